@@ -1,8 +1,8 @@
 """What a learning problem must offer to be federated: data, model, loss, metrics. No Flower here."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,12 +25,21 @@ class NodeData:
     ``splits`` maps ``"train"``, ``"validation"`` and ``"test"`` (those that exist) to tensors with a common
     first dimension, the examples. ``key`` is stable across runs; ``groups`` are labels for sampling and
     reports. ``extra`` holds whatever else the task needs to evaluate (initial states, a driver's style).
+    ``stages`` are the splits of what the node meets one after another, where the task has several stages (continual
+    learning); ``splits`` are then those of the first.
     """
 
     key: str
     splits: Mapping[str, Batch]
     groups: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
+    stages: Sequence[Mapping[str, Batch]] = ()
+
+    def at(self, stage: int) -> "NodeData":
+        """The data of one stage, counted from 0. Raises :class:`DataError` when the node does not have it."""
+        if not 0 <= stage < len(self.stages):
+            raise DataError(f"node {self.key} has {len(self.stages)} stages of data: there is no stage {stage + 1}")
+        return replace(self, splits=self.stages[stage], stages=())
 
     def count(self, split: str) -> int:
         """Number of examples in a split, 0 where the split does not exist."""
@@ -72,6 +81,11 @@ class Task(ABC):
     def has_world(self) -> bool:
         """Whether :meth:`make_world` can stand in for data that is not given."""
         return True
+
+    @property
+    def num_stages(self) -> int:
+        """How many stages of data every node meets one after another; 1 for all but continual learning."""
+        return 1
 
     @property
     def can_collect(self) -> bool:
