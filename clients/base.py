@@ -8,20 +8,25 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.common.typing import Scalar
-from torch import nn
+from torch import Tensor, nn
 
 from sim.seeding import derive_seed
-from tasks.base import Batch, Metrics, NodeData, Task
+from tasks.base import Batch, Evaluation, Metrics, NodeData, Task
 from tasks.seeding import torch_seed
 
+from .fisher import Estimator, diagonal_fisher
 from .named import Arrays, get_arrays, load_arrays, matches, private_names
-from .penalties import QuadraticPrior
+from .own_past import Anchors, OwnPast
+from .penalties import QuadraticPrior, sum_of
+from .plateau import Plateau
 from .settings import RoundSettings
 from .state import PrivateState
 from .training import Phase, run_plan
 
 Rates = Mapping[str, np.ndarray]
 _COUNTER = "fedapps.fits"
+_MEMORY = "memory."
+_VALIDATION_BATCH = 512
 
 
 @dataclass(frozen=True)
@@ -88,36 +93,50 @@ class FederatedClient(NumPyClient):
         data = self._staged(settings.stage)
         if data.count("train") == 0:
             raise ValueError(f"node {self.data.key} has no training examples: leave it out of training")
-        model = self._model(received, before=settings.server_round)
+        kept = self._kept(settings.server_round, settings)
+        model = self._model(received, kept)
+        plateau = self._plateau(kept, data, settings)
         phase = Phase(
             epochs=1 if settings.virtual_examples else settings.epochs,
             steps=settings.steps,
             learning_rate=settings.learning_rate,
             batch_size=settings.batch_size,
             optimizer=settings.optimizer,
-            prior=self._proximal(model, settings.proximal),
+            weight_decay=settings.weight_decay,
+            prior=self._prior(model, received, kept, settings),
+            plateau=plateau,
+            validation_loss=lambda: self._validation_loss(model, data),
         )
         draw = (settings.virtual_draw,) if settings.virtual_draw else ()
         with torch_seed(self.seed, "train", settings.server_round, data.key, *draw):
-            data = _drawn(data, settings.virtual_examples)
-            trained = run_plan(model, [phase], self._epochs(data), self.task.loss)
-        private = get_arrays(model, private_names(model, received))
+            drawn = _drawn(data, settings.virtual_examples)
+            trained = run_plan(model, [phase], self._epochs(drawn), self._loss)
+        memory = self._remember(model, kept, data, settings) | (plateau.arrays() if plateau else {})
+        if self.data.stages:
+            memory["stage"] = np.array(settings.stage)
+        private = self._private(model, received) | {_MEMORY + name: array for name, array in memory.items()}
         if private:
             self.private.save(settings.server_round, private, settings.durable_round)
         metrics: Metrics = {"loss": trained.loss, "steps": float(trained.steps)}
-        return Reply(get_arrays(model, received), data.count("train"), metrics)
+        if self.data.stages:
+            metrics |= self._parameters(model, received, memory, settings)
+        return Reply(self._outgoing(model, received), drawn.count("train"), metrics)
 
     def evaluate_round(self, received: Arrays, settings: RoundSettings, rates: Rates | None = None) -> Reply:
-        """Evaluate the received model with the private state, personalised first where the settings say so."""
-        model = self._model(received, before=settings.server_round + 1)
+        """Evaluate the received model with the private state, personalised first where the settings say so.
+
+        Data that comes in stages is evaluated on all of them: the metrics of stage j, counted from 1, have the
+        prefix ``stage-<j>.``, those of the present stage also stand without.
+        """
+        model = self._model(received, self._kept(settings.server_round + 1, settings))
         data = self._staged(settings.stage)
         if settings.personalise:
             self._personalise(model, data, settings, rates)
-        model.eval()
-        # The same draws in every round and for every method: differences between them are not noise.
-        evaluation_seed = derive_seed(self.seed, "evaluate", data.key)
-        with torch_seed(self.seed, "evaluate", data.key):
-            evaluation = self.task.evaluate(model, data, seed=evaluation_seed, final=settings.final)
+        evaluation = self._evaluate(model, data, settings.stage, settings, final=settings.final)
+        metrics = dict(evaluation.metrics)
+        for stage in range(len(self.data.stages)):
+            own = self._evaluate(model, self._staged(stage), stage, settings, final=False)
+            metrics |= {f"stage-{stage + 1}.{name}": value for name, value in own.metrics.items()}
         if evaluation.traces:
             self.private.save_extra("traces", {name: np.asarray(a) for name, a in evaluation.traces.items()})
         if settings.collect:
@@ -125,13 +144,13 @@ class FederatedClient(NumPyClient):
             with torch_seed(self.seed, "collect", settings.stage, data.key):
                 collected = self.task.collect(model, self.data, seed=collection_seed)
             self.private.save_extra(_collection(settings.stage + 1), collected)
-        return Reply({}, max(data.count("test"), 1), evaluation.metrics)
+        return Reply({}, max(data.count("test"), 1), metrics)
 
     # -- Flower's older face -------------------------------------------------------------------------------
 
     def get_parameters(self, config: Mapping[str, object]) -> list[np.ndarray]:
         """The initial shared parameters, in ``state_dict`` order."""
-        model = self._model({}, before=0)
+        model = self._model({}, {})
         return list(get_arrays(model, self._shared_names(model)).values())
 
     def fit(
@@ -159,17 +178,123 @@ class FederatedClient(NumPyClient):
         self.memory[_COUNTER] = ConfigRecord({"fits": fits})
         return replace(settings, server_round=max(fits, 1))
 
-    # -- the machinery -------------------------------------------------------------------------------------
+    # -- what local algorithms override --------------------------------------------------------------------
 
-    def _model(self, received: Arrays, *, before: int) -> nn.Module:
-        """The initial model, then the private arrays from before a round, then what was received."""
-        with torch_seed(self.seed, "model"):
-            model = self.task.build_model()
+    def _model(self, received: Arrays, kept: Arrays) -> nn.Module:
+        """The module that is trained: the initial model, then the private arrays, then what was received."""
+        model = self._initial_model()
         private = private_names(model, received)
-        if before > 0 and private and (kept := self.private.load(before)) is not None:
-            load_arrays(model, {name: kept[name] for name in private if name in kept})
+        load_arrays(model, {name: kept[name] for name in private if name in kept})
         load_arrays(model, received)
         return model.to(self.device)
+
+    def _loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """What training minimises beside the prior: the task's loss on a batch."""
+        return self.task.loss(model, batch)
+
+    def _prior(
+        self, model: nn.Module, received: Arrays, kept: Arrays, settings: RoundSettings
+    ) -> QuadraticPrior | None:
+        """What holds the parameters while they are trained; ``None`` for nothing."""
+        past = OwnPast.read(_memory(kept))
+        priors = [self._proximal(model, settings.proximal), past.prior(settings.ewc + settings.l2_transfer)]
+        return sum_of(priors)
+
+    def _remember(self, model: nn.Module, kept: Arrays, data: NodeData, settings: RoundSettings) -> Arrays:
+        """What the node takes along into its next round, beside the private parameters."""
+        if settings.ewc == settings.l2_transfer == 0:
+            return {}
+        names = [name for name, _ in model.named_parameters()]
+        anchor = get_arrays(model, names)
+        if settings.ewc:
+            precision = self._fisher(model, data, settings, settings.fisher_estimator)
+        else:
+            precision = {name: np.ones_like(array) for name, array in anchor.items()}
+        return OwnPast.read(_memory(kept)).found(anchor, precision).arrays()
+
+    def _private(self, model: nn.Module, received: Arrays) -> Arrays:
+        """The trained arrays that stay on the node."""
+        return get_arrays(model, private_names(model, received))
+
+    def _outgoing(self, model: nn.Module, received: Arrays) -> Arrays:
+        """What goes back: arrays of the received names."""
+        return get_arrays(model, received)
+
+    def _for_stage(self, model: nn.Module, stage: int, settings: RoundSettings) -> nn.Module:
+        """The model to evaluate on a stage's data."""
+        return model
+
+    def _parameters(self, model: nn.Module, received: Arrays, memory: Arrays, settings: RoundSettings) -> Metrics:
+        """Parameters trained over all stages, and numbers that are held fixed beside them while a stage is trained."""
+        size = sum(parameter.numel() for parameter in model.parameters())
+        trained = size * (len(self.data.stages) if settings.fresh_stages else 1)
+        held = sum(a.size for name, a in memory.items() if name.startswith(("past.", "now."))) + size * (
+            settings.proximal > 0
+        )
+        return {"trainable_parameters": float(trained), "static_parameters": float(held)}
+
+    # -- the machinery -------------------------------------------------------------------------------------
+
+    def _initial_model(self) -> nn.Module:
+        with torch_seed(self.seed, "model"):
+            return self.task.build_model()
+
+    def _kept(self, before: int, settings: RoundSettings) -> Arrays:
+        """The private arrays of the newest round before one, as the stage of ``settings`` finds them."""
+        kept = self.private.load(before) or {}
+        memory = _memory(kept)
+        if "stage" not in memory or int(memory["stage"]) == settings.stage:
+            return kept
+        return self._next_stage({} if settings.fresh_stages else kept, settings)
+
+    def _next_stage(self, kept: Arrays, settings: RoundSettings) -> Arrays:
+        """The private arrays when a stage begins: the learning rate starts again, the last stage joins the past."""
+        anchors: Anchors = settings.ewc_anchors if settings.ewc else "newest"
+        past = OwnPast.read(_memory(kept)).next_stage(anchors).arrays()
+        parameters = {name: array for name, array in kept.items() if not name.startswith(_MEMORY)}
+        return parameters | {_MEMORY + name: array for name, array in past.items()}
+
+    def _plateau(self, kept: Arrays, data: NodeData, settings: RoundSettings) -> Plateau | None:
+        if settings.plateau_patience == 0:
+            return None
+        if data.count("validation") == 0:
+            raise ValueError(
+                f"plateau-patience = {settings.plateau_patience}: node {data.key} has no validation examples to "
+                "decide by; set it to 0 for a constant learning rate"
+            )
+        plateau = Plateau(
+            settings.plateau_patience, settings.plateau_factor, settings.min_learning_rate, settings.learning_rate
+        )
+        plateau.resume(_memory(kept))
+        return plateau
+
+    @torch.no_grad()
+    def _validation_loss(self, model: nn.Module, data: NodeData) -> float:
+        model.eval()
+        total = 0.0
+        for batch in self.task.batches(data, "validation", _VALIDATION_BATCH):
+            here = {name: tensor.to(self.device) for name, tensor in batch.items()}
+            total += float(self.task.loss(model, here)) * len(next(iter(here.values())))
+        model.train()
+        return total / data.count("validation")
+
+    def _fisher(self, model: nn.Module, data: NodeData, settings: RoundSettings, estimator: Estimator) -> Arrays:
+        """The diagonal of the Fisher information on the training data. Draws from a generator of its own."""
+        with torch_seed(self.seed, "fisher", settings.server_round, data.key):
+            batches = self._epochs(data)(settings.batch_size)
+            fisher = diagonal_fisher(model, batches, self.task.loss, estimator, vectorised=self.task.vectorises)
+        parameters = dict(model.named_parameters())
+        return {name: f.to(parameters[name].dtype).cpu().numpy() for name, f in fisher.items()}
+
+    def _evaluate(
+        self, model: nn.Module, data: NodeData, stage: int, settings: RoundSettings, *, final: bool
+    ) -> Evaluation:
+        evaluated = self._for_stage(model, stage, settings)
+        evaluated.eval()
+        # The same draws in every round and for every method: differences between them are not noise.
+        seed = derive_seed(self.seed, "evaluate", data.key)
+        with torch_seed(self.seed, "evaluate", data.key):
+            return self.task.evaluate(evaluated, data, seed=seed, final=final)
 
     def _personalise(self, model: nn.Module, data: NodeData, settings: RoundSettings, rates: Rates | None) -> None:
         phase = Phase(
@@ -185,6 +310,8 @@ class FederatedClient(NumPyClient):
 
     def _staged(self, stage: int) -> NodeData:
         data = self.data
+        if data.stages:
+            return data.at(stage)
         for collected_in in range(1, stage + 1):
             found = [collector.load_extra(_collection(collected_in)) for collector in self.collectors]
             present = [collected for collected in found if collected is not None]
@@ -210,7 +337,7 @@ class FederatedClient(NumPyClient):
         return [name for name in model.state_dict() if matches(name, self.shared)]
 
     def _named(self, parameters: list[np.ndarray]) -> Arrays:
-        names = self._shared_names(self._model({}, before=0))
+        names = self._shared_names(self._model({}, {}))
         if len(names) != len(parameters):
             raise ValueError(
                 f"received {len(parameters)} arrays, but {len(names)} parameters match shared = "
@@ -227,6 +354,10 @@ def _drawn(data: NodeData, count: int) -> NodeData:
     chosen = torch.randperm(held)[:count] if count <= held else torch.randint(held, (count,))
     train = {name: tensor[chosen] for name, tensor in data.splits["train"].items()}
     return replace(data, splits={**data.splits, "train": train})
+
+
+def _memory(kept: Arrays) -> Arrays:
+    return {name.removeprefix(_MEMORY): array for name, array in kept.items() if name.startswith(_MEMORY)}
 
 
 def _collection(stage: int) -> str:

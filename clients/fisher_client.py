@@ -14,12 +14,12 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor, nn
 
-from tasks.seeding import torch_seed
+from tasks.base import Metrics
 
 from .base import FederatedClient, Reply
-from .fisher import Estimator, diagonal_fisher
+from .fisher import Estimator
 from .named import Arrays
-from .penalties import QuadraticPrior
+from .penalties import QuadraticPrior, sum_of
 from .settings import RoundSettings
 
 ORDER = "fisher"
@@ -70,16 +70,13 @@ class FisherClient(FederatedClient):
     ----------
     order : FisherOrder
         From :meth:`FisherOrder.read`.
-    vectorised : bool
-        See :func:`clients.fisher.diagonal_fisher`.
     other parameters
         Those of :class:`FederatedClient`.
     """
 
-    def __init__(self, *parent: Any, order: FisherOrder, vectorised: bool = True, **named: Any) -> None:
+    def __init__(self, *parent: Any, order: FisherOrder, **named: Any) -> None:
         super().__init__(*parent, **named)
         self.order = order
-        self.vectorised = vectorised
 
     def train_round(self, received: Arrays, settings: RoundSettings) -> Reply:
         """As in the parent. Raises ``ValueError`` when the prior does not fit what was received."""
@@ -96,13 +93,10 @@ class FisherClient(FederatedClient):
         """
         if self.order.estimator is None:
             raise ValueError("no Fisher information was asked for: the message has no record 'fisher'")
-        data = self._staged(settings.stage)
-        model = self._model(reply.arrays, before=settings.server_round + 1)
-        with torch_seed(self.seed, "fisher", settings.server_round, data.key):
-            batches = self._epochs(data)(settings.batch_size)
-            fisher = diagonal_fisher(model, batches, self.task.loss, self.order.estimator, vectorised=self.vectorised)
+        model = self._model(reply.arrays, self._kept(settings.server_round + 1, settings))
+        fisher = self._fisher(model, self._staged(settings.stage), settings, self.order.estimator)
         return {
-            name: fisher[name].cpu().numpy().astype(array.dtype) if name in fisher else np.zeros_like(array)
+            name: fisher[name] if name in fisher else np.zeros_like(array)
             for name, array in reply.arrays.items()
             if np.issubdtype(array.dtype, np.floating)
         }
@@ -114,11 +108,16 @@ class FisherClient(FederatedClient):
         arrays = self.precision(reply, settings)
         return {PRECISION: ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})}
 
-    def _proximal(self, model: nn.Module, mu: float) -> QuadraticPrior | None:
-        own = super()._proximal(model, mu)
-        if own is None or self.order.prior is None:
-            return own or self.order.prior
-        return own + self.order.prior
+    def _prior(
+        self, model: nn.Module, received: Arrays, kept: Arrays, settings: RoundSettings
+    ) -> QuadraticPrior | None:
+        return sum_of([super()._prior(model, received, kept, settings), self.order.prior])
+
+    def _parameters(self, model: nn.Module, received: Arrays, memory: Arrays, settings: RoundSettings) -> Metrics:
+        counted = super()._parameters(model, received, memory, settings)
+        prior = self.order.prior
+        held = 0 if prior is None else sum(t.numel() for part in (prior.precision, prior.linear) for t in part.values())
+        return counted | {"static_parameters": float(str(counted["static_parameters"])) + held}
 
 
 def _tensors(record: ArrayRecord) -> dict[str, Tensor]:

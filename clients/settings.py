@@ -2,25 +2,41 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from tasks.options import key_of
 
+from .fisher import Estimator
+from .own_past import Anchors
 from .training import OptimizerName
+
+Decomposition = Literal["none", "apd", "fedweit"]
 
 
 @dataclass(frozen=True)
 class RoundSettings:
     """This round's orders to a node. Every field has a key of the same name in the message's config.
 
-    ``run`` and ``method`` name the folder of the node's private state; ``stage`` 0 trains on the given data,
-    later stages on what was collected too; ``personalise`` trains a copy of the received model before it is
+    ``run`` and ``method`` name the folder of the node's private state; ``stage`` is counted from 0: of a node whose
+    data has stages it is the one to train on, any other trains on the given data at first, later on what was
+    collected too; ``personalise`` trains a copy of the received model before it is
     evaluated; ``final`` asks for the costly metrics, ``collect`` for new experience for the next stage;
     ``pooled`` trains on the data of all nodes (the Cloud baseline; only where one folder holds them all);
     ``durable_round`` is the last round that the server can go back to. ``steps`` above 0 takes so many optimizer steps
     in place of ``epochs``; ``virtual_examples`` above 0 makes one pass over so many examples, drawn from the node's
     without replacement where it has as many, and ``virtual_draw`` counts the virtual clients that a node is in one
     round (FedVC, :class:`strategies.virtual_clients.VirtualClients`).
+
+    ``plateau_patience`` above 0 multiplies the learning rate by ``plateau_factor``, down to ``min_learning_rate``,
+    after so many epochs without a lower validation loss; each stage starts at ``learning_rate`` again. ``ewc`` is
+    the weight λ of what the node's own earlier stages found, ``ewc_anchors`` how several of them are held, with
+    ``fisher_estimator`` for their precision; ``l2_transfer`` the weight of a pull towards the last stage's solution.
+    ``fresh_stages`` forgets the private parameters when a stage begins.
+
+    ``decomposition`` trains every weight as shared times masked plus stage-own (APD, FedWeIT); ``l1_adaptive`` and
+    ``l1_mask`` weigh the absolute values of these parts, ``drift`` the changes of earlier stages' parameters;
+    ``mask_share`` is the share of a layer's units that a FedWeIT node sends, ``sparsity`` the absolute value up to
+    which what it tells others of a stage is left out.
     """
 
     server_round: int = 1
@@ -42,6 +58,21 @@ class RoundSettings:
     steps: int = 0
     virtual_examples: int = 0
     virtual_draw: int = 0
+    weight_decay: float = 0.0
+    plateau_patience: int = 0
+    plateau_factor: float = 0.5
+    min_learning_rate: float = 1e-5
+    ewc: float = 0.0
+    ewc_anchors: Anchors = "separate"
+    fisher_estimator: Estimator = "per-sample"
+    l2_transfer: float = 0.0
+    fresh_stages: bool = False
+    decomposition: Decomposition = "none"
+    l1_adaptive: float = 0.0
+    l1_mask: float = 0.0
+    drift: float = 0.0
+    mask_share: float = 0.7
+    sparsity: float = 0.0
 
     def updated(self, config: Mapping[str, Any]) -> "RoundSettings":
         """These settings with the message's values in place of the defaults; unknown keys are not for us.

@@ -13,6 +13,7 @@ from tasks.base import Batch
 
 from .named import matches
 from .penalties import QuadraticPrior
+from .plateau import Plateau
 
 OptimizerName = Literal["adam", "sgd"]
 
@@ -29,6 +30,8 @@ class Phase:
     training data, or ``steps`` batches where ``steps`` > 0. ``rates`` scale the optimizer's *step* per parameter
     (0-d tensors: per tensor), which under Adam is not the same as scaling the gradient; parameters without an
     entry, and all of them where ``rates`` is ``None``, take the full step. ``prior`` adds its gradient.
+    ``weight_decay`` is the optimizer's: λθ is added to the gradient. ``plateau``, told ``validation_loss()`` after
+    every epoch, sets the rate in place of ``learning_rate``.
     """
 
     epochs: int
@@ -39,6 +42,9 @@ class Phase:
     optimizer: OptimizerName = "adam"
     rates: Mapping[str, Tensor] | None = None
     prior: QuadraticPrior | None = None
+    weight_decay: float = 0.0
+    plateau: Plateau | None = None
+    validation_loss: Callable[[], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,8 @@ def _run_phase(
     try:
         for first_of_epoch, batch in _stream(phase, epoch):
             if first_of_epoch:
+                if steps:
+                    _end_epoch(phase, optimizer)
                 total, count = torch.zeros((), device=device), 0
             loss = loss_of(model, {name: tensor.to(device) for name, tensor in batch.items()})
             optimizer.zero_grad(set_to_none=True)
@@ -96,6 +104,8 @@ def _run_phase(
                 phase.prior.add_gradient(named)
             step()
             total, count, steps = total + loss.detach(), count + 1, steps + 1
+        if steps:
+            _end_epoch(phase, optimizer)
     finally:
         for parameter in frozen:
             parameter.requires_grad_(True)
@@ -106,6 +116,13 @@ def _run_phase(
             "lower the learning rate or check the data for outliers"
         )
     return Trained(steps, mean)
+
+
+def _end_epoch(phase: Phase, optimizer: torch.optim.Optimizer) -> None:
+    if phase.plateau is not None and phase.validation_loss is not None:
+        phase.plateau.epoch_ended(phase.validation_loss())
+        for group in optimizer.param_groups:
+            group["lr"] = phase.plateau.learning_rate
 
 
 def _stream(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> Iterator[tuple[bool, Batch]]:
@@ -125,10 +142,11 @@ def _stream(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> Iterator[t
 
 
 def _optimizer(phase: Phase, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    rate = phase.plateau.learning_rate if phase.plateau else phase.learning_rate
     if phase.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=phase.learning_rate, fused=True)
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=phase.weight_decay, fused=True)
     if phase.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=phase.learning_rate)
+        return torch.optim.SGD(parameters, lr=rate, weight_decay=phase.weight_decay)
     raise ValueError(f"optimizer = {phase.optimizer!r}: must be 'adam' or 'sgd'")
 
 

@@ -68,6 +68,9 @@ class Task(ABC):
     headline: ClassVar[tuple[str, ...]]
     #: Raised when :meth:`make_world` comes to write other data from the same options, so that no stale world is read.
     world_version: ClassVar[int] = 1
+    #: Whether :meth:`loss` runs under ``torch.func.vmap``, which data-dependent control flow and recurrent layers do
+    #: not; where not, gradients of single examples are taken one by one.
+    vectorises: ClassVar[bool] = True
 
     def __init__(self, options: Any) -> None:
         #: A frozen instance of ``Options``.

@@ -39,6 +39,7 @@ class DrivingTask(Task):
 
     name: ClassVar[str] = "driving"
     Options: ClassVar[type] = DrivingOptions
+    vectorises: ClassVar[bool] = False  # LSTMs do not
     headline: ClassVar[tuple[str, ...]] = (
         "test.elbo",
         "test.error_1.5s",
