@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.common.typing import Scalar
 from torch import Tensor, nn
@@ -145,6 +145,10 @@ class FederatedClient(NumPyClient):
                 collected = self.task.collect(model, self.data, seed=collection_seed)
             self.private.save_extra(_collection(settings.stage + 1), collected)
         return Reply({}, max(data.count("test"), 1), metrics)
+
+    def publish(self, reply: Reply, settings: RoundSettings) -> dict[str, ArrayRecord]:
+        """Records to send beside the reply of :meth:`train_round`, where the strategy knows them."""
+        return {}
 
     # -- Flower's older face -------------------------------------------------------------------------------
 

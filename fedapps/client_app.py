@@ -1,8 +1,8 @@
 """The ClientApp: a message comes in, the task's client does the work, a reply goes out."""
 
 import traceback
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.client import Client, ClientApp
 
 from clients.base import FederatedClient, Reply
+from clients.fisher_client import FisherClient, FisherOrder
 from clients.settings import RoundSettings
 from clients.sources import DataSource, cached_load, find_source
 from clients.state import ContextState, DiskState, PrivateState
@@ -60,8 +61,9 @@ def train(message: Message, context: Context) -> Message:
     """Train on this node's data and give back the names that came."""
     node = Node(context)
     settings = node.settings(message)
-    reply = node.client(settings).train_round(_arrays(message), settings)
-    return _reply(message, reply, arrays=True)
+    client = node.client(settings, FisherOrder.read(message.content))
+    reply = client.train_round(_arrays(message), settings)
+    return _reply(message, reply, arrays=True, more=client.publish(reply, settings))
 
 
 @app.evaluate()
@@ -98,12 +100,15 @@ class Node:
         own = default_settings(self.config.run, self.context)
         return own.updated(message.content.config_records.get("config", {}))
 
-    def client(self, settings: RoundSettings) -> FederatedClient:
-        """The task's client on this node's data and private state."""
+    def client(self, settings: RoundSettings, order: FisherOrder | None = None) -> FederatedClient:
+        """The task's client on this node's data and private state, with the local algorithm that is asked for."""
         run = self.config.run
         own = cached_load(self.source, self.task, False)
         state = self._state(settings, own.key)
-        return FederatedClient(
+        kind: Callable[..., FederatedClient] = FederatedClient
+        if order is not None and order.estimator is not None:
+            kind = partial(FisherClient, order=order)
+        return kind(
             self.task,
             cached_load(self.source, self.task, True) if settings.pooled else own,
             state,
@@ -135,7 +140,10 @@ def default_settings(run: RunConfig, context: Context) -> RoundSettings:
         learning_rate=run.learning_rate,
         batch_size=run.batch_size,
         optimizer=run.optimizer,  # type: ignore[arg-type]
-        proximal=run.proximal,
+        weight_decay=run.weight_decay,
+        plateau_patience=run.plateau_patience,
+        plateau_factor=run.plateau_factor,
+        min_learning_rate=run.min_learning_rate,
         personal_epochs=run.personal_epochs,
         personal_learning_rate=run.personal_learning_rate,
     )
@@ -175,9 +183,11 @@ def _to_numpy(record: ArrayRecord) -> dict[str, np.ndarray]:
     return {name: array.numpy() for name, array in record.items()}
 
 
-def _reply(message: Message, reply: Reply, *, arrays: bool) -> Message:
+def _reply(message: Message, reply: Reply, *, arrays: bool, more: Mapping[str, ArrayRecord] | None = None) -> Message:
     metrics = MetricRecord({**reply.metrics, "num-examples": reply.num_examples})
     content = RecordDict({"metrics": metrics})
     if arrays:
         content["arrays"] = ArrayRecord({name: Array(array) for name, array in reply.arrays.items()})
+    for name, record in (more or {}).items():
+        content[name] = record
     return Message(content, reply_to=message)

@@ -39,7 +39,12 @@ class RunConfig:
     learning_rate: float = option(0.001, "local learning rate", above=0)
     batch_size: int = option(128, "examples per local step", minimum=1)
     optimizer: str = option("adam", "local optimizer", choices=["adam", "sgd"])
-    proximal: float = option(0.0, "FedProx's mu; 0 is FedAvg", minimum=0)
+    weight_decay: float = option(0.0, "the local optimizer's weight decay", minimum=0)
+    plateau_patience: int = option(
+        0, "epochs without a lower validation loss before the local learning rate falls; 0: never", minimum=0
+    )
+    plateau_factor: float = option(0.5, "what it is multiplied by then", above=0, maximum=1)
+    min_learning_rate: float = option(1e-5, "the local learning rate never falls below this", above=0)
     personal_epochs: int = option(10, "epochs of personalisation before an evaluation", minimum=1)
     personal_learning_rate: float = option(0.001, "learning rate L of personalisation", above=0)
     collect_after: int = option(6, "round after which nodes collect new data with their model; 0: never", minimum=0)
@@ -52,6 +57,35 @@ class RunConfig:
     server_optimizer: str = option("sgd", "server optimizer", choices=["sgd", "momentum", "adam", "adagrad", "yogi"])
     server_learning_rate: float = option(1.0, "server learning rate; 1 with sgd is FedAvg", above=0)
     rate_granularity: str = option("tensor", "adaptive rates per", choices=["tensor", "parameter"])
+    drop_nodes: bool = option(False, "leave a node, drawn anew each round, out of training: the same for every method")
+    fedprox_mu: float = option(0.05, "mu of the methods fedprox*; 0 is FedAvg", minimum=0)
+    fisher_estimator: str = option(
+        "per-sample",
+        "Fisher information from the gradients of single examples or of batches (scaled: times the batch size)",
+        choices=["per-sample", "per-batch", "per-batch-scaled"],
+    )
+    ewc_lambda: float = option(0.05, "weight of a node's earlier stages in the methods *-ewc", minimum=0)
+    ewc_anchors: str = option(
+        "separate",
+        "earlier stages: each held at its own solution, or all at the newest (Online-EWC)",
+        choices=["separate", "online"],
+    )
+    l2t_lambda: float = option(0.05, "weight of the pull to the last stage in the methods *-l2t", minimum=0)
+    fedcurv_lambda: float = option(0.5, "fedcurv's weight, with the 1/2 of a quadratic penalty before it", minimum=0)
+    elastic_own_past: float = option(0.0, "elastic-transfer's lambda 1: a node's own earlier stages", minimum=0)
+    elastic_others_past: float = option(0.5, "its lambda 2: other nodes' earlier stages", minimum=0)
+    elastic_others_now: float = option(0.0, "its lambda 3: other nodes' last round", minimum=0)
+    elastic_anchors: str = option(
+        "online", "elastic-transfer's earlier stages, as in ewc-anchors", choices=["online", "separate"]
+    )
+    apd_l1: float = option(1e-4, "weight of the adaptive parameters' absolute values in the methods *-apd", minimum=0)
+    apd_drift: float = option(1e-4, "weight of changes to earlier stages' parameters in *-apd", minimum=0)
+    fedweit_l1_mask: float = option(1e-2, "fedweit's lambda 1 on masks", minimum=0)
+    fedweit_l1_adaptive: float = option(
+        1e-4, "its lambda 1 on adaptive parameters, and the absolute value up to which they are not sent", minimum=0
+    )
+    fedweit_drift: float = option(1e-4, "its lambda 2: weight of changes to earlier stages' parameters", minimum=0)
+    fedweit_mask_share: float = option(0.7, "share of a layer's units that a fedweit node sends", above=0, maximum=1)
     track_metric: str = option("", "evaluation metric of the best round and of early stopping; empty: none")
     track_mode: str = option("min", "whether the tracked metric is better smaller", choices=["min", "max"])
     patience: int = option(0, "evaluations without improvement before stopping; 0: never stop", minimum=0)
@@ -69,6 +103,11 @@ class Config:
 
     run: RunConfig
     options: Any
+
+    @property
+    def num_stages(self) -> int:
+        """How many stages of data the nodes meet one after another."""
+        return task_class(self.run.task)(self.options).num_stages
 
     def flat(self) -> dict[str, Any]:
         """All keys and values, as in a run-config file."""
@@ -102,6 +141,8 @@ def parse(given: Mapping[str, Any]) -> Config:
     errors += [message for settings, message in _conflicts(run) if not refused & settings]
     if options is not None and run.collect_after and not task_class(run.task)(options).can_collect:
         errors.append(f"collect-after = {run.collect_after}: must be 0, because this only learns from given data")
+    if options is not None:
+        errors += _stage_errors(run, options)
     if errors:
         count = f"{len(errors)} errors" if len(errors) > 1 else "an error"
         raise ConfigError(f"the run config has {count}:\n  " + "\n  ".join(errors))
@@ -135,6 +176,31 @@ def _method_errors(run: RunConfig) -> list[str]:
         errors.append(f"methods = {run.methods!r}: names no method; known methods: {known}")
     errors += [f"methods: {name!r} is given twice" for name in sorted({n for n in names if names.count(n) > 1})]
     return errors
+
+
+def _stage_errors(run: RunConfig, options: Any) -> Iterator[str]:
+    """What does not fit the stages of the task's data."""
+    try:
+        stages = task_class(run.task)(options).num_stages
+    except ValueError as error:
+        yield str(error)
+        return
+    names = run.method_names()
+    staged = [name for name in names if name in METHODS and METHODS[name].memory != "nothing"]
+    if stages == 1:
+        if staged:
+            yield (
+                f"methods: {', '.join(staged)}: must have earlier stages to remember, but the data of task "
+                f"{run.task!r} comes in one stage"
+            )
+        return
+    if run.rounds % stages:
+        yield f"rounds = {run.rounds}: must be a multiple of {stages}, the stages of the data, which share them equally"
+    elif run.rounds // stages % run.evaluate_every:
+        yield (
+            f"evaluate-every = {run.evaluate_every}: must divide the {run.rounds // stages} rounds of a stage, because "
+            "continual learning is measured at the end of each"
+        )
 
 
 def _conflicts(run: RunConfig) -> Iterator[tuple[set[str], str]]:

@@ -1,15 +1,17 @@
 """From a method's name to its strategy, and to the orders that nodes get in each round."""
 
 from collections.abc import Collection
+from typing import Any
 
 from flwr.app import ConfigRecord
 
 from strategies.adaptive_rates import AdaptiveRates
 from strategies.base import BaseStrategy
+from strategies.fisher_exchange import FisherExchange
 from strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
 from strategies.profiles import Profile, in_key_order
 from strategies.rounds import TrackedMetric
-from strategies.samplers import Sampler, UniformFraction
+from strategies.samplers import DropSchedule, Sampler, UniformFraction
 from strategies.server_optimizer import ServerOptimizer
 
 from .catalogue import METHODS
@@ -34,10 +36,9 @@ class FirstNode(Sampler):
 def build_strategy(run: RunConfig, method_name: str) -> BaseStrategy:
     """The strategy of a method with the run's sampling, weighting and server optimizer."""
     method = METHODS[method_name]
-    sampler = UniformFraction(run.fraction_train, seed=run.seed)
-    parts = {
+    parts: dict[str, Any] = {
         "shared": ("*",) if method.share == "all" else (),
-        "sampler": FirstNode() if method.trains == "pooled" else sampler,
+        "sampler": FirstNode() if method.trains == "pooled" else _sampler(run),
         "evaluate_sampler": UniformFraction(run.fraction_evaluate, seed=run.seed),
         "weighting": run.weighting,
         "server_optimizer": _OPTIMIZERS[run.server_optimizer](run.server_learning_rate),
@@ -45,41 +46,90 @@ def build_strategy(run: RunConfig, method_name: str) -> BaseStrategy:
         "min_nodes": run.num_nodes,
         "node_wait": run.node_wait,
     }
-    if method.rate_power is None:
-        return BaseStrategy(**parts)  # type: ignore[arg-type]
-    return AdaptiveRates(granularity=run.rate_granularity, power=method.rate_power, **parts)  # type: ignore[arg-type]
+    if method.rate_power is not None:
+        return AdaptiveRates(granularity=run.rate_granularity, power=method.rate_power, **parts)  # type: ignore[arg-type]
+    if method.fisher is not None:
+        own_past, others_past, others_now = (getattr(run, w) if isinstance(w, str) else w for w in method.fisher)
+        return FisherExchange(
+            own_past=own_past,
+            others_past=others_past,
+            others_now=others_now,
+            anchors=run.elastic_anchors,  # type: ignore[arg-type]
+            estimator=run.fisher_estimator,  # type: ignore[arg-type]
+            **parts,
+        )
+    return BaseStrategy(**parts)
 
 
-def stage_of(run: RunConfig, server_round: int) -> int:
-    """0 while nodes train on the data they came with, 1 once they have collected more."""
+def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:
+    """The stage that a round belongs to, from 0.
+
+    Stages of the data share the rounds equally; where there is one, stage 1 begins when nodes have collected more.
+    """
+    if num_stages > 1:
+        return (server_round - 1) * num_stages // run.rounds
     return int(0 < run.collect_after < server_round)
 
 
-def train_orders(run: RunConfig, method_name: str, label: str, server_round: int) -> ConfigRecord:
+def train_orders(run: RunConfig, method_name: str, label: str, server_round: int, num_stages: int = 1) -> ConfigRecord:
     """The config of a TRAIN message."""
     return ConfigRecord(
         {
             "run": label,
             "method": method_name,
-            "stage": stage_of(run, server_round),
+            "stage": stage_of(run, server_round, num_stages),
             "epochs": run.epochs,
             "learning-rate": run.learning_rate,
             "batch-size": run.batch_size,
             "optimizer": run.optimizer,
-            "proximal": run.proximal,
+            "weight-decay": run.weight_decay,
+            "plateau-patience": run.plateau_patience,
+            "plateau-factor": run.plateau_factor,
+            "min-learning-rate": run.min_learning_rate,
+            "proximal": run.fedprox_mu if METHODS[method_name].proximal else 0.0,
             "pooled": METHODS[method_name].trains == "pooled",
+            **_memory_orders(run, method_name),
         }
     )
 
 
-def evaluate_orders(run: RunConfig, method_name: str, label: str, server_round: int) -> ConfigRecord:
+def _sampler(run: RunConfig) -> Sampler:
+    return DropSchedule(seed=run.seed) if run.drop_nodes else UniformFraction(run.fraction_train, seed=run.seed)
+
+
+def _memory_orders(run: RunConfig, method_name: str) -> dict[str, bool | float | str]:
+    """What a node does with its earlier stages; nothing is the node's default."""
+    memory = METHODS[method_name].memory
+    if memory == "fresh":
+        return {"fresh-stages": True}
+    if memory == "ewc":
+        return {"ewc": run.ewc_lambda, "ewc-anchors": run.ewc_anchors, "fisher-estimator": run.fisher_estimator}
+    if memory == "l2":
+        return {"l2-transfer": run.l2t_lambda}
+    if memory == "apd":
+        return {"decomposition": memory, "l1-adaptive": run.apd_l1, "drift": run.apd_drift}
+    if memory == "fedweit":
+        return {
+            "decomposition": memory,
+            "l1-adaptive": run.fedweit_l1_adaptive,
+            "l1-mask": run.fedweit_l1_mask,
+            "drift": run.fedweit_drift,
+            "mask-share": run.fedweit_mask_share,
+            "sparsity": run.fedweit_l1_adaptive,
+        }
+    return {}
+
+
+def evaluate_orders(
+    run: RunConfig, method_name: str, label: str, server_round: int, num_stages: int = 1
+) -> ConfigRecord:
     """The config of an EVALUATE message."""
     method = METHODS[method_name]
     return ConfigRecord(
         {
             "run": label,
             "method": method_name,
-            "stage": stage_of(run, server_round),
+            "stage": stage_of(run, server_round, num_stages),
             "batch-size": run.batch_size,
             "optimizer": run.optimizer,
             "personalise": method.personalise,
@@ -87,6 +137,7 @@ def evaluate_orders(run: RunConfig, method_name: str, label: str, server_round: 
             "personal-learning-rate": run.personal_learning_rate * method.personal_rate,
             "final": server_round == run.rounds,
             "collect": server_round == run.collect_after,
+            **_memory_orders(run, method_name),
         }
     )
 

@@ -11,8 +11,9 @@ from flwr.serverapp import Grid, ServerApp
 from strategies.rounds import RoundReport
 from tasks.seeding import torch_seed
 
-from .catalogue import task_class
+from .catalogue import METHODS, task_class
 from .config import Config, parse
+from .continual import continual_metrics
 from .methods import build_strategy, evaluate_orders, stage_of, tracked_metric, train_orders
 from .report import write_report
 from .run_folder import RunFolder
@@ -48,40 +49,57 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str) -> No
     latest = checkpoints.latest()
     folder.drop_after(method, latest.round if latest else 0)
 
+    stages = config.num_stages
+
     def record(report: RoundReport) -> None:
-        folder.record(method, STAGES[stage_of(run, report.round)], report)
+        folder.record(method, stage_label(stage_of(run, report.round, stages), stages), report)
 
     build_strategy(run, method).start(
         grid,
-        initial_arrays(config),
+        initial_arrays(config, method),
         num_rounds=run.rounds,
         timeout=run.timeout,
-        train_config=lambda server_round: train_orders(run, method, folder.label, server_round),
-        evaluate_config=lambda server_round: evaluate_orders(run, method, folder.label, server_round),
+        train_config=lambda server_round: train_orders(run, method, folder.label, server_round, stages),
+        evaluate_config=lambda server_round: evaluate_orders(run, method, folder.label, server_round, stages),
         evaluate_every=run.evaluate_every,
         tracked=tracked_metric(run),
         checkpoints=checkpoints,
         resume=True,  # a new run has no checkpoints yet
         on_round=record,
     )
-    folder.finish(config, method, summarise(folder, method, time.monotonic() - begun))
+    folder.finish(config, method, summarise(config, folder, method, time.monotonic() - begun))
 
 
-def initial_arrays(config: Config) -> ArrayRecord:
-    """The untrained model of the run's seed; nodes start their private parameters from the same one."""
+def stage_label(stage: int, num_stages: int) -> str:
+    """What the records call a stage, counted from 0."""
+    return f"stage {stage + 1} of {num_stages}" if num_stages > 1 else STAGES[stage]
+
+
+def initial_arrays(config: Config, method: str) -> ArrayRecord:
+    """The untrained model of the run's seed; nodes start their private parameters from the same one.
+
+    Where each stage has parameters of its own only the weights are shared, arrays of two dimensions or more.
+    """
     task = task_class(config.run.task)(config.options)
     with torch_seed(config.run.seed, "model"):
         model = task.build_model()
-    return ArrayRecord(model.state_dict())
+    state = model.state_dict()
+    if METHODS[method].decomposes:
+        state = {name: tensor for name, tensor in state.items() if tensor.ndim > 1}
+    return ArrayRecord(state)
 
 
-def summarise(folder: RunFolder, method: str, seconds: float) -> dict[str, Any]:
+def summarise(config: Config, folder: RunFolder, method: str, seconds: float) -> dict[str, Any]:
     """What the summary says of a method: its last evaluation, its traffic, its refusals."""
     rounds = [row for row in folder.lines("metrics.jsonl") if row["method"] == method]
     evaluated = [row for row in rounds if row["evaluate"]]
+    final = evaluated[-1]["evaluate"] if evaluated else {}
+    if config.num_stages > 1:
+        final = final | continual_metrics(rounds, config.num_stages, rounds=config.run.rounds)
+        final |= {name: value for name, value in rounds[-1]["train"].items() if name.endswith("_parameters")}
     return {
         "rounds": len(rounds),
-        "final": evaluated[-1]["evaluate"] if evaluated else {},
+        "final": final,
         "seconds": seconds,
         "bytes_up": sum(row["bytes_up"] for row in rounds),
         "bytes_down": sum(row["bytes_down"] for row in rounds),
