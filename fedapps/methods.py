@@ -7,6 +7,7 @@ from flwr.app import ConfigRecord
 
 from strategies.adaptive_rates import AdaptiveRates
 from strategies.base import BaseStrategy
+from strategies.fedweit import FedWeIT
 from strategies.fisher_exchange import FisherExchange
 from strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
 from strategies.profiles import Profile, in_key_order
@@ -58,6 +59,8 @@ def build_strategy(run: RunConfig, method_name: str) -> BaseStrategy:
             estimator=run.fisher_estimator,  # type: ignore[arg-type]
             **parts,
         )
+    if method.memory == "fedweit":
+        return FedWeIT(**parts)
     return BaseStrategy(**parts)
 
 

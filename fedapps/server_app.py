@@ -75,7 +75,7 @@ def stage_label(stage: int, num_stages: int) -> str:
     return f"stage {stage + 1} of {num_stages}" if num_stages > 1 else STAGES[stage]
 
 
-def initial_arrays(config: Config, method: str) -> ArrayRecord:
+def initial_arrays(config: Config, method: str | None = None) -> ArrayRecord:
     """The untrained model of the run's seed; nodes start their private parameters from the same one.
 
     Where each stage has parameters of its own only the weights are shared, arrays of two dimensions or more.
@@ -84,7 +84,7 @@ def initial_arrays(config: Config, method: str) -> ArrayRecord:
     with torch_seed(config.run.seed, "model"):
         model = task.build_model()
     state = model.state_dict()
-    if METHODS[method].decomposes:
+    if method is not None and METHODS[method].decomposes:
         state = {name: tensor for name, tensor in state.items() if tensor.ndim > 1}
     return ArrayRecord(state)
 

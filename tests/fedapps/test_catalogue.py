@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedapps.catalogue import METHODS, RECIPES, TASK_LINES, TASKS, read_recipe, recipes, task_class
+from fedapps.catalogue import GRID, METHODS, RECIPES, TASK_LINES, TASKS, read_recipe, recipes, task_class
 from fedapps.papers import PAPERS
 from tasks.base import Task
 
@@ -19,7 +19,9 @@ def test_every_task_has_a_line_and_an_importable_class():
 
 
 def test_every_method_has_a_line():
-    assert list(METHODS) == ["local", "cloud", "sfl", "spfl", "spfl-low", "apfl", "apfl-sqrt"]
+    assert list(METHODS)[:7] == ["local", "cloud", "sfl", "spfl", "spfl-low", "apfl", "apfl-sqrt"]
+    assert len(GRID) == 27
+    assert METHODS.keys() >= set(GRID)
     assert all(method.line and "\n" not in method.line for method in METHODS.values())
     assert len({method.line for method in METHODS.values()}) == len(METHODS)
 

@@ -128,7 +128,7 @@ def test_whole_numbers_are_numbers_but_truth_values_are_not():
     ]
 
 
-@pytest.mark.parametrize("key", ["learning-rate", "proximal", "timeout", "fraction-train"])
+@pytest.mark.parametrize("key", ["learning-rate", "fedprox-mu", "timeout", "fraction-train"])
 def test_nan_is_refused(key):
     (line,) = errors({key: float("nan")})
     assert line.startswith(f"{key} = nan: must be a number")

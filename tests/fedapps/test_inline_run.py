@@ -11,7 +11,8 @@ from toys import same_bits
 
 import strategies.adaptive_rates
 from fedapps.__main__ import main
-from fedapps.catalogue import METHODS
+from fedapps.catalogue import GRID
+from fedapps.catalogue import METHODS as ALL
 from fedapps.checkpoints import DiskCheckpoints, read_snapshot
 from fedapps.client_app import app as client_app
 from fedapps.config import parse
@@ -22,6 +23,8 @@ from sim.inprocess import run_inprocess
 from strategies.rounds import TooFewRepliesError
 from tasks.lqr import LqrOptions, LqrTask
 
+#: What tasks with one stage can run: nothing that needs earlier stages to remember.
+METHODS = [name for name, method in ALL.items() if method.memory == "nothing" and name not in GRID]
 NODES = 3
 ROUNDS = 3
 SMALL = {
@@ -166,7 +169,9 @@ def test_training_and_personalisation_do_something(whole):
         losses = [row["test.total_loss"] for row in evaluations(whole, method)]
         assert losses[-1] < losses[0]
     finals = {method: evaluations(whole, method)[-1]["test.total_loss"] for method in METHODS}
-    assert len(set(finals.values())) == len(METHODS)
+    # One stage has no past: Elastic Transfer from the past alone is FedAvg, the sfl of other papers.
+    assert finals["sfl"] == finals["fedavg"] == finals["elastic-transfer"]
+    assert len(set(finals.values())) == len(METHODS) - 2
     assert finals["spfl"] < finals["spfl-low"] < finals["sfl"]
 
 

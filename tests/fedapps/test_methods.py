@@ -2,30 +2,39 @@
 
 import pytest
 
+from clients.settings import RoundSettings
 from fedapps.catalogue import METHODS
 from fedapps.config import RunConfig
 from fedapps.methods import FirstNode, build_strategy, evaluate_orders, stage_of, tracked_metric, train_orders
 from strategies.adaptive_rates import AdaptiveRates
 from strategies.base import BaseStrategy
+from strategies.fedweit import FedWeIT
+from strategies.fisher_exchange import FisherExchange
 from strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
 from strategies.profiles import Profile
 from strategies.rounds import TrackedMetric
-from strategies.samplers import UniformFraction
+from strategies.samplers import DropSchedule, UniformFraction
 
 RUN = RunConfig(
     seed=3, rounds=8, num_nodes=5, collect_after=4, epochs=2, learning_rate=0.1, batch_size=16, optimizer="sgd",
-    proximal=0.5, personal_epochs=7, personal_learning_rate=0.01, fraction_train=0.5, fraction_evaluate=0.75,
-    min_replies=2, weighting="num-examples", server_optimizer="adam", server_learning_rate=0.3,
-    rate_granularity="parameter", node_wait=9.0,
+    fedprox_mu=0.5, weight_decay=0.01, plateau_patience=4, personal_epochs=7, personal_learning_rate=0.01,
+    fraction_train=0.5, fraction_evaluate=0.75, min_replies=2, weighting="num-examples",
+    server_optimizer="adam", server_learning_rate=0.3, rate_granularity="parameter", node_wait=9.0,
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_gets_the_runs_parts(name):
     strategy = build_strategy(RUN, name)
-    adaptive = name in ("apfl", "apfl-sqrt")
-    assert type(strategy) is (AdaptiveRates if adaptive else BaseStrategy)
-    assert strategy.shared == (() if name == "local" else ("*",))
+    kinds = {
+        "apfl": AdaptiveRates,
+        "apfl-sqrt": AdaptiveRates,
+        "fedcurv": FisherExchange,
+        "fedweit": FedWeIT,
+    }
+    expected = FisherExchange if name.startswith("elastic-transfer") else kinds.get(name, BaseStrategy)
+    assert type(strategy) is expected
+    assert strategy.shared == (() if name == "stl" or name.startswith("local") else ("*",))
     assert strategy.evaluate_sampler == UniformFraction(0.75, seed=3)
     assert strategy.server_optimizer == Adam(0.3)
     assert (strategy.min_nodes, strategy.node_wait) == (5, 9.0)
@@ -41,6 +50,30 @@ def test_every_method_gets_the_runs_parts(name):
 def test_uniform_weighting_is_the_runs():
     strategy = build_strategy(RunConfig(weighting="uniform"), "sfl")
     assert strategy.weight_of(6) == strategy.weight_of(2)
+
+
+def test_who_drops_out_is_the_same_for_every_method():
+    samplers = [build_strategy(RunConfig(drop_nodes=True, seed=4), name).sampler for name in ("sfl", "fedcurv")]
+    assert samplers == [DropSchedule(seed=4)] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("fedcurv", (0.0, 0.0, 0.7)),
+        ("elastic-transfer", (0.1, 0.2, 0.3)),
+        ("elastic-transfer-0.05-0.5-0", (0.05, 0.5, 0.0)),
+        ("elastic-transfer-0-0-0", (0.0, 0.0, 0.0)),
+    ],
+)
+def test_the_weights_of_a_fisher_exchange(name, weights):
+    run = RunConfig(
+        fedcurv_lambda=0.7, elastic_own_past=0.1, elastic_others_past=0.2, elastic_others_now=0.3,
+        elastic_anchors="separate", fisher_estimator="per-batch",
+    )  # fmt: skip
+    strategy = build_strategy(run, name)
+    assert (strategy.own_past, strategy.others_past, strategy.others_now) == weights
+    assert (strategy.anchors, strategy.estimator) == ("separate", "per-batch")
 
 
 @pytest.mark.parametrize(("name", "power"), [("apfl", 1.0), ("apfl-sqrt", 0.5)])
@@ -71,7 +104,8 @@ def test_the_pooled_data_are_trained_on_by_the_first_key():
 def test_train_orders_hold_all_that_training_needs():
     assert dict(train_orders(RUN, "sfl", "run-x", 1)) == {
         "run": "run-x", "method": "sfl", "stage": 0, "epochs": 2, "learning-rate": 0.1, "batch-size": 16,
-        "optimizer": "sgd", "proximal": 0.5, "pooled": False,
+        "optimizer": "sgd", "weight-decay": 0.01, "plateau-patience": 4, "plateau-factor": 0.5,
+        "min-learning-rate": 1e-5, "proximal": 0.0, "pooled": False,
     }  # fmt: skip
 
 
@@ -103,6 +137,44 @@ def test_without_a_collection_there_is_one_stage():
     run = RunConfig(collect_after=0, rounds=3)
     assert [stage_of(run, r) for r in (1, 2, 3)] == [0, 0, 0]
     assert not any(evaluate_orders(run, "sfl", "x", r)["collect"] for r in (1, 2, 3))
+
+
+def test_stages_of_the_data_share_the_rounds():
+    assert [stage_of(RUN, r, 4) for r in range(1, 9)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert train_orders(RUN, "fedavg", "x", 8, 2)["stage"] == evaluate_orders(RUN, "fedavg", "x", 8, 2)["stage"] == 1
+
+
+RUN_OF_MEMORY = RunConfig(
+    ewc_lambda=0.1, ewc_anchors="online", fisher_estimator="per-batch", l2t_lambda=0.2, apd_l1=0.3, apd_drift=0.4,
+    fedweit_l1_mask=0.5, fedweit_l1_adaptive=0.6, fedweit_drift=0.7, fedweit_mask_share=0.8, fedprox_mu=0.9,
+)  # fmt: skip
+EWC = {"ewc": 0.1, "ewc-anchors": "online", "fisher-estimator": "per-batch"}
+APD = {"decomposition": "apd", "l1-adaptive": 0.3, "drift": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    [
+        ("fedavg", {}),
+        ("stl", {"fresh-stages": True}),
+        ("local-ewc", EWC),
+        ("fedavg-ewc", EWC),
+        ("fedprox-ewc", EWC),
+        ("fedavg-l2t", {"l2-transfer": 0.2}),
+        ("fedprox-apd", APD),
+        (
+            "fedweit",
+            {"decomposition": "fedweit", "l1-adaptive": 0.6, "l1-mask": 0.5, "drift": 0.7, "mask-share": 0.8,
+             "sparsity": 0.6},
+        ),
+    ],
+)  # fmt: skip
+def test_what_nodes_do_with_earlier_stages(name, memory):
+    known = {"fresh-stages", "l2-transfer", "decomposition", "l1-mask", "mask-share", "sparsity", *EWC, *APD}
+    for orders in (train_orders(RUN_OF_MEMORY, name, "x", 1), evaluate_orders(RUN_OF_MEMORY, name, "x", 1)):
+        assert {key: value for key, value in orders.items() if key in known} == memory
+        RoundSettings().updated(orders)  # the node reads every one of them
+    assert train_orders(RUN_OF_MEMORY, name, "x", 1)["proximal"] == (0.9 if name.startswith("fedprox") else 0)
 
 
 def test_the_tracked_metric():
