@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .catalogue import METHODS, TASK_LINES, read_recipe, recipes
 from .config import described_keys
+from .plan import Vary
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,7 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print(
-            "fedapps: interrupted; what was trained is in the run's folder: go on with resume = true", file=sys.stderr
+            "fedapps: interrupted; what was trained is in the run's folder: go on with resume = true, "
+            "with a comparison by compare --resume FOLDER",
+            file=sys.stderr,
         )
         return 130
 
@@ -48,8 +51,16 @@ def run(given: argparse.Namespace) -> int:
 
 def compare(given: argparse.Namespace) -> int:
     """Run a matrix of methods and seeds, and print the table beside the paper's numbers."""
-    from .compare import compare_recipe
+    from .compare import compare_recipe, resume_comparison
 
+    json_path = Path(given.json) if given.json else None
+    if given.resume:
+        if given.recipe or given.set or given.vary or given.methods:
+            given.refuse("--resume: recipe, methods, seeds, keys and values are those of the folder; leave them out")
+        resume_comparison(Path(given.resume), jobs=given.jobs, json_path=json_path)
+        return 0
+    if not given.recipe:
+        given.refuse(f"give a recipe ({', '.join(recipes())}, or a run-config file), or --resume FOLDER")
     compare_recipe(
         Path(given.recipe),
         methods=given.methods.split(",") if given.methods else [],
@@ -58,8 +69,9 @@ def compare(given: argparse.Namespace) -> int:
         engine=given.engine,
         jobs=given.jobs,
         overrides=_assignments(given.set),
+        vary=_vary(given.vary) if given.vary else None,
         output_dir=given.output_dir,
-        json_path=Path(given.json) if given.json else None,
+        json_path=json_path,
     )
     return 0
 
@@ -80,6 +92,14 @@ def _assignments(pairs: Sequence[str]) -> dict[str, bool | int | float | str]:
             raise ValueError(f"--set {pair!r}: write it as key=value")
         found[key.strip()] = _value(text.strip())
     return found
+
+
+def _vary(text: str) -> Vary:
+    key, equals, values = text.partition("=")
+    found = tuple(_value(value.strip()) for value in values.split(",") if value.strip())
+    if not equals or not key.strip() or not found:
+        raise ValueError(f"--vary {text!r}: write it as key=value,value,...")
+    return Vary(key.strip(), found)
 
 
 def _value(text: str) -> bool | int | float | str:
@@ -105,11 +125,15 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("recipe", nargs="?", help="run-config file or the name of a recipe; default: the app's own")
 
     comparing = commands.add_parser("compare", help="methods x seeds, beside the paper's numbers")
-    comparing.set_defaults(command=compare)
-    comparing.add_argument("recipe", help="run-config file or the name of a recipe")
+    comparing.set_defaults(command=compare, refuse=comparing.error)
+    comparing.add_argument("recipe", nargs="?", help="run-config file or the name of a recipe")
     comparing.add_argument("--methods", default="", help="comma-separated; default: the recipe's")
     comparing.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
     comparing.add_argument("--first-seed", type=int, default=0)
+    comparing.add_argument("--vary", metavar="KEY=V1,V2,...", help="repeat all for each value of a key")
+    comparing.add_argument(
+        "--resume", metavar="FOLDER", help="go on with a comparison that was cut off; needs no recipe"
+    )
     comparing.add_argument("--jobs", type=int, default=0, help="runs at a time; default: one per CPU core")
     comparing.add_argument("--json", default="", help="write rows, table and the paper's numbers to this file")
 

@@ -1,26 +1,31 @@
 """Methods times seeds on an engine: a table with means, deviations, paired tests and the paper's numbers."""
 
 import json
+import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sim.matrix import run_matrix
 
 from .catalogue import read_recipe
-from .config import parse
+from .config import RunConfig, parse
+from .continual import measure_names, stage_metrics, train_test_matrix
 from .launch import check_data, execute, resolve
 from .papers import PAPERS
+from .plan import Plan, Vary
 from .report import write_report
 from .run_folder import RunFolder
-from .significance import Sample, paired_tests
-from .tables import number, text_table
+from .significance import all_tests
+from .tables import comparison_text
 
-#: Metrics per session or per node that methods are tested on, where nodes report them.
-_TESTED = ("closed_loop.cost", "closed_loop.distance_at_start", "closed_loop.time_to_lane_change")
-_PER_NODE = ("test.elbo", "test.excess", "test.error_1.5s")
+#: What ``compare.json`` keeps of a run; ``matrices`` where it has stages.
+_KEPT = ("method", "seed", "metrics", "matrices")
 
 
 def compare_recipe(
@@ -32,96 +37,137 @@ def compare_recipe(
     engine: str = "inline",
     jobs: int = 0,
     overrides: Mapping[str, Any] | None = None,
+    vary: Vary | None = None,
     output_dir: str = "runs",
     json_path: Path | None = None,
 ) -> dict[str, Any]:
     """Run the matrix, print the table and the tests, write ``compare.json`` and the report; returns the comparison.
 
-    The rows' metrics are those of each run's last evaluation, without the prefix ``test.``. Raises ``ConfigError``
-    before anything runs when recipe, methods or overrides cannot be used, and ``RuntimeError`` when a run fails.
+    The rows' metrics are those of each run's last evaluation, without the prefix ``test.``; ``vary`` repeats the
+    matrix for each value of a key. Raises ``ConfigError`` before anything runs when recipe, methods, overrides or one
+    of the values cannot be used, and ``RuntimeError`` when a run fails.
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: must be at least 1")
     name = f"compare-{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    given = read_recipe(recipe) | dict(overrides or {})
-    base = resolve(given | {"name": name}, output_dir)
-    config = parse(base | ({"methods": ",".join(methods)} if methods else {}))
-    check_data(config)
-    chosen = config.run.method_names()
+    base = resolve(read_recipe(recipe) | dict(overrides or {}) | {"name": name}, output_dir)
+    named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
+    chosen = tuple(method.strip() for method in named.split(",") if method.strip())
+    plan = Plan(recipe.stem, base, chosen, tuple(range(first_seed, first_seed + seeds)), engine, vary)
+    _check(plan)
     folder = Path(str(base["output-dir"])) / name
     folder.mkdir(parents=True)
+    plan.save(folder)
+    return _carry_out(plan, folder, jobs, json_path)
+
+
+def resume_comparison(folder: Path, *, jobs: int = 0, json_path: Path | None = None) -> dict[str, Any]:
+    """Go on with a comparison that was cut off; returns what :func:`compare_recipe` does.
+
+    Runs that finished are read, the others go on from their last checkpoints. Raises ``ValueError`` when the folder
+    is no comparison's, or its plan cannot be used any more.
+    """
+    plan = Plan.load(folder)
+    _check(plan)
+    return _carry_out(plan, folder.absolute(), jobs, json_path)
+
+
+def _check(plan: Plan) -> None:
+    for config in plan.configs():
+        check_data(config)
+
+
+def _carry_out(plan: Plan, folder: Path, jobs: int, json_path: Path | None) -> dict[str, Any]:
     if json_path:
         json_path.parent.mkdir(parents=True, exist_ok=True)
-    cells = [
-        {"method": method, "seed": seed, "config": {**base, "output-dir": str(folder)}, "engine": engine}
-        for seed in range(first_seed, first_seed + seeds)
-        for method in chosen
-    ]
+    cells = plan.cells(folder)
+    print(f"{len(cells)} runs in {folder}; should they be cut off: python -m fedapps compare --resume {folder}")
     # Ray brings its own parallelism.
-    rows = run_matrix(cells, run_cell, jobs=1 if engine == "ray" else jobs)
-    paper = PAPERS.get(recipe.stem, {})
-    comparison = {
-        "recipe": recipe.stem,
-        "rows": [{key: row[key] for key in ("method", "seed", "metrics")} for row in rows],
-        "table": _table(rows),
-        "paper": paper,
-        "tests": _tests(rows, chosen),
-    }
+    rows = run_matrix(cells, run_cell, jobs=1 if plan.engine == "ray" else jobs)
+    comparison = summarise(plan, rows)
     text = json.dumps(comparison, indent=2) + "\n"
     (folder / "compare.json").write_text(text)
     if json_path:
         json_path.write_text(text)
-    print(f"\n{render(comparison)}\n\nreport: {write_report(folder)}")
+    print(f"\n{comparison_text(comparison)}\n\nreport: {write_report(folder)}")
     return comparison
 
 
-def run_cell(method: str, seed: int, config: dict[str, Any], engine: str) -> dict[str, Any]:
-    """One run of the matrix: its final metrics, and what its nodes reported in their last evaluation."""
-    flat = config | {"methods": method, "seed": seed, "name": f"{method}-{seed}"}
-    execute(parse(flat), engine)
-    folder = RunFolder(Path(flat["output-dir"]) / flat["name"], "")
+def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: str = "") -> dict[str, Any]:
+    """One run of the matrix, unless it has finished: its final metrics, and what its nodes reported of them.
+
+    ``nodes`` are those of the last evaluation; :func:`_stages` says what a run with stages has besides. ``at`` tells
+    the value of a varied key to those who watch.
+    """
+    folder = RunFolder(Path(config["output-dir"]) / config["name"], "")
     if not folder.finished(method):
-        raise RuntimeError(f"{method} with seed {seed} failed; its log is above, its folder is {folder.path}")
+        execute(parse(config | {"resume": _begun(folder.path)}), engine)
+    if not folder.finished(method):
+        where = f" and {at}" if at else ""
+        raise RuntimeError(f"{method} with seed {seed}{where} failed; its log is above, its folder is {folder.path}")
     final = folder.summary()["methods"][method]["final"]
-    last = [row for row in folder.lines("nodes.jsonl") if row["phase"] == "evaluate"]
-    last = [row for row in last if row["round"] == max(r["round"] for r in last)]
-    metrics = {name.removeprefix("test."): value for name, value in final.items()}
-    return {"method": method, "seed": seed, "metrics": metrics, "nodes": last}
+    evaluated = [row for row in folder.lines("nodes.jsonl") if row["phase"] == "evaluate"]
+    last = max((row["round"] for row in evaluated), default=0)
+    row = {
+        "method": method,
+        "seed": seed,
+        "metrics": {_bare(name): value for name, value in final.items()},
+        "nodes": [row for row in evaluated if row["round"] == last],
+    }
+    return row | _stages(folder.lines("metrics.jsonl"), evaluated, parse(config).run.rounds)
 
 
-def render(comparison: Mapping[str, Any]) -> str:
-    """The comparison as text: a line per metric and method would be long, so a table per group of metrics."""
-    table, paper = comparison["table"], comparison["paper"]
-    names = list(dict.fromkeys(n for of_method in table.values() for n in of_method))
-    names = [n for n in names if n != "num-examples" and not n.endswith(".count")]
-    blocks = []
-    for start in range(0, len(names), 6):
-        header = ["method", *names[start : start + 6]]
-        rows = []
-        for method, values in table.items():
-            rows.append([method, *(_cell(values.get(n), paper.get(method, {}).get(n)) for n in header[1:])])
-        blocks.append(text_table(header, rows))
-    for test in comparison["tests"]:
-        blocks.append(
-            f"{test['metric']}: {test['a']} - {test['b']}: median {test['median_difference']:.4g}, n = {test['n']}, "
-            f"Wilcoxon p = {test['p']:.2g} (Holm {test['p_holm']:.2g}); lower on {test['nodes_lower']} nodes, "
-            f"higher on {test['nodes_higher']}"
-        )
-    return (
-        "\n\n".join(blocks[: -len(comparison["tests"]) or None])
-        + "\n\n"
-        + "\n".join(blocks[len(blocks) - len(comparison["tests"]) :])
-    )
+def _begun(path: Path) -> bool:
+    """Whether a run can be resumed; what was cut off before its config was written has trained nothing and goes."""
+    begun = (path / "config.toml").exists()
+    if path.exists() and not begun:
+        shutil.rmtree(path)
+    return begun
 
 
-def _cell(ours: Mapping[str, float] | None, printed: float | None) -> str:
-    if ours is None:
-        return "-"
-    text = f"{number(ours['mean'])} ± {ours['std']:.2g}"
-    return text if printed is None else f"{text} [{printed:g}]"
+def _stages(rounds_seen: Sequence[Any], nodes: Sequence[Any], rounds: int) -> dict[str, Any]:
+    """Of a run with stages: the train-test ``matrices`` by metric, and ``on_stages``, by the name of the average and
+    by node the error on each stage right after it. Nothing of other runs. What was not evaluated is ``None``."""
+    found = stage_metrics(rounds_seen)
+    by_node: dict[str, list[dict[str, Any]]] = {}
+    for row in nodes:
+        by_node.setdefault(row["node"], []).append({"round": row["round"], "evaluate": row["metrics"]})
+    matrices, on_stages = {}, {}
+    for metric, count in found.items():
+        matrices[_bare(metric)] = _listed(train_test_matrix(rounds_seen, metric, num_stages=count, rounds=rounds))
+        if metric.startswith("test."):
+            on_stages[_bare(measure_names(metric)[0])] = {
+                node: _listed(np.diag(train_test_matrix(seen, metric, num_stages=count, rounds=rounds)))
+                for node, seen in by_node.items()
+            }
+    return {"matrices": matrices, "on_stages": on_stages} if found else {}
 
 
-def _table(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What ``compare.json`` holds, from the rows of a plan's cells in their order.
+
+    A varied key's values each have a table, tests, and the paper's numbers where the value is the recipe's own; the
+    table and the tests of all are then empty.
+    """
+    paper = PAPERS.get(plan.recipe, {})
+    kept = [{key: row[key] for key in _KEPT if key in row} for row in rows]
+    if not plan.vary:
+        facts = {"table": table_of(rows), "paper": paper, "tests": all_tests(rows, plan.methods)}
+        return {"recipe": plan.recipe, "rows": kept, **facts}
+    parts, size = [], len(plan.seeds) * len(plan.methods)
+    for place, value in enumerate(plan.vary.values):
+        there = slice(place * size, (place + 1) * size)
+        for row in kept[there]:
+            row["varied"] = {"key": plan.vary.key, "value": value}
+        own = paper if value == plan.own_value else {}
+        tests = all_tests(rows[there], plan.methods)
+        parts.append({"value": value, "table": table_of(rows[there]), "paper": own, "tests": tests})
+    varied = {"key": plan.vary.key, "values": parts}
+    return {"recipe": plan.recipe, "rows": kept, "table": {}, "paper": paper, "tests": [], "varied": varied}
+
+
+def table_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Mean and standard deviation over the runs of each method, by method and metric."""
     values: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         for name, value in row["metrics"].items():
@@ -135,25 +181,12 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, f
     }
 
 
-def _tests(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list[dict[str, Any]]:
-    tests: list[dict[str, Any]] = []
-    for metric in (*_PER_NODE, *_TESTED):
-        samples: dict[str, Sample] = {m: _sample(rows, m, metric) for m in methods}
-        samples = {method: sample for method, sample in samples.items() if sample}
-        if metric == "closed_loop.cost":
-            samples["non-proactive"] = _sample(rows, methods[0], "non_proactive.cost")
-        if len(samples) > 1:
-            tests += paired_tests(metric, samples)
-    return tests
+def _bare(name: str) -> str:
+    return name.removeprefix("test.")
 
 
-def _sample(rows: Sequence[Mapping[str, Any]], method: str, metric: str) -> dict[tuple[int, str, int], float]:
-    found: dict[tuple[int, str, int], float] = {}
-    for row in rows:
-        if row["method"] != method:
-            continue
-        for node in row["nodes"]:
-            value = node["metrics"].get(metric, [])
-            values = value if isinstance(value, list) else [value]
-            found |= {(row["seed"], node["node"], index): v for index, v in enumerate(values)}
-    return found
+def _listed(values: NDArray[np.float64]) -> Any:
+    """An array as lists for JSON, ``None`` for NaN."""
+    listed = values.astype(object)
+    listed[np.isnan(values)] = None
+    return listed.tolist()

@@ -82,6 +82,8 @@ def read_comparison(entry: Entry | None) -> Comparison | None:
         spreads[method] = {metric: Spread(cell.number("mean"), cell.number("std")) for metric, cell in cells.items()}
     runs: dict[str, dict[int, Metrics]] = {}
     for line in entry.items("rows"):
+        if "varied" in line.fields:
+            continue
         runs.setdefault(line.text("method"), {})[line.integer("seed")] = line.inner("metrics").scalars()
     return Comparison(
         recipe=entry.text("recipe", ""),

@@ -3,15 +3,18 @@
 import json
 import math
 import re
+import shutil
 from statistics import mean, stdev
 
 import pytest
 
 import fedapps.compare
 from fedapps.catalogue import RECIPES
-from fedapps.compare import _table, _tests, compare_recipe, render
+from fedapps.compare import compare_recipe, execute, resume_comparison, run_cell, table_of
 from fedapps.papers import PAPERS
-from fedapps.significance import paired_tests
+from fedapps.plan import Vary
+from fedapps.significance import all_tests, paired_tests
+from fedapps.tables import comparison_text
 
 METHODS = ["sfl", "apfl"]
 TINY = {
@@ -78,7 +81,7 @@ def test_the_table_holds_means_and_standard_deviations(compared):
 def test_means_and_deviations_by_hand():
     rows = [{"method": "a", "metrics": {"x": value}} for value in (1.0, 2.0, 6.0)]
     rows.append({"method": "b", "metrics": {"x": 5.0}})
-    assert _table(rows) == {"a": {"x": {"mean": 3.0, "std": math.sqrt(7)}}, "b": {"x": {"mean": 5.0, "std": 0.0}}}
+    assert table_of(rows) == {"a": {"x": {"mean": 3.0, "std": math.sqrt(7)}}, "b": {"x": {"mean": 5.0, "std": 0.0}}}
 
 
 def test_the_pairs_are_the_nodes_of_each_seed(compared):
@@ -101,7 +104,7 @@ def test_the_closed_loop_is_tested_per_session_and_against_the_plain_robot():
         return {"method": method, "seed": 0, "metrics": {}, "nodes": nodes}
 
     rows = [row("sfl", [1.0, 2.0], [5.0, 6.0]), row("apfl", [1.5, 1.0], [5.0, 6.0])]
-    tests = _tests(rows, ["sfl", "apfl"])
+    tests = all_tests(rows, ["sfl", "apfl"])
     assert [(t["metric"], t["a"], t["b"], t["n"], t["median_difference"]) for t in tests] == [
         ("closed_loop.cost", "sfl", "apfl", 2, 0.25),
         ("closed_loop.cost", "sfl", "non-proactive", 2, -4.0),
@@ -111,7 +114,7 @@ def test_the_closed_loop_is_tested_per_session_and_against_the_plain_robot():
 
 def test_the_text_shows_ours_and_the_papers_number(compared):
     comparison, _, _ = compared
-    text = render(comparison)
+    text = comparison_text(comparison)
     loss = comparison["table"]["sfl"]["total_loss"]
     assert f"{loss['mean']:.4g} ± {loss['std']:.2g} [0.21146]" in text
     assert "test.excess: sfl - apfl: median " in text
@@ -120,7 +123,7 @@ def test_the_text_shows_ours_and_the_papers_number(compared):
 
 def test_the_text_of_one_method_has_no_tests():
     ours = {"x": {"mean": 1.0, "std": 0.0}, "n.count": {"mean": 3.0, "std": 0.0}}
-    text = render({"table": {"sfl": ours}, "paper": {}, "tests": []})
+    text = comparison_text({"table": {"sfl": ours}, "paper": {}, "tests": []})
     assert text.rstrip().splitlines() == ["method      x", "-------------", "sfl     1 ± 0"]
 
 
@@ -176,3 +179,129 @@ def test_an_unknown_method_is_refused_before_any_work(tiny, tmp_path):
             RECIPES / "lqr.toml", methods=["sfl", "magic"], seeds=1, overrides=tiny, output_dir=str(tmp_path)
         )
     assert list(tmp_path.iterdir()) == []
+
+
+# -- a key that varies -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def varied(tmp_path_factory, tiny):
+    """A comparison whose number of trajectories takes two values, the recipe's own among them."""
+    folder = tmp_path_factory.mktemp("varied")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fedapps.compare, "run_matrix", in_this_process)
+        comparison = compare_recipe(
+            RECIPES / "lqr.toml", methods=METHODS, seeds=2, overrides=tiny, output_dir=str(folder),
+            vary=Vary("lqr.trajectories", (8, 4)),
+        )  # fmt: skip
+    (made,) = folder.glob("compare-*")
+    return comparison, made
+
+
+def test_the_matrix_is_repeated_for_each_value(varied):
+    comparison, folder = varied
+    assert json.loads((folder / "compare.json").read_text()) == comparison
+    expected = [(value, seed, method) for value in (8, 4) for seed in (0, 1) for method in METHODS]
+    assert [(row["varied"]["value"], row["seed"], row["method"]) for row in comparison["rows"]] == expected
+    for row in comparison["rows"]:
+        run = folder / f"{row['method']}-{row['seed']}-{row['varied']['value']}"
+        assert f'"lqr.trajectories" = {row["varied"]["value"]}\n' in (run / "config.toml").read_text()
+        final = json.loads((run / "summary.json").read_text())["methods"][row["method"]]["final"]
+        assert row["metrics"]["excess"] == final["test.excess"]
+
+
+def test_each_value_has_its_table_and_its_tests(varied):
+    comparison, _ = varied
+    assert (comparison["table"], comparison["tests"]) == ({}, [])
+    assert comparison["varied"]["key"] == "lqr.trajectories"
+    eight, four = comparison["varied"]["values"]
+    assert (eight["value"], four["value"]) == (8, 4)
+    for part, rows in ((eight, comparison["rows"][:4]), (four, comparison["rows"][4:])):
+        assert part["table"] == table_of(rows)
+        assert [(test["a"], test["b"], test["n"]) for test in part["tests"]] == [("sfl", "apfl", 6)]
+    assert eight["table"] != four["table"]
+
+
+def test_the_papers_numbers_stand_at_the_recipes_own_value(varied):
+    comparison, _ = varied
+    eight, four = comparison["varied"]["values"]
+    assert (eight["paper"], four["paper"]) == ({}, PAPERS["lqr"])
+    head, tail = comparison_text(comparison).split("lqr.trajectories = 4\n")
+    assert head.startswith("lqr.trajectories = 8\n")
+    assert "[0.21146]" not in head
+    assert "[0.21146]" in tail
+
+
+# -- going on --------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_that_was_cut_off_goes_on(compared, tiny, tmp_path, monkeypatch):
+    """One run is whole, one was killed in its last round, one before its config was written, one never begun."""
+    monkeypatch.setattr(fedapps.compare, "run_matrix", in_this_process)
+    monkeypatch.setattr(fedapps.compare, "write_report", lambda folder: folder)
+    comparison, folder, _ = compared
+    kept = tmp_path / "elsewhere"
+    shutil.copytree(folder, kept)
+    (kept / "compare.json").unlink()
+    shutil.rmtree(kept / "sfl-4")
+    shutil.rmtree(kept / "apfl-4")
+    (kept / "apfl-4").mkdir()
+    (kept / "apfl-4" / "label").write_text("apfl-4-0")
+    (kept / "apfl-3" / "summary.json").unlink()
+    whole = (kept / "sfl-3" / "summary.json").read_text()
+    ran = []
+    monkeypatch.setattr(
+        fedapps.compare, "execute", lambda config, engine: ran.append(config) or execute(config, engine)
+    )
+    assert resume_comparison(kept) == comparison
+    assert [(config.run.name, config.run.resume) for config in ran] == [
+        ("apfl-3", True), ("sfl-4", False), ("apfl-4", False),
+    ]  # fmt: skip
+    assert json.loads((kept / "compare.json").read_text()) == comparison
+    assert (kept / "sfl-3" / "summary.json").read_text() == whole
+
+
+# -- stages ----------------------------------------------------------------------------------------------------
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_run_with_stages_gives_its_matrices_and_each_nodes_error_right_after_each_stage(tmp_path, monkeypatch):
+    """Two stages of two rounds; node b missed the first stage's end."""
+    monkeypatch.setattr(fedapps.compare, "execute", lambda config, engine: pytest.fail("the run has finished"))
+    folder = tmp_path / "sfl-0"
+    folder.mkdir()
+    mean_of = {2: [1.0, 5.0], 3: [9.0, 9.0], 4: [2.0, 3.0]}
+    named = {r: {f"stage-{j}.test.mse": v for j, v in enumerate(values, 1)} for r, values in mean_of.items()}
+    write_lines(
+        folder / "metrics.jsonl", [{"method": "sfl", "round": r, "evaluate": named.get(r, {})} for r in range(1, 5)]
+    )
+    head = {"method": "sfl", "phase": "evaluate"}
+    nodes = [head | {"node": "a", "round": r, "metrics": named[r]} for r in (2, 3, 4)]
+    nodes += [head | {"node": "b", "round": r, "metrics": named[r]} for r in (3, 4)]
+    write_lines(folder / "nodes.jsonl", nodes)
+    summary = {"methods": {"sfl": {"final": {"test.mse": 3.0, "test.amse": 2.0, "test.bwt": 1.0}}}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    config = {"task": "lqr", "rounds": 4, "collect-after": 0, "methods": "sfl", "seed": 0, "name": "sfl-0",
+              "output-dir": str(tmp_path)}  # fmt: skip
+    row = run_cell("sfl", 0, config, "inline")
+    assert row["metrics"] == {"mse": 3.0, "amse": 2.0, "bwt": 1.0}
+    assert row["matrices"] == {"mse": [[1.0, 5.0], [2.0, 3.0]]}
+    assert row["on_stages"] == {"amse": {"a": [1.0, 3.0], "b": [None, 3.0]}}
+    assert {(node["node"], node["round"]) for node in row["nodes"]} == {("a", 4), ("b", 4)}
+
+
+def test_methods_with_stages_are_paired_over_seed_node_and_stage():
+    def row(method, seed, errors):
+        return {"method": method, "seed": seed, "metrics": {}, "nodes": [], "on_stages": {"amse": errors}}
+
+    rows = [
+        row("sfl", 0, {"a": [1.0, 2.0], "b": [3.0, 4.0]}), row("apfl", 0, {"a": [2.0, 4.0], "b": [None, 8.0]}),
+        row("sfl", 1, {"a": [5.0, 6.0]}), row("apfl", 1, {"a": [5.5, 6.5]}),
+    ]  # fmt: skip
+    (test,) = all_tests(rows, ["sfl", "apfl"])
+    assert (test["metric"], test["a"], test["b"], test["n"]) == ("amse", "sfl", "apfl", 5)
+    assert test["median_difference"] == -1.0  # of -1, -2, -4, -.5, -.5
+    assert (test["nodes_lower"], test["nodes_higher"]) == (2, 0)

@@ -27,7 +27,8 @@ def test_run_tells_every_error_and_makes_nothing(tmp_path, capsys):
     head, *lines = said(capsys).splitlines()
     assert head == "fedapps: the run config has 3 errors:"
     assert lines[0] == "  rounds = 'none': must be a whole number at least 1"
-    assert lines[1].startswith("  seeed: unknown key; known keys: batch-size, ")
+    assert lines[1].startswith("  seeed: unknown key; known keys: ")
+    assert " batch-size, " in lines[1]
     assert lines[2] == "  lqr.horizon = 0: must be a whole number at least 1"
     assert not (tmp_path / "runs").exists()
 
@@ -46,6 +47,32 @@ def test_compare_refuses_before_any_work(tmp_path, capsys):
     assert main([*given, "--set", "rounds=0"]) == 2
     assert "rounds = 0: must be a whole number" in said(capsys)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_compare_refuses_a_key_that_cannot_be_varied(tmp_path, capsys):
+    given = ["compare", "lqr", "--output-dir", str(tmp_path / "runs"), "--vary"]
+    for text in ("rounds", "=1", "rounds=", "rounds=,"):
+        assert main([*given, text]) == 2
+        assert said(capsys) == f"fedapps: --vary {text!r}: write it as key=value,value,...\n"
+    assert main([*given, "roundz=1,2"]) == 2
+    assert "  roundz: unknown key; known keys: " in said(capsys)
+    assert main([*given, "rounds=20,0"]) == 2
+    assert "rounds = 0: must be a whole number" in said(capsys)
+    assert main([*given, "driving.horizon=5,10"]) == 2
+    assert "--vary driving.horizon: the task 'lqr' does not read it" in said(capsys)
+    assert main([*given, "seed=1,2"]) == 2
+    assert "--vary seed: the comparison sets it itself" in said(capsys)
+    assert main([*given, "rounds=20,20"]) == 2
+    assert "--vary rounds: 20 is given twice" in said(capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resume_refuses_what_is_no_comparison(tmp_path, capsys):
+    assert main(["compare", "--resume", str(tmp_path)]) == 2
+    assert said(capsys) == f"fedapps: --resume {tmp_path}: no comparison's folder (it has no plan.json)\n"
+    (tmp_path / "plan.json").write_text('{"recipe": "lqr"}')
+    assert main(["compare", "--resume", str(tmp_path)]) == 2
+    assert "plan.json is damaged (KeyError('vary')); start the comparison anew" in said(capsys)
 
 
 def test_report_of_a_missing_folder(tmp_path, capsys):
@@ -68,7 +95,9 @@ def test_an_interruption_is_no_traceback(capsys, monkeypatch):
     assert said(capsys).startswith("fedapps: interrupted; what was trained is in the run's folder")
 
 
-@pytest.mark.parametrize("given", [[], ["dance"], ["compare"], ["run", "lqr", "--engine", "steam"]])
+@pytest.mark.parametrize(
+    "given", [[], ["dance"], ["compare"], ["compare", "lqr", "--resume", "runs"], ["run", "lqr", "--engine", "steam"]]
+)
 def test_what_cannot_be_parsed_has_status_2(given, capsys):
     with pytest.raises(SystemExit) as caught:
         main(given)

@@ -1,10 +1,12 @@
 """Tables for the terminal."""
 
+import re
+
 import pytest
 
 from fedapps.config import parse
 from fedapps.run_folder import RunFolder
-from fedapps.tables import number, summary_table, text_table
+from fedapps.tables import comparison_text, number, summary_table, text_table
 
 
 def test_columns_are_as_wide_as_their_widest_cell():
@@ -40,4 +42,38 @@ def test_the_summary_table_of_a_run(tmp_path):
     assert [row.split() for row in rows] == [
         ["sfl", "0.5", "0.125", "2", "1.50", "0.02", "13"],
         ["apfl", "-", "0.0625", "2", "1.50", "0.02", "13"],
+    ]
+
+
+def spread(mean, std=0.0):
+    return {"mean": mean, "std": std}
+
+
+def test_a_comparison_with_stages_shows_its_measures_first_and_no_single_stage():
+    found = {"stage-1.test.mse": spread(1.0), "mse": spread(0.5, 0.25), "num-examples": spread(7.0)}
+    found |= {
+        "static_parameters": spread(30724.0),
+        "trainable_parameters": spread(7681.0),
+        "amse": spread(0.0363, 0.002),
+    }
+    paper = {"stl": {"amse": 0.0615, "fwt": 0.4175, "static_parameters": 30724.0}}
+    table = {"stl": found, "other": {"fwt": spread(0.125)}}
+    head, _, *rows = comparison_text({"table": table, "paper": paper, "tests": []}).splitlines()
+    assert head.split() == ["method", "amse", "fwt", "static_parameters", "trainable_parameters", "mse"]
+    assert re.split("  +", rows[0]) == [
+        "stl", "0.0363 ± 0.002 [0.0615]", "- [0.4175]", "30,724 ± 0 [30724]", "7,681 ± 0", "0.5 ± 0.25",
+    ]  # fmt: skip
+    assert re.split("  +", rows[1]) == ["other", "-", "0.125 ± 0", "-", "-", "-"]
+
+
+def test_the_text_says_which_pairs_were_tested_where_not_all_were():
+    test = {"n": 5, "median_difference": -0.5, "p": 0.01, "p_holm": 0.02, "nodes_lower": 2, "nodes_higher": 1}
+    few = [test | {"metric": "test.elbo", "a": "x", "b": "y"}]
+    many = [test | {"metric": "amse", "a": "x", "b": other} for other in "yz"]
+    text = comparison_text({"table": {}, "paper": {}, "tests": few + many})
+    assert text.splitlines() == [
+        "test.elbo: x - y: median -0.5, n = 5, Wilcoxon p = 0.01 (Holm 0.02); lower on 2 nodes, higher on 1",
+        "amse: every method against x (lowest mean), also the one named first; Holm's correction over these 2 tests",
+        "amse: x - y: median -0.5, n = 5, Wilcoxon p = 0.01 (Holm 0.02); lower on 2 nodes, higher on 1",
+        "amse: x - z: median -0.5, n = 5, Wilcoxon p = 0.01 (Holm 0.02); lower on 2 nodes, higher on 1",
     ]
