@@ -142,7 +142,8 @@ class FederatedClient(NumPyClient):
         if settings.collect:
             collection_seed = derive_seed(self.seed, "collect", settings.stage, data.key)
             with torch_seed(self.seed, "collect", settings.stage, data.key):
-                collected = self.task.collect(model, self.data, seed=collection_seed)
+                present = self._for_stage(model, settings.stage, settings)
+                collected = self.task.collect(present, self.data, seed=collection_seed)
             self.private.save_extra(_collection(settings.stage + 1), collected)
         return Reply({}, max(data.count("test"), 1), metrics)
 

@@ -1,0 +1,145 @@
+"""A decomposed model while it is trained, and what holds its parts.
+
+The penalties are those of Yoon et al., APD, ICLR 2020, Section 3.1 (https://arxiv.org/abs/1902.09432), and FedWeIT,
+ICML 2021, Equation 3 (https://arxiv.org/abs/2003.03196):
+
+    λ_A Σ|A_t| + λ_m Σ|m_t| + λ_d Σ_{s<t} ‖B ⊙ σ(m_s) + A_s − θ_s‖²,
+
+where θ_s are the weights of stage s when the present stage t began. As with every prior of a node only their gradient
+is needed, which is added to that of the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from tasks.base import Batch
+
+from .decomposition import Layout, Parts, borrowed, composed
+from .named import load_arrays
+from .penalties import QuadraticPrior
+
+
+class DecomposedModel(nn.Module):
+    """The parts of a model (:class:`~clients.decomposition.Parts`) as parameters to train.
+
+    ``base`` ``[n]`` is of all stages, ``adaptive`` ``[n]``, ``mask`` ``[u]``, ``own`` ``[o]`` and ``alpha`` ``[K, L]``
+    are of the present one. The loss does not depend on those of earlier stages, ``past_adaptive`` ``[k-1, n]`` and
+    ``past_mask`` ``[k-1, u]``: they move only where a prior gives them a gradient.
+
+    Parameters
+    ----------
+    plain : nn.Module
+        The model as the task knows it. Its parameters are placeholders from now on, its buffers are in use.
+    layout, parts
+        On the device of ``plain``.
+    loss_of : callable
+        The task's loss of a plain model on a batch.
+    """
+
+    def __init__(
+        self, plain: nn.Module, layout: Layout, parts: Parts, loss_of: Callable[[nn.Module, Batch], Tensor]
+    ) -> None:
+        super().__init__()
+        self.base = nn.Parameter(parts.base)
+        self.adaptive = nn.Parameter(parts.adaptive[-1])
+        self.mask = nn.Parameter(parts.mask[-1])
+        self.own = nn.Parameter(parts.own[-1])
+        self.alpha = nn.Parameter(parts.alpha)
+        self.past_adaptive = nn.Parameter(parts.adaptive[:-1])
+        self.past_mask = nn.Parameter(parts.mask[:-1])
+        self.plain = plain.requires_grad_(False)
+        self.layout = layout
+        self.begun_with = parts
+        self.loss_of = loss_of
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The task's loss of the present stage's model on a batch."""
+        weights = composed(self.layout, self.base, self.mask, self.adaptive)
+        if len(self.alpha):
+            weights = weights + borrowed(self.layout, self.alpha, self.begun_with.knowledge)
+        tensors = self._named(weights, self.own)
+        return torch.as_tensor(functional_call(self, {f"plain.{n}": t for n, t in tensors.items()}, (batch,)))
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The task's loss of the plain model, for :meth:`loss` to call with the composed weights."""
+        return self.loss_of(self.plain, batch)
+
+    def parts(self) -> Parts:
+        """The parts as they are now."""
+        begun = self.begun_with
+        return Parts(
+            stages=begun.stages,
+            base=self.base.detach(),
+            adaptive=torch.cat([self.past_adaptive, self.adaptive[None]]).detach(),
+            mask=torch.cat([self.past_mask, self.mask[None]]).detach(),
+            own=torch.cat([begun.own[:-1], self.own[None]]).detach(),
+            old=begun.old,
+            knowledge=begun.knowledge,
+            alpha=self.alpha.detach(),
+        )
+
+    def at(self, stage: int) -> nn.Module:
+        """The plain model with the parameters of a stage, or of the present one if it was not met; always the same
+        module, filled anew by each call."""
+        parts = self.parts()
+        index = parts.index(stage)
+        load_arrays(self.plain, self._named(parts.weights(self.layout, index), parts.own[index]))
+        return self.plain
+
+    def _named(self, weights: Tensor, own: Tensor) -> dict[str, Tensor]:
+        layout = self.layout
+        return {**layout.split(layout.weights, weights), **layout.split(layout.own, own)}
+
+
+@dataclass(frozen=True)
+class Drift:
+    """λ_d Σ_s ‖B ⊙ σ(m_s) + A_s − θ_s‖² over the earlier stages; ``weight`` is λ_d ≥ 0, ``old`` ``[k-1, n]`` θ."""
+
+    weight: float
+    layout: Layout
+    old: Tensor
+
+    def on_base(self, parts: Parts) -> QuadraticPrior:
+        """With A_s and m_s as they are: a quadratic prior on ``base``, in one pass for any number of stages."""
+        gates = torch.sigmoid(parts.mask[:-1]).index_select(1, self.layout.unit_of)
+        precision = 2 * self.weight * gates.square().sum(0)
+        linear = 2 * self.weight * (gates * (self.old - parts.adaptive[:-1])).sum(0)
+        return QuadraticPrior({"base": precision}, {"base": linear})
+
+    @torch.no_grad()
+    def add_gradient(self, named: Mapping[str, nn.Parameter]) -> None:
+        """Add the gradient of the base, and set those of A_s and m_s, which no loss depends on."""
+        base, adaptive, mask = named["base"], named["past_adaptive"], named["past_mask"]
+        assert base.grad is not None
+        gates = torch.sigmoid(mask)
+        wide = gates.index_select(1, self.layout.unit_of)
+        adaptive.grad = 2 * self.weight * (torch.addcmul(adaptive, base, wide) - self.old)
+        base.grad.add_((adaptive.grad * wide).sum(0))
+        units = self.layout.unit_of.expand_as(wide)
+        by_unit = torch.zeros_like(gates).scatter_add_(1, units, adaptive.grad * base)
+        mask.grad = by_unit * gates * (1 - gates)
+
+
+@dataclass(frozen=True)
+class PartsPrior(QuadraticPrior):
+    """A quadratic prior, ``absolute`` Σ|θ| of the parameters named there, and a drift of the earlier stages."""
+
+    absolute: Mapping[str, float] = field(default_factory=dict)
+    drift: Drift | None = None
+
+    def add_gradient(self, named: Mapping[str, nn.Parameter]) -> None:
+        """As in the parent, with 0 as the derivative of |θ| at 0."""
+        super().add_gradient(named)
+        with torch.no_grad():
+            for name, weight in self.absolute.items():
+                gradient = named[name].grad
+                assert gradient is not None
+                gradient.add_(named[name].sign(), alpha=weight)
+        if self.drift is not None:
+            self.drift.add_gradient(named)
