@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.client import Client, ClientApp
 
 from clients.base import FederatedClient, Reply
+from clients.decomposed_client import ADAPTIVE, DecomposedClient, Knowledge
 from clients.fisher_client import FisherClient, FisherOrder
 from clients.settings import RoundSettings
 from clients.sources import DataSource, cached_load, find_source
@@ -61,9 +62,21 @@ def train(message: Message, context: Context) -> Message:
     """Train on this node's data and give back the names that came."""
     node = Node(context)
     settings = node.settings(message)
-    client = node.client(settings, FisherOrder.read(message.content))
+    client = node.client(settings, message.content)
     reply = client.train_round(_arrays(message), settings)
     return _reply(message, reply, arrays=True, more=client.publish(reply, settings))
+
+
+@app.query("adaptive")
+@told_in_full
+def adaptive(message: Message, context: Context) -> Message:
+    """What this node learned in the stage that ended, for the knowledge base of FedWeIT."""
+    node = Node(context)
+    settings = node.settings(message)
+    client = node.client(settings)
+    if not isinstance(client, DecomposedClient):
+        raise ValueError(f"decomposition = {settings.decomposition!r}: this node keeps nothing apart for a stage")
+    return Message(RecordDict({ADAPTIVE: _to_record(client.adaptive(settings))}), reply_to=message)
 
 
 @app.evaluate()
@@ -100,14 +113,15 @@ class Node:
         own = default_settings(self.config.run, self.context)
         return own.updated(message.content.config_records.get("config", {}))
 
-    def client(self, settings: RoundSettings, order: FisherOrder | None = None) -> FederatedClient:
-        """The task's client on this node's data and private state, with the local algorithm that is asked for."""
+    def client(self, settings: RoundSettings, content: RecordDict | None = None) -> FederatedClient:
+        """The task's client on this node's data and private state, with the local algorithm that is asked for.
+
+        ``content`` are the records of a TRAIN message, whose orders it takes.
+        """
         run = self.config.run
         own = cached_load(self.source, self.task, False)
         state = self._state(settings, own.key)
-        kind: Callable[..., FederatedClient] = FederatedClient
-        if order is not None and order.estimator is not None:
-            kind = partial(FisherClient, order=order)
+        kind = _kind(settings, content or RecordDict())
         return kind(
             self.task,
             cached_load(self.source, self.task, True) if settings.pooled else own,
@@ -166,6 +180,13 @@ def choose_device(wanted: str) -> torch.device:
     return torch.device("cuda" if available and wanted != "cpu" else "cpu")
 
 
+def _kind(settings: RoundSettings, content: RecordDict) -> Callable[..., FederatedClient]:
+    if settings.decomposition != "none":
+        return partial(DecomposedClient, knowledge=Knowledge.read(content))
+    order = FisherOrder.read(content)
+    return FederatedClient if order.estimator is None else partial(FisherClient, order=order)
+
+
 @lru_cache(maxsize=8)
 def _config_and_task(run_config: tuple[tuple[str, Any], ...]) -> tuple[Config, Task]:
     config = parse(dict(run_config))
@@ -183,11 +204,15 @@ def _to_numpy(record: ArrayRecord) -> dict[str, np.ndarray]:
     return {name: array.numpy() for name, array in record.items()}
 
 
+def _to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
 def _reply(message: Message, reply: Reply, *, arrays: bool, more: Mapping[str, ArrayRecord] | None = None) -> Message:
     metrics = MetricRecord({**reply.metrics, "num-examples": reply.num_examples})
     content = RecordDict({"metrics": metrics})
     if arrays:
-        content["arrays"] = ArrayRecord({name: Array(array) for name, array in reply.arrays.items()})
+        content["arrays"] = _to_record(reply.arrays)
     for name, record in (more or {}).items():
         content[name] = record
     return Message(content, reply_to=message)
