@@ -96,6 +96,9 @@ class DecomposedClient(FederatedClient):
     the largest mask of each weight, ``settings.mask_share`` of them, and zeros for the others. FedProx
     (``settings.proximal``) holds B alone. The loss that a reply tells is the task's, without any penalty.
 
+    Weight decay acts on all that is trained. On the A_s and m_s of APD it works against the drift penalty, and Adam
+    scales both up to full steps: where γ is not far below λ_d, earlier stages are forgotten.
+
     Earlier stages are evaluated with their own parameters on the base as received, stages not yet met with the
     present one's.
 
@@ -152,7 +155,6 @@ class DecomposedClient(FederatedClient):
     # -- what the parent asks --------------------------------------------------------------------------------
 
     def _model(self, received: Arrays, kept: Arrays) -> nn.Module:
-        initial = dict(self._initial_model().named_parameters())
         plain = super()._model(received, kept).cpu()
         layout = Layout.of(plain)
         if own := [name for name in received if name in layout.own]:
@@ -160,15 +162,19 @@ class DecomposedClient(FederatedClient):
                 f"received {', '.join(own)}: every stage has its own; only {', '.join(layout.weights)} can be shared"
             )
         stage = int(kept.get(_STAGE, np.zeros(())))
-        parts = _read(kept)
-        begins = parts is not None and parts.stages[-1] != stage
-        if parts is None:
-            base, single = (layout.flat(shapes, initial).detach() for shapes in (layout.weights, layout.own))
-            parts = Parts.first(layout, stage, _merged(layout, base, plain, received), single)
+        before = _read(kept)
+        if before is None:
+            initial = layout.flat(layout.weights, dict(self._initial_model().named_parameters()))
+            parts = Parts.first(
+                layout,
+                stage,
+                _merged(layout, initial, plain, received),
+                layout.flat(layout.own, dict(plain.named_parameters())),
+            )
         else:
-            parts = replace(parts, base=_merged(layout, parts.base, plain, received))
-        if begins:
-            parts = parts.begin(layout, stage)
+            parts = replace(before, base=_merged(layout, before.base, plain, received))
+            if stage != parts.stages[-1]:
+                parts = parts.begin(layout, stage)
         if self.knowledge.keys:
             if self.knowledge.stage != stage:
                 raise ValueError(f"{ORDER} stage = {self.knowledge.stage}: must be {stage}, as in the message's config")
@@ -216,11 +222,11 @@ class DecomposedClient(FederatedClient):
         return _decomposed(model).at(stage)
 
     def _parameters(self, model: nn.Module, received: Arrays, memory: Arrays, settings: RoundSettings) -> Metrics:
-        """Trained: the base, and A, m and the own parameters of all stages, and α of all but the first; held fixed: the
-        weights that earlier stages had, the knowledge, and FedProx's copy of the base.
+        """Trained: the base, A, m and own parameters of all stages, α of all but the first. Held fixed: the weights
+        that earlier stages had, the knowledge, FedProx's copy of the base.
 
-        The network of Elastic Transfer has 7,424 + 4 (7,424 + 257 + 257) = 39,176 of the former under APD, as its
-        Table 1 says. For FedWeIT that has 96 more, 8 layers x 3 nodes x 4 stages; here α is 9 x 3 x 3 = 81.
+        For the network of Elastic Transfer APD trains 7,424 + 4 (7,424 + 257 + 257) = 39,176, as in its Table 1.
+        FedWeIT has 96 more there, which are 8 layers of 3 nodes in 4 stages; α is here of 9 layers, in 3 stages: 81.
         """
         parts = _decomposed(model).parts()
         stages = max(len(self.data.stages), 1)
@@ -272,7 +278,7 @@ def _read(kept: Arrays) -> Parts | None:
 
 def _merged(layout: Layout, own: Tensor, plain: nn.Module, received: Arrays) -> Tensor:
     """The base ``[n]``: the units received where anybody sent them, the node's own elsewhere."""
-    came = layout.flat(layout.weights, dict(plain.named_parameters())).detach()
+    came = layout.flat(layout.weights, dict(plain.named_parameters()))
     sizes = torch.zeros(len(layout.layer_of_unit), dtype=came.dtype).index_add_(0, layout.unit_of, came.abs())
     there = layout.among(received) & (sizes > 0).index_select(0, layout.unit_of)
     return torch.where(there, came, own)

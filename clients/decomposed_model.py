@@ -1,7 +1,7 @@
 """A decomposed model while it is trained, and what holds its parts.
 
-The penalties are those of Yoon et al., APD, ICLR 2020, Section 3.1 (https://arxiv.org/abs/1902.09432), and FedWeIT,
-ICML 2021, Equation 3 (https://arxiv.org/abs/2003.03196):
+The penalties are after Yoon et al., APD, ICLR 2020, Section 3 (https://arxiv.org/abs/1902.09432), and FedWeIT, ICML
+2021, Section 3.2 (https://arxiv.org/abs/2003.03196):
 
     λ_A Σ|A_t| + λ_m Σ|m_t| + λ_d Σ_{s<t} ‖B ⊙ σ(m_s) + A_s − θ_s‖²,
 
@@ -85,8 +85,10 @@ class DecomposedModel(nn.Module):
         )
 
     def at(self, stage: int) -> nn.Module:
-        """The plain model with the parameters of a stage, or of the present one if it was not met; always the same
-        module, filled anew by each call."""
+        """The plain model with the parameters of a stage, or of the present one if it was not met.
+
+        It is always the same module, filled anew by each call.
+        """
         parts = self.parts()
         index = parts.index(stage)
         load_arrays(self.plain, self._named(parts.weights(self.layout, index), parts.own[index]))

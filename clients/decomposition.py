@@ -71,8 +71,10 @@ class Layout:
         return cls(weights, own, axes, torch.cat(units), torch.cat(layers), torch.cat(layers_of_units))
 
     def flat(self, shapes: Mapping[str, torch.Size], named: Mapping[str, Tensor]) -> Tensor:
-        """The tensors of the names in ``shapes``, one after the other; zeros for those that ``named`` lacks."""
-        parts = [named[name].reshape(-1) if name in named else torch.zeros(prod(s)) for name, s in shapes.items()]
+        """The tensors of the names in ``shapes``, one after the other, without gradient; zeros for those missing."""
+        parts = [
+            named[name].detach().reshape(-1) if name in named else torch.zeros(prod(s)) for name, s in shapes.items()
+        ]
         return torch.cat(parts) if parts else torch.zeros(0)
 
     def split(self, shapes: Mapping[str, torch.Size], flat: Tensor) -> dict[str, Tensor]:
@@ -81,8 +83,7 @@ class Layout:
         return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
     def by_weight(self, units: Tensor) -> dict[str, Tensor]:
-        """What every unit has, ``[u]``, as tensors that broadcast to the weights: ``[8, 1]`` to the rows of an
-        ``[8, 3]`` matrix."""
+        """What every unit has, ``[u]``, as tensors that broadcast to the weights: ``[8, 1]`` for an ``[8, 3]`` matrix."""
         along = {name: _along(shape, self.axes[name]) for name, shape in self.weights.items()}
         pieces = units.split([prod(shape) for shape in along.values()])
         return {name: piece.view(shape) for (name, shape), piece in zip(along.items(), pieces, strict=True)}

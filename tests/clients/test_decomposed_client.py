@@ -5,16 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.client import ClientApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toys import ToyTask, arrays_of, record_of, same_bits
+from toys import ToyTask, arrays_of, federate, record_of, same_bits
 
 from clients.base import FederatedClient
 from clients.decomposed_client import DecomposedClient, Knowledge
 from clients.named import get_arrays
 from clients.settings import RoundSettings
 from clients.state import ContextState, DiskState
+from strategies.base import BaseStrategy
+from strategies.fedweit import FedWeIT
 from tasks.seeding import torch_seed
 from tasks.social.networks import GraphConvolutions
 
@@ -363,6 +366,74 @@ def test_of_a_stage_without_training_a_node_has_nothing_to_tell(tmp_path):
     node(tmp_path).train_round(initial(), fedweit(1, 0))
     with pytest.raises(ValueError, match="node toy-1 did not train in stage 1: its last one is 0"):
         node(tmp_path).adaptive(fedweit(2, 1))
+
+
+# -- with strategies -------------------------------------------------------------------------------------------
+
+
+def app(kind, masks=None):
+    """A ClientApp of decomposed nodes with stages; ``masks`` collects which units they sent."""
+    app = ClientApp()
+
+    def client(message, context):
+        orders = replace(ORDERS, decomposition=kind, **PENALTIES).updated(message.content["config"])
+        data = staged(int(context.node_config["partition-id"]))
+        lent = Knowledge.read(message.content)
+        return node(ContextState(context.state), data=data, knowledge=lent), orders
+
+    @app.train()
+    def train(message, context):
+        learner, orders = client(message, context)
+        reply = learner.train_round(arrays_of(message.content["arrays"]), orders)
+        more = learner.publish(reply, orders)
+        if masks is not None:
+            masks.append(arrays_of(more["fedweit.mask"]))
+        metrics = MetricRecord({"num-examples": reply.num_examples, "lenders": len(learner.knowledge.keys)})
+        content = {"arrays": record_of(reply.arrays), "metrics": metrics, **more}
+        return Message(RecordDict(content), reply_to=message)
+
+    @app.query("adaptive")
+    def adaptive(message, context):
+        learner, orders = client(message, context)
+        return Message(RecordDict({"fedweit.adaptive": record_of(learner.adaptive(orders))}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    @app.query("profile")
+    def profile(message, context):
+        key = f"toy-{context.node_config['partition-id']}"
+        return Message(RecordDict({"profile": ConfigRecord({"key": key})}), reply_to=message)
+
+    return app
+
+
+def run(strategy, client_app, rounds, **orders):
+    lenders = []
+    result = federate(
+        strategy, client_app, initial(), num_nodes=3, num_rounds=rounds,
+        train_config=lambda server_round: ConfigRecord({"stage": (server_round - 1) // 2, **orders}),
+        on_round=lambda report: lenders.append(report.train["lenders"]),
+    )  # fmt: skip
+    assert not strategy.report.refused
+    return arrays_of(result.arrays), lenders
+
+
+@pytest.mark.usefixtures("flower_identity")
+def test_fedweit_of_one_stage_with_all_units_is_fedavg_of_apd_bit_for_bit():
+    ours, _ = run(FedWeIT(), app("fedweit"), 2, **{"mask-share": 1.0})
+    theirs, _ = run(BaseStrategy(), app("apd"), 2)
+    assert same_bits(ours, theirs)
+
+
+@pytest.mark.usefixtures("flower_identity")
+def test_nodes_lend_to_each_other_once_a_stage():
+    masks, strategy = [], FedWeIT()
+    _, lenders = run(strategy, app("fedweit", masks), 6, **{"mask-share": 0.5})
+    assert lenders == [0, 0, 3, 0, 3, 0]
+    assert list(strategy.knowledge) == ["toy-0", "toy-1", "toy-2"]
+    assert all(mask["encoder.weight"].sum() == 1 for mask in masks)
 
 
 # -- reading a message -----------------------------------------------------------------------------------------

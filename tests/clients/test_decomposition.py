@@ -41,7 +41,7 @@ def parts_of(layout, stages, knowledge, seed):
 
 def flat_of(layout, model):
     named = dict(model.named_parameters())
-    return tuple(layout.flat(shapes, named).detach() for shapes in (layout.weights, layout.own))
+    return tuple(layout.flat(shapes, named) for shapes in (layout.weights, layout.own))
 
 
 # -- the layout ------------------------------------------------------------------------------------------------
