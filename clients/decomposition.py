@@ -83,7 +83,7 @@ class Layout:
         return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
     def by_weight(self, units: Tensor) -> dict[str, Tensor]:
-        """What every unit has, ``[u]``, as tensors that broadcast to the weights: ``[8, 1]`` for an ``[8, 3]`` matrix."""
+        """What every unit has, ``[u]``, as tensors that broadcast to the weights: ``[8, 1]`` for an ``[8, 3]`` one."""
         along = {name: _along(shape, self.axes[name]) for name, shape in self.weights.items()}
         pieces = units.split([prod(shape) for shape in along.values()])
         return {name: piece.view(shape) for (name, shape), piece in zip(along.items(), pieces, strict=True)}
