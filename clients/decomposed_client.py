@@ -96,8 +96,8 @@ class DecomposedClient(FederatedClient):
     the largest mask of each weight, ``settings.mask_share`` of them, and zeros for the others. FedProx
     (``settings.proximal``) holds B alone. The loss that a reply tells is the task's, without any penalty.
 
-    Weight decay acts on all that is trained. On the A_s and m_s of APD it works against the drift penalty, and Adam
-    scales both up to full steps: where γ is not far below λ_d, earlier stages are forgotten.
+    Weight decay acts on the base and on the present stage, as in the code of FedWeIT; not on the A_s and m_s of APD,
+    where nothing but the drift works against it and Adam scales both up to full steps.
 
     Earlier stages are evaluated with their own parameters on the base as received, stages not yet met with the
     present one's.
@@ -190,7 +190,9 @@ class DecomposedClient(FederatedClient):
     ) -> QuadraticPrior | None:
         decomposed = _decomposed(model)
         parts = decomposed.parts()
-        drift = Drift(settings.drift, decomposed.layout, parts.old) if settings.drift and len(parts.old) else None
+        drift = None
+        if settings.drift and len(parts.old):
+            drift = Drift(settings.drift, decomposed.layout, parts.old, settings.weight_decay)
         proximal = QuadraticPrior.around({"base": parts.base}, settings.proximal) if settings.proximal else None
         # Without A_s and m_s to train, the drift is quadratic in the base.
         fixed = drift.on_base(parts) if drift and settings.decomposition == "fedweit" else None

@@ -101,11 +101,16 @@ class DecomposedModel(nn.Module):
 
 @dataclass(frozen=True)
 class Drift:
-    """λ_d Σ_s ‖B ⊙ σ(m_s) + A_s − θ_s‖² over the earlier stages; ``weight`` is λ_d ≥ 0, ``old`` ``[k-1, n]`` θ."""
+    """λ_d Σ_s ‖B ⊙ σ(m_s) + A_s − θ_s‖² over the earlier stages; ``weight`` is λ_d ≥ 0, ``old`` ``[k-1, n]`` θ.
+
+    ``weight_decay`` is the optimizer's, which is kept off A_s and m_s: no loss works against it there, so under Adam
+    it would wear them away.
+    """
 
     weight: float
     layout: Layout
     old: Tensor
+    weight_decay: float = 0.0
 
     def on_base(self, parts: Parts) -> QuadraticPrior:
         """With A_s and m_s as they are: a quadratic prior on ``base``, in one pass for any number of stages."""
@@ -121,11 +126,11 @@ class Drift:
         assert base.grad is not None
         gates = torch.sigmoid(mask)
         wide = gates.index_select(1, self.layout.unit_of)
-        adaptive.grad = 2 * self.weight * (torch.addcmul(adaptive, base, wide) - self.old)
-        base.grad.add_((adaptive.grad * wide).sum(0))
-        units = self.layout.unit_of.expand_as(wide)
-        by_unit = torch.zeros_like(gates).scatter_add_(1, units, adaptive.grad * base)
-        mask.grad = by_unit * gates * (1 - gates)
+        moved = 2 * self.weight * (torch.addcmul(adaptive, base, wide) - self.old)
+        base.grad.add_((moved * wide).sum(0))
+        by_unit = torch.zeros_like(gates).scatter_add_(1, self.layout.unit_of.expand_as(wide), moved * base)
+        adaptive.grad = moved - self.weight_decay * adaptive
+        mask.grad = by_unit * gates * (1 - gates) - self.weight_decay * mask
 
 
 @dataclass(frozen=True)

@@ -225,6 +225,23 @@ def test_the_drift_has_the_gradient_of_autograd(hidden, outputs, stages, seed):
     np.testing.assert_allclose(alone["base"], base.grad, atol=1e-9)
 
 
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD])
+def test_weight_decay_does_not_wear_earlier_stages_away(make):
+    plain = network(2, 3, 1)
+    layout = Layout.of(plain)
+    parts = parts_of(layout, 3, 1, 0).begin(layout, 3)
+    model = model_of(parts, layout, plain)
+    base, *past = (t.clone() for t in (parts.base, parts.adaptive[:-1], parts.mask[:-1]))
+    optimizer = make(model.parameters(), lr=0.1, weight_decay=0.2)
+    for parameter in (model.base, model.adaptive, model.mask):
+        parameter.grad = torch.zeros_like(parameter)
+    PartsPrior({}, {}, drift=Drift(2.0, layout, parts.old, 0.2)).add_gradient(dict(model.named_parameters()))
+    optimizer.step()
+    assert not torch.equal(model.base, base)
+    for found, before in zip((model.past_adaptive, model.past_mask), past, strict=True):
+        np.testing.assert_allclose(found.detach(), before, atol=1e-7)
+
+
 @settings(deadline=None, max_examples=30)
 @given(SIZES, SIZES, st.integers(0, 2), st.integers(0, 99))
 def test_a_stage_begins_without_drift(hidden, outputs, lenders, seed):
