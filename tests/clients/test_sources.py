@@ -1,6 +1,7 @@
 """Where a node's data come from, and that a simulated world is made once."""
 
 import multiprocessing
+from dataclasses import replace
 
 import pytest
 from small_world import make_small_world
@@ -136,5 +137,8 @@ def test_loaded_data_are_kept_for_the_process(folders, monkeypatch):
     monkeypatch.setattr(task, "load_node", lambda *arguments: loads.append(1) or real(*arguments))
     first = cached_load(DataSource(shared, 1, 3), task, False)
     assert cached_load(DataSource(shared, 1, 3), task, False) is first
+    assert cached_load(DataSource(shared, 1, 3), ToyTask(), False) is first
     assert len(loads) == 1
+    other = ToyTask(replace(task.options, examples=4))
+    assert cached_load(DataSource(shared, 1, 3), other, False).count("train") == 4
     assert cached_load(DataSource(shared, 1, 3), task, True).key == "all-4"
