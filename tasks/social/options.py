@@ -21,6 +21,12 @@ class Options:
         "whose ratings each node learns: nodes are separated by ';', the participants a node meets one after "
         "another by ','; each is a file <participant>.json",
     )
+    source: str = option(
+        "recorded",
+        "recorded: ratings of people, in the folder data-dir; simulated: without a data-dir, ratings of simulated "
+        "people with the names of the participants",
+        choices=("recorded", "simulated"),
+    )
     together: bool = option(False, "all of a node's participants at once, in one stage, not one after another")
     graph: str = option(
         "compact",
@@ -43,7 +49,7 @@ class Options:
     split_seed: int = option(0, "seed of the split into training, validation and test scenes", minimum=0)
     hidden: int = option(32, "units of each hidden layer", minimum=1)
     layers: int = option(8, "hidden layers of the network", minimum=1)
-    world_scenes: int = option(150, "scenes per simulated rater", minimum=20)
+    world_scenes: int = option(150, "scenes per simulated participant", minimum=20)
 
     def nodes(self) -> tuple[tuple[str, ...], ...]:
         """The participants of every node, in the order in which it meets them.

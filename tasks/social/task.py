@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from sim.social.world import write_world
 from tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
 
 from .graphs import compact_graphs
@@ -50,12 +51,24 @@ class SocialTask(Task):
     def num_stages(self) -> int:
         return 1 if self.options.together else len(self.nodes[0])
 
+    @property
+    def has_world(self) -> bool:
+        return self.options.source == "simulated"
+
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
         """A file of ``world_scenes`` scenes for every participant of the option, all of different taste.
 
-        Raises :class:`DataError` when ``num_nodes`` is not the number of nodes in the option ``participants``.
+        Raises :class:`DataError` for the source "recorded", and when ``num_nodes`` is not the number of nodes in the
+        option ``participants``.
         """
-        raise NotImplementedError
+        if not self.has_world:
+            raise DataError(
+                "source 'recorded' is rated by people, not simulated: name the folder of its files as data-dir, or "
+                "set source = 'simulated'"
+            )
+        self._check_nodes(num_nodes)
+        participants = [participant for node in self.nodes for participant in node]
+        write_world(folder, participants, seed, scenes=self.options.world_scenes)
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         self._check_nodes(num_partitions)

@@ -1,0 +1,1 @@
+"""A world of rooms, people and raters in the manner of SocNav1 (Manso et al., Data 5(1):7, 2020)."""
