@@ -4,21 +4,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .catalogue import task_class
-from .continual import is_on_stage
+from .continual import measure_names
 from .pairs import scheme
+from .report.metrics import columns
 from .run_folder import RunFolder
 
-#: What a comparison of runs with stages shows first.
-_FIRST = ("amse", "bwt", "fwt", "static_parameters", "trainable_parameters")
-_COLUMNS = 6
+#: A table that is wider breaks into several, one below the other.
+_WIDTH = 120
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns padded to their widest cell: the first to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    first, *rest = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = [
-        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-        for row in [header, *rows]
+        "  ".join([head.ljust(first), *(cell.rjust(w) for cell, w in zip(cells, rest, strict=True))]).rstrip()
+        for head, *cells in [header, *rows]
     ]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
@@ -33,7 +33,8 @@ def summary_table(folder: RunFolder) -> str:
     summary = folder.summary()
     methods = summary.get("methods", {})
     finals = [facts["final"] for facts in methods.values()]
-    names = [name for name in task_class(summary["task"]).headline if any(name in final for final in finals)]
+    wanted = [name for main in task_class(summary["task"]).headline for name in (*measure_names(main), main)]
+    names = [name for name in wanted if any(name in final for final in finals)]
     header = ["method", *(name.removeprefix("test.") for name in names), "refused", "MB up", "MB down", "seconds"]
     rows = [
         [
@@ -50,7 +51,7 @@ def summary_table(folder: RunFolder) -> str:
 
 
 def comparison_text(comparison: Mapping[str, Any]) -> str:
-    """A comparison (see ``compare.summarise``) as tables and a line per test, one value of a varied key at a time.
+    """A comparison (see ``compare.summarise``) as tables of means and of tests, one value of a varied key at a time.
 
     The paper's numbers stand in brackets. Metrics of single stages are left out: there are too many to read.
     """
@@ -61,39 +62,59 @@ def comparison_text(comparison: Mapping[str, Any]) -> str:
 
 
 def _one_comparison(part: Mapping[str, Any]) -> str:
-    table, paper = part["table"], part["paper"]
-    names = list(dict.fromkeys(n for of_method in table.values() for n in of_method))
-    names = [n for n in names if n != "num-examples" and not n.endswith(".count") and not is_on_stage(n)]
-    names = [n for n in _FIRST if n in names] + [n for n in names if n not in _FIRST]
-    blocks = []
-    for start in range(0, len(names), _COLUMNS):  # one table per group: all columns in one would be too wide
-        header = ["method", *names[start : start + _COLUMNS]]
-        rows = [
-            [method, *(_spread(values.get(n), paper.get(method, {}).get(n)) for n in header[1:])]
-            for method, values in table.items()
-        ]
-        blocks.append(text_table(header, rows))
-    lines = []
-    for metric in dict.fromkeys(test["metric"] for test in part["tests"]):
-        tests = [test for test in part["tests"] if test["metric"] == metric]
-        if which := scheme([(test["a"], test["b"]) for test in tests]):
-            lines.append(f"{metric}: {which}")
-        lines += map(_test_line, tests)
-    return "\n\n".join([*blocks, "\n".join(lines)] if lines else blocks)
+    table, paper, tests = part["table"], part["paper"], part["tests"]
+    names = columns(name for of_method in table.values() for name in of_method)
+    cells = {n: _column([(v.get(n), paper.get(method, {}).get(n)) for method, v in table.items()]) for n in names}
+    blocks: list[list[str]] = []
+    room = 0
+    for name in names:
+        width = 2 + max(len(name), *map(len, cells[name]))
+        if width > room:
+            blocks.append([])
+            room = _WIDTH - max(map(len, ("method", *table)))
+        blocks[-1].append(name)
+        room -= width
+    texts = [
+        text_table(["method", *block], [[m, *(cells[name][i] for name in block)] for i, m in enumerate(table)])
+        for block in blocks
+    ]
+    of_metric = {
+        metric: [t for t in tests if t["metric"] == metric] for metric in dict.fromkeys(t["metric"] for t in tests)
+    }
+    return "\n\n".join([*texts, *(_tests(metric, found) for metric, found in of_metric.items())])
 
 
-def _spread(ours: Mapping[str, float] | None, printed: float | None) -> str:
+def _column(pairs: Sequence[tuple[Mapping[str, float] | None, float | None]]) -> list[str]:
+    """Cells of ours and the paper's: means, deviations and brackets each below one another."""
+    parts = [_parts(ours, printed) for ours, printed in pairs]
+    first, *rest = [max(len(part[i]) for part in parts) for i in range(3)]
+    return [
+        " ".join([mean.rjust(first), *(p.ljust(w) for p, w in zip(others, rest, strict=True) if w)])
+        for mean, *others in parts
+    ]
+
+
+def _parts(ours: Mapping[str, float] | None, printed: float | None) -> tuple[str, str, str]:
+    bracket = "" if printed is None else f"[{printed:,g}]"
     if ours is None:
-        return "-" if printed is None else f"- [{printed:g}]"
+        return "-", "", bracket
     # A count that every seed agrees on keeps all its digits.
     exact = float(ours["mean"]).is_integer() and not ours["std"]
-    text = f"{ours['mean']:,.0f} ± 0" if exact else f"{number(ours['mean'])} ± {ours['std']:.2g}"
-    return text if printed is None else f"{text} [{printed:g}]"
+    return f"{ours['mean']:,.0f}" if exact else number(ours["mean"]), f"± {ours['std']:.2g}", bracket
 
 
-def _test_line(test: Mapping[str, Any]) -> str:
-    return (
-        f"{test['metric']}: {test['a']} - {test['b']}: median {test['median_difference']:.4g}, n = {test['n']}, "
-        f"Wilcoxon p = {test['p']:.2g} (Holm {test['p_holm']:.2g}); lower on {test['nodes_lower']} nodes, "
-        f"higher on {test['nodes_higher']}"
-    )
+def _tests(metric: str, tests: Sequence[Mapping[str, Any]]) -> str:
+    which = scheme([(test["a"], test["b"]) for test in tests])
+    header = [f"{metric}: a - b", "pairs", "median", "Wilcoxon p", "Holm", "nodes lower : higher"]
+    rows = [
+        [
+            f"{test['a']} - {test['b']}",
+            str(test["n"]),
+            number(test["median_difference"]),
+            f"{test['p']:.2g}",
+            f"{test['p_holm']:.2g}",
+            f"{test['nodes_lower']} : {test['nodes_higher']}",
+        ]
+        for test in tests
+    ]
+    return (f"{which}\n" if which else "") + text_table(header, rows)

@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.path import Path as Outline
 
+from .arrays import Array
 from .figures import drawing
 from .palette import INK, NEUTRAL
-from .traces import Array, Trace
+from .traces import Trace
 
 _ROBOT = INK
 _GRAY = "#9ca3af"

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from .palette import INK, NEUTRAL
 
 _HEAVIEST_SVG = 300_000
+_NARROW, _WIDE = 5.2, 7.6
 _STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
@@ -49,7 +50,7 @@ class Drawing:
     """A figure while it is drawn, and its markup once it is.
 
     Attributes:
-        axes: what to draw on, from top to bottom.
+        axes: what to draw on, row by row.
         markup: the `<figure>`, empty until the drawing is finished.
     """
 
@@ -60,20 +61,47 @@ class Drawing:
 
 
 @contextmanager
-def drawing(alt: str, *, rows: int = 1, width: float = 5.2, height: float = 3.1) -> Iterator[Drawing]:
+def drawing(
+    alt: str, *, rows: int = 1, columns: int = 1, width: float = _NARROW, height: float = 3.1
+) -> Iterator[Drawing]:
     """Draw one figure in the style of the report.
 
     Args:
         alt: what the figure shows, for those who do not see it.
-        rows: how many axes, below one another.
+        rows: how many axes below one another.
+        columns: how many axes beside one another.
         width: of the figure, in inches; 5.2 stands well on a phone and in a column of a page.
         height: of the figure, in inches.
     """
     with style.context({**_STYLE, "svg.hashsalt": alt}):
         figure = Figure(figsize=(width, height), layout="constrained")
-        drawn = Drawing(figure, list(figure.subplots(rows, 1, squeeze=False)[:, 0]))
+        drawn = Drawing(figure, list(figure.subplots(rows, columns, squeeze=False).flat))
         yield drawn
         drawn.markup = f"<figure>{_image(figure, alt)}</figure>"
+
+
+@contextmanager
+def multiples(alt: str, count: int, *, height: float) -> Iterator[Drawing]:
+    """Draw one figure of many small axes, as many in a row as `across` says.
+
+    Args:
+        alt: what the figure shows.
+        count: how many axes, at least one.
+        height: of each, in inches.
+    """
+    columns = across(count)
+    rows = -(-count // columns)
+    width = _WIDE if columns > 2 else _NARROW
+    with drawing(alt, rows=rows, columns=columns, width=width, height=rows * height + 0.5) as figure:
+        for spare in figure.axes[count:]:
+            spare.set_axis_off()
+        figure.axes = figure.axes[:count]
+        yield figure
+
+
+def across(count: int) -> int:
+    """How many of `count` small axes stand in a row: with more than two the figure is a wide one."""
+    return min(count, 3 if count in (5, 6, 9) else 4)
 
 
 def _image(figure: Figure, alt: str) -> str:

@@ -7,6 +7,9 @@ from html import escape
 
 from .palette import Look
 
+#: How much of five pixels a swatch fills for methods that are not drawn as a solid line.
+_STRIPES = {"--": "3px", ":": "1px", "-.": "2px"}
+
 
 def section(identity: str, title: str, *body: str, lead: str = "") -> str:
     """A section with its heading; `lead` is a plain sentence below it."""
@@ -35,7 +38,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1,
 
 
 def swatch(look: Look) -> str:
-    return f'<i class="swatch" style="background:{look.colour}"></i>'
+    stripes = f"repeating-linear-gradient(90deg,{look.colour} 0 {_STRIPES.get(look.dash)},#fff 0 5px)"
+    return f'<i class="swatch" style="background:{stripes if look.dash in _STRIPES else look.colour}"></i>'
 
 
 def legend(looks: Mapping[str, Look]) -> str:

@@ -7,7 +7,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-_PREFERRED = ("test.elbo", "test.total_loss", "elbo", "total_loss")
+from fedapps.continual import is_on_stage
+
+#: What continual learning is measured by, without the split; see `fedapps.continual`.
+CONTINUAL = ("amse", "bwt", "fwt")
+_FIRST = (*CONTINUAL, "static_parameters", "trainable_parameters")
+_PREFERRED = ("test.elbo", "test.total_loss", "test.amse", "elbo", "total_loss", "amse")
 _LABELS = {
     "elbo": "test ELBO loss",
     "test.elbo": "test ELBO loss",
@@ -15,9 +20,10 @@ _LABELS = {
     "closed_loop.started": "lane changes started",
     "non_proactive.started": "lane changes started, non-proactive",
 }
-_ACRONYMS = {"elbo", "kl", "mse", "mae", "rmse", "sr", "osr", "spl", "f1", "auc", "ade", "fde"}
+_ACRONYMS = {"elbo", "kl", "amse", "bwt", "fwt", "mse", "mae", "rmse", "sr", "osr", "spl", "f1", "auc", "ade", "fde"}
 _LOSSES = {"loss", "elbo", "nll", "kl", "cost", "error", "err", "mse", "mae", "rmse", "reconstruction", "perplexity"}
-_LOWER = _LOSSES | {"time", "seconds", "collision", "collisions", "collided", "excess", "ade", "fde", "divergence"}
+_HARMS = {"time", "seconds", "collision", "collisions", "collided", "excess", "ade", "fde", "divergence"}
+_LOWER = {*_LOSSES, *_HARMS, *CONTINUAL}
 _SCORES = {"accuracy", "acc", "recall", "precision", "f1", "auc", "map", "bleu", "cider", "reward", "return"}
 _HIGHER = _SCORES | {"success", "sr", "osr", "spl", "ndtw", "sdtw", "started"}
 _COUNTS = frozenset({"num-examples", "num_examples", "count"})
@@ -60,8 +66,13 @@ def describe(name: str) -> Metric:
 
 
 def measures(names: Iterable[str]) -> list[str]:
-    """The different names, without those that only count examples or sessions."""
-    return [name for name in dict.fromkeys(names) if re.split(r"[./]", name)[-1] not in _COUNTS]
+    """The different names, without those that only count examples or sessions, or belong to one stage of several."""
+    return [n for n in dict.fromkeys(names) if re.split(r"[./]", n)[-1] not in _COUNTS and not is_on_stage(n)]
+
+
+def columns(names: Iterable[str]) -> list[str]:
+    """The `measures` in the order of a table's columns: those of continual learning first."""
+    return sorted(measures(names), key=lambda n: _FIRST.index(bare(n)) if bare(n) in _FIRST else len(_FIRST))
 
 
 def bare(name: str) -> str:
@@ -70,8 +81,8 @@ def bare(name: str) -> str:
 
 
 def main_metric(names: Iterable[str]) -> str | None:
-    """The metric a report leads with: the preferred one, else the first that is no count."""
-    found = measures(names)
+    """The metric a report leads with: the preferred one, else the first that is no count, if possible on test data."""
+    found = sorted(measures(names), key=lambda name: name.startswith("validation."))
     return next((name for name in _PREFERRED if name in found), found[0] if found else None)
 
 

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
 from .reading import Entry
-from .records import Comparison, MethodSummary, Metrics, NodeRecord, PairedTest, Refusal, RoundRecord, Spread
+from .records import (
+    Comparison,
+    Matrix,
+    MethodSummary,
+    Metrics,
+    NodeRecord,
+    PairedTest,
+    Refusal,
+    RoundRecord,
+    Spread,
+    Varied,
+)
 
 
 def read_round(entry: Entry) -> RoundRecord:
@@ -74,6 +90,21 @@ def read_tables(entry: Entry) -> dict[str, Metrics]:
 def read_comparison(entry: Entry | None) -> Comparison | None:
     if entry is None:
         return None
+    recipe, lines = entry.text("recipe", ""), entry.items("rows")
+    varied = entry.inner("varied")
+    if not varied.fields:
+        return _comparison(entry, recipe, lines)
+    values = []
+    for part in varied.items("values"):
+        value = part.fields.get("value")
+        if not isinstance(value, bool | int | float | str):
+            raise part.fail("value", value, "a number, a string, true or false")
+        there = [line for line in lines if line.inner("varied").fields.get("value") == value]
+        values.append((value, _comparison(part, recipe, there)))
+    return replace(_comparison(entry, recipe, []), varied=Varied(varied.text("key"), tuple(values)))
+
+
+def _comparison(entry: Entry, recipe: str, lines: Sequence[Entry]) -> Comparison:
     table = entry.inner("table")
     spreads: dict[str, dict[str, Spread]] = {}
     for method in table.fields:
@@ -81,13 +112,17 @@ def read_comparison(entry: Entry | None) -> Comparison | None:
         cells = {metric: row.inner(metric) for metric in row.fields}
         spreads[method] = {metric: Spread(cell.number("mean"), cell.number("std")) for metric, cell in cells.items()}
     runs: dict[str, dict[int, Metrics]] = {}
-    for line in entry.items("rows"):
-        if "varied" in line.fields:
-            continue
-        runs.setdefault(line.text("method"), {})[line.integer("seed")] = line.inner("metrics").scalars()
+    found: dict[str, dict[str, list[Matrix]]] = {}
+    for line in lines:
+        method = line.text("method")
+        runs.setdefault(method, {})[line.integer("seed")] = line.inner("metrics").scalars()
+        matrices = line.inner("matrices")
+        for metric in matrices.fields:
+            found.setdefault(method, {}).setdefault(metric, []).append(matrices.matrix(metric))
     return Comparison(
-        recipe=entry.text("recipe", ""),
+        recipe=recipe,
         runs=runs,
+        matrices={method: {metric: np.mean(of, axis=0) for metric, of in row.items()} for method, row in found.items()},
         table=spreads,
         paper=read_tables(entry.inner("paper")),
         tests=tuple(map(read_test, entry.items("tests"))),

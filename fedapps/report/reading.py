@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 
 class ReportError(ValueError):
     """A run folder that cannot be reported on; the message names the file, the line and what is wrong."""
@@ -74,6 +77,13 @@ class Entry:
             for key, value in self.fields.items()
             if isinstance(value, list)
         }
+
+    def matrix(self, key: str) -> npt.NDArray[np.float64]:
+        """The list of equally long rows of numbers under `key`; JSON's null is NaN."""
+        rows = self.fields.get(key)
+        if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == len(rows[0]) for row in rows):
+            raise self.fail(key, rows, "a list of equally long rows")
+        return np.array([[self._to_float(key, value) for value in row] for row in rows])
 
     def _to_float(self, key: str, value: object) -> float:
         if value is None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 Metrics = Mapping[str, float]
+Matrix = npt.NDArray[np.float64]
+Value = bool | int | float | str
 
 
 @dataclass(frozen=True)
@@ -89,15 +94,34 @@ class Spread:
 class Comparison:
     """Several runs of several methods: a table of spreads by method and metric, and the paired tests.
 
-    `runs` holds the metrics of each run of a method by its seed.
+    `runs` holds the metrics of each run of a method by its seed, `matrices` by method and metric the train-test
+    matrix [S, S] of runs with S stages, their mean. Where a key of the run config was `varied` there is a comparison
+    for each of its values, and nothing else here.
     """
 
     recipe: str
     runs: Mapping[str, Mapping[int, Metrics]]
+    matrices: Mapping[str, Mapping[str, Matrix]]
     table: Mapping[str, Mapping[str, Spread]]
     paper: Mapping[str, Metrics]
     tests: tuple[PairedTest, ...]
+    varied: Varied | None = None
+
+    @property
+    def parts(self) -> Mapping[str, Comparison]:
+        """The comparisons that have tables, by a title: those of the values of a varied key, or this one alone."""
+        if self.varied is None:
+            return {"": self}
+        return {f"{self.varied.key} = {value}": part for value, part in self.varied.values}
 
     @property
     def seeds(self) -> int:
         return len({seed for runs in self.runs.values() for seed in runs})
+
+
+@dataclass(frozen=True)
+class Varied:
+    """A key of the run config, and the comparison at each of its values."""
+
+    key: str
+    values: tuple[tuple[Value, Comparison], ...]

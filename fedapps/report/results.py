@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from .metrics import Metric, describe, main_metric
 from .records import Metrics, NodeRecord, RoundRecord
@@ -14,9 +14,14 @@ def leading_metric(run: RunData) -> Metric | None:
     """The metric the report leads with; None for a run that has not evaluated anything."""
     names = [name for record in run.rounds for name in record.evaluate]
     names += [name for summary in (run.summary or {}).values() for name in summary.final]
-    names += [name for row in (run.comparison.table if run.comparison else {}).values() for name in row]
-    chosen = main_metric(names)
-    return describe(chosen) if chosen else None
+    parts = run.comparison.parts.values() if run.comparison else ()
+    names += [name for part in parts for row in part.table.values() for name in row]
+    return _main(names)
+
+
+def leading_in_rounds(run: RunData) -> Metric | None:
+    """The metric that stands for the run in every round; the leading one, where that is not known at the end only."""
+    return _main([name for record in run.rounds for name in record.evaluate])
 
 
 def final_metrics(run: RunData) -> dict[str, Metrics]:
@@ -47,3 +52,8 @@ def curve(run: RunData, method: str, value: Callable[[RoundRecord], float | None
     """A value over the rounds of a method; rounds without it are left out, NaN breaks the line."""
     points = [(record.round, number) for record in run.of(method) if (number := value(record)) is not None]
     return [x for x, _ in points], [y if math.isfinite(y) else math.nan for _, y in points]
+
+
+def _main(names: Iterable[str]) -> Metric | None:
+    chosen = main_metric(names)
+    return describe(chosen) if chosen else None

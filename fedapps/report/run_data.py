@@ -91,7 +91,8 @@ def _in_order(
     config: Mapping[str, Any], ran: Iterable[str], summed: Iterable[str], comparison: Comparison | None
 ) -> tuple[str, ...]:
     """The methods that have something to show: in the order the config names them, then as they appear."""
-    found = list(dict.fromkeys([*ran, *summed, *(comparison.table if comparison else ())]))
+    compared = [method for part in (comparison.parts.values() if comparison else ()) for method in part.table]
+    found = list(dict.fromkeys([*ran, *summed, *compared]))
     named = [name.strip() for name in str(config.get("methods", "")).split(",")]
     return tuple([name for name in named if name in found] + [name for name in found if name not in named])
 

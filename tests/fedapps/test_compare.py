@@ -117,7 +117,9 @@ def test_the_text_shows_ours_and_the_papers_number(compared):
     text = comparison_text(comparison)
     loss = comparison["table"]["sfl"]["total_loss"]
     assert f"{loss['mean']:.4g} ± {loss['std']:.2g} [0.21146]" in text
-    assert "test.excess: sfl - apfl: median " in text
+    test = comparison["tests"][0]
+    (line,) = [line.split() for line in text.splitlines() if line.startswith("sfl - apfl ")]
+    assert line[3:6] == [str(test["n"]), f"{test['median_difference']:.4g}", f"{test['p']:.2g}"]
     assert "num-examples" not in text
 
 

@@ -1,7 +1,5 @@
 """Tables for the terminal."""
 
-import re
-
 import pytest
 
 from fedapps.config import parse
@@ -58,12 +56,21 @@ def test_a_comparison_with_stages_shows_its_measures_first_and_no_single_stage()
     }
     paper = {"stl": {"amse": 0.0615, "fwt": 0.4175, "static_parameters": 30724.0}}
     table = {"stl": found, "other": {"fwt": spread(0.125)}}
-    head, _, *rows = comparison_text({"table": table, "paper": paper, "tests": []}).splitlines()
-    assert head.split() == ["method", "amse", "fwt", "static_parameters", "trainable_parameters", "mse"]
-    assert re.split("  +", rows[0]) == [
-        "stl", "0.0363 ± 0.002 [0.0615]", "- [0.4175]", "30,724 ± 0 [30724]", "7,681 ± 0", "0.5 ± 0.25",
-    ]  # fmt: skip
-    assert re.split("  +", rows[1]) == ["other", "-", "0.125 ± 0", "-", "-", "-"]
+    lines = comparison_text({"table": table, "paper": paper, "tests": []}).splitlines()
+    assert lines == [
+        "method                     amse               fwt     static_parameters  trainable_parameters         mse",
+        "---------------------------------------------------------------------------------------------------------",
+        "stl     0.0363 ± 0.002 [0.0615]      -     [0.4175]  30,724 ± 0 [30,724]            7,681 ± 0  0.5 ± 0.25",
+        "other       -                    0.125 ± 0                     -                        -           -",
+    ]
+
+
+def test_a_table_breaks_where_it_would_be_too_wide():
+    """The names take 30 letters, each further column 33: two fit into 120."""
+    row = {"x" * 30 + letter: spread(1.0) for letter in "abcde"}
+    blocks = comparison_text({"table": {"m" * 30: row}, "paper": {}, "tests": []}).split("\n\n")
+    assert [len(block.splitlines()[0].split()) - 1 for block in blocks] == [2, 2, 1]
+    assert max(len(line) for block in blocks for line in block.splitlines()) == 96
 
 
 def test_the_text_says_which_pairs_were_tested_where_not_all_were():
@@ -72,8 +79,25 @@ def test_the_text_says_which_pairs_were_tested_where_not_all_were():
     many = [test | {"metric": "amse", "a": "x", "b": other} for other in "yz"]
     text = comparison_text({"table": {}, "paper": {}, "tests": few + many})
     assert text.splitlines() == [
-        "test.elbo: x - y: median -0.5, n = 5, Wilcoxon p = 0.01 (Holm 0.02); lower on 2 nodes, higher on 1",
-        "amse: every method against x (lowest mean), also the one named first; Holm's correction over these 2 tests",
-        "amse: x - y: median -0.5, n = 5, Wilcoxon p = 0.01 (Holm 0.02); lower on 2 nodes, higher on 1",
-        "amse: x - z: median -0.5, n = 5, Wilcoxon p = 0.01 (Holm 0.02); lower on 2 nodes, higher on 1",
+        "test.elbo: a - b  pairs  median  Wilcoxon p  Holm  nodes lower : higher",
+        "-----------------------------------------------------------------------",
+        "x - y                 5    -0.5        0.01  0.02                 2 : 1",
+        "",
+        "every method against x (lowest mean), also the one named first; Holm's correction over these 2 tests",
+        "amse: a - b  pairs  median  Wilcoxon p  Holm  nodes lower : higher",
+        "------------------------------------------------------------------",
+        "x - y            5    -0.5        0.01  0.02                 2 : 1",
+        "x - z            5    -0.5        0.01  0.02                 2 : 1",
     ]
+
+
+def test_the_summary_of_a_run_with_stages_leads_with_the_measures_of_continual_learning(tmp_path):
+    config = parse({"task": "lqr", "methods": "sfl", "rounds": 2, "collect-after": 0, "evaluate-every": 1,
+                    "name": "r", "output-dir": str(tmp_path)})  # fmt: skip
+    folder = RunFolder.open(config, run_id=1)
+    final = {"stage-1.test.excess": 9.0, "test.excess": 0.5, "test.fwt_excess": 0.75, "test.average_excess": 0.25}
+    costs = {"rounds": 2, "seconds": 1.0, "bytes_up": 0, "bytes_down": 0, "refused": 0}
+    folder.finish(config, "sfl", {"final": final, **costs})
+    head, _, row = summary_table(folder).splitlines()
+    assert head.split()[:4] == ["method", "average_excess", "fwt_excess", "excess"]
+    assert row.split()[:4] == ["sfl", "0.25", "0.75", "0.5"]

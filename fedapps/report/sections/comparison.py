@@ -7,7 +7,7 @@ from html import escape
 
 from fedapps.report.markup import details, swatch, table
 from fedapps.report.markup import section as block
-from fedapps.report.metrics import Metric, bare, describe, measures, number, p_value
+from fedapps.report.metrics import Metric, bare, columns, describe, number, p_value
 from fedapps.report.palette import looks
 from fedapps.report.records import Comparison, PairedTest
 from fedapps.report.results import leading_metric
@@ -20,49 +20,53 @@ _DRIVEN = "closed_loop.cost"
 
 def section(run: RunData) -> str | None:
     """The comparison, where the folder holds one, and the paired tests of the run."""
-    found = run.comparison
-    leading = leading_metric(run)
+    compared = {title: part for title, part in (run.comparison.parts if run.comparison else {}).items() if part.table}
+    if not compared:
+        return None
     parts = []
-    if found and found.table:
-        names = measures(name for row in found.table.values() for name in row)
-        names.sort(key=lambda name: leading is None or name != leading.name)
-        parts.append(_table(run, found, names[:_COLUMNS]))
-        if names[_COLUMNS:]:
-            parts.append(details("More metrics", _table(run, found, names[_COLUMNS:])))
-    tests = list(found.tests) if found else []
-    if tests:
-        parts.append("<h3>Paired tests</h3>" if parts else "")
-        first = [test for test in tests if bare(test.metric) in (bare(leading.name) if leading else "", _DRIVEN)]
-        rest = [test for test in tests if test not in first]
+    for title, found in compared.items():
+        parts += [details(title, *_part(run, found))] if title else _part(run, found)
+    count = max(found.seeds for found in compared.values())
+    seeds = f"{count} seed{'s' if count > 1 else ''}. " if count else ""
+    lead = f"{seeds}Mean ± standard deviation; ★ marks the best mean, grey numbers are the paper's."
+    return block("comparison", "Comparison over seeds", *parts, lead=lead)
+
+
+def _part(run: RunData, found: Comparison) -> list[str]:
+    leading = leading_metric(run)
+    names = columns(name for row in found.table.values() for name in row)
+    names.sort(key=lambda name: leading is None or name != leading.name)
+    parts = [_table(run, found, names[:_COLUMNS])]
+    if names[_COLUMNS:]:
+        parts.append(details("More metrics", _table(run, found, names[_COLUMNS:])))
+    if found.tests:
+        parts.append("<h3>Paired tests</h3>")
+        first = [test for test in found.tests if bare(test.metric) in (bare(leading.name) if leading else "", _DRIVEN)]
+        rest = [test for test in found.tests if test not in first]
         parts.append(_tests(first) if first else "")
         parts.append(details("Tests of other metrics", _tests(rest)) if rest else "")
-    if not parts:
-        return None
-    title = "Comparison over seeds" if found and found.table else "Paired tests"
-    seeds = f"{found.seeds} seed{'s' if found.seeds > 1 else ''}. " if found and found.seeds else ""
-    lead = f"{seeds}Mean ± standard deviation; ★ marks the best mean, grey numbers are the paper's."
-    return block("comparison", title, *parts, lead=lead if found and found.table else "")
+    return parts
 
 
 def _table(run: RunData, found: Comparison, names: Sequence[str]) -> str:
     look = looks(run.methods)
-    columns = [describe(name) for name in names]
+    metrics = [describe(name) for name in names]
     best = {}
-    for metric in columns:
+    for metric in metrics:
         means = {method: row[metric.name].mean for method, row in found.table.items() if metric.name in row}
         best[metric.name] = metric.best(means)
     rows = [
         [
             f"{swatch(look[method])}{escape(method)}",
-            *(_cell(found, metric, method, best[metric.name] == method) for metric in columns),
+            *(_cell(found, metric, method, best[metric.name] == method) for metric in metrics),
         ]
         for method in run.methods
         if method in found.table
     ]
     for method in found.paper:
         if method not in found.table:
-            rows.append([f"{escape(method)} (paper)", *(_paper(found, metric, method) for metric in columns)])
-    head = ["method", *(f"{escape(m.axis)}<small>{m.direction}</small>" for m in columns)]
+            rows.append([f"{escape(method)} (paper)", *(_paper(found, metric, method) for metric in metrics)])
+    head = ["method", *(f"{escape(m.axis)}<small>{m.direction}</small>" for m in metrics)]
     return table(head, rows, caption="Mean and standard deviation of each method over seeds")
 
 

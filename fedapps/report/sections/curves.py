@@ -14,7 +14,7 @@ from fedapps.report.markup import section as block
 from fedapps.report.metrics import describe, measures
 from fedapps.report.palette import Look, looks
 from fedapps.report.records import RoundRecord
-from fedapps.report.results import curve, leading_metric
+from fedapps.report.results import curve, leading_in_rounds
 from fedapps.report.run_data import RunData
 
 _OPEN = 2
@@ -24,11 +24,11 @@ _WIDE_RANGE = 30
 
 def section(run: RunData) -> str | None:
     """Up to 12 panels, two of them open; None where no round has metrics."""
-    leading = leading_metric(run)
+    leading = leading_in_rounds(run)
     wanted = [("evaluate", name) for name in _names(run, "evaluate")]
     if leading and ("evaluate", leading.name) in wanted:
         wanted.insert(0, wanted.pop(wanted.index(("evaluate", leading.name))))
-    trained = [("train", name) for name in _names(run, "train")]
+    trained = [("train", name) for name in _names(run, "train") if not name.endswith("_parameters")]
     # What the leading metric looks like from the other side belongs beside it.
     wanted = [*wanted[:1], *trained[:1], *wanted[1:], *trained[1:]][:_MOST]
     drawn = [panel for phase, name in wanted if (panel := _panel(run, phase, name))]

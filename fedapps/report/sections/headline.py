@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from html import escape
 
 from fedapps.catalogue import TASKS, task_class
 from fedapps.report.markup import details, swatch, table
-from fedapps.report.metrics import Metric, bare, describe, duration, measures, number, p_value, size
+from fedapps.report.metrics import CONTINUAL, Metric, bare, columns, describe, duration, number, p_value, size
 from fedapps.report.palette import looks
 from fedapps.report.records import Metrics
 from fedapps.report.results import final_metrics, leading_metric
@@ -18,12 +19,15 @@ _COLUMNS = 4
 def section(run: RunData) -> str | None:
     """The headline and the table of final results; None before the first round."""
     if not run.rounds and not run.summary:
-        told = run.comparison and run.comparison.table
-        return f'<section id="result"><p class="headline">{sentence(run)}</p></section>' if told else None
+        told = run.comparison and any(part.table for part in run.comparison.parts.values())
+        said = varied_sentence(run) if run.comparison and run.comparison.varied else sentence(run)
+        return f'<section id="result"><p class="headline">{said}</p></section>' if told else None
     final = final_metrics(run)
     leading = leading_metric(run)
-    names = measures(name for values in final.values() for name in values)
-    first = ([leading.name] if leading else []) + list(task_class(run.task).headline if run.task in TASKS else ())
+    names = columns(name for values in final.values() for name in values)
+    first = [leading.name] if leading else []
+    first += [name for name in names if bare(name) in CONTINUAL]
+    first += task_class(run.task).headline if run.task in TASKS else ()
     names = [*dict.fromkeys(name for name in first if name in names), *(name for name in names if name not in first)]
     parts = [
         '<section id="result">',
@@ -53,6 +57,25 @@ def sentence(run: RunData) -> str:
         f"<b>{escape(best)}</b> has the {word} {escape(leading.label)}: <b>{number(values[best])}</b>"
         f"{_margin(values[best], values[runner])} {escape(runner)} ({number(values[runner])})"
         f"{_basis(run)}.{_doubt(run, leading.name, best, runner)}"
+    )
+
+
+def varied_sentence(run: RunData) -> str:
+    """Who is best at how many values of the varied key, as markup."""
+    leading = leading_metric(run)
+    if leading is None or run.comparison is None or run.comparison.varied is None:
+        return ""
+    key, values = run.comparison.varied.key, run.comparison.varied.values
+    tables = [part.table for _, part in values]
+    found = [leading.best({m: row[leading.name].mean for m, row in t.items() if leading.name in row}) for t in tables]
+    wins = Counter(method for method in found if method)
+    if not wins:
+        return f"{escape(leading.label)} at {len(values)} values of {escape(key)}."
+    (best, times), *_ = wins.most_common(1)
+    word = "lowest" if leading.better < 0 else "highest"
+    return (
+        f"<b>{escape(best)}</b> has the {word} {escape(leading.label)} at {times} of {len(values)} values "
+        f"of {escape(key)}."
     )
 
 
@@ -93,19 +116,19 @@ def _margin(best: float, other: float) -> str:
     )
 
 
-def _table(run: RunData, final: dict[str, Metrics], columns: list[Metric], *, costs: bool) -> str:
+def _table(run: RunData, final: dict[str, Metrics], metrics: list[Metric], *, costs: bool) -> str:
     look = looks(run.methods)
     best = {}
-    for metric in columns:
+    for metric in metrics:
         found = {method: row[metric.name] for method, row in final.items() if metric.name in row}
         best[metric.name] = metric.best(found)
     rows = []
     for method in run.methods:
         cells = [f"{swatch(look[method])}{escape(method)}"]
-        for metric in columns:
+        for metric in metrics:
             cells.append(_cell(final, metric, method, best[metric.name] == method))
         rows.append(cells + (_costs(run, method) if costs else []))
-    head = ["method", *map(_title, columns), *(["rounds", "to nodes", "from nodes", "time"] if costs else [])]
+    head = ["method", *map(_title, metrics), *(["rounds", "to nodes", "from nodes", "time"] if costs else [])]
     return table(head, rows, caption="Final metrics of each method")
 
 

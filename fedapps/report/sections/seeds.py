@@ -38,7 +38,8 @@ def _by_seed(runs: Runs, look: Mapping[str, Look], name: str) -> str:
         axes = figure.axes[0]
         for method, of_method in runs.items():
             points = [(seed, metrics[name]) for seed, metrics in sorted(of_method.items()) if name in metrics]
-            axes.plot(*zip(*points, strict=True), color=look[method].colour, marker=look[method].marker, linewidth=1)
+            style = look[method]
+            axes.plot(*zip(*points, strict=True), style.dash, color=style.colour, marker=style.marker, linewidth=1)
         values = [metrics[name] for of_method in runs.values() for metrics in of_method.values() if name in metrics]
         if min(values) > 0 and max(values) > 20 * min(values):
             axes.set_yscale("log")

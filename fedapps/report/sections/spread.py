@@ -10,13 +10,15 @@ from fedapps.report.figures import drawing
 from fedapps.report.markup import panels
 from fedapps.report.markup import section as block
 from fedapps.report.palette import NEUTRAL, looks
-from fedapps.report.results import last_evaluations, leading_metric
+from fedapps.report.results import last_evaluations, leading_in_rounds
 from fedapps.report.run_data import RunData
+
+_ROOM = 55  # letters of method names that stand beside one another
 
 
 def section(run: RunData) -> str | None:
     """The leading metric of each client at the last evaluation; None where no client reported it."""
-    metric = leading_metric(run)
+    metric = leading_in_rounds(run)
     if metric is None:
         return None
     values: dict[str, dict[str, float]] = {}
@@ -52,7 +54,8 @@ def section(run: RunData) -> str | None:
                 linewidths=0.6,
                 zorder=3,
             )
-        axes.set_xticks(range(len(methods)), methods)
+        crowded = sum(map(len, methods)) > _ROOM
+        axes.set_xticks(range(len(methods)), methods, rotation=35 * crowded, ha="right" if crowded else "center")
         axes.set_xlim(-0.5, len(methods) - 0.5)
         axes.set_title(metric.axis + (f"  ({metric.direction})" if metric.better else ""))
     lead = (

@@ -12,7 +12,7 @@ from fedapps.report.markup import legend, panels
 from fedapps.report.markup import section as block
 from fedapps.report.metrics import Metric, size
 from fedapps.report.palette import NEUTRAL, looks
-from fedapps.report.results import leading_metric
+from fedapps.report.results import leading_in_rounds
 from fedapps.report.run_data import RunData
 
 from .curves import draw_line
@@ -25,7 +25,7 @@ def section(run: RunData) -> str | None:
     most = max((max(r.bytes_down, r.bytes_up) for r in run.rounds), default=0.0)
     if not most > 0:
         return None
-    metric = leading_metric(run)
+    metric = leading_in_rounds(run)
     bought = _bought(run, metric) if metric else None
     figures = [_per_round(run, most), *([bought] if bought else [])]
     return block("traffic", "Bytes on the wire", legend(looks(run.methods)), panels(figures))
