@@ -14,6 +14,7 @@ from sim.seeding import derive_seed
 from tasks.base import Batch, Evaluation, Metrics, NodeData, Task
 from tasks.seeding import torch_seed
 
+from .adaptive_updating import adaptive_updating
 from .fisher import Estimator, diagonal_fisher
 from .named import Arrays, get_arrays, load_arrays, matches, private_names
 from .own_past import Anchors, OwnPast
@@ -96,21 +97,18 @@ class FederatedClient(NumPyClient):
         kept = self._kept(settings.server_round, settings)
         model = self._model(received, kept)
         plateau = self._plateau(kept, data, settings)
-        phase = Phase(
-            epochs=1 if settings.virtual_examples else settings.epochs,
+        phase = replace(
+            settings.phase(1 if settings.virtual_examples else settings.epochs),
             steps=settings.steps,
-            learning_rate=settings.learning_rate,
-            batch_size=settings.batch_size,
-            optimizer=settings.optimizer,
-            weight_decay=settings.weight_decay,
             prior=self._prior(model, received, kept, settings),
             plateau=plateau,
             validation_loss=lambda: self._validation_loss(model, data),
         )
         draw = (settings.virtual_draw,) if settings.virtual_draw else ()
         with torch_seed(self.seed, "train", settings.server_round, data.key, *draw):
-            drawn = _drawn(data, settings.virtual_examples)
-            trained = run_plan(model, [phase], self._epochs(drawn), self._loss)
+            drawn = self._drawn(data, settings)
+            plan = self._plan(phase, model, received, drawn, settings)
+            trained = run_plan(model, plan, self._epochs(drawn), self._loss)
         memory = self._remember(model, kept, data, settings) | (plateau.arrays() if plateau else {})
         if self.data.stages:
             memory["stage"] = np.array(settings.stage)
@@ -128,8 +126,8 @@ class FederatedClient(NumPyClient):
         Data that comes in stages is evaluated on all of them: the metrics of stage j, counted from 1, have the
         prefix ``stage-<j>.``, those of the present stage also stand without.
         """
-        model = self._model(received, self._kept(settings.server_round + 1, settings))
         data = self._staged(settings.stage)
+        model = self._whole(received, data, settings)
         if settings.personalise:
             self._personalise(model, data, settings, rates)
         evaluation = self._evaluate(model, data, settings.stage, settings, final=settings.final)
@@ -192,6 +190,20 @@ class FederatedClient(NumPyClient):
         load_arrays(model, {name: kept[name] for name in private if name in kept})
         load_arrays(model, received)
         return model.to(self.device)
+
+    def _whole(self, received: Arrays, data: NodeData, settings: RoundSettings) -> nn.Module:
+        """The module that is evaluated on ``data``: with the private arrays as the round left them."""
+        return self._model(received, self._kept(settings.server_round + 1, settings))
+
+    def _drawn(self, data: NodeData, settings: RoundSettings) -> NodeData:
+        """The examples of this round, from torch's generator: the split ``train`` is what counts as trained on."""
+        return _virtual(data, settings.virtual_examples)
+
+    def _plan(
+        self, joint: Phase, model: nn.Module, received: Arrays, data: NodeData, settings: RoundSettings
+    ) -> list[Phase]:
+        """The phases of the round; ``joint`` trains all parameters of ``model`` on ``data``."""
+        return adaptive_updating(joint, model, received, settings.adapt_epochs)
 
     def _loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """What training minimises beside the prior: the task's loss on a batch."""
@@ -351,7 +363,7 @@ class FederatedClient(NumPyClient):
         return dict(zip(names, parameters, strict=True))
 
 
-def _drawn(data: NodeData, count: int) -> NodeData:
+def _virtual(data: NodeData, count: int) -> NodeData:
     """``count`` training examples of a node, drawn with replacement only where it has fewer; all of them for 0."""
     held = data.count("train")
     if count == 0 or held == 0:

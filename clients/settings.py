@@ -8,7 +8,7 @@ from tasks.options import key_of
 
 from .fisher import Estimator
 from .own_past import Anchors
-from .training import OptimizerName
+from .training import OptimizerName, Phase
 
 Decomposition = Literal["none", "apd", "fedweit"]
 
@@ -37,6 +37,14 @@ class RoundSettings:
     ``l1_mask`` weigh the absolute values of these parts, ``drift`` the changes of earlier stages' parameters;
     ``mask_share`` is the share of a layer's units that a FedWeIT node sends, ``sparsity`` the absolute value up to
     which what it tells others of a stage is left out.
+
+    ``clip_norm`` above 0 clips the gradient, ``linear_decay`` lowers the learning rate to 0 within the round
+    (:class:`~clients.training.Phase`). ``adapt_epochs`` above 0 trains the private parameters alone for so many epochs
+    before all are trained (FedVocab, :mod:`clients.adaptive_updating`). ``reconstruct_epochs`` above 0 trains them
+    anew in every round, on the share ``support_share`` of the node's examples, between 0 and 1, and the shared ones on
+    the rest (FedRecon, :class:`~clients.reconstruction.ReconstructingClient`).
+
+    Raises ``ValueError`` where more than one of ``adapt_epochs``, ``reconstruct_epochs`` and ``decomposition`` is set.
     """
 
     server_round: int = 1
@@ -73,6 +81,29 @@ class RoundSettings:
     drift: float = 0.0
     mask_share: float = 0.7
     sparsity: float = 0.0
+    clip_norm: float = 0.0
+    linear_decay: bool = False
+    adapt_epochs: int = 0
+    reconstruct_epochs: int = 0
+    support_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        own_plans = {"adapt_epochs": 0, "reconstruct_epochs": 0, "decomposition": "none"}
+        chosen = [f"{key_of(n)} = {getattr(self, n)!r}" for n, off in own_plans.items() if getattr(self, n) != off]
+        if len(chosen) > 1:
+            raise ValueError(f"{', '.join(chosen)}: only one of them can be set, each is a way to train of its own")
+
+    def phase(self, epochs: int) -> Phase:
+        """So many epochs of plain training of all parameters as these settings say."""
+        return Phase(
+            epochs=epochs,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            optimizer=self.optimizer,
+            weight_decay=self.weight_decay,
+            clip_norm=self.clip_norm,
+            linear_decay=self.linear_decay,
+        )
 
     def updated(self, config: Mapping[str, Any]) -> "RoundSettings":
         """These settings with the message's values in place of the defaults; unknown keys are not for us.

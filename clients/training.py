@@ -15,7 +15,7 @@ from .named import matches
 from .penalties import QuadraticPrior
 from .plateau import Plateau
 
-OptimizerName = Literal["adam", "sgd"]
+OptimizerName = Literal["adam", "adamw", "sgd"]
 
 
 class DivergedError(RuntimeError):
@@ -30,8 +30,12 @@ class Phase:
     training data, or ``steps`` batches where ``steps`` > 0. ``rates`` scale the optimizer's *step* per parameter
     (0-d tensors: per tensor), which under Adam is not the same as scaling the gradient; parameters without an
     entry, and all of them where ``rates`` is ``None``, take the full step. ``prior`` adds its gradient.
-    ``weight_decay`` is the optimizer's: λθ is added to the gradient. ``plateau``, told ``validation_loss()`` after
-    every epoch, sets the rate in place of ``learning_rate``.
+    ``weight_decay`` is the optimizer's: λθ is added to the gradient, or with "adamw" λθ times the rate is taken off the
+    parameters (Loshchilov and Hutter 2019). ``clip_norm`` above 0 scales the gradient, the prior's included, down to
+    that Euclidean norm over all trainable parameters. ``linear_decay`` lowers the rate by the same amount after every
+    step of the phase: step s of n, from 0, has the rate times (n − s) / n. ``plateau``, told ``validation_loss()``
+    after every epoch, sets the rate in place of ``learning_rate``. ``epoch``, where given, yields the batches of one
+    epoch in place of the plan's: the phase trains on other examples.
     """
 
     epochs: int
@@ -45,6 +49,15 @@ class Phase:
     weight_decay: float = 0.0
     plateau: Plateau | None = None
     validation_loss: Callable[[], float] | None = None
+    clip_norm: float = 0.0
+    linear_decay: bool = False
+    epoch: Callable[[int], Iterator[Batch]] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.clip_norm >= 0:
+            raise ValueError(f"clip_norm = {self.clip_norm}: must be above 0, or 0 for no clipping")
+        if self.linear_decay and self.plateau is not None:
+            raise ValueError("linear_decay = True: must be false with a plateau, which sets the learning rate itself")
 
 
 @dataclass(frozen=True)
@@ -69,7 +82,7 @@ def run_plan(
     done = Trained(0, 0.0)
     model.train()
     for phase in plan:
-        trained = _run_phase(model, phase, epoch, loss_of)
+        trained = _run_phase(model, phase, phase.epoch or epoch, loss_of)
         done = replace(trained, steps=done.steps + trained.steps) if trained.steps else done
     return done
 
@@ -91,6 +104,8 @@ def _run_phase(
     step = _scaled_step(optimizer, named, phase.rates)
     device = next(iter(named.values())).device
     total, count, steps = torch.zeros((), device=device), 0, 0
+    if phase.linear_decay:
+        epoch, length = _counted(phase, epoch)
     try:
         for first_of_epoch, batch in _stream(phase, epoch):
             if first_of_epoch:
@@ -102,6 +117,10 @@ def _run_phase(
             loss.backward()
             if phase.prior is not None:
                 phase.prior.add_gradient(named)
+            if phase.clip_norm:
+                nn.utils.clip_grad_norm_(named.values(), phase.clip_norm)
+            if phase.linear_decay:
+                _set_rate(optimizer, phase.learning_rate * (length - steps) / length)
             step()
             total, count, steps = total + loss.detach(), count + 1, steps + 1
         if steps:
@@ -121,8 +140,20 @@ def _run_phase(
 def _end_epoch(phase: Phase, optimizer: torch.optim.Optimizer) -> None:
     if phase.plateau is not None and phase.validation_loss is not None:
         phase.plateau.epoch_ended(phase.validation_loss())
-        for group in optimizer.param_groups:
-            group["lr"] = phase.plateau.learning_rate
+        _set_rate(optimizer, phase.plateau.learning_rate)
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def _counted(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> tuple[Callable[[int], Iterator[Batch]], int]:
+    """The same epochs, and the steps of the phase; only the first epoch, held in memory, tells how many those are."""
+    if phase.steps > 0:
+        return epoch, phase.steps
+    held = [list(epoch(phase.batch_size))]
+    return lambda batch_size: iter(held.pop()) if held else epoch(batch_size), phase.epochs * len(held[0])
 
 
 def _stream(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> Iterator[tuple[bool, Batch]]:
@@ -145,9 +176,11 @@ def _optimizer(phase: Phase, parameters: list[nn.Parameter]) -> torch.optim.Opti
     rate = phase.plateau.learning_rate if phase.plateau else phase.learning_rate
     if phase.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=rate, weight_decay=phase.weight_decay, fused=True)
+    if phase.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=rate, weight_decay=phase.weight_decay, fused=True)
     if phase.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=rate, weight_decay=phase.weight_decay)
-    raise ValueError(f"optimizer = {phase.optimizer!r}: must be 'adam' or 'sgd'")
+    raise ValueError(f"optimizer = {phase.optimizer!r}: must be 'adam', 'adamw' or 'sgd'")
 
 
 def _scaled_step(

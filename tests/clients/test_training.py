@@ -10,8 +10,10 @@ from toys import ToyModel, ToyTask, same_bits
 
 from clients.named import get_arrays
 from clients.penalties import QuadraticPrior
+from clients.plateau import Plateau
 from clients.training import DivergedError, Phase, run_plan
 
+PARAMETERS = ["encoder.weight", "head.weight", "head.bias"]
 TASK = ToyTask()
 DATA = TASK.data(1)
 
@@ -84,6 +86,110 @@ def test_a_prior_adds_its_gradient():
     assert model.w.item() == pytest.approx(1 - 0.1 * (4 * 1 + 2 * (1 - 3)))
 
 
+@pytest.mark.parametrize(("name", "reference"), [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam)])
+def test_weight_decay_is_that_of_torchs_optimizer(name, reference):
+    mine, theirs = Scalar(1.0), Scalar(1.0)
+    scalar_training(mine, phase(optimizer=name, epochs=3, weight_decay=0.3))
+    optimizer = reference(theirs.parameters(), lr=0.1, weight_decay=0.3)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (2 * theirs.w**2).sum().backward()
+        optimizer.step()
+    assert mine.w.item() == pytest.approx(theirs.w.item(), rel=1e-6)
+
+
+def test_one_step_of_adamw_by_hand():
+    model = Scalar(1.0)
+    scalar_training(model, phase(optimizer="adamw", epochs=1, weight_decay=0.3))
+    assert model.w.item() == pytest.approx(1 - 0.1 * 0.3 * 1 - 0.1)  # decayed, then a first step of the learning rate
+
+
+# -- the size of the gradient and of the step ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("clip_norm", "gradient"), [(0.0, 4.0), (3.0, 3.0), (4.5, 4.0)])
+def test_the_gradient_is_clipped_to_its_norm(clip_norm, gradient):
+    model = Scalar(1.0)
+    scalar_training(model, phase(optimizer="sgd", epochs=1, clip_norm=clip_norm))
+    assert model.w.item() == pytest.approx(1 - 0.1 * gradient)
+
+
+def test_the_norm_is_of_all_trainable_parameters_with_the_prior():
+    """The loss gives gradient 3, the prior 4 at another parameter: together of norm 5, clipped to 1."""
+    model = nn.ParameterDict({"v": torch.tensor(0.0), "w": torch.tensor(0.0), "frozen": torch.tensor(1.0)})
+    prior = QuadraticPrior.around({"w": torch.tensor(-4.0)}, 1.0)
+    run_plan(
+        model,
+        [phase(optimizer="sgd", epochs=1, clip_norm=1.0, prior=prior, trainable=["v", "w"], learning_rate=1.0)],
+        lambda batch_size: iter([{"x": torch.zeros(1)}]),
+        lambda net, batch: 3 * net["v"] + 0 * net["w"] + 1000 * net["frozen"],
+    )
+    assert [model[name].item() for name in ("v", "w", "frozen")] == [pytest.approx(-0.6), pytest.approx(-0.8), 1.0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(clip_norm=st.floats(1e-3, 10))
+def test_no_step_of_sgd_is_longer_than_the_clipped_gradient(clip_norm):
+    start = get_arrays(toy_model(), PARAMETERS)
+    end = train(toy_model(), phase(optimizer="sgd", steps=1, clip_norm=clip_norm, learning_rate=1.0))[1]
+    moved = np.sqrt(sum(float(np.square(end[name] - start[name]).sum()) for name in PARAMETERS))
+    assert moved <= clip_norm * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("changes", [{"epochs": 4}, {"epochs": 0, "steps": 4}])
+def test_the_rate_falls_linearly_to_zero(changes):
+    """Against torch's scheduler: the n-th of n steps still has the rate / n, the next one would have none."""
+    model, theirs = Scalar(1.0), Scalar(1.0)
+    scalar_training(model, phase(optimizer="sgd", linear_decay=True, **changes))
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1.0, end_factor=0.0, total_iters=4)
+    by_hand = 1.0
+    for step in range(4):
+        by_hand -= 0.1 * (4 - step) / 4 * 4 * by_hand
+        optimizer.zero_grad()
+        (2 * theirs.w**2).sum().backward()
+        optimizer.step()
+        schedule.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0)
+    assert model.w.item() == pytest.approx(by_hand, rel=1e-6)
+    assert model.w.item() == pytest.approx(theirs.w.item(), rel=1e-6)
+
+
+def test_the_decay_knows_how_many_batches_an_epoch_has():
+    """6 examples in batches of 4, 2 epochs: 4 steps, in the order of a phase without decay."""
+    seen = []
+
+    def loss(net, batch):
+        seen.append(len(batch["x"]))
+        return TASK.loss(net, batch)
+
+    def run(**changes):
+        torch.manual_seed(7)
+        return run_plan(toy_model(), [phase(**changes)], lambda size: TASK.batches(DATA, "train", size), loss)
+
+    assert run(linear_decay=True).steps == run().steps == 4
+    assert seen == [4, 2, 4, 2] * 2
+    assert train(toy_model(), phase(linear_decay=True, epochs=0))[0].steps == 0
+
+
+def test_a_single_step_of_a_decaying_rate_has_all_of_it():
+    plain = train(toy_model(), phase(steps=1))[1]
+    assert same_bits(train(toy_model(), phase(steps=1, linear_decay=True))[1], plain)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"clip_norm": -1.0}, r"clip_norm = -1\.0: must be above 0, or 0 for no clipping"),
+        ({"clip_norm": float("nan")}, "clip_norm = nan"),
+        ({"linear_decay": True, "plateau": Plateau(1, 0.5, 0.0, 0.1)}, "linear_decay = True: must be false with a"),
+    ],
+)
+def test_impossible_phases_are_errors(changes, told):
+    with pytest.raises(ValueError, match=told):
+        phase(**changes)
+
+
 # -- length ----------------------------------------------------------------------------------------------------
 
 
@@ -136,13 +242,40 @@ def test_phases_follow_one_another():
     assert both[1]["head.weight"].tobytes() == heads_only["head.weight"].tobytes()
 
 
+def test_a_phase_may_train_on_other_examples():
+    model = Scalar(0.0)
+
+    def stream(target):
+        return lambda batch_size: iter([{"t": torch.tensor(target)}])
+
+    run_plan(
+        model,
+        [phase(optimizer="sgd", epochs=1, epoch=stream(5.0)), phase(optimizer="sgd", epochs=1)],
+        stream(-1.0),
+        lambda net, batch: 0.5 * ((net.w - batch["t"]) ** 2).sum(),
+    )
+    assert model.w.item() == pytest.approx(0.5 - 0.1 * 1.5)
+
+
+def test_no_gradient_of_one_phase_reaches_the_next():
+    """Of a frozen parameter no gradient is made, and those of the last step are gone before the next phase's first."""
+    first, second = (phase(optimizer="sgd", epochs=1, trainable=t) for t in (["head.*"], ["*"]))
+    both = train(toy_model(), first, second)[1]
+    torch.manual_seed(7)
+    model = toy_model()
+    for part in (first, second):
+        run_plan(model, [part], lambda size: TASK.batches(DATA, "train", size), TASK.loss)
+        model.zero_grad(set_to_none=True)
+    assert same_bits(get_arrays(model, model.state_dict()), both)
+
+
 def test_a_pattern_that_matches_nothing_is_an_error():
     with pytest.raises(ValueError, match=r"trainable = \['tail\.\*'\]: matches no parameter.*encoder\.weight"):
         train(toy_model(), phase(trainable=["tail.*"]))
 
 
 def test_an_unknown_optimizer_is_an_error():
-    with pytest.raises(ValueError, match=r"optimizer = 'Adam'.*'adam' or 'sgd'"):
+    with pytest.raises(ValueError, match=r"optimizer = 'Adam'.*'adam', 'adamw' or 'sgd'"):
         train(toy_model(), phase(optimizer="Adam"))
 
 

@@ -1,0 +1,141 @@
+"""Adaptive updating: the private parameters catch up alone, then all are trained together."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from toys import ToyModel, ToyTask, same_bits
+
+from clients.adaptive_updating import adaptive_updating
+from clients.base import FederatedClient
+from clients.named import get_arrays
+from clients.penalties import QuadraticPrior
+from clients.plateau import Plateau
+from clients.settings import RoundSettings
+from clients.state import ContextState, DiskState
+from clients.training import Phase, run_plan
+from tasks.seeding import torch_seed
+
+NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
+PARAMETERS = NAMES[:3]
+ORDERS = RoundSettings(epochs=2, learning_rate=0.05, batch_size=4)
+TASK = ToyTask()
+
+
+def node(folder, settings=ORDERS):
+    return FederatedClient(TASK, TASK.data(1), DiskState(folder), settings, seed=3, device=torch.device("cpu"))
+
+
+def initial(names=NAMES):
+    with torch_seed(3, "model"):
+        return get_arrays(TASK.build_model(), names)
+
+
+class Product(nn.Module):
+    """Loss ½ (a b − 1)²: its gradient is (a b − 1) b at a, and (a b − 1) a at b."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Parameter(torch.tensor(2.0))
+        self.b = nn.Parameter(torch.tensor(3.0))
+
+
+def train(model, plan):
+    batch = {"x": torch.zeros(1)}
+    return run_plan(model, plan, lambda size: iter([batch]), lambda net, _: 0.5 * (net.a * net.b - 1) ** 2)
+
+
+def joint(**changes):
+    return Phase(**{"epochs": 1, "learning_rate": 0.01, "batch_size": 1, "optimizer": "sgd", **changes})
+
+
+def test_two_phases_by_hand():
+    """b is private: it steps twice alone, then both step once, from gradients of that step only."""
+    a, b = 2.0, 3.0
+    for _ in range(2):
+        b -= 0.01 * (a * b - 1) * a
+    error = a * b - 1
+    a, b = a - 0.01 * error * b, b - 0.01 * error * a
+    model = Product()
+    trained = train(model, adaptive_updating(joint(), model, ["a"], 2))
+    assert (model.a.item(), model.b.item()) == (pytest.approx(a, rel=1e-6), pytest.approx(b, rel=1e-6))
+    assert (trained.steps, trained.loss) == (3, pytest.approx(0.5 * error**2, rel=1e-6))  # the loss of the joint phase
+
+
+def test_the_moments_start_again():
+    """Adam's first step is the learning rate, in either phase: with the moments of the first it would be another."""
+    model = Product()
+    train(model, adaptive_updating(joint(optimizer="adam", learning_rate=0.1), model, ["a"], 1))
+    assert (model.a.item(), model.b.item()) == (pytest.approx(2 - 0.1), pytest.approx(3 - 0.1 - 0.1))
+
+
+def test_all_but_the_length_is_that_of_the_joint_phase():
+    plateau = Plateau(3, 0.5, 1e-5, 0.1)
+    given = joint(steps=7, weight_decay=0.1, clip_norm=2.0, prior=QuadraticPrior({}, {}), plateau=plateau,
+                  validation_loss=lambda: 0.0, optimizer="adamw")  # fmt: skip
+    first, second = adaptive_updating(given, ToyModel(), ["encoder.weight"], 3)
+    assert second is given
+    assert first == replace(
+        given, epochs=3, steps=0, trainable=["head.weight", "head.bias"], validation_loss=None
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("received", "epochs"), [(PARAMETERS, 3), (NAMES, 3), ([], 0), (["encoder.weight"], 0)])
+def test_without_epochs_or_private_parameters_there_is_one_phase(received, epochs):
+    plan = [joint()]
+    assert adaptive_updating(plan[0], ToyModel(), received, epochs) == plan
+
+
+def test_where_all_is_shared_it_is_fedavg_bit_for_bit(tmp_path):
+    plain, adaptive = node(tmp_path / "plain"), node(tmp_path / "adaptive")
+    expected = plain.train_round(initial(), ORDERS)
+    found = adaptive.train_round(initial(), replace(ORDERS, adapt_epochs=4))
+    assert same_bits(found.arrays, expected.arrays)
+    assert found.metrics == expected.metrics
+
+
+@settings(max_examples=15, deadline=None)
+@given(shared=st.sets(st.sampled_from(PARAMETERS), max_size=2), epochs=st.integers(1, 3))
+def test_what_is_shared_is_frozen_and_what_is_private_moves(shared, epochs):
+    """With no joint epochs, a round is the adaptation alone."""
+    records = ContextState({})
+    client = FederatedClient(TASK, TASK.data(1), records, ORDERS, seed=3, device=torch.device("cpu"))
+    sent = initial(sorted(shared))
+    reply = client.train_round(sent, replace(ORDERS, epochs=0, adapt_epochs=epochs))
+    assert same_bits(reply.arrays, sent)
+    assert reply.metrics["steps"] == 2 * epochs  # 6 examples in batches of 4
+    kept = records.load(2)
+    assert sorted(kept) == sorted(set(NAMES) - shared)
+    for name in set(PARAMETERS) - shared:
+        assert (kept[name] != initial([name])[name]).any()
+
+
+def test_the_joint_epochs_go_on_from_the_adapted_parameters(tmp_path):
+    """Adapting in one round, then training in the next, is one round with both: only the draws of batches differ."""
+    whole_batches = replace(ORDERS, batch_size=6, optimizer="sgd")
+    sent = initial(["encoder.weight"])
+    in_one = node(tmp_path / "one").train_round(sent, replace(whole_batches, adapt_epochs=3))
+    two = node(tmp_path / "two")
+    two.train_round(sent, replace(whole_batches, adapt_epochs=3, epochs=0))
+    in_two = two.train_round(sent, replace(whole_batches, server_round=2))
+    np.testing.assert_allclose(in_one.arrays["encoder.weight"], in_two.arrays["encoder.weight"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"adapt_epochs": 1, "reconstruct_epochs": 2},
+        {"adapt_epochs": 1, "decomposition": "apd"},
+        {"reconstruct_epochs": 1, "decomposition": "fedweit"},
+    ],
+)
+def test_ways_to_train_exclude_one_another(given):
+    keys = [name.replace("_", "-") for name in given]
+    with pytest.raises(ValueError, match=rf"{keys[0]} = .*{keys[1]} = .*only one of them"):
+        replace(ORDERS, **given)
+    with pytest.raises(ValueError, match="only one of them"):
+        ORDERS.updated({name.replace("_", "-"): value for name, value in given.items()})
