@@ -1,0 +1,95 @@
+"""A mod for foreign ClientApps that load and return whole models: what the server does not send stays on the node.
+
+A client in the manner of Flower's PyTorch template calls ``model.load_state_dict`` on what came, and returns the whole
+``model.state_dict()``. Under partial aggregation the first would fail and the second would give everything away. With
+``ClientApp(mods=[keep_private(Net)])`` it sees whole models and the server sees the shared part only.
+"""
+
+from collections.abc import Callable
+
+from flwr.app import ArrayRecord, Context, Message
+from flwr.clientapp.typing import ClientAppCallable, Mod
+from torch import nn
+
+from tasks.seeding import torch_seed
+
+from .named import Arrays, load_arrays, private_names
+from .state import ContextState
+
+_ARRAYS = "arrays"
+_SCOPE = "keep-private"
+
+
+def keep_private(make_model: Callable[[], nn.Module], seed: int = 0) -> Mod:
+    """A Flower mod that completes the messages to a client, and takes out of its replies what did not come.
+
+    In TRAIN and EVALUATE messages the parameters that are missing in the record ``arrays`` are added: as this node
+    trained them last, at first as ``make_model()`` sets them. In replies they are taken out of every ArrayRecord; those
+    of a TRAIN reply are kept in ``Context.state``, by round, so that a round that is repeated starts where it did.
+    Metrics and other records pass: what a client writes there itself, it gives away.
+
+    Parameters
+    ----------
+    make_model : function
+        Gives the model that the client loads, such as its class ``Net``.
+    seed : int
+        Of the initial private parameters, which are the same on every node. Torch's random state is left alone.
+
+    Raises
+    ------
+    ValueError
+        In the client: the message has no ``arrays``, or does not name its round, as Flower's strategies and ours do; a
+        received parameter does not fit the model; a client that trained does not return all private parameters.
+    """
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        kind = message.metadata.message_type.partition(".")[0]
+        if kind not in ("train", "evaluate"):
+            return call_next(message, context)
+        received = _received(message)
+        server_round, durable_round = _rounds(message)
+        state = ContextState(context.state, scope=_SCOPE)
+        with torch_seed(seed, "model"):
+            model = make_model()
+        private = private_names(model, received)
+        load_arrays(model, state.load(server_round if kind == "train" else server_round + 1) or {})
+        load_arrays(model, received)
+        message.content[_ARRAYS] = ArrayRecord(model.state_dict())
+        reply = call_next(message, context)
+        if reply.has_content():
+            taken = _taken_out(reply, private)
+            if kind == "train":
+                if missing := [name for name in private if name not in taken]:
+                    raise ValueError(f"the client did not return {', '.join(missing)}: it must return its whole model")
+                state.save(server_round, {name: array.numpy() for name, array in taken.items()}, durable_round)
+        return reply
+
+    return mod
+
+
+def _received(message: Message) -> Arrays:
+    record = message.content.get(_ARRAYS)
+    if not isinstance(record, ArrayRecord):
+        raise ValueError(f"the message has no ArrayRecord {_ARRAYS!r}, only: {', '.join(message.content) or 'none'}")
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def _rounds(message: Message) -> tuple[int, int]:
+    """The round, and the last one that the server can go back to, by default the one before."""
+    for config in message.content.config_records.values():
+        server_round = config.get("server-round")
+        if isinstance(server_round, int):
+            durable_round = config.get("durable-round", server_round - 1)
+            return server_round, int(str(durable_round))
+    raise ValueError("the message has no server-round: use a strategy that names it, such as PartialAggregation")
+
+
+def _taken_out(reply: Message, names: list[str]) -> ArrayRecord:
+    """The named arrays, removed from all ArrayRecords of a reply; of several values the first record's."""
+    taken = ArrayRecord()
+    for record in reply.content.array_records.values():
+        for name in names:
+            if name in record:
+                array = record.pop(name)
+                taken.setdefault(name, array)
+    return taken
