@@ -27,7 +27,10 @@ from .training import Phase, run_plan
 Rates = Mapping[str, np.ndarray]
 _COUNTER = "fedapps.fits"
 _MEMORY = "memory."
-_VALIDATION_BATCH = 512
+#: Examples at once where no gradient step depends on it.
+_BATCH = 256
+#: The most numbers, over all parameters, that the gradients of single examples take at once.
+_GRADIENTS = 2**22
 
 
 @dataclass(frozen=True)
@@ -289,7 +292,7 @@ class FederatedClient(NumPyClient):
     def _validation_loss(self, model: nn.Module, data: NodeData) -> float:
         model.eval()
         total = 0.0
-        for batch in self.task.batches(data, "validation", _VALIDATION_BATCH):
+        for batch in self.task.examples(data, "validation", _BATCH):
             here = {name: tensor.to(self.device) for name, tensor in batch.items()}
             total += float(self.task.loss(model, here)) * len(next(iter(here.values())))
         model.train()
@@ -298,10 +301,18 @@ class FederatedClient(NumPyClient):
     def _fisher(self, model: nn.Module, data: NodeData, settings: RoundSettings, estimator: Estimator) -> Arrays:
         """The diagonal of the Fisher information on the training data. Draws from a generator of its own."""
         with torch_seed(self.seed, "fisher", settings.server_round, data.key):
-            batches = self._epochs(data)(settings.batch_size)
+            batches = self._fisher_batches(model, data, settings, estimator)
             fisher = diagonal_fisher(model, batches, self.task.loss, estimator, vectorised=self.task.vectorises)
         parameters = dict(model.named_parameters())
         return {name: f.to(parameters[name].dtype).cpu().numpy() for name, f in fisher.items()}
+
+    def _fisher_batches(
+        self, model: nn.Module, data: NodeData, settings: RoundSettings, estimator: Estimator
+    ) -> Iterator[Batch]:
+        if estimator != "per-sample":
+            return self._epochs(data)(settings.batch_size)
+        size = sum(parameter.numel() for parameter in model.parameters())
+        return self.task.examples(data, "train", max(1, min(_GRADIENTS // size, _BATCH)))
 
     def _evaluate(
         self, model: nn.Module, data: NodeData, stage: int, settings: RoundSettings, *, final: bool

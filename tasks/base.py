@@ -132,6 +132,12 @@ class Task(ABC):
         for chosen in torch.split(order, batch_size):
             yield {name: tensor[chosen] for name, tensor in tensors.items()}
 
+    def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
+        """Every example of a split once, for sums over all of them: in an order that is fast, without a draw."""
+        tensors = data.splits[split]
+        for start in range(0, data.count(split), batch_size):
+            yield {name: tensor[start : start + batch_size] for name, tensor in tensors.items()}
+
     def collect(self, model: nn.Module, data: NodeData, *, seed: int) -> Mapping[str, np.ndarray]:
         """Gather new experience with ``model`` in the loop, as arrays that :meth:`with_collected` understands.
 
