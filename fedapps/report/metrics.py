@@ -71,8 +71,9 @@ def measures(names: Iterable[str]) -> list[str]:
 
 
 def columns(names: Iterable[str]) -> list[str]:
-    """The `measures` in the order of a table's columns: those of continual learning first."""
-    return sorted(measures(names), key=lambda n: _FIRST.index(bare(n)) if bare(n) in _FIRST else len(_FIRST))
+    """The `measures` in the order of a table's columns: those of continual learning first, validation last."""
+    ranks = {name: rank for rank, name in enumerate(_FIRST)}
+    return sorted(measures(names), key=lambda n: (ranks.get(bare(n), len(ranks)), n.startswith("validation.")))
 
 
 def bare(name: str) -> str:

@@ -301,6 +301,7 @@ def test_values_that_are_no_numbers_stand_one_after_another(tmp_path: Path, monk
 def test_columns_lead_with_continual_learning() -> None:
     names = ["test.mse", "stage-2.test.mse", "num-examples", "test.fwt", "trainable_parameters", "test.amse"]
     assert measures(names) == ["test.mse", "test.fwt", "trainable_parameters", "test.amse"]
+    assert columns(["validation.bwt", "other", "bwt"]) == ["bwt", "other", "validation.bwt"]
     assert columns(names) == ["test.amse", "test.fwt", "trainable_parameters", "test.mse"]
     assert main_metric(names) == "test.amse"
     assert main_metric(["validation.mse", "test.mse"]) == "test.mse"

@@ -46,7 +46,7 @@ def _figure(node: str, scenes: Mapping[str, Scene]) -> str:
     with multiples(f"{alt}, rated {_truth(scenes):.2f}", len(scenes), height=2.2) as figure:
         for axes, (method, scene) in zip(figure.axes, scenes.items(), strict=True):
             colours = draw_scene(axes, scene, limits)
-            axes.set_title(fill(f"{method}: {scene.here:.2f}", 22), fontsize=8.5)
+            axes.set_title(f"{fill(method, 17)}: {scene.here:.2f}", fontsize=8.5)
         figure.figure.colorbar(colours, ax=figure.axes, label="predicted score", shrink=0.8, pad=0.02)
         figure.figure.supxlabel("x [m]", fontsize=9)
         figure.figure.supylabel("y [m]", fontsize=9)
