@@ -1,16 +1,18 @@
 """Networks that read a score at the robot's node of padded batches of graphs."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import elu
+from torch.nn.functional import elu, linear
 
-from .graphs import FEATURES
+from . import compact, relational
+from .relational import KINDS, RELATIONS, SOURCES, means
 
 
 class GraphConvolutions(nn.Module):
-    """Graph convolutions on compact graphs (:func:`~tasks.social.graphs.compact_graphs`).
+    """Graph convolutions on compact graphs (:func:`~tasks.social.compact.compact_graphs`).
 
     With the defaults the network of Guerdan and Gunes, Appendix A.3: 9 convolutions 7 -> 32 -> .. -> 32 -> 1, ELU
     between them, tanh at the end, 7,681 parameters. Weights start Glorot-uniform and biases at 0, as in DGL. A layer
@@ -19,12 +21,12 @@ class GraphConvolutions(nn.Module):
 
     def __init__(self, hidden: int = 32, layers: int = 8) -> None:
         super().__init__()
-        widths = [FEATURES, *[hidden] * layers, 1]
-        linear = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(widths)]
-        for layer in linear:
+        widths = [compact.FEATURES, *[hidden] * layers, 1]
+        convolutions = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(widths)]
+        for layer in convolutions:
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
-        self.layers = nn.ModuleList(linear)
+        self.layers = nn.ModuleList(convolutions)
 
     def forward(self, nodes: Tensor, adjacency: Tensor) -> Tensor:
         """``nodes`` ``[b, n, 7]`` and normalised ``adjacency`` ``[b, n, n]`` to scores in (-1, 1) ``[b]``."""
@@ -33,3 +35,59 @@ class GraphConvolutions(nn.Module):
             hidden = elu(layer(torch.bmm(adjacency, hidden)))
         # Of the last layer only the robot is read.
         return torch.tanh(self.layers[-1](torch.bmm(adjacency[:, :1], hidden))).reshape(-1)
+
+
+class RelationalConvolution(nn.Module):
+    """A layer of an R-GCN with full weights: Schlichtkrull et al., Modeling Relational Data with Graph Convolutional
+    Networks, 2018, Equation 2, https://arxiv.org/abs/1703.06103, with a bias and without the nonlinearity.
+
+    Node i becomes ``W₀ x_i + b + Σ_r W_r mean_j x_j``, the mean over its neighbours j by relation r; ``root`` holds W₀
+    and b, ``weight`` ``[outputs, 11, inputs]`` the W_r in the order of :data:`~tasks.social.relational.RELATIONS`.
+    Weights start Glorot-uniform with half the range, as up to four terms add up in a node, biases at 0.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.root = nn.Linear(inputs, outputs)
+        self.weight = nn.Parameter(torch.empty(outputs, len(RELATIONS), inputs))
+        for relation in (self.root.weight, *self.weight.unbind(1)):
+            nn.init.xavier_uniform_(relation, gain=0.5)
+        nn.init.zeros_(self.root.bias)
+
+    def forward(self, nodes: Tensor, mean: Tensor, targets: Mapping[str, int]) -> Tensor:
+        """The first nodes in the order of :data:`~tasks.social.relational.KINDS`, ``targets`` of each type.
+
+        ``nodes`` is ``[b, n, inputs]``, ``mean`` that of :func:`~tasks.social.relational.means`.
+        """
+        rows = [count * len(SOURCES[kind]) for kind, count in targets.items()]
+        neighbours = torch.split(torch.bmm(mean[:, : sum(rows)], nodes), rows, dim=1)
+        first, reached = 0, []
+        for (kind, count), of_kind in zip(targets.items(), neighbours, strict=True):
+            weight = self.weight[:, first : first + len(SOURCES[kind])].flatten(1)
+            reached.append(linear(of_kind.reshape(len(nodes), count, weight.shape[1]), weight))
+            first += len(SOURCES[kind])
+        own: Tensor = self.root(nodes[:, : sum(targets.values())])
+        return own + torch.cat(reached, dim=1)
+
+
+class RelationalConvolutions(nn.Module):
+    """An R-GCN on relational graphs (:func:`~tasks.social.relational.relational_graphs`).
+
+    Layers 20 -> 32 -> .. -> 32 -> 1 with the defaults, ELU between them, tanh at the end, 32,737 parameters. Three
+    hidden layers bring every wall to the robot and back.
+    """
+
+    def __init__(self, hidden: int = 32, layers: int = 3) -> None:
+        super().__init__()
+        widths = [relational.FEATURES, *[hidden] * layers, 1]
+        self.layers = nn.ModuleList(RelationalConvolution(inputs, outputs) for inputs, outputs in pairwise(widths))
+
+    def forward(self, **graphs: Tensor) -> Tensor:
+        """The tensors of b relational graphs to scores in (-1, 1) ``[b]``."""
+        mean = means(graphs)
+        counts = {kind: graphs[kind].shape[1] for kind in KINDS}
+        hidden = torch.cat([graphs[kind] for kind in KINDS], dim=1)
+        for layer in list(self.layers)[:-1]:
+            hidden = elu(layer(hidden, mean, counts))
+        # Of the last layer only the robot is read.
+        return torch.tanh(self.layers[-1](hidden, mean, {"robot": 1})).reshape(-1)

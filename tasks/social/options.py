@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from tasks.base import DataError
 from tasks.options import option
 
-from .graphs import GEOMETRIES
+from .compact import GEOMETRIES
 
-GRAPHS = ("compact", "relational")
+#: Hidden layers where no number is given.
+LAYERS = {"compact": 8, "relational": 3}
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Options:
         "compact",
         "compact: robot, humans, objects, interactions, for the network of the paper; relational: also the room "
         "and its walls, edges of 11 types, for an R-GCN",
-        choices=GRAPHS,
+        choices=tuple(LAYERS),
     )
     geometry: str = option(
         "cartesian",
@@ -48,8 +49,14 @@ class Options:
     )
     split_seed: int = option(0, "seed of the split into training, validation and test scenes", minimum=0)
     hidden: int = option(32, "units of each hidden layer", minimum=1)
-    layers: int = option(8, "hidden layers of the network", minimum=1)
+    layers: int = option(
+        0, "hidden layers of the network; 0: the paper's 8 on compact graphs, 3 on relational ones", minimum=0
+    )
     world_scenes: int = option(150, "scenes per simulated participant", minimum=20)
+
+    def depth(self) -> int:
+        """Hidden layers of the network, with the graph's default filled in."""
+        return self.layers or LAYERS[self.graph]
 
     def nodes(self) -> tuple[tuple[str, ...], ...]:
         """The participants of every node, in the order in which it meets them.

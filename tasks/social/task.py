@@ -1,9 +1,11 @@
 """The task "social": how much a robot disturbs the people around it, as one participant after another rates it."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
@@ -11,14 +13,12 @@ from torch.nn.functional import mse_loss
 from sim.social.world import write_world
 from tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
 
-from .graphs import compact_graphs
-from .networks import GraphConvolutions
+from .graphs import graphs
 from .options import Options as SocialOptions
 from .scenes import Scene, participant_files, read_participant
+from .score_map import telling, traces
 from .splits import SPLITS, split_scenes
 
-#: What the network of each graph takes, in the order of its arguments.
-INPUTS = {"compact": ("nodes", "adjacency"), "relational": ("nodes", "sources", "targets", "relations", "weights")}
 CHUNK = 512  # scenes that are evaluated at once
 
 
@@ -43,9 +43,10 @@ class SocialTask(Task):
         """Raises :class:`DataError` when the option ``participants`` makes no sense (:meth:`Options.nodes`)."""
         self.options: SocialOptions = options or SocialOptions()
         self.nodes = self.options.nodes()
+        self.graphs = graphs(self.options)
 
     def build_model(self) -> nn.Module:
-        return GraphConvolutions(self.options.hidden, self.options.layers)
+        return self.graphs.network()
 
     @property
     def num_stages(self) -> int:
@@ -101,38 +102,42 @@ class SocialTask(Task):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean squared error of the score, which runs from 0 to 1."""
-        return mse_loss(self._predicted(model, batch), batch["score"])
+        return mse_loss(_predicted(model, batch), batch["score"])
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
         """The same batches as any task's, each padded only to its own largest graph, as steps then cost half."""
-        order = torch.randperm(data.count(split))
-        yield from _trimmed({name: tensor[order] for name, tensor in data.splits[split].items()}, batch_size)
+        return self._trimmed(data.splits[split], torch.randperm(data.count(split)), batch_size)
 
     def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
         """Graphs of like size together, which takes the least padding."""
-        order = _sizes(data.splits[split]).argsort(stable=True)
-        yield from _trimmed({name: tensor[order] for name, tensor in data.splits[split].items()}, batch_size)
+        order = self.graphs.sizes(data.splits[split]).argsort(stable=True)
+        return self._trimmed(data.splits[split], order, batch_size)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """``validation.mse`` and ``test.mse`` of the splits that exist."""
+        """``validation.mse`` and ``test.mse`` of the splits that exist.
+
+        ``final`` adds the learned score throughout one test scene (:func:`~tasks.social.score_map.traces`).
+        """
         metrics: Metrics = {}
         for split in ("validation", "test"):
-            if data.count(split):
-                metrics[f"{split}.mse"] = float(
-                    mse_loss(self._scores(model, data.splits[split]), data.splits[split]["score"])
-                )
-        return Evaluation(metrics)
+            if count := data.count(split):
+                batches = [_moved(batch, model) for batch in self.examples(data, split, CHUNK)]
+                squares = sum(len(batch["score"]) * float(self.loss(model, batch)) for batch in batches)
+                metrics[f"{split}.mse"] = squares / count
+        scene = data.extra.get("scene")
+        drawn = traces(scene, partial(self._rated, model)) if final and isinstance(scene, Scene) else {}
+        return Evaluation(metrics, drawn)
 
-    def _scores(self, model: nn.Module, examples: Batch) -> Tensor:
-        return torch.cat([self._predicted(model, batch) for batch in _trimmed(examples, CHUNK)])
+    def _rated(self, model: nn.Module, scenes: Sequence[Scene]) -> np.ndarray:
+        """What ``model`` predicts for each of ``scenes``."""
+        graphs = self.graphs.build(scenes)
+        batches = self._trimmed(graphs, torch.arange(len(scenes)), CHUNK)
+        return torch.cat([_predicted(model, _moved(batch, model)) for batch in batches]).cpu().numpy()
 
-    def _predicted(self, model: nn.Module, batch: Batch) -> Tensor:
-        predicted: Tensor = model(*(batch[name] for name in INPUTS[self.options.graph]))
-        return predicted
-
-    def _graphs(self, scenes: Sequence[Scene]) -> dict[str, Tensor]:
-        return compact_graphs(scenes, self.options.geometry)
+    def _trimmed(self, examples: Batch, order: Tensor, batch_size: int) -> Iterator[Batch]:
+        for chosen in torch.split(order, batch_size):
+            yield self.graphs.trimmed({name: tensor[chosen] for name, tensor in examples.items()})
 
     def _check_nodes(self, num_nodes: int) -> None:
         if num_nodes != len(self.nodes):
@@ -145,45 +150,41 @@ class SocialTask(Task):
         return [participants] if self.options.together else [[participant] for participant in participants]
 
     def _node(self, folder: Path, key: str, stages: Sequence[Sequence[str]]) -> NodeData:
-        chosen = self.options
-        loaded: list[Mapping[str, Batch]] = []
-        for participants in stages:
-            parts = [
-                split_scenes(
-                    read_participant(folder, participant),
-                    participant,
-                    seed=chosen.split_seed,
-                    train_fraction=chosen.train_fraction,
-                    augment=chosen.augment,
-                )
-                for participant in participants
-            ]
-            scenes = {split: [scene for part in parts for scene in part[split]] for split in SPLITS}
-            loaded.append({split: self._examples(chosen) for split, chosen in scenes.items()})
+        scenes = [self._scenes(folder, participants) for participants in stages]
+        loaded = [{split: self._examples(of_split) for split, of_split in stage.items()} for stage in scenes]
         groups = {"participants": "+".join(participant for stage in stages for participant in stage)}
-        return NodeData(key, loaded[0], groups, stages=tuple(loaded) if len(loaded) > 1 else ())
+        extra = {"scene": telling(scenes[-1]["test"])}
+        return NodeData(key, loaded[0], groups, extra, stages=tuple(loaded) if len(loaded) > 1 else ())
+
+    def _scenes(self, folder: Path, participants: Sequence[str]) -> Mapping[str, Sequence[Scene]]:
+        """The splits of some participants together."""
+        chosen = self.options
+        parts = [
+            split_scenes(
+                read_participant(folder, participant),
+                participant,
+                seed=chosen.split_seed,
+                train_fraction=chosen.train_fraction,
+                augment=chosen.augment,
+            )
+            for participant in participants
+        ]
+        return {split: [scene for part in parts for scene in part[split]] for split in SPLITS}
 
     def _examples(self, scenes: Sequence[Scene]) -> Batch:
         score = torch.tensor([scene.score / 100 for scene in scenes], dtype=torch.float32)
-        return {**self._graphs(scenes), "score": score}
+        return {**self.graphs.build(scenes), "score": score}
+
+
+def _predicted(model: nn.Module, batch: Batch) -> Tensor:
+    predicted: Tensor = model(**{name: tensor for name, tensor in batch.items() if name != "score"})
+    return predicted
+
+
+def _moved(batch: Batch, model: nn.Module) -> Batch:
+    device = next(model.parameters()).device
+    return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
 def _index(named: Sequence[str], participant: str) -> int:
     return named.index(participant) if participant in named else len(named)
-
-
-def _sizes(examples: Batch) -> Tensor:
-    return (examples["nodes"] != 0).any(dim=2).sum(dim=1)
-
-
-def _trimmed(examples: Batch, batch_size: int) -> Iterator[Batch]:
-    """Slices of ``examples``, without the padding that none of a slice's graphs needs."""
-    counts = _sizes(examples)
-    for start in range(0, len(counts), batch_size):
-        chosen = slice(start, start + batch_size)
-        size = int(counts[chosen].max())
-        yield {
-            "nodes": examples["nodes"][chosen, :size],
-            "adjacency": examples["adjacency"][chosen, :size, :size],
-            "score": examples["score"][chosen],
-        }

@@ -1,0 +1,157 @@
+"""The relational graph of a scene: people, objects, the room and its walls, with edges of eleven types.
+
+After Manso et al., Graph Neural Networks for Human-Aware Social Navigation, 2020, https://arxiv.org/abs/1909.09003.
+Edges run both ways between the robot and every human, every object and the room, between the room and every wall, and
+between those who interact. Nodes are kept apart by type: the type of an edge follows from those of its ends, so that
+the edges of one type are one matrix from the nodes of a type to those of another, and most of these are mere means.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from tasks.base import Batch
+
+from .compact import flattened
+from .scenes import Scene
+
+KINDS = ("robot", "human", "object", "room", "wall")
+#: From which types of nodes edges lead to a type.
+SOURCES = {
+    "robot": ("human", "object", "room"),
+    "human": ("robot", "human", "object"),
+    "object": ("robot", "human"),
+    "room": ("robot", "wall"),
+    "wall": ("room",),
+}
+#: The types of edges, (source, target).
+RELATIONS = tuple((source, target) for target, sources in SOURCES.items() for source in sources)
+#: The columns of what is said of a type, behind the five of its one-hot.
+COLUMNS = {"human": slice(5, 9), "object": slice(9, 13), "room": slice(13, 17), "wall": slice(17, 20)}
+FEATURES = 20
+WALL_LENGTH = 4.0  # metres of a side of the room for which one node more stands
+#: Units in which features are about 1, without which tanh saturates before the network has learned anything.
+UNIT = 3.0  # metres
+PARTY = 4  # people
+
+
+def relational_graphs(scenes: Sequence[Scene]) -> dict[str, Tensor]:
+    """The graphs of N scenes, padded to the H humans, O objects and W walls of those with the most.
+
+    Gives the nodes, float32: ``robot`` and ``room`` ``[N, 1, 20]``, ``human`` ``[N, H, 20]``, ``object``
+    ``[N, O, 20]`` and ``wall`` ``[N, W, 20]``. Features are the one-hot of the type (:data:`KINDS`), then four
+    numbers of a human and four of an object (distance d, d², angle, orientation), four of the room (distance to the
+    nearest human, or -1, its square, number of humans, its square) and three of a wall (d, d², angle), each 0 for
+    other types. Distances are in units of 3 m, numbers of humans in fours, angles in radians (``atan2(x, y)``: 0 is
+    straight ahead), orientations in half turns, -1 to 1. A side of the room of L metres is ⌊L / 4⌋ + 1 walls of equal
+    length, whose middles count.
+
+    Gives the interactions, float32, 1 or 0: ``with_human`` ``[N, H, H]``, symmetric, and ``with_object``
+    ``[N, H, O]``. Padding is 0 everywhere.
+    """
+    people, things = [scene.humans for scene in scenes], [scene.objects for scene in scenes]
+    count, humans = len(scenes), np.array([len(group) for group in people], dtype=int)
+    nearest = np.array([min((np.hypot(x, y) / UNIT for x, y, _ in group), default=-1.0) for group in people])
+    crowd = humans / PARTY
+    once = (np.arange(count), np.zeros(count, dtype=int))
+    described = {
+        "robot": (*once, np.empty((count, 0))),
+        "human": _bodies(people),
+        "object": _bodies(things),
+        "room": (*once, np.column_stack((nearest, nearest**2, crowd, crowd**2))),
+        "wall": _walls(scenes),
+    }
+    graphs = {}
+    for index, kind in enumerate(KINDS):
+        owner, rank, values = described[kind]
+        graphs[kind] = np.zeros((count, int(rank.max(initial=-1)) + 1, FEATURES), dtype=np.float32)
+        graphs[kind][owner, rank, index] = 1
+        if kind in COLUMNS:
+            graphs[kind][owner, rank, COLUMNS[kind]] = values
+
+    owner, _, ends = flattened([scene.links for scene in scenes], 2)
+    one, other = ends.astype(int).T - 1
+    most, talks = graphs["human"].shape[1], other < humans[owner]
+    graphs["with_human"] = np.zeros((count, most, most), dtype=np.float32)
+    graphs["with_object"] = np.zeros((count, most, graphs["object"].shape[1]), dtype=np.float32)
+    first, second = one[talks], other[talks]
+    graphs["with_human"][owner[talks], first, second] = graphs["with_human"][owner[talks], second, first] = 1
+    graphs["with_object"][owner[~talks], one[~talks], (other - humans[owner])[~talks]] = 1
+    return {name: torch.from_numpy(array) for name, array in graphs.items()}
+
+
+def sizes(graphs: Batch) -> Tensor:
+    """How many nodes every graph has, ``[N]``."""
+    return torch.stack([_there(graphs, kind).sum(dim=1) for kind in KINDS]).sum(dim=0)
+
+
+def trimmed(graphs: Batch) -> Batch:
+    """The same graphs, padded only to the humans, objects and walls of those with the most."""
+    humans, objects, walls = (int(_there(graphs, kind).sum(dim=1).max()) for kind in ("human", "object", "wall"))
+    return {
+        **graphs,
+        "human": graphs["human"][:, :humans],
+        "object": graphs["object"][:, :objects],
+        "wall": graphs["wall"][:, :walls],
+        "with_human": graphs["with_human"][:, :humans, :humans],
+        "with_object": graphs["with_object"][:, :humans, :objects],
+    }
+
+
+def means(graphs: Batch) -> Tensor:
+    """The matrix ``[b, K, n]`` that takes, of all n nodes in the order of :data:`KINDS`, the means over edges.
+
+    Its rows are, for every target (in the order of the nodes), one for each type of :data:`SOURCES`: 0 without edges.
+    """
+    there = {kind: _there(graphs, kind) for kind in KINDS}
+    links = {
+        ("human", "human"): graphs["with_human"],
+        ("human", "object"): graphs["with_object"].transpose(1, 2),
+        ("object", "human"): graphs["with_object"],
+    }
+    rows = []
+    for target, sources in SOURCES.items():
+        blocks = []
+        for source in sources:
+            edges = links.get((source, target), there[target][:, :, None] * there[source][:, None])
+            shares = edges / edges.sum(dim=2, keepdim=True).clamp(min=1)
+            before, after = (sum(there[kind].shape[1] for kind in part) for part in _around(source))
+            blocks.append(pad(shares, (before, after)))
+        rows.append(torch.stack(blocks, dim=2).flatten(1, 2))
+    return torch.cat(rows, dim=1)
+
+
+def _there(graphs: Batch, kind: str) -> Tensor:
+    """1 for the nodes of a type, 0 for padding."""
+    return graphs[kind][..., KINDS.index(kind)]
+
+
+def _around(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return KINDS[: KINDS.index(kind)], KINDS[KINDS.index(kind) + 1 :]
+
+
+def _bodies(groups: Sequence[Sequence[tuple[float, float, float]]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    owner, rank, poses = flattened(groups, 3)
+    return owner, rank, np.column_stack((_away(poses[:, :2]), poses[:, 2]))
+
+
+def _walls(scenes: Sequence[Scene]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    owner, rank, corners = flattened([scene.room for scene in scenes], 2)
+    own = np.arange(len(owner))
+    last = np.append(owner[1:] != owner[:-1], True)
+    sides = corners[np.where(last, own - rank, own + 1)] - corners
+    pieces = (np.hypot(*sides.T) // WALL_LENGTH).astype(int) + 1
+    side = np.repeat(own, pieces)
+    piece = np.arange(len(side)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    middles = corners[side] + ((piece + 0.5) / pieces[side])[:, None] * sides[side]
+    before = np.searchsorted(owner[side], owner[side])  # walls of earlier scenes
+    return owner[side], np.arange(len(side)) - before, _away(middles)
+
+
+def _away(places: np.ndarray) -> np.ndarray:
+    """Distance, its square and angle ``[M, 3]`` of ``places`` ``[M, 2]`` in metres."""
+    distance = np.hypot(*places.T) / UNIT
+    return np.column_stack((distance, distance**2, np.arctan2(*places.T)))
