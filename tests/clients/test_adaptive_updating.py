@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from toys import ToyModel, ToyTask, same_bits
+from toys import ToyModel, ToyTask, arithmetic_app, arrays_of, federate, same_bits
 
 from clients.adaptive_updating import adaptive_updating
 from clients.base import FederatedClient
@@ -18,10 +18,12 @@ from clients.plateau import Plateau
 from clients.settings import RoundSettings
 from clients.state import ContextState, DiskState
 from clients.training import Phase, run_plan
+from strategies.partial_aggregation import PartialAggregation
 from tasks.seeding import torch_seed
 
 NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
 PARAMETERS = NAMES[:3]
+ENCODER = NAMES[:1]
 ORDERS = RoundSettings(epochs=2, learning_rate=0.05, batch_size=4)
 TASK = ToyTask()
 
@@ -123,6 +125,35 @@ def test_the_joint_epochs_go_on_from_the_adapted_parameters(tmp_path):
     two.train_round(sent, replace(whole_batches, adapt_epochs=3, epochs=0))
     in_two = two.train_round(sent, replace(whole_batches, server_round=2))
     np.testing.assert_allclose(in_one.arrays["encoder.weight"], in_two.arrays["encoder.weight"], rtol=1e-5)
+
+
+@pytest.mark.usefixtures("flower_identity")
+def test_a_federation_by_hand(tmp_path):
+    """Two rounds of FedVocab under PartialAggregation: each node its own head, the encoder the mean of both."""
+    orders, sent = replace(ORDERS, adapt_epochs=1), initial(ENCODER)
+
+    def member(folder, partition):
+        state = DiskState(tmp_path / folder / str(partition))
+        return FederatedClient(TASK, TASK.data(partition), state, orders, seed=3, device=torch.device("cpu"))
+
+    def work(partition, arrays, config):
+        reply = member("federated", partition).train_round(arrays, orders.updated(config))
+        return reply.arrays, {"num-examples": reply.num_examples, **reply.metrics}
+
+    seen = []
+    strategy = PartialAggregation(shared=ENCODER)
+    result = federate(strategy, arithmetic_app(work, seen=seen), initial(), num_nodes=2, num_rounds=2)
+    assert not strategy.report.refused
+    assert all(list(message.content["arrays"]) == ENCODER for message in seen)
+    for server_round in (1, 2):
+        settings_of_round = replace(orders, server_round=server_round)
+        replies = [member("by hand", partition).train_round(sent, settings_of_round) for partition in (0, 1)]
+        mean = np.mean([reply.arrays["encoder.weight"].astype(np.float64) for reply in replies], axis=0)
+        sent = {"encoder.weight": mean.astype(np.float32)}
+    np.testing.assert_allclose(arrays_of(result.arrays)["encoder.weight"], sent["encoder.weight"], rtol=1e-6)
+    kept = [member("federated", partition).private.load(3) for partition in (0, 1)]
+    assert all(same_bits(kept[k], member("by hand", k).private.load(3)) for k in (0, 1))
+    assert (kept[0]["head.weight"] != kept[1]["head.weight"]).any()
 
 
 @pytest.mark.parametrize(
