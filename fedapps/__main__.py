@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .catalogue import METHODS, TASK_LINES, read_recipe, recipes
+from .catalogue import METHOD_LINES, TASK_LINES, read_recipe, recipes
 from .config import described_keys
 from .plan import Vary
 
@@ -29,11 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def list_names(given: argparse.Namespace) -> int:
     """Print tasks, methods and recipes, one line each."""
-    for title, lines in (("tasks", TASK_LINES), ("methods", {n: m.line for n, m in METHODS.items()}),
-                         ("recipes", recipes())):  # fmt: skip
+    for title, lines in (("tasks", TASK_LINES), ("methods", METHOD_LINES), ("recipes", recipes())):
         print(f"{title}:")
         for name, line in lines.items():
-            print(f"  {name:<13} {line}")
+            print(f"  {name:<22} {line}")
     if given.keys:
         print("keys of the run config (default; what is allowed):")
         for key, line in described_keys().items():

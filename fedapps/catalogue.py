@@ -101,6 +101,11 @@ GRID: Mapping[str, Method] = {
     for now in _GRID
 }
 METHODS: Mapping[str, Method] = {**_METHODS, **GRID}
+#: One line for each method, and one for the whole grid.
+METHOD_LINES: Mapping[str, str] = {
+    **{name: method.line for name, method in _METHODS.items()},
+    f"{_ELASTIC}-A-B-C": "Elastic Transfer with λ1 = A, λ2 = B, λ3 = C, each of 0.5, 0.05, 0 (Table 4)",
+}
 
 
 def task_class(name: str) -> type[Task]:

@@ -3,7 +3,7 @@
 import pytest
 
 from fedapps.__main__ import _assignments, main
-from fedapps.catalogue import METHODS, TASKS, recipes
+from fedapps.catalogue import METHOD_LINES, TASKS, recipes
 
 
 def said(capsys):
@@ -17,7 +17,7 @@ def test_list_names_all(capsys):
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if not line.startswith(" ")] == ["tasks:", "methods:", "recipes:"]
-    assert [line.split()[0] for line in lines if line.startswith(" ")] == [*TASKS, *METHODS, *recipes()]
+    assert [line.split()[0] for line in lines if line.startswith(" ")] == [*TASKS, *METHOD_LINES, *recipes()]
     assert all(len(line.split()) > 3 for line in lines if line.startswith(" "))
 
 
