@@ -87,6 +87,10 @@ class Task(ABC):
     def build_model(self) -> nn.Module:
         """A freshly initialised model on the CPU, from torch's global generator."""
 
+    def build_model_for(self, data: NodeData) -> nn.Module:
+        """The model of one node, like :meth:`build_model`'s but for private parameters, which may fit its data."""
+        return self.build_model()
+
     @property
     def has_world(self) -> bool:
         """Whether :meth:`make_world` can stand in for data that is not given."""

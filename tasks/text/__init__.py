@@ -1,0 +1,1 @@
+"""Text classification on nodes that keep their vocabularies to themselves."""
