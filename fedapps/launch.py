@@ -51,6 +51,7 @@ def launch(overrides: Mapping[str, Any], *, engine: str, output_dir: str) -> int
 def check_data(config: Config) -> None:
     """Read the data that nodes will read. Raises ``DataError`` when it is missing or cannot be used."""
     task = task_class(config.run.task)(config.options)
+    task.check_nodes(config.run.num_nodes)
     if not config.run.data_dir and not task.has_world:
         raise DataError("data-dir = '': this recipe learns from recorded data; add --set data-dir=FOLDER")
     if config.run.data_dir:

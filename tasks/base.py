@@ -106,6 +106,10 @@ class Task(ABC):
         """Whether :meth:`collect` can gather new experience; most tasks only learn from given data."""
         return False
 
+    def check_nodes(self, num_nodes: int) -> None:
+        """Raises :class:`DataError` when the options describe another number of nodes; to most tasks any will do."""
+        return
+
     @abstractmethod
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
         """Simulate data for ``num_nodes`` nodes and write it into ``folder`` in the real data's file format."""
