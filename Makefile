@@ -33,8 +33,13 @@ bench: $(STAMP)  ## the long measurements: the paper's tables at full size
 	$(BIN)/python -m fedapps compare fedapps/recipes/three-cars.toml --seeds 5
 ifdef FEDAPPS_DATA
 	$(BIN)/python -m fedapps compare fedapps/recipes/human-trials.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/driving
+	$(BIN)/python -m fedapps compare fedapps/recipes/social-centralised.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1
+	$(BIN)/python -m fedapps compare fedapps/recipes/social-methods.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1
+	$(BIN)/python -m fedapps compare fedapps/recipes/social-sizes.toml --vary social.train-fraction=0.2,0.4,0.6,0.8,1.0 \
+		--set data-dir=$(FEDAPPS_DATA)/socnav1
+	$(BIN)/python -m fedapps compare fedapps/recipes/social-grid.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1
 else
-	@echo "human-trials left out: set FEDAPPS_DATA to the folder of the published datasets"
+	@echo "recorded data left out: set FEDAPPS_DATA to the folder of the published datasets"
 endif
 
 env: $(STAMP)

@@ -81,4 +81,5 @@ PAPERS: Mapping[str, Table] = {
     "social-centralised": _SOCIAL_CENTRALISED,
     "social-methods": _SOCIAL_METHODS,
     "social-elastic": _SOCIAL_ELASTIC,
+    "social-grid": _SOCIAL_ELASTIC,
 }

@@ -15,7 +15,7 @@ def test_every_number_belongs_to_a_recipe_and_a_method():
         assert set(str(chosen).split(",")) & table.keys()
 
 
-@pytest.mark.parametrize("recipe", ["social-methods", "social-elastic", "social-centralised"])
+@pytest.mark.parametrize("recipe", ["social-methods", "social-elastic", "social-grid", "social-centralised"])
 def test_the_paper_has_a_line_for_each_method_of_its_recipes(recipe):
     assert set(str(read_recipe(RECIPES / f"{recipe}.toml")["methods"]).split(",")) <= PAPERS[recipe].keys()
 
