@@ -1,0 +1,222 @@
+"""Gradient matching: look for sentences and labels whose gradient is the shared one.
+
+DLG: Zhu, Liu, Han, Deep Leakage from Gradients, NeurIPS 2019, Algorithm 1, https://arxiv.org/abs/1906.08935, on
+embeddings, which are then mapped to the nearest rows of the attacker's table (their Section 4.2).
+TAG: Deng et al., TAG: Gradient Attack on Transformer-based Language Models, Findings of EMNLP 2021, Equation 3,
+https://arxiv.org/abs/2103.06819, adds the L1 distance; its factor is here the same for all parameters.
+
+The gradient is that of the *loss*. The code released with FedVocab takes that of the sum of hidden states, which no
+node shares.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from .sharing import Observation, loss_at
+from .tokens import TokenTable
+
+Optimizer = Literal["adam", "lbfgs"]
+#: Called with the step and the least distance of every restart so far, relative to the squared norm of the gradient.
+Progress = Callable[[int, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """Parameters of an attack; the defaults are DLG.
+
+    Parameters
+    ----------
+    l1_weight : float
+        Weight ≥ 0 of the L1 distance beside the squared L2 distance. 0 is DLG, TAG takes about 0.1.
+    optimizer : Optimizer
+        "adam" moves all restarts at once; "lbfgs" (that of DLG, 20 evaluations a step) one after the other.
+    learning_rate : float
+        > 0, in units of the attacker's embeddings with Adam, so well below their deviation.
+    steps : int
+        ≥ 1, at most so many for each restart.
+    restarts : int
+        ≥ 1 random beginnings, of which the one with the least distance counts.
+    tolerance : float
+        Stop at this distance, relative to the squared norm of the shared gradient: ≥ 0, 0 goes on to the end.
+    check_every : int
+        ≥ 1 steps between two looks at the tolerance, at which progress is told.
+    seed : int
+        Of the random beginnings.
+    vectorised : bool
+        Take the gradients of all restarts by ``vmap``, which the body must bear, see :mod:`.recurrence`; otherwise
+        one after the other, as for a body that packs its sequences. The values agree to rounding.
+
+    Raises ``ValueError``, for all parameters at once, when one is out of range.
+    """
+
+    l1_weight: float = 0.0
+    optimizer: Optimizer = "adam"
+    learning_rate: float = 0.05
+    steps: int = 2000
+    restarts: int = 4
+    tolerance: float = 1e-6
+    check_every: int = 50
+    seed: int = 0
+    vectorised: bool = True
+
+    def __post_init__(self) -> None:
+        wrong = [f"{name} = {getattr(self, name)}: must be ≥ 0" for name in ("l1_weight", "tolerance")
+                 if not getattr(self, name) >= 0]  # fmt: skip
+        wrong += [f"{name} = {getattr(self, name)}: must be ≥ 1" for name in ("steps", "restarts", "check_every")
+                  if getattr(self, name) < 1]  # fmt: skip
+        if not self.learning_rate > 0:
+            wrong.append(f"learning_rate = {self.learning_rate}: must be > 0")
+        if self.optimizer not in get_args(Optimizer):
+            allowed = ", ".join(map(repr, get_args(Optimizer)))
+            wrong.append(f"optimizer = {self.optimizer!r}: must be one of {allowed}")
+        if wrong:
+            raise ValueError("; ".join(wrong))
+
+
+@dataclass(frozen=True, eq=False)
+class Inverted:
+    """The best of all restarts: embeddings [B, T, d], soft labels [B, C], and their relative distance ≥ 0."""
+
+    embedded: Tensor
+    labels: Tensor
+    distance: float
+
+    def read(self, lengths: Tensor, table: TokenTable) -> list[list[str]]:
+        """The sentences, in words of ``table``, for B ``lengths``."""
+        return [
+            table.nearest(sentence[:length]) for sentence, length in zip(self.embedded, lengths.tolist(), strict=True)
+        ]
+
+
+def invert(
+    observation: Observation,
+    body: nn.Module,
+    table: TokenTable,
+    settings: Inversion,
+    progress: Progress | None = None,
+) -> Inverted:
+    """Look for the batch behind an observation.
+
+    ``body`` is as in :class:`.Victim`, with the shared weights of the time, and differentiable twice. ``table`` is the
+    attacker's; here it only gives width and scale to the beginnings. Raises ``ValueError`` when the shared gradient
+    vanishes.
+    """
+    search = _Search(observation, body, table, settings)
+    lanes = range(settings.restarts)
+    for together in [list(lanes)] if settings.optimizer == "adam" else [[lane] for lane in lanes]:
+        search.run(together, progress)
+    return search.best()
+
+
+def gradient_distance(
+    observation: Observation,
+    body: nn.Module,
+    embedded: Tensor,
+    labels: Tensor,
+    *,
+    l1_weight: float = 0.0,
+    vectorised: bool = True,
+) -> Tensor:
+    """Σ ‖∇ - ∇_shared‖² + l1_weight Σ ‖∇ - ∇_shared‖₁ over the shared parameters, for each of L guesses: [L].
+
+    ∇ is the gradient of the loss at a guess, embeddings [L, B, T, d] and soft labels [L, B, C]. Differentiable.
+    """
+    named = dict(body.named_parameters())
+    shared = {name: named[name].detach() for name in observation.gradients}
+
+    def loss(parameters: Mapping[str, Tensor], embedded: Tensor, labels: Tensor) -> Tensor:
+        return loss_at(body, parameters, embedded, observation.lengths, labels)
+
+    if vectorised:
+        guessed = vmap(grad(loss), in_dims=(None, 0, 0))(shared, embedded, labels)
+    else:
+        variables = {name: value.requires_grad_() for name, value in shared.items()}
+        losses = [loss(variables, *guess) for guess in zip(embedded, labels, strict=True)]
+        singles = [torch.autograd.grad(one, list(variables.values()), create_graph=True) for one in losses]
+        guessed = {name: torch.stack(lanes) for name, lanes in zip(shared, zip(*singles, strict=True), strict=True)}
+    distance = embedded.new_zeros(len(embedded))
+    for name, true in observation.gradients.items():
+        difference = (guessed[name] - true).flatten(1)
+        distance = distance + difference.square().sum(1)
+        if l1_weight:
+            distance = distance + l1_weight * difference.abs().sum(1)
+    return distance
+
+
+class _Search:
+    """The state of all restarts: the best guess of each so far."""
+
+    def __init__(self, observation: Observation, body: nn.Module, table: TokenTable, settings: Inversion) -> None:
+        self.observation, self.body, self.settings = observation, body, settings
+        self.scale = sum(float(g.square().sum()) for g in observation.gradients.values())
+        if not self.scale:
+            raise ValueError("the shared gradient is zero: there is nothing to match")
+        size, length = len(observation.lengths), int(observation.lengths.max())
+        generator = torch.Generator().manual_seed(settings.seed)
+        self.embedded = table.draw((settings.restarts, size, length), generator)
+        with torch.no_grad():
+            classes = body(self.embedded[0], observation.lengths).shape[1]
+        drawn = torch.randn(settings.restarts, size, classes, generator=generator, dtype=self.embedded.dtype)
+        self.logits = drawn.to(self.embedded.device)
+        self.distance = self.embedded.new_full((settings.restarts,), torch.inf)
+
+    def run(self, lanes: list[int], progress: Progress | None) -> None:
+        """Move some restarts until one is good enough, which an earlier one may have been."""
+        if self._done():
+            return
+        embedded = self.embedded[lanes].requires_grad_()
+        logits = self.logits[lanes].requires_grad_()
+        variables = [embedded, logits]
+        rate = self.settings.learning_rate
+        optimizer: torch.optim.Optimizer = (
+            torch.optim.Adam(variables, lr=rate)
+            if self.settings.optimizer == "adam"
+            else torch.optim.LBFGS(variables, lr=rate, line_search_fn="strong_wolfe")
+        )
+
+        def closure() -> float:
+            optimizer.zero_grad()
+            distance = self._relative(embedded, logits)
+            self._keep(lanes, distance.detach(), embedded.detach(), logits.detach())
+            # The restarts do not depend on each other, so the gradient of the sum is that of each.
+            total = distance.sum()
+            embedded.grad, logits.grad = torch.autograd.grad(total, variables)
+            return total.item()
+
+        for step in range(1, self.settings.steps + 1):
+            optimizer.step(closure)
+            if step % self.settings.check_every == 0 or step == self.settings.steps:
+                if progress is not None:
+                    progress(step, self.distance[lanes])
+                if self._done():
+                    return
+
+    def _relative(self, embedded: Tensor, logits: Tensor) -> Tensor:
+        distance = gradient_distance(
+            self.observation,
+            self.body,
+            embedded,
+            logits.softmax(-1),
+            l1_weight=self.settings.l1_weight,
+            vectorised=self.settings.vectorised,
+        )
+        return distance / self.scale
+
+    def _done(self) -> bool:
+        return bool(self.distance.min() <= self.settings.tolerance)
+
+    def _keep(self, lanes: list[int], distance: Tensor, embedded: Tensor, logits: Tensor) -> None:
+        better = distance < self.distance[lanes]  # False where the distance is not a number
+        chosen = torch.tensor(lanes, device=better.device)[better]
+        self.distance[chosen] = distance[better]
+        self.embedded[chosen] = embedded[better]
+        self.logits[chosen] = logits[better]
+
+    def best(self) -> Inverted:
+        lane = int(self.distance.argmin())
+        return Inverted(self.embedded[lane], self.logits[lane].softmax(-1), float(self.distance[lane]))

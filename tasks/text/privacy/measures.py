@@ -1,0 +1,108 @@
+"""How much of the targets an attack recovered.
+
+The paper (Zhang et al., FedVocab, EMNLP 2022, Section 4.2) calls precision "the average percentage of recovered
+words in the target texts" and recall "the average percentage of words in the target texts [that] are predicted".
+Both count *occurrences*, wherever they stand in the sentence, and ask only whether the other text has the word. So a
+word written twice and recovered once is found twice, as in the authors' released code for recall; their precision
+divides the same count by the recovered words, which may exceed 1, and is not taken over. Neither sets nor multisets
+would do: among sets a sentence of one repeated word counts as much as one word, and among multisets precision and
+recall are equal for every attack that knows the length.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+Text = Sequence[str]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """The words of a text and those that an attack made of it."""
+
+    target: tuple[str, ...]
+    recovered: tuple[str, ...]
+
+    @property
+    def precision(self) -> float:
+        """The share of recovered words that stand in the target, in [0, 1]; 0 when nothing was recovered."""
+        return _share_found(self.recovered, self.target)
+
+    @property
+    def recall(self) -> float:
+        """The share of the target's words that were recovered, in [0, 1]."""
+        return _share_found(self.target, self.recovered)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over texts of precision and recall, the F1 of these means, and the ratio of leaked private tokens.
+
+    All in [0, 1]. ``ptlr`` is pooled: the recovered digit tokens of all targets by all their digit tokens, ``nan``
+    where there are none.
+    """
+
+    precision: float
+    recall: float
+    f1: float
+    ptlr: float
+
+
+def score(recoveries: Sequence[Recovery]) -> Scores:
+    """The measures of the paper's Table 2. Raises ``ValueError`` without recoveries."""
+    if not recoveries:
+        raise ValueError("there are no texts to score")
+    precision = fmean(one.precision for one in recoveries)
+    recall = fmean(one.recall for one in recoveries)
+    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    digits = [word in one.recovered for one in recoveries for word in one.target if is_digits(word)]
+    return Scores(precision, recall, f1, fmean(digits) if digits else float("nan"))
+
+
+def pair(targets: Sequence[Text], recovered: Sequence[Text]) -> list[Recovery]:
+    """Which recovered text stands for which target.
+
+    The gradient of a batch does not depend on the order of its sentences, so neither may the score: the pairs are
+    those with the greatest sum of precisions and recalls. An attack that cannot tell the sentences apart gives one
+    text, which is held against all the words of the batch. Raises ``ValueError`` for any other number of texts.
+    """
+    if len(recovered) == 1:
+        return [Recovery(tuple(word for text in targets for word in text), tuple(recovered[0]))]
+    if len(recovered) != len(targets):
+        raise ValueError(f"{len(recovered)} recovered texts for {len(targets)} targets: must be as many, or 1")
+    table = [[Recovery(tuple(target), tuple(text)) for text in recovered] for target in targets]
+    gains = np.array([[one.precision + one.recall for one in row] for row in table])
+    return [table[row][column] for row, column in zip(*linear_sum_assignment(gains, maximize=True), strict=True)]
+
+
+def is_digits(word: str) -> bool:
+    """Whether a token is made of digits alone: the private tokens of the paper (Appendix A.2)."""
+    return word.isdigit()
+
+
+def choose_sentences(
+    sentences: Sequence[Text], count: int, *, seed: int, min_digits: int = 3, max_length: int = 30
+) -> list[int]:
+    """The indices of ``count`` random sentences of at least 3 digit tokens and at most 30 tokens (Appendix A.3).
+
+    Raises ``ValueError`` when too few sentences qualify.
+    """
+    fit = [
+        index
+        for index, sentence in enumerate(sentences)
+        if len(sentence) <= max_length and sum(map(is_digits, sentence)) >= min_digits
+    ]
+    if len(fit) < count:
+        raise ValueError(
+            f"count = {count}: only {len(fit)} of {len(sentences)} sentences have at least {min_digits} digit tokens "
+            f"and at most {max_length} tokens"
+        )
+    return random.Random(seed).sample(fit, count)
+
+
+def _share_found(words: Text, among: Text) -> float:
+    return sum(word in among for word in words) / len(words) if words else 0.0

@@ -1,0 +1,92 @@
+"""An LSTM that can be differentiated twice, on every device and under ``torch.func.vmap``.
+
+Gradient matching differentiates a gradient. cuDNN's LSTM has no second derivative; torch's own on the CPU has, but no
+batching rule. A plain loop of cells has both, and is slower for everything else.
+"""
+
+from copy import deepcopy
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+State = tuple[Tensor, Tensor]
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class LoopLSTM(nn.LSTM):
+    """``nn.LSTM`` as a loop over time: the same parameters, inputs (padded or packed) and outputs, to rounding.
+
+    Dropout between layers is not applied, which is the evaluation mode.
+    """
+
+    def forward(self, input: Tensor | PackedSequence, hx: State | None = None):  # type: ignore[no-untyped-def]
+        if isinstance(input, PackedSequence):
+            padded, lengths = pad_packed_sequence(input, batch_first=True)
+            output, state = self.padded(padded, lengths, hx)
+            return pack_padded_sequence(output, lengths, batch_first=True, enforce_sorted=False), state
+        padded = input if self.batch_first else input.transpose(0, 1)
+        output, state = self._layers(padded, None, hx)
+        return output if self.batch_first else output.transpose(0, 1), state
+
+    def padded(self, inputs: Tensor, lengths: Tensor, hx: State | None = None) -> tuple[Tensor, State]:
+        """What packing gives, without the packing, which ``vmap`` does not bear.
+
+        ``inputs`` [B, T, d] are padded to T ≥ ``lengths`` [B]; outputs [B, T, ·] are 0 past the lengths, and the state
+        is that at the last token (the first, backwards).
+        """
+        steps = torch.arange(inputs.shape[1], device=inputs.device)
+        return self._layers(inputs, steps[None] < lengths.to(inputs.device)[:, None], hx)
+
+    def _layers(self, inputs: Tensor, valid: Tensor | None, hx: State | None) -> tuple[Tensor, State]:
+        directions = ("", "_reverse")[: 1 + self.bidirectional]
+        ends: list[State] = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for direction in directions:
+                place = len(ends)
+                start = (hx[0][place], hx[1][place]) if hx is not None else None
+                output, end = self._scan(inputs, valid, f"l{layer}{direction}", start)
+                outputs.append(output)
+                ends.append(end)
+            inputs = torch.cat(outputs, -1)
+        hidden, cell = zip(*ends, strict=True)
+        return inputs, (torch.stack(hidden), torch.stack(cell))
+
+    def _scan(self, inputs: Tensor, valid: Tensor | None, suffix: str, start: State | None) -> tuple[Tensor, State]:
+        """One direction of one layer over [B, T, ·]; where not ``valid`` [B, T] the state stays and the output is 0."""
+        recurrent = getattr(self, f"weight_hh_{suffix}")
+        driven = inputs @ getattr(self, f"weight_ih_{suffix}").T
+        if self.bias:
+            driven = driven + getattr(self, f"bias_ih_{suffix}") + getattr(self, f"bias_hh_{suffix}")
+        zeros = inputs.new_zeros(len(inputs), self.hidden_size)
+        hidden, cell = start if start is not None else (zeros, zeros)
+        steps = range(inputs.shape[1])
+        outputs: dict[int, Tensor] = {}
+        for step in reversed(steps) if suffix.endswith("_reverse") else steps:
+            enter, forget, candidate, leave = (driven[:, step] + hidden @ recurrent.T).chunk(4, -1)
+            new_cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+            new_hidden = leave.sigmoid() * new_cell.tanh()
+            if valid is None:
+                hidden, cell, outputs[step] = new_hidden, new_cell, new_hidden
+            else:
+                here = valid[:, step, None]
+                hidden, cell = torch.where(here, new_hidden, hidden), torch.where(here, new_cell, cell)
+                outputs[step] = torch.where(here, new_hidden, zeros)
+        return torch.stack([outputs[step] for step in steps], 1), (hidden, cell)
+
+
+def with_loop_lstms(module: Module) -> Module:
+    """A copy of ``module``, in evaluation mode, whose LSTMs are loops. Names and values of parameters stay.
+
+    Raises ``ValueError`` for an LSTM with projections.
+    """
+    copy = deepcopy(module).eval()
+    for part in list(copy.modules()):
+        if type(part) is nn.LSTM:
+            if part.proj_size:
+                raise ValueError(f"an LSTM with proj_size = {part.proj_size} cannot be turned into a loop: must be 0")
+            # Same parameters, same attributes, another way forward.
+            part.__class__ = LoopLSTM
+    return copy

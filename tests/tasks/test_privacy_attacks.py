@@ -1,0 +1,246 @@
+"""Attacks on a small model: what leaks, what does not, and that the objective is what it says."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from tasks.text.privacy.audit import Attacker, audit, gradient_matching, row_reading
+from tasks.text.privacy.inversion import Inversion, gradient_distance, invert
+from tasks.text.privacy.measures import Recovery, is_digits
+from tasks.text.privacy.recurrence import with_loop_lstms
+from tasks.text.privacy.rows import leaked_tokens
+from tasks.text.privacy.sharing import Sharing, Victim
+from tasks.text.privacy.tokens import TokenTable
+
+WORDS = ("<pad>", *(f"word{number}" for number in range(20)), *map(str, range(10)))
+CLASSES = 4
+
+FEDAVG = Sharing("fedavg", ("*",), lambda word: True)
+FEDRECON = Sharing("fedrecon", ("*",), lambda word: not is_digits(word))
+FEDVOCAB = Sharing("fedvocab", ("*",), lambda word: False)
+
+
+class Body(nn.Module):
+    """A BiLSTM and a classifier of its end states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.LSTM(8, 16, batch_first=True, bidirectional=True)
+        self.classifier = nn.Linear(32, CLASSES)
+
+    def forward(self, embedded, lengths):
+        _, (hidden, _) = self.encoder.padded(embedded, lengths)
+        return self.classifier(torch.cat([hidden[0], hidden[1]], -1))
+
+
+class PackedBody(Body):
+    def forward(self, embedded, lengths):
+        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+        _, (hidden, _) = self.encoder(packed)
+        return self.classifier(torch.cat([hidden[0], hidden[1]], -1))
+
+
+class UnmaskedBody(Body):
+    """Reads the padding as if it were text."""
+
+    def forward(self, embedded, lengths):
+        return super().forward(embedded, torch.full_like(lengths, embedded.shape[1]))
+
+
+def make_victim(body=Body, seed=0):
+    torch.manual_seed(seed)
+    table = TokenTable(WORDS, torch.randn(len(WORDS), 8, dtype=torch.float64), "<pad>")
+    return Victim(with_loop_lstms(body().double()), table)
+
+
+def attacker_of(victim, table=None):
+    return Attacker("known", victim.body, table or victim.table)
+
+
+SENTENCES = [["word3", "1", "word7", "2"], ["word7", "word7"], ["word19", "9", "word0"]]
+LABELS = [0, 3, 1]
+
+
+@pytest.mark.parametrize("body", [Body, PackedBody, UnmaskedBody])
+def test_rows_leak_exactly_the_tokens_of_the_batch(body):
+    victim = make_victim(body)
+    leaked = leaked_tokens(victim.share(SENTENCES, LABELS, FEDAVG), victim.table)
+    assert [set(text) for text in leaked] == [{"word3", "word7", "word19", "word0", "1", "2", "9"}]
+
+
+def test_private_rows_do_not_leak():
+    victim = make_victim()
+    leaked = leaked_tokens(victim.share(SENTENCES, LABELS, FEDRECON), victim.table)
+    assert [set(text) for text in leaked] == [{"word3", "word7", "word19", "word0"}]
+    assert leaked_tokens(victim.share(SENTENCES, LABELS, FEDVOCAB), victim.table) == [[]]
+
+
+def test_what_is_shared_is_the_gradient_of_the_task():
+    """Held against torch's own embedding, LSTM and cross-entropy, and a backward pass."""
+    victim = make_victim()
+    seen = victim.share(SENTENCES, LABELS, Sharing("one", ("encoder.*",), is_digits))
+    embedding = nn.Embedding.from_pretrained(victim.table.vectors, freeze=False)
+    rows, lengths = victim.table.encode(SENTENCES)
+    nn.functional.cross_entropy(victim.body(embedding(rows), lengths), torch.tensor(LABELS)).backward()
+    assert all(name.startswith("encoder.") for name in seen.gradients)
+    for name, gradient in seen.gradients.items():
+        torch.testing.assert_close(gradient, victim.body.get_parameter(name).grad)
+    assert seen.row_words == tuple(map(str, range(10)))
+    torch.testing.assert_close(seen.rows, embedding.weight.grad[-10:])
+
+
+@pytest.mark.parametrize("vectorised", [True, False])
+@pytest.mark.parametrize("l1_weight", [0.0, 0.1])
+def test_the_truth_has_no_distance(vectorised, l1_weight):
+    victim = make_victim()
+    seen = victim.share(SENTENCES, LABELS, FEDVOCAB)
+    rows, _ = victim.table.encode(SENTENCES)
+    truth, labels = victim.table.vectors[rows], torch.eye(CLASSES, dtype=torch.float64)[LABELS]
+    guesses = torch.stack([truth, truth + 0.1]), torch.stack([labels, labels])
+    distance = gradient_distance(seen, victim.body, *guesses, l1_weight=l1_weight, vectorised=vectorised)
+    assert distance[0].item() == pytest.approx(0, abs=1e-13)
+    assert distance[1].item() > 1e-6
+
+
+def test_distances_are_those_of_plain_gradients_and_packing_changes_nothing():
+    victim, packed = make_victim(), make_victim(PackedBody)
+    seen = victim.share(SENTENCES, LABELS, FEDVOCAB)
+    embedded = torch.randn(2, 3, 4, 8, dtype=torch.float64)
+    labels = torch.rand(2, 3, CLASSES, dtype=torch.float64).softmax(-1)
+    expected = []
+    for guess, label in zip(embedded, labels, strict=True):
+        victim.body.zero_grad()
+        nn.functional.cross_entropy(victim.body(guess, seen.lengths), label).backward()
+        errors = [victim.body.get_parameter(name).grad - true for name, true in seen.gradients.items()]
+        expected.append(sum((error**2).sum() + 0.1 * error.abs().sum() for error in errors))
+    for body, vectorised in [(victim.body, True), (victim.body, False), (packed.body, False)]:
+        distance = gradient_distance(seen, body, embedded, labels, l1_weight=0.1, vectorised=vectorised)
+        torch.testing.assert_close(distance, torch.stack(expected))
+
+
+TARGET = ["word3", "4", "word11", "7", "2"]
+SMALL = Inversion(learning_rate=0.1, steps=250, restarts=2)
+
+
+@pytest.fixture(scope="module")
+def inverted():
+    victim = make_victim()
+    seen = victim.share([TARGET], [2], FEDVOCAB)
+    return victim, seen, invert(seen, victim.body, victim.table, SMALL)
+
+
+def test_gradients_give_a_sentence_to_who_knows_the_table(inverted):
+    victim, seen, found = inverted
+    assert found.read(seen.lengths, victim.table) == [TARGET]
+    assert found.labels.argmax().item() == 2
+    assert found.distance < 1e-2
+
+
+def test_gradients_give_a_sentence_to_who_knows_what_the_table_was(inverted):
+    """Training moves a table a little: somebody who holds the public one it began as reads as well."""
+    victim, seen, found = inverted
+    public = TokenTable(WORDS, victim.table.vectors + 0.1 * torch.randn_like(victim.table.vectors), "<pad>")
+    assert found.read(seen.lengths, public) == [TARGET]
+
+
+def test_a_foreign_table_reads_no_better_than_chance(inverted):
+    victim, seen, found = inverted
+    generator = torch.Generator().manual_seed(1)
+
+    def permuted():
+        order = torch.cat([torch.zeros(1, dtype=torch.long), 1 + torch.randperm(30, generator=generator)])
+        return victim.table.vectors[order]
+
+    def fresh():
+        return torch.randn(victim.table.vectors.shape, generator=generator, dtype=torch.float64)
+
+    # Five of thirty words at random have a given word with probability 1/6.
+    chance, trials = 1 / 6, 400
+    for draw in (permuted, fresh):
+        texts = [found.read(seen.lengths, TokenTable(WORDS, draw(), "<pad>"))[0] for _ in range(trials)]
+        recall = sum(Recovery(tuple(TARGET), tuple(text)).recall for text in texts) / trials
+        assert recall < chance + 4 * (chance * (1 - chance) / 5 / trials) ** 0.5
+
+
+def test_lbfgs_finds_it_too():
+    victim = make_victim()
+    seen = victim.share([TARGET], [2], FEDVOCAB)
+    settings = Inversion(optimizer="lbfgs", learning_rate=1.0, steps=20, restarts=2, check_every=5)
+    assert invert(seen, victim.body, victim.table, settings).read(seen.lengths, victim.table) == [TARGET]
+
+
+def test_tag_without_its_l1_is_dlg_bit_for_bit():
+    victim = make_victim()
+    seen = victim.share([TARGET], [2], FEDVOCAB)
+    search = partial(invert, seen, victim.body, victim.table)
+    dlg = search(Inversion(steps=5, restarts=2))
+    tag = search(Inversion(steps=5, restarts=2, l1_weight=0.0))
+    other = search(Inversion(steps=5, restarts=2, l1_weight=0.1))
+    assert torch.equal(dlg.embedded, tag.embedded)
+    assert torch.equal(dlg.labels, tag.labels)
+    assert dlg.distance == tag.distance
+    assert not torch.equal(dlg.embedded, other.embedded)
+
+
+def test_a_search_tells_its_progress_and_stops_when_it_is_close():
+    victim = make_victim()
+    seen = victim.share([TARGET], [2], FEDVOCAB)
+    told = []
+    settings = Inversion(steps=7, restarts=2, check_every=3)
+    invert(seen, victim.body, victim.table, settings, lambda step, distance: told.append((step, distance.tolist())))
+    assert [step for step, _ in told] == [3, 6, 7]
+    least = torch.tensor([distance for _, distance in told])
+    assert (least.diff(dim=0) <= 0).all()
+    told.clear()
+    easy = Inversion(steps=7, restarts=2, check_every=3, tolerance=1e9)
+    invert(seen, victim.body, victim.table, easy, lambda step, distance: told.append((step, distance.tolist())))
+    assert [step for step, _ in told] == [3]
+
+
+def test_errors_of_settings_come_together():
+    with pytest.raises(ValueError, match=r"steps = 0: must be ≥ 1; learning_rate = 0: .*optimizer = 'sgd'"):
+        Inversion(steps=0, learning_rate=0, optimizer="sgd")
+
+
+def test_an_audit_holds_what_came_back_against_what_was_written():
+    victim = make_victim()
+    run = partial(audit, victim, SENTENCES, LABELS, attacker=attacker_of(victim), attack=row_reading)
+    alone = run(sharing=FEDRECON, batch_size=1)
+    assert (alone.method, alone.attacker, alone.attack, alone.batch_size) == ("fedrecon", "known", "rows", 1)
+    assert alone.recoveries[0] == Recovery(("word3", "1", "word7", "2"), ("word3", "word7"))
+    # Recall 2/4, 2/2 and 2/3; the digits 1, 2 and 9 are private.
+    assert (alone.scores.precision, alone.scores.ptlr) == (1, 0)
+    assert alone.scores.recall == pytest.approx((1 / 2 + 1 + 2 / 3) / 3)
+    # Batches of two and one: 4 of 6 words, and 2 of 3.
+    assert run(sharing=FEDRECON, batch_size=2).scores.recall == pytest.approx((4 / 6 + 2 / 3) / 2)
+    everything = run(sharing=FEDAVG, batch_size=3).scores
+    assert (everything.precision, everything.recall, everything.f1, everything.ptlr) == (1, 1, 1, 1)
+    assert run(sharing=FEDVOCAB, batch_size=3).scores.f1 == 0
+
+
+def test_an_audit_by_gradient_matching_gives_every_sentence_its_own_text():
+    victim = make_victim()
+    settings = Inversion(steps=2, restarts=1)
+    for attack, name in ((gradient_matching(settings), "dlg"), (gradient_matching(Inversion(0.1, steps=2)), "tag")):
+        result = audit(
+            victim, SENTENCES, LABELS, sharing=FEDVOCAB, attacker=attacker_of(victim), attack=attack, batch_size=2
+        )
+        assert result.attack == name
+        assert sorted(one.target for one in result.recoveries) == sorted(map(tuple, SENTENCES))
+        assert sorted(len(one.recovered) for one in result.recoveries) == [2, 3, 4]
+        assert result.seconds > 0
+
+
+def test_audits_refuse_what_does_not_fit():
+    victim = make_victim()
+    narrow = attacker_of(victim, TokenTable(WORDS, torch.zeros(len(WORDS), 5)))
+    run = partial(audit, victim, sharing=FEDAVG, attack=row_reading)
+    with pytest.raises(ValueError, match=r"attacker 'known' has width 5: must be 8"):
+        run(SENTENCES, LABELS, attacker=narrow, batch_size=1)
+    with pytest.raises(ValueError, match="3 sentences, 2 labels"):
+        run(SENTENCES, LABELS[:2], attacker=attacker_of(victim), batch_size=1)
+    with pytest.raises(ValueError, match=r"no parameter matches decoder"):
+        victim.share(SENTENCES, LABELS, Sharing("none", ("decoder.*",), is_digits))
