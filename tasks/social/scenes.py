@@ -31,7 +31,8 @@ class Scene:
     """One rated scene, the robot at the origin.
 
     ``score`` is 0 to 100. ``links`` are the interactions, each once, as pairs of nodes: 0 is the robot, then come
-    the humans, then the objects. ``room`` holds the corners in order, in metres, the first not repeated.
+    the humans, then the objects; the first of a pair is a human. ``room`` holds the corners in order, in metres, the
+    first not repeated.
     """
 
     identifier: str
@@ -108,7 +109,7 @@ def _scene(line: str, place: str) -> Scene:
     nodes = {_id(values["robot"], f"{place}: robot"): 0}
     humans = tuple(_pose(human, nodes, f"{place}: humans") for human in _list(values, "humans", place))
     objects = tuple(_pose(thing, nodes, f"{place}: objects") for thing in _list(values, "objects", place))
-    links = {_link(link, nodes, place): None for link in _list(values, "links", place)}
+    links = {_link(link, nodes, len(humans), place): None for link in _list(values, "links", place)}
     room = [_corner(point, place) for point in _list(values, "room", place)]
     if len(room) > 1 and room[0] == room[-1]:
         room.pop()
@@ -145,13 +146,15 @@ def _pose(values: Any, nodes: dict[int, int], place: str) -> Pose:
     return values["xPos"] / 100, values["yPos"] / 100, turn
 
 
-def _link(link: Any, nodes: Mapping[int, int], place: str) -> tuple[int, int]:
+def _link(link: Any, nodes: Mapping[int, int], humans: int, place: str) -> tuple[int, int]:
     ends = link[:2] if isinstance(link, list) else []
     if len(ends) < 2 or ends[0] == ends[1] or any(type(end) is not int or not nodes.get(end) for end in ends):
         known = ", ".join(str(number) for number, node in nodes.items() if node) or "none"
         raise DataError(f"{place}: links: {link!r}; expected two different ids of humans or objects: {known}")
-    first, second = nodes[ends[0]], nodes[ends[1]]
-    return (first, second) if first < second else (second, first)
+    first, second = sorted(nodes[end] for end in ends)
+    if first > humans:
+        raise DataError(f"{place}: links: {link!r} joins two objects; expected at least one human")
+    return first, second
 
 
 def _corner(point: Any, place: str) -> Point:

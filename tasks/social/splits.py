@@ -25,7 +25,7 @@ def split_scenes(
     """
     if len(scenes) < FEWEST:
         raise DataError(
-            f"participant {participant!r} rated {len(scenes)} scenes; expected at least {FEWEST}, "
+            f"{participant}.json: participant {participant!r} rated {len(scenes)} scenes; expected at least {FEWEST}, "
             "for training, validation and test"
         )
     order = generator(seed, "social.split", participant).permutation(len(scenes))

@@ -56,6 +56,13 @@ class SocialTask(Task):
     def has_world(self) -> bool:
         return self.options.source == "simulated"
 
+    def check_nodes(self, num_nodes: int) -> None:
+        if num_nodes != len(self.nodes):
+            raise DataError(
+                f"participants = {self.options.participants!r} are those of {len(self.nodes)} nodes, but num-nodes is "
+                f"{num_nodes}: set num-nodes = {len(self.nodes)}, or name the participants of {num_nodes} nodes"
+            )
+
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
         """A file of ``world_scenes`` scenes for every participant of the option, all of different taste.
 
@@ -67,12 +74,12 @@ class SocialTask(Task):
                 "source 'recorded' is rated by people, not simulated: name the folder of its files as data-dir, or "
                 "set source = 'simulated'"
             )
-        self._check_nodes(num_nodes)
+        self.check_nodes(num_nodes)
         participants = [participant for node in self.nodes for participant in node]
         write_world(folder, participants, seed, scenes=self.options.world_scenes)
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
-        self._check_nodes(num_partitions)
+        self.check_nodes(num_partitions)
         if not 0 <= partition < num_partitions:
             raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
         return self._node(folder, f"client-{partition + 1}", self._stages(self.nodes[partition]))
@@ -138,13 +145,6 @@ class SocialTask(Task):
     def _trimmed(self, examples: Batch, order: Tensor, batch_size: int) -> Iterator[Batch]:
         for chosen in torch.split(order, batch_size):
             yield self.graphs.trimmed({name: tensor[chosen] for name, tensor in examples.items()})
-
-    def _check_nodes(self, num_nodes: int) -> None:
-        if num_nodes != len(self.nodes):
-            raise DataError(
-                f"participants = {self.options.participants!r} are those of {len(self.nodes)} nodes, but num-nodes is "
-                f"{num_nodes}: set num-nodes = {len(self.nodes)}, or name the participants of {num_nodes} nodes"
-            )
 
     def _stages(self, participants: Sequence[str]) -> list[Sequence[str]]:
         return [participants] if self.options.together else [[participant] for participant in participants]

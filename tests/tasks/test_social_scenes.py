@@ -1,0 +1,139 @@
+"""Reading rated scenes: units, links, mirrors, the published files, and files that are wrong."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.base import DataError
+from tasks.social.scenes import Scene, participant_files, read_participant
+
+GIVEN = {
+    "score": 79,
+    "identifier": "01792 B",
+    "room": [[-200, -100], [300, -100], [300, 400], [-200, 400], [-200, -100]],
+    "humans": [
+        {"id": 1, "xPos": 100, "yPos": 0, "orientation": 90},
+        {"id": 4, "xPos": 200.5, "yPos": -50, "orientation": -270},
+    ],
+    "objects": [{"id": 2, "xPos": 0, "yPos": 300, "orientation": 180}],
+    "links": [[1, 4, "interact"], [4, 1, "interact"], [4, 2, "interact"]],
+    "robot": {"id": 0},
+}
+
+
+def folder_of(folder: Path, *lines: object) -> Path:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    (folder / "a.json").write_text("\n".join(texts) + "\n")
+    return folder
+
+
+def place(low=-9.0, high=9.0):
+    return st.floats(low, high, allow_nan=False)
+
+
+poses = st.lists(st.tuples(place(), place(), place(-1, 1)), max_size=4).map(tuple)
+corners = st.lists(st.tuples(place(), place()), min_size=3, max_size=6).map(tuple)
+scenes = st.builds(Scene, st.text(), place(0, 100), poses, poses, st.just(()), corners)
+
+
+def test_metres_half_turns_and_links_once(tmp_path):
+    scene, after = read_participant(folder_of(tmp_path, GIVEN, "", GIVEN | {"links": [], "objects": []}), "a")
+    assert (scene.identifier, scene.score) == ("01792 B", 79.0)
+    assert scene.humans == ((1.0, 0.0, 0.5), (2.005, -0.5, 0.5))  # -270 degrees are 90
+    assert scene.objects == ((0.0, 3.0, 1.0),)
+    assert scene.links == ((1, 2), (2, 3))
+    assert scene.room == ((-2.0, -1.0), (3.0, -1.0), (3.0, 4.0), (-2.0, 4.0))
+    assert (after.objects, after.links) == ((), ())
+
+
+def test_a_file_that_changed_is_read_again(tmp_path):
+    assert len(read_participant(folder_of(tmp_path, GIVEN), "a")) == 1
+    folder_of(tmp_path, GIVEN, GIVEN)
+    os.utime(tmp_path / "a.json", ns=(1, 1))
+    assert len(read_participant(tmp_path, "a")) == 2
+
+
+@given(scene=scenes)
+def test_a_mirror_image_of_a_mirror_image_is_the_scene(scene):
+    mirrored = scene.mirrored()
+    assert mirrored.mirrored() == scene
+    assert (mirrored.score, mirrored.links, mirrored.identifier) == (scene.score, scene.links, scene.identifier)
+    for before, after in zip(scene.humans + scene.objects, mirrored.humans + mirrored.objects, strict=True):
+        assert after == (-before[0], before[1], -before[2])
+
+
+def test_a_scene_seen_from_elsewhere():
+    scene = Scene("1", 50.0, ((1.0, 2.0, 0.5),), ((0.0, 1.0, 0.0),), ((1, 2),), ((-1.0, 0.0), (3.0, 0.0), (0.0, 5.0)))
+    moved = scene.seen_from(1.0, -1.0)
+    assert moved.humans == ((0.0, 3.0, 0.5),)
+    assert moved.objects == ((-1.0, 2.0, 0.0),)
+    assert moved.room == ((-2.0, 1.0), (2.0, 1.0), (-1.0, 6.0))
+    assert moved.seen_from(-1.0, 1.0) == scene
+
+
+def human(**changed):
+    return GIVEN | {"humans": [GIVEN["humans"][0], GIVEN["humans"][1] | changed]}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({k: v for k, v in GIVEN.items() if k not in ("score", "room")}, "missing score, room; expected score, ident"),
+        (GIVEN | {"score": 101}, "score = 101; expected a number from 0 to 100"),
+        (GIVEN | {"score": -0.5}, "score = -0.5; expected a number from 0 to 100"),
+        (GIVEN | {"score": "79"}, "score = '79'; expected a number"),
+        (GIVEN | {"score": float("nan")}, "score = nan; expected a number"),
+        ("{'score': 79}", r"\"{'score': 79}\" is not JSON .* expected one scene per line"),
+        ("[1, 2]", r"'\[1, 2\]'; expected a JSON object with score"),
+        (GIVEN | {"links": [[1, 9, "interact"]]}, r"links: \[1, 9, 'interact'\]; expected two .* ids .*: 1, 4, 2"),
+        (GIVEN | {"links": [[1, 0, "interact"]]}, r"links: \[1, 0, 'interact'\]; expected two different ids"),
+        (
+            GIVEN | {"links": [[1, 1, "interact"]]},
+            r"links: \[1, 1, 'interact'\]; expected two different ids of humans or objects",
+        ),
+        (GIVEN | {"links": [7]}, "links: 7; expected two different ids"),
+        (GIVEN | {"links": {}}, "links = {}; expected a list"),
+        (
+            GIVEN | {"objects": [{**GIVEN["objects"][0], "id": i} for i in (2, 3)], "links": [[3, 2, "interact"]]},
+            r"links: \[3, 2, 'interact'\] joins two objects; expected at least one human",
+        ),
+        (human(id=1), "humans: id = 1 twice; expected another than 0, 1"),
+        (human(id="x"), "humans: .* expected an object whose id is a whole number"),
+        (human(xPos=None), "humans: id 4: xPos = None; expected a finite number"),
+        (human(orientation=float("inf")), "humans: id 4: orientation = inf; expected a finite number"),
+        (GIVEN | {"room": [[0, 0], [1, 1]]}, r"room = \[\[0, 0\], \[1, 1\]\]; expected at least 3 different points"),
+        (GIVEN | {"room": [[0, 0], [1, "1"], [2, 2]]}, r"room: \[1, '1'\]; expected \[x, y\], two finite numbers"),
+        (GIVEN | {"robot": 0}, "robot: 0; expected an object whose id is a whole number"),
+    ],
+)
+def test_what_is_wrong_is_named_with_file_and_line(tmp_path, line, message):
+    with pytest.raises(DataError, match=f"a.json, line 2: {message}"):
+        read_participant(folder_of(tmp_path, GIVEN, line), "a")
+
+
+def test_a_participant_without_a_file(tmp_path):
+    with pytest.raises(DataError, match=r"no file z.json of participant 'z'; found none"):
+        read_participant(tmp_path, "z")
+    with pytest.raises(DataError, match=r"no file z.json of participant 'z'; found a$"):
+        read_participant(folder_of(tmp_path, GIVEN), "z")
+
+
+def test_a_file_that_is_no_text(tmp_path):
+    (tmp_path / "c.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match=r"c.json: expected a readable file of JSON lines"):
+        read_participant(tmp_path, "c")
+
+
+@pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
+def test_the_published_files():
+    folder = Path(os.environ["FEDAPPS_DATA"]) / "socnav1" / "raw_data"
+    assert sorted(participant_files(folder)) == list("abcdefghijkl")
+    counts = {name: len(read_participant(folder, name)) for name in "adel"}
+    assert counts == {"a": 159, "d": 124, "e": 123, "l": 66}
+    for scene in read_participant(folder, "a"):
+        assert all(1 <= first < second <= len(scene.humans) + len(scene.objects) for first, second in scene.links)
+        assert all(-1 <= turn <= 1 for _, _, turn in scene.humans + scene.objects)
