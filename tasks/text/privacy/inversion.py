@@ -1,23 +1,20 @@
-"""Gradient matching: look for sentences and labels whose gradient is the shared one.
+"""Gradient matching: look for sentences and labels whose gradient is the shared one (:mod:`.distance`).
 
 DLG: Zhu, Liu, Han, Deep Leakage from Gradients, NeurIPS 2019, Algorithm 1, https://arxiv.org/abs/1906.08935, on
-embeddings, which are then mapped to the nearest rows of the attacker's table (their Section 4.2).
-TAG: Deng et al., TAG: Gradient Attack on Transformer-based Language Models, Findings of EMNLP 2021, Equation 3,
+embeddings, which are then mapped to the nearest rows of the attacker's table.
+TAG: Deng et al., TAG: Gradient Attack on Transformer-based Language Models, Findings of EMNLP 2021,
 https://arxiv.org/abs/2103.06819, adds the L1 distance; its factor is here the same for all parameters.
-
-The gradient is that of the *loss*. The code released with FedVocab takes that of the sum of hidden states, which no
-node shares.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
 
-from .sharing import Observation, loss_at
+from .distance import gradient_distance
+from .sharing import Observation
 from .tokens import TokenTable
 
 Optimizer = Literal["adam", "lbfgs"]
@@ -65,10 +62,12 @@ class Inversion:
     vectorised: bool = True
 
     def __post_init__(self) -> None:
-        wrong = [f"{name} = {getattr(self, name)}: must be ≥ 0" for name in ("l1_weight", "tolerance")
-                 if not getattr(self, name) >= 0]  # fmt: skip
-        wrong += [f"{name} = {getattr(self, name)}: must be ≥ 1" for name in ("steps", "restarts", "check_every")
-                  if getattr(self, name) < 1]  # fmt: skip
+        least = {"l1_weight": 0, "steps": 1, "restarts": 1, "tolerance": 0, "check_every": 1}
+        wrong = [
+            f"{name} = {getattr(self, name)}: must be ≥ {bound}"
+            for name, bound in least.items()
+            if not getattr(self, name) >= bound
+        ]
         if not self.learning_rate > 0:
             wrong.append(f"learning_rate = {self.learning_rate}: must be > 0")
         if self.optimizer not in get_args(Optimizer):
@@ -80,7 +79,10 @@ class Inversion:
 
 @dataclass(frozen=True, eq=False)
 class Inverted:
-    """The best of all restarts: embeddings [B, T, d], soft labels [B, C], and their relative distance ≥ 0."""
+    """The best of all restarts: embeddings [B, T, d], soft labels [B, C], and their relative distance ≥ 0.
+
+    The distance is ``inf`` when no guess had a finite one.
+    """
 
     embedded: Tensor
     labels: Tensor
@@ -111,41 +113,6 @@ def invert(
     for together in [list(lanes)] if settings.optimizer == "adam" else [[lane] for lane in lanes]:
         search.run(together, progress)
     return search.best()
-
-
-def gradient_distance(
-    observation: Observation,
-    body: nn.Module,
-    embedded: Tensor,
-    labels: Tensor,
-    *,
-    l1_weight: float = 0.0,
-    vectorised: bool = True,
-) -> Tensor:
-    """Σ ‖∇ - ∇_shared‖² + l1_weight Σ ‖∇ - ∇_shared‖₁ over the shared parameters, for each of L guesses: [L].
-
-    ∇ is the gradient of the loss at a guess, embeddings [L, B, T, d] and soft labels [L, B, C]. Differentiable.
-    """
-    named = dict(body.named_parameters())
-    shared = {name: named[name].detach() for name in observation.gradients}
-
-    def loss(parameters: Mapping[str, Tensor], embedded: Tensor, labels: Tensor) -> Tensor:
-        return loss_at(body, parameters, embedded, observation.lengths, labels)
-
-    if vectorised:
-        guessed = vmap(grad(loss), in_dims=(None, 0, 0))(shared, embedded, labels)
-    else:
-        variables = {name: value.requires_grad_() for name, value in shared.items()}
-        losses = [loss(variables, *guess) for guess in zip(embedded, labels, strict=True)]
-        singles = [torch.autograd.grad(one, list(variables.values()), create_graph=True) for one in losses]
-        guessed = {name: torch.stack(lanes) for name, lanes in zip(shared, zip(*singles, strict=True), strict=True)}
-    distance = embedded.new_zeros(len(embedded))
-    for name, true in observation.gradients.items():
-        difference = (guessed[name] - true).flatten(1)
-        distance = distance + difference.square().sum(1)
-        if l1_weight:
-            distance = distance + l1_weight * difference.abs().sum(1)
-    return distance
 
 
 class _Search:

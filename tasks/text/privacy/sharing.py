@@ -71,7 +71,8 @@ class Victim:
         logits = self.body(table[rows], lengths)
         targets = torch.eye(logits.shape[1], dtype=logits.dtype, device=logits.device)[list(labels)]
         loss = cross_entropy(logits, targets)
-        *gradients, by_row = torch.autograd.grad(loss, [*(named[name] for name in shared), table])
+        inputs = [*(named[name] for name in shared), table]
+        *gradients, by_row = torch.autograd.grad(loss, inputs, materialize_grads=True)
         words = tuple(word for word in self.table.words if sharing.row(word))
         return Observation(
             gradients=dict(zip(shared, gradients, strict=True)),

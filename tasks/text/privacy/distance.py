@@ -1,0 +1,50 @@
+"""How far the gradient of a guess is from the one that was shared.
+
+The objective of DLG (Zhu, Liu, Han, Deep Leakage from Gradients, NeurIPS 2019, Algorithm 1, line 4) and, with an L1
+distance, of TAG (Deng et al., Findings of EMNLP 2021). The gradient is that of the *loss*. The code released with
+FedVocab takes that of the sum of hidden states, which no node shares.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from .sharing import Observation, loss_at
+
+
+def gradient_distance(
+    observation: Observation,
+    body: nn.Module,
+    embedded: Tensor,
+    labels: Tensor,
+    *,
+    l1_weight: float = 0.0,
+    vectorised: bool = True,
+) -> Tensor:
+    """Σ ‖∇ - ∇_shared‖² + l1_weight Σ ‖∇ - ∇_shared‖₁ over the shared parameters, for each of L guesses: [L].
+
+    ∇ is the gradient of the loss at a guess, embeddings [L, B, T, d] and soft labels [L, B, C]. Differentiable.
+    """
+    named = dict(body.named_parameters())
+    shared = {name: named[name].detach() for name in observation.gradients}
+
+    def loss(parameters: Mapping[str, Tensor], embedded: Tensor, labels: Tensor) -> Tensor:
+        return loss_at(body, parameters, embedded, observation.lengths, labels)
+
+    if vectorised:
+        guessed = vmap(grad(loss), in_dims=(None, 0, 0))(shared, embedded, labels)
+    else:
+        variables = {name: value.requires_grad_() for name, value in shared.items()}
+        inputs = list(variables.values())
+        losses = [loss(variables, *guess) for guess in zip(embedded, labels, strict=True)]
+        singles = [torch.autograd.grad(one, inputs, create_graph=True, materialize_grads=True) for one in losses]
+        guessed = {name: torch.stack(lanes) for name, lanes in zip(shared, zip(*singles, strict=True), strict=True)}
+    distance = embedded.new_zeros(len(embedded))
+    for name, true in observation.gradients.items():
+        difference = (guessed[name] - true).flatten(1)
+        distance = distance + difference.square().sum(1)
+        if l1_weight:
+            distance = distance + l1_weight * difference.abs().sum(1)
+    return distance
