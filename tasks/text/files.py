@@ -48,6 +48,15 @@ class Rows:
     lines: tuple[int, ...]
 
 
+def open_text(path: Path) -> TextIOBase:
+    """A text file in UTF-8, unpacked where its name ends in .gz or .xz."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    if path.suffix == ".xz":
+        return lzma.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
 def find_files(folder: Path, candidates: Sequence[str]) -> list[Path]:
     """The files that match the first of ``candidates`` that any file matches, by name; none where none does.
 
@@ -72,7 +81,7 @@ def read_rows(path: Path, columns: Columns) -> Rows:
         raise DataError(f"{path}: unknown format; expected a file name that ends in {', '.join(FORMATS)}, .gz or .xz")
     texts, labels, lines = [], [], []
     try:
-        with _open(path) as file:
+        with open_text(path) as file:
             records = _json_records(path, file) if kind == ".jsonl" else _table_records(path, file, kind, columns)
             for number, record in records:
                 label, *parts = _values(record, columns, f"{path}, line {number}")
@@ -105,14 +114,6 @@ def class_indices(rows: Rows, classes: Sequence[str]) -> np.ndarray:
                 f"{', '.join(classes)} (text.labels)"
             )
     return np.array([index[label] for label in rows.labels], dtype=np.int64)
-
-
-def _open(path: Path) -> TextIOBase:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    if path.suffix == ".xz":
-        return lzma.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
 
 
 def _table_records(

@@ -1,0 +1,83 @@
+"""Word vectors in the format of GloVe: a word and its numbers on each line, most frequent words first.
+
+J. Pennington, R. Socher, C. D. Manning, GloVe: Global Vectors for Word Representation, EMNLP 2014,
+https://nlp.stanford.edu/projects/glove/
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from lzma import LZMAError
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tasks.base import DataError
+
+from .files import open_text
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """``table`` float32 ``[V, width]``; ``rows`` are the words' places in it."""
+
+    rows: dict[str, int]
+    table: np.ndarray
+
+    def share_of(self, words: Sequence[str]) -> float:
+        """Which share of ``words`` has a vector, in [0, 1]."""
+        return sum(word in self.rows for word in words) / max(len(words), 1)
+
+    def fill(self, table: Tensor, words: Sequence[str]) -> None:
+        """Put the vectors of ``words`` into ``table`` ``[len(words) or more, width]``, in place.
+
+        Rows without a vector are drawn from torch's global generator, of the deviation of all vectors.
+        """
+        known = [number for number, word in enumerate(words) if word in self.rows]
+        with torch.no_grad():
+            table.normal_(0, float(self.table.std()))
+            table[known] = torch.from_numpy(self.table[[self.rows[words[number]] for number in known]])
+
+
+def read_glove(path: Path, width: int) -> Vectors:
+    """All vectors of a file (plain, .gz or .xz), which are kept for the life of the process.
+
+    A word may hold spaces, as some of GloVe 840B do; of a word that stands there twice the first counts. Raises
+    :class:`DataError` for a file that cannot be read, a line that has not ``width`` numbers, or no vector at all.
+    """
+    try:
+        return _read(path, path.stat().st_mtime_ns, width)
+    except (OSError, EOFError, LZMAError, UnicodeDecodeError) as error:
+        raise DataError(f"text.glove = {str(path)!r}: cannot be read or is damaged: {error}") from error
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, mtime: int, width: int) -> Vectors:
+    rows: dict[str, int] = {}
+    numbers = bytearray()  # of all vectors one behind the other, which take half a gigabyte and more
+    with open_text(path) as file:
+        for line, text in enumerate(file, start=1):
+            word, *values = text.rstrip().rsplit(" ", width)
+            # What is left of the numbers looks like a word with spaces; the first line has none.
+            found = len(text.split()) - 1 if line == 1 else len(values)
+            if found != width:
+                raise DataError(
+                    f"{path}, line {line}: {found} numbers; text.embedding-width = {width}: set it to the number of "
+                    "numbers on each line"
+                )
+            if word in rows:
+                continue
+            rows[word] = len(rows)
+            try:
+                numbers += np.array(values, dtype=np.float32).tobytes()
+            except ValueError as error:
+                raise DataError(f"{path}, line {line}, word {word!r}: {error}; expected {width} numbers") from error
+    if not rows:
+        raise DataError(f"{path}: holds no word vectors")
+    table = np.frombuffer(numbers, dtype=np.float32).reshape(-1, width)
+    if not np.isfinite(table).all():
+        line = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
+        raise DataError(f"{path}, word {list(rows)[line]!r}: expected finite numbers")
+    return Vectors(rows, table)

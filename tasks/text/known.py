@@ -1,0 +1,62 @@
+"""Data sets whose files, columns and classes are known, under the names of the FedVocab paper."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .files import Columns
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A data set on the Hugging Face hub: its name, columns, and its split with labels to test on."""
+
+    name: str
+    columns: Columns
+    test: str = "test"
+
+
+@dataclass(frozen=True)
+class Known:
+    """A published data set.
+
+    ``train`` and ``test`` are file names, of which the first that is there counts, in any compression. ``labels``
+    are the classes as the files write them. ``lengths`` are the paper's longest texts for a BiLSTM and a transformer.
+    """
+
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    columns: Columns
+    labels: tuple[str, ...]
+    lengths: tuple[int, int]
+    hub: Hub
+
+
+KNOWN: Mapping[str, Known] = {
+    # X. Zhang, J. Zhao, Y. LeCun, Character-level Convolutional Networks for Text Classification, NeurIPS 2015
+    "agnews": Known(
+        train=("train.csv", "train_partial.csv"),
+        test=("test.csv",),
+        columns=Columns(("2", "3"), "1"),
+        labels=("1", "2", "3", "4"),
+        lengths=(128, 128),
+        hub=Hub("fancyzhx/ag_news", Columns(("text",), "label")),
+    ),
+    # R. Socher et al., Recursive Deep Models for Semantic Compositionality, EMNLP 2013; GLUE's test.tsv has no labels
+    "sst2": Known(
+        train=("train.tsv",),
+        test=("test-labeled.tsv", "dev.tsv"),
+        columns=Columns(("sentence",), "label"),
+        labels=("0", "1"),
+        lengths=(32, 32),
+        hub=Hub("stanfordnlp/sst2", Columns(("sentence",), "label"), test="validation"),
+    ),
+    # K. Lang, NewsWeeder: Learning to Filter Netnews, ICML 1995
+    "20news": Known(
+        train=("train.jsonl",),
+        test=("test.jsonl",),
+        columns=Columns(("text",), "label"),
+        labels=tuple(str(label) for label in range(20)),
+        lengths=(512, 256),
+        hub=Hub("SetFit/20_newsgroups", Columns(("text",), "label")),
+    ),
+}

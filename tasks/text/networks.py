@@ -1,0 +1,163 @@
+"""Classifiers of texts: an embedding, which may stay private, and a body above it.
+
+Both have the parameters ``embedding.*``, ``encoder.*`` and ``classifier.*``, and both are called with ``ids`` int32
+``[b, L]`` and ``length`` int64 ``[b]`` and give logits ``[b, classes]``, which never depend on what stands behind the
+end of a text.
+"""
+
+from copy import deepcopy
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from tasks.base import DataError
+from tasks.seeding import torch_seed
+
+from .vocabulary import TokenizerVocabulary
+
+
+class TextClassifier(nn.Module):
+    """``embedding`` and, above it, :meth:`body`."""
+
+    embedding: nn.Module
+
+    def forward(self, ids: Tensor, length: Tensor) -> Tensor:
+        """Logits ``[b, classes]``."""
+        return self.body(self.embedding(ids), length)
+
+    def body(self, embedded: Tensor, length: Tensor) -> Tensor:
+        """Logits ``[b, classes]`` of embedded texts ``[b, L, width]``."""
+        raise NotImplementedError
+
+
+class BiLstm(TextClassifier):
+    """One layer of LSTM in both directions over word vectors, whose last states are classified (FedVocab, 4.1).
+
+    With ``width`` and ``hidden`` 300 the encoder has the 1,444,800 parameters of the paper. ``dropout`` in [0, 1) acts
+    on the word vectors and on the last states.
+    """
+
+    embedding: nn.Embedding
+
+    def __init__(self, vocabulary: int, classes: int, *, width: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.encoder = nn.LSTM(width, hidden, batch_first=True, bidirectional=True)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(2 * hidden, classes)
+        # Drawn last, so that nodes with vocabularies of any size begin with the same encoder and classifier.
+        self.embedding = nn.Embedding(vocabulary, width)
+
+    def body(self, embedded: Tensor, length: Tensor) -> Tensor:
+        packed = pack_padded_sequence(self.dropout(embedded), length.cpu(), batch_first=True, enforce_sorted=False)
+        _, (last, _) = self.encoder(packed)
+        logits: Tensor = self.classifier(self.dropout(last.transpose(0, 1).flatten(1)))
+        return logits
+
+
+class Transformer(TextClassifier):
+    """An encoder of the library ``transformers`` that reads the class at its first token.
+
+    ``embedding`` is the encoder's own module ``embeddings``: words, positions, normalisation. The state of the first
+    token goes through the encoder's pooler, as with BERT, or, where it has none, as with DistilBERT, through a layer
+    ``pre_classifier`` with ReLU; then through ``dropout`` in [0, 1) and ``classifier``.
+    """
+
+    def __init__(self, encoder: Any, classes: int, *, dropout: float) -> None:
+        super().__init__()
+        width = encoder.config.hidden_size
+        self.embedding = encoder.embeddings
+        self.encoder = encoder
+        self.encoder.embeddings = _Given()
+        self.pools = getattr(encoder, "pooler", None) is not None
+        if not self.pools:
+            self.pre_classifier = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(width, classes)
+        self.train()
+
+    def body(self, embedded: Tensor, length: Tensor) -> Tensor:
+        places = torch.arange(embedded.shape[1], device=embedded.device)
+        mask = places < length.to(embedded.device)[:, None]
+        output = self.encoder(inputs_embeds=embedded, attention_mask=mask.long())
+        logits: Tensor = self.classifier(self.dropout(self._pooled(output)))
+        return logits
+
+    def _pooled(self, output: Any) -> Tensor:
+        if self.pools:
+            pooled: Tensor = output.pooler_output
+            return pooled
+        first: Tensor = self.pre_classifier(output.last_hidden_state[:, 0])
+        return first.relu()
+
+
+class _Given(nn.Module):
+    """In the place of embeddings that were taken out: gives on what an encoder is given as ``inputs_embeds``."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        (embedded,) = (x for x in (*inputs, *named.values()) if isinstance(x, Tensor) and x.is_floating_point())
+        assert isinstance(embedded, Tensor)
+        return embedded
+
+
+def transformer(name: str, classes: int, *, dropout: float, pretrained: bool) -> Transformer:
+    """The encoder in a folder, or of that name on the Hugging Face hub, as a classifier.
+
+    With ``pretrained`` its weights are read, else they are drawn from torch's global generator as its configuration
+    has it; the layers above are always drawn. Raises :class:`DataError` when it is not there or has no embeddings.
+    """
+    encoder = deepcopy(_pretrained(name)) if pretrained else _drawn(name)
+    if not isinstance(getattr(encoder, "embeddings", None), nn.Module):
+        raise DataError(
+            f"text.model = {name!r}: has no module `embeddings`; take an encoder such as BERT or DistilBERT"
+        )
+    return Transformer(encoder, classes, dropout=dropout)
+
+
+@lru_cache(maxsize=4)
+def load_tokenizer(name: str) -> TokenizerVocabulary:
+    """The tokens of the encoder ``name`` (a folder, or on the hub). Raises :class:`DataError` without one."""
+    from transformers import AutoTokenizer
+
+    try:
+        return TokenizerVocabulary(AutoTokenizer.from_pretrained(name).backend_tokenizer)
+    except (OSError, ValueError, AttributeError) as error:
+        raise _unavailable(name, "tokenizer.json", error) from error
+
+
+@lru_cache(maxsize=4)
+def _pretrained(name: str) -> Any:
+    from transformers import AutoModel
+
+    # What the file lacks, such as a pooler, is drawn: the same in every process.
+    with torch_seed(0, "text", "pretrained"):
+        try:
+            return AutoModel.from_pretrained(name, dtype=torch.float32)
+        except (OSError, ValueError) as error:
+            raise _unavailable(name, "config.json, model.safetensors", error) from error
+
+
+def _drawn(name: str) -> Any:
+    from transformers import AutoModel
+
+    return AutoModel.from_config(load_config(name))  # type: ignore[no-untyped-call]
+
+
+@lru_cache(maxsize=4)
+def load_config(name: str) -> Any:
+    """The configuration of the encoder ``name`` (a folder, or on the hub). Raises :class:`DataError` without one."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise _unavailable(name, "config.json", error) from error
+
+
+def _unavailable(name: str, files: str, error: Exception) -> DataError:
+    return DataError(
+        f"text.model = {name!r}: {files} found neither in a folder of that name nor on the Hugging Face hub. Where the "
+        f"hub cannot be reached, download the model elsewhere and name its folder. ({error})"
+    )

@@ -1,0 +1,119 @@
+"""One node's part of a corpus, in numbers; what is the same for all nodes is made once per process."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from sim.seeding import generator
+from tasks.base import Batch, NodeData
+
+from .batches import CommonTest, translated
+from .corpus import Corpus, Examples
+from .options import Options
+from .partition import Part, deal, dirichlet_shares, flower_partition, label_shares
+from .vocabulary import Vocabulary, WordVocabulary, padded
+
+
+def node_data(
+    corpus: Corpus, options: Options, public: Vocabulary | None, partition: int, num_partitions: int
+) -> NodeData:
+    """Node ``partition`` of ``num_partitions``; ``public`` is the vocabulary of all nodes, if it is not the node's own.
+
+    Raises ``DataError`` when there are fewer training or test examples than nodes.
+    """
+    train, test = _partitions(corpus, options, num_partitions)
+    return _node(f"client-{partition:03d}", corpus, options, public, train[partition], test[partition], common=True)
+
+
+def whole_data(corpus: Corpus, options: Options, public: Vocabulary | None, key: str) -> NodeData:
+    """All of a corpus as one node, of which all test examples are its own."""
+    train, test = np.arange(len(corpus.train.texts)), np.arange(len(corpus.test.texts))
+    return _node(key, corpus, options, public, train, test, common=False)
+
+
+@lru_cache(maxsize=8)
+def shared_vocabulary(corpus: Corpus, size: int, min_count: int) -> WordVocabulary:
+    """The words of all training texts (:meth:`~tasks.text.vocabulary.WordVocabulary.of`)."""
+    return WordVocabulary.of(corpus.train.texts, size, min_count)
+
+
+@dataclass(frozen=True, eq=False)
+class _Encoded:
+    vocabulary: Vocabulary
+    examples: Batch
+
+
+def _node(
+    key: str, corpus: Corpus, options: Options, public: Vocabulary | None, train: Part, test: Part, *, common: bool
+) -> NodeData:
+    order = generator(options.partition_seed, "text.validation", key).permutation(train)
+    held = int(options.validation_share * len(train))
+    kept = {"train": np.sort(order[held:]), "validation": np.sort(order[:held])}
+    own = None
+    if public is None:
+        own = WordVocabulary.of(corpus.train.texts_at(kept["train"]), options.vocabulary_size, options.min_count)
+    vocabulary = own or public
+    assert vocabulary is not None
+    splits = {
+        name: _examples(corpus.train, rows, vocabulary, options.length) for name, rows in kept.items() if len(rows)
+    }
+    extra: dict[str, object] = {"vocabulary": vocabulary}
+    if len(test):
+        tested = _encoded_test(corpus, public, options.length)
+        translation = (
+            own.translation(tested.vocabulary) if own and isinstance(tested.vocabulary, WordVocabulary) else None
+        )
+        splits["test"] = translated(_chosen(tested.examples, test), translation)
+        if common:
+            drawn = _common_examples(corpus, public, options.length, options.global_examples, options.partition_seed)
+            extra["common_test"] = CommonTest(drawn, translation)
+    counts = np.bincount(corpus.train.labels[train], minlength=len(corpus.classes))
+    return NodeData(key, splits, {"most_frequent": corpus.classes[int(counts.argmax())]}, extra)
+
+
+@lru_cache(maxsize=8)
+def _partitions(corpus: Corpus, options: Options, num_nodes: int) -> tuple[list[Part], list[Part]]:
+    """Training and test examples of every node, the latter with the label shares that the former came to have."""
+    rng = generator(options.partition_seed, "text.partition", num_nodes)
+    labels, classes = corpus.train.labels, len(corpus.classes)
+    if options.partition == "fednlp":
+        train = deal(labels, dirichlet_shares(labels, classes, num_nodes, options.alpha, rng), rng)
+    else:
+        train = flower_partition(
+            options.partition,
+            labels,
+            num_nodes,
+            alpha=options.alpha,
+            classes_per_node=options.classes_per_node,
+            seed=options.partition_seed,
+        )
+    return train, deal(corpus.test.labels, label_shares(labels, train, classes), rng)
+
+
+@lru_cache(maxsize=8)
+def _encoded_test(corpus: Corpus, public: Vocabulary | None, max_length: int) -> _Encoded:
+    """All test examples in the public vocabulary, or in one that has all their words."""
+    vocabulary = public or WordVocabulary.of(corpus.test.texts)
+    every = np.arange(len(corpus.test.texts))
+    return _Encoded(vocabulary, _examples(corpus.test, every, vocabulary, max_length))
+
+
+@lru_cache(maxsize=8)
+def _common_examples(corpus: Corpus, public: Vocabulary | None, max_length: int, count: int, seed: int) -> Batch:
+    """``count`` of the test examples, drawn at random; all for 0 or where there are no more."""
+    tested = _encoded_test(corpus, public, max_length).examples
+    total = len(tested["label"])
+    if count == 0 or count >= total:
+        return tested
+    return _chosen(tested, np.sort(generator(seed, "text.common").permutation(total)[:count]))
+
+
+def _examples(examples: Examples, rows: Part, vocabulary: Vocabulary, max_length: int) -> Batch:
+    encoded = padded(vocabulary.encode(examples.texts_at(rows), max_length))
+    return {**encoded, "label": torch.from_numpy(examples.labels[rows])}
+
+
+def _chosen(examples: Batch, rows: Part) -> Batch:
+    return {name: tensor[torch.from_numpy(rows)] for name, tensor in examples.items()}

@@ -1,0 +1,193 @@
+"""The task "text": classify texts on nodes whose words, and what they mean by them, need not leave them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from sim.corpus import write_corpus
+from tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
+
+from .batches import CommonTest, by_length, trimmed
+from .corpus import Corpus, read_corpus
+from .glove import Vectors, read_glove
+from .hub import fetch
+from .networks import BiLstm, TextClassifier, load_config, load_tokenizer, transformer
+from .nodes import node_data, shared_vocabulary, whole_data
+from .options import Options as TextOptions
+from .vocabulary import SPECIAL, Vocabulary, WordVocabulary, read_vocabulary
+
+CHUNK = 128  # examples that are evaluated at once
+
+
+class TextTask(Task):
+    """Classify texts with an embedding that may stay on the node (FedVocab [1]_).
+
+    A node has some of the examples, with label shares of its own, and its own vocabulary, so that embeddings of
+    different nodes have different shapes; parameters ``embedding.*`` are meant to be private then, while
+    ``encoder.*`` and ``classifier.*`` (and a transformer's ``pre_classifier.*``) have the same shapes everywhere.
+
+    Splits hold ``ids`` int32 ``[n, L]``, ``length`` int64 ``[n]`` and ``label`` int64 ``[n]``; "test" are test
+    examples with the node's label shares. ``NodeData.extra`` holds the ``vocabulary`` and, for one of several nodes,
+    ``common_test``, the test examples that are common to all (:class:`~tasks.text.batches.CommonTest`).
+
+    .. [1] Zhang et al., FedVocab: Privacy-Preserving Federated Text Classification with Private Vocabularies, 2022.
+    """
+
+    name: ClassVar[str] = "text"
+    Options: ClassVar[type] = TextOptions
+    headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
+    vectorises: ClassVar[bool] = False  # LSTMs do not
+
+    def __init__(self, options: TextOptions | None = None) -> None:
+        """Raises :class:`DataError` for options that do not go together (:meth:`Options.check`)."""
+        self.options: TextOptions = options or TextOptions()
+        self.options.check()
+        self.layout = self.options.layout()
+
+    # -- models --------------------------------------------------------------------------------------------
+
+    def build_model(self) -> TextClassifier:
+        """The server's model. Where nodes have vocabularies of their own, its embedding stands for none of theirs."""
+        return self._model(self._public_vocabulary() or WordVocabulary(SPECIAL))
+
+    def build_model_for(self, data: NodeData) -> TextClassifier:
+        """The node's model, whose embedding has a row for each of its words."""
+        return self._model(_vocabulary(data))
+
+    def _model(self, vocabulary: Vocabulary) -> TextClassifier:
+        chosen = self.options
+        if not chosen.recurrent:
+            pretrained = chosen.weights == "pretrained"
+            return transformer(chosen.model, self.layout.classes, dropout=chosen.dropout, pretrained=pretrained)
+        # The server, which does not know a shared vocabulary's words, knows its size.
+        rows = chosen.vocabulary_size + len(SPECIAL) if chosen.vocabulary == "shared" else len(vocabulary.words)
+        model = BiLstm(
+            rows,
+            self.layout.classes,
+            width=chosen.embedding_width,
+            hidden=chosen.hidden,
+            dropout=chosen.dropout,
+        )
+        if glove := self._glove():
+            glove.fill(model.embedding.weight, vocabulary.words)
+        return model
+
+    def _glove(self) -> Vectors | None:
+        chosen = self.options
+        return read_glove(Path(chosen.glove).expanduser(), chosen.embedding_width) if chosen.glove else None
+
+    def _public_vocabulary(self) -> Vocabulary | None:
+        """The vocabulary that depends on no node's data, if that is what is chosen."""
+        chosen = self.options
+        if not chosen.recurrent:
+            longest = getattr(load_config(chosen.model), "max_position_embeddings", chosen.length)
+            if chosen.length > longest:
+                raise DataError(f"text.max-length = {chosen.length}: {chosen.model} reads at most {longest} tokens")
+            return load_tokenizer(chosen.model)
+        if chosen.vocabulary == "file":
+            return read_vocabulary(Path(chosen.vocabulary_file).expanduser(), chosen.vocabulary_size)
+        return None
+
+    # -- data ----------------------------------------------------------------------------------------------
+
+    @property
+    def has_world(self) -> bool:
+        return self.options.source != "files"
+
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        """A made-up corpus, or the data set from the hub. Raises :class:`DataError` for the source "files"."""
+        if self.options.source == "simulated":
+            train = self.options.world_examples * num_nodes
+            write_corpus(folder, self.layout.classes, train, max(train // 4, num_nodes), seed)
+        elif self.options.source == "hub":
+            train_split, hub = self.options.hub()
+            fetch(hub, train_split, folder)
+        else:
+            raise DataError(
+                f"text.source = 'files': name the folder of {self.options.dataset} as data-dir, or set text.source = "
+                "'hub' to fetch it, or 'simulated' for made-up texts"
+            )
+
+    def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
+        if not 0 <= partition < num_partitions:
+            raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
+        corpus = read_corpus(folder, self.layout)
+        if not corpus.test.texts:
+            raise DataError(
+                f"{folder}: no test texts; expected a file {' or '.join(self.layout.test)}, perhaps with .gz or .xz "
+                "(text.dataset and text.test-files)"
+            )
+        return node_data(corpus, self.options, self._vocabulary_of_all(corpus), partition, num_partitions)
+
+    def load_all(self, folder: Path) -> NodeData:
+        """All of the folder, whose name is the key. A deployed node's folder may lack the test file."""
+        corpus = read_corpus(folder, self.layout)
+        return whole_data(corpus, self.options, self._vocabulary_of_all(corpus), folder.resolve().name)
+
+    def _vocabulary_of_all(self, corpus: Corpus) -> Vocabulary | None:
+        chosen = self.options
+        if chosen.vocabulary == "shared":
+            return shared_vocabulary(corpus, chosen.vocabulary_size, chosen.min_count)
+        return self._public_vocabulary()
+
+    # -- learning ------------------------------------------------------------------------------------------
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean cross-entropy."""
+        return cross_entropy(model(batch["ids"], batch["length"]), batch["label"])
+
+    def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
+        """The same batches as any task's, each padded only to its own longest text."""
+        yield from trimmed(data.splits[split], torch.randperm(data.count(split)), batch_size)
+
+    def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
+        """Texts of like length together, which takes the least padding."""
+        yield from by_length(data.splits[split], batch_size)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
+        """Of the splits that exist accuracy, and how many are correct of how many.
+
+        ``test.local_*`` on test examples with the node's label shares, ``test.global_*`` on those common to all
+        nodes, ``validation.*`` on the node's own; ``vocabulary.words``, their number, and ``vocabulary.in_glove``,
+        the share of them that started from a GloVe vector.
+        """
+        parts: dict[str, Iterator[Batch]] = {}
+        if isinstance(common := data.extra.get("common_test"), CommonTest):
+            parts["test.global_"] = common.batches(CHUNK)
+        for prefix, split in (("test.local_", "test"), ("validation.", "validation")):
+            if split in data.splits:
+                parts[prefix] = by_length(data.splits[split], CHUNK)
+        metrics: Metrics = {}
+        for prefix, batches in parts.items():
+            correct, total = _scores(model, batches)
+            metrics |= {
+                f"{prefix}accuracy": correct / total,
+                f"{prefix}correct": float(correct),
+                f"{prefix}total": float(total),
+            }
+        if self.options.recurrent:
+            words = [word for word in _vocabulary(data).words if word not in SPECIAL]
+            metrics["vocabulary.words"] = float(len(words))
+            if glove := self._glove():
+                metrics["vocabulary.in_glove"] = glove.share_of(words)
+        return Evaluation(metrics)
+
+
+def _vocabulary(data: NodeData) -> Vocabulary:
+    return cast(Vocabulary, data.extra["vocabulary"])
+
+
+def _scores(model: nn.Module, batches: Iterator[Batch]) -> tuple[int, int]:
+    """How many examples are classified correctly, of how many."""
+    device = next(model.parameters()).device
+    correct = total = 0
+    for batch in batches:
+        logits = model(batch["ids"].to(device), batch["length"])
+        correct += int((logits.argmax(dim=1).cpu() == batch["label"]).sum())
+        total += len(batch["label"])
+    return correct, total

@@ -1,0 +1,146 @@
+"""Which words a node knows, and texts as their numbers."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from lzma import LZMAError
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tasks.base import DataError
+
+from .files import open_text
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+#: The first words of every vocabulary of words: what fills short texts up, and what stands for all other words.
+SPECIAL = ("<pad>", "<unk>")
+UNKNOWN = 1
+
+# Of a contraction the parts that the Penn Treebank, and so GloVe and SST-2, take for words: do n't, it 's.
+_WORD = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+|[^\w\s]")
+
+
+def split_words(text: str) -> list[str]:
+    """Words of letters and digits, parts of contractions and single other signs, in lower case."""
+    return _WORD.findall(text.lower())
+
+
+class Vocabulary(Hashable, Protocol):
+    """Words with their numbers, which are the rows of an embedding."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All words in the order of their numbers."""
+        ...
+
+    def encode(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
+        """The numbers of each text's words, at most ``max_length`` and at least one."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class WordVocabulary:
+    """Words in the order of their numbers, the first two being :data:`SPECIAL`."""
+
+    words: tuple[str, ...]
+
+    @classmethod
+    def of(cls, texts: Iterable[str], size: int = 0, min_count: int = 1) -> "WordVocabulary":
+        """The ``size`` most frequent words (0: all) that occur ``min_count`` times; of equals the first by alphabet."""
+        counts = Counter(word for text in texts for word in split_words(text))
+        kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
+        return cls(SPECIAL + tuple(kept[: size or None]))
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """The number of every word."""
+        return {word: number for number, word in enumerate(self.words)}
+
+    def encode(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
+        """As :class:`Vocabulary` says; a text without words is one unknown word."""
+        index = self.index
+        encoded = ([index.get(word, UNKNOWN) for word in split_words(text)[:max_length]] for text in texts)
+        return [numbers or [UNKNOWN] for numbers in encoded]
+
+    def translation(self, other: "WordVocabulary") -> Tensor:
+        """The numbers here of all words of ``other``, int32: ``translation[ids of other]`` are ids of this."""
+        return torch.tensor([self.index.get(word, UNKNOWN) for word in other.words], dtype=torch.int32)
+
+
+class TokenizerVocabulary:
+    """The tokens of a tokenizer of the library ``tokenizers``, which may add some of its own around a text."""
+
+    def __init__(self, tokenizer: "Tokenizer") -> None:
+        tokenizer.no_padding()
+        self.tokenizer = tokenizer
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """All tokens in the order of their numbers; a number without a token has an empty string."""
+        index = self.tokenizer.get_vocab()
+        words = [""] * (1 + max(index.values()))
+        for word, number in index.items():
+            words[number] = word
+        return tuple(words)
+
+    def encode(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
+        """As :class:`Vocabulary` says; a text without any token is the token 0."""
+        self.tokenizer.enable_truncation(max_length)
+        return [encoding.ids or [0] for encoding in self.tokenizer.encode_batch(list(texts))]
+
+
+def read_vocabulary(path: Path, size: int) -> Vocabulary:
+    """A vocabulary in a file: the JSON of a tokenizer, or text with a word at the beginning of each line.
+
+    Of the latter, for example a file of GloVe vectors, the first ``size`` words count (0: all). Raises
+    :class:`DataError` when the file cannot be read, is no tokenizer, or names a word twice.
+    """
+    try:
+        return _read(path, path.stat().st_mtime_ns, size)
+    except (OSError, EOFError, LZMAError, UnicodeDecodeError) as error:
+        raise DataError(f"text.vocabulary-file = {str(path)!r}: cannot be read: {error}") from error
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, mtime: int, size: int) -> Vocabulary:
+    if path.suffix == ".json":
+        return _read_tokenizer(path)
+    words: dict[str, None] = {}
+    with open_text(path) as file:
+        for line, text in enumerate(file, start=1):
+            word = text.split(maxsplit=1)[0] if text.strip() else ""
+            if word in words:
+                raise DataError(f"{path}, line {line}: word {word!r} for the second time")
+            if word and word not in SPECIAL:
+                words[word] = None
+            if size and len(words) == size:
+                break
+    return WordVocabulary(SPECIAL + tuple(words))
+
+
+def _read_tokenizer(path: Path) -> TokenizerVocabulary:
+    from tokenizers import Tokenizer
+
+    text = path.read_text(encoding="utf-8")
+    try:
+        json.loads(text)
+        return TokenizerVocabulary(Tokenizer.from_str(text))
+    except Exception as error:  # what tokenizers raises has no type of its own
+        raise DataError(f"{path}: not the JSON of a tokenizer: {error}") from error
+
+
+def padded(encoded: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """``ids`` int32 ``[n, longest]``, 0 behind the end of a text, and ``length`` int64 ``[n]``."""
+    lengths = np.array([len(numbers) for numbers in encoded], dtype=np.int64)
+    ids = np.zeros((len(encoded), int(lengths.max(initial=1))), dtype=np.int32)
+    ids[np.arange(ids.shape[1]) < lengths[:, None]] = [number for numbers in encoded for number in numbers]
+    return {"ids": torch.from_numpy(ids), "length": torch.from_numpy(lengths)}

@@ -1,0 +1,174 @@
+"""Classifiers: sizes, what padding must not do, and encoders in the format in which they are published."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_encoder import encoder_folder
+from torch.nn.functional import cross_entropy
+
+from tasks.base import DataError
+from tasks.text.networks import BiLstm, Transformer, load_tokenizer, transformer
+
+
+def numbers(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def groups(model):
+    return {name.partition(".")[0] for name in model.state_dict()}
+
+
+def small_lstm(dropout=0.0):
+    torch.manual_seed(0)
+    return BiLstm(11, 3, width=5, hidden=4, dropout=dropout).eval()
+
+
+def test_the_lstm_has_the_size_of_the_papers():
+    """4 gates x 300 x (300 inputs + 300 states + 2 biases) per direction."""
+    model = BiLstm(2, 20, width=300, hidden=300, dropout=0.5)
+    assert numbers(model.encoder) == 1_444_800 == 2 * 4 * 300 * 602
+    assert numbers(model.embedding) == 600
+    assert numbers(model.classifier) == 601 * 20
+    assert groups(model) == {"embedding", "encoder", "classifier"}
+
+
+def test_distilbert_and_bert_have_the_sizes_of_the_papers():
+    from transformers import AutoModel, BertConfig, DistilBertConfig
+
+    with torch.device("meta"):
+        distilbert = Transformer(AutoModel.from_config(DistilBertConfig()), 4, dropout=0.0)
+        bert = Transformer(AutoModel.from_config(BertConfig()), 4, dropout=0.0)
+    assert (numbers(distilbert.embedding), numbers(distilbert.encoder)) == (23_835_648, 42_527_232)
+    assert (numbers(bert.embedding), numbers(bert.encoder)) == (23_837_184, 85_054_464 + 590_592)
+    assert groups(distilbert) == {"embedding", "encoder", "pre_classifier", "classifier"}
+    assert groups(bert) == {"embedding", "encoder", "classifier"}
+    assert not [name for name in distilbert.state_dict() if "position_ids" in name]
+
+
+def test_every_vocabulary_begins_with_the_same_encoder():
+    models = []
+    for vocabulary in (2, 50):
+        torch.manual_seed(1)
+        models.append(BiLstm(vocabulary, 3, width=5, hidden=4, dropout=0.0).state_dict())
+    same = [name for name in models[0] if not name.startswith("embedding.")]
+    assert len(same) == 10
+    assert all(torch.equal(models[0][name], models[1][name]) for name in same)
+
+
+def test_the_last_states_of_both_directions_are_classified():
+    model, ids = small_lstm(), torch.tensor([[3, 1, 4], [2, 7, 7]])
+    found = model(ids, torch.tensor([3, 1]))
+    for row, length in ((0, 3), (1, 1)):
+        states, _ = model.encoder(model.embedding(ids[row : row + 1, :length]))
+        both = torch.cat((states[0, -1, :4], states[0, 0, 4:]))
+        torch.testing.assert_close(found[row], model.classifier(both))
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(1, 10), min_size=1, max_size=6), min_size=1, max_size=4), st.integers(0, 4))
+def test_padding_never_changes_what_the_lstm_says_or_learns(texts, more):
+    model = small_lstm()
+    length = torch.tensor([len(text) for text in texts])
+    for filler in (0, 9):
+        rows = [text + [filler] * (6 + more - len(text)) for text in texts]
+        ids = torch.tensor(rows, dtype=torch.int32)
+        logits = model(ids, length)
+        alone = torch.cat([model(torch.tensor([text]), torch.tensor([len(text)])) for text in texts])
+        torch.testing.assert_close(logits, alone)
+        logits.sum().backward()
+        used = {number for text in texts for number in text}
+        touched = set(model.embedding.weight.grad.abs().sum(dim=1).nonzero().flatten().tolist())
+        assert touched <= used
+        model.zero_grad()
+
+
+@pytest.mark.parametrize("kind", ["distilbert", "bert"])
+def test_padding_never_changes_what_a_transformer_says_or_learns(tmp_path, kind):
+    model = transformer(str(encoder_folder(tmp_path, kind)), 3, dropout=0.0, pretrained=True).eval()
+    texts = [[2, 4, 5, 3], [2, 6, 3], [2, 3]]
+    length = torch.tensor([len(text) for text in texts])
+    alone = torch.cat([model(torch.tensor([text]), torch.tensor([len(text)])) for text in texts])
+    for filler in (0, 7):
+        ids = torch.tensor([text + [filler] * (9 - len(text)) for text in texts], dtype=torch.int32)
+        logits = model(ids, length)
+        torch.testing.assert_close(logits, alone, atol=1e-5, rtol=1e-5)
+        logits.sum().backward()
+        words = model.embedding.word_embeddings.weight.grad
+        assert words[[0, 1, 7]].abs().max() == 0
+        assert words[[2, 3, 4, 5, 6]].abs().sum(dim=1).min() > 0
+        model.zero_grad()
+
+
+@pytest.mark.parametrize("kind", ["distilbert", "bert"])
+def test_a_published_encoder_says_what_the_library_makes_of_it(tmp_path, kind):
+    """The classifier's parts, put together again with the library's own model."""
+    from transformers import AutoModel
+
+    folder = encoder_folder(tmp_path, kind)
+    torch.manual_seed(0)
+    model = transformer(str(folder), 3, dropout=0.5, pretrained=True).eval()
+    ids, length = torch.tensor([[2, 4, 7, 3], [2, 6, 3, 0]]), torch.tensor([4, 3])
+    original = AutoModel.from_pretrained(folder)
+    output = original(input_ids=ids, attention_mask=(torch.arange(4) < length[:, None]).long())
+    first = output.last_hidden_state[:, 0]
+    pooled = output.pooler_output if kind == "bert" else model.pre_classifier(first).relu()
+    torch.testing.assert_close(model(ids, length), model.classifier(pooled))
+    own = {name.removeprefix("encoder.") for name in model.state_dict() if name.startswith("encoder.")}
+    assert own == {name for name in original.state_dict() if not name.startswith("embeddings.")}
+
+
+def test_weights_are_read_or_drawn_as_asked(tmp_path):
+    folder = str(encoder_folder(tmp_path))
+
+    def made(seed, pretrained):
+        torch.manual_seed(seed)
+        return transformer(folder, 3, dropout=0.0, pretrained=pretrained).state_dict()
+
+    def equal(one, other):
+        return {name for name in one if torch.equal(one[name], other[name])}
+
+    read = equal(made(0, True), made(1, True))
+    assert {name for name in made(0, True) if name.startswith(("embedding.", "encoder."))} <= read
+    assert not [name for name in read if name.endswith("classifier.weight")]
+    drawn = equal(made(0, False), made(1, False))
+    assert "embedding.word_embeddings.weight" not in drawn
+    assert equal(made(0, False), made(0, False)) == set(made(0, False))
+    (tmp_path / "model.safetensors").unlink()
+    assert equal(made(2, False), made(2, False))
+
+
+def test_a_model_that_was_trained_leaves_the_next_one_as_published(tmp_path):
+    folder = str(encoder_folder(tmp_path))
+    first = transformer(folder, 3, dropout=0.0, pretrained=True)
+    before = {name: tensor.clone() for name, tensor in first.state_dict().items() if name.startswith("encoder.")}
+    assert first.training
+    optimizer = torch.optim.SGD(first.parameters(), 1.0)
+    cross_entropy(first(torch.tensor([[2, 4, 3]]), torch.tensor([3])), torch.tensor([0])).backward()
+    optimizer.step()
+    after = transformer(folder, 3, dropout=0.0, pretrained=True).state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_tokens_of_a_published_tokenizer(tmp_path):
+    vocabulary = load_tokenizer(str(encoder_folder(tmp_path)))
+    assert vocabulary.encode(["one twos four", ""], 12) == [[2, 4, 5, 7, 1, 3], [2, 3]]
+    assert vocabulary.encode(["one two three"], 4) == [[2, 4, 5, 3]]
+    assert vocabulary.words[4] == "one"
+
+
+def test_encoders_that_are_not_there(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for pretrained in (True, False):
+        with pytest.raises(DataError, match=r"text\.model = '.*empty': config\.json.* found neither in a folder"):
+            transformer(str(tmp_path / "empty"), 3, dropout=0.0, pretrained=pretrained)
+    with pytest.raises(DataError, match=r"text\.model = '.*empty': tokenizer\.json found neither"):
+        load_tokenizer(str(tmp_path / "empty"))
+
+
+def test_a_model_without_embeddings_of_its_own(tmp_path):
+    from transformers import GPT2Config
+
+    GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9).save_pretrained(tmp_path)
+    with pytest.raises(DataError, match="has no module `embeddings`; take an encoder such as BERT"):
+        transformer(str(tmp_path), 3, dropout=0.0, pretrained=False)

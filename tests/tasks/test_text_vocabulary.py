@@ -1,0 +1,158 @@
+"""Words, their numbers, and the vectors that they start from."""
+
+import lzma
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.base import DataError
+from tasks.text.glove import read_glove
+from tasks.text.vocabulary import (
+    SPECIAL,
+    UNKNOWN,
+    TokenizerVocabulary,
+    WordVocabulary,
+    padded,
+    read_vocabulary,
+    split_words,
+)
+
+TEXTS = ["b a a", "a b c", "d"]
+GLOVE = "the 0.5 -1\nof 2 3e-1\n. . 1 1\nof 9 9\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("It's 10:30, isn't it?", ["it", "'s", "10", ":", "30", ",", "is", "n't", "it", "?"]),
+        ("'Sad' can't I'LL", ["'", "sad", "'", "ca", "n't", "i", "'ll"]),
+        ("crème-brûlée do n't", ["crème", "-", "brûlée", "do", "n't"]),
+        (" \n", []),
+    ],
+)
+def test_words(text, words):
+    assert split_words(text) == words
+
+
+def test_frequent_words_come_first_and_equals_by_alphabet():
+    assert WordVocabulary.of(TEXTS).words == (*SPECIAL, "a", "b", "c", "d")
+    assert WordVocabulary.of(TEXTS, size=3).words == (*SPECIAL, "a", "b", "c")
+    assert WordVocabulary.of(TEXTS, min_count=2).words == (*SPECIAL, "a", "b")
+    assert WordVocabulary.of([]).words == SPECIAL
+
+
+def test_texts_become_numbers_up_to_a_length():
+    vocabulary = WordVocabulary.of(TEXTS, size=2)
+    assert vocabulary.encode(["A b x b", "", "<pad>"], 3) == [[2, 3, UNKNOWN], [UNKNOWN], [UNKNOWN] * 3]
+
+
+@given(st.lists(st.text("abcd '\n", max_size=12), max_size=6), st.integers(1, 5))
+def test_a_translation_is_encoding_anew(texts, max_length):
+    """Of texts encoded in a vocabulary with all their words."""
+    everybody, own = WordVocabulary.of(texts), WordVocabulary.of(TEXTS)
+    once = own.translation(everybody)
+    encoded = [once[numbers].tolist() for numbers in everybody.encode(texts, max_length)]
+    assert encoded == own.encode(texts, max_length)
+    assert all(1 <= len(numbers) <= max_length for numbers in encoded)
+
+
+def test_padding_fills_up_behind():
+    batch = padded([[3, 4], [5], [6, 7, 8]])
+    assert batch["ids"].tolist() == [[3, 4, 0], [5, 0, 0], [6, 7, 8]]
+    assert batch["length"].tolist() == [2, 1, 3]
+    assert (batch["ids"].dtype, batch["length"].dtype) == (torch.int32, torch.int64)
+
+
+def test_a_vocabulary_in_a_file_of_words_or_vectors(tmp_path):
+    (tmp_path / "words.txt").write_text("<unk>\nthe 0.1 0.2\n\nof 1 2\na\n")
+    assert read_vocabulary(tmp_path / "words.txt", 0).words == (*SPECIAL, "the", "of", "a")
+    first = read_vocabulary(tmp_path / "words.txt", 2)
+    assert first.words == (*SPECIAL, "the", "of")
+    assert read_vocabulary(tmp_path / "words.txt", 2) is first
+    (tmp_path / "words.txt").write_text("a\nb\na\n")
+    with pytest.raises(DataError, match=r"words\.txt, line 3: word 'a' for the second time"):
+        read_vocabulary(tmp_path / "words.txt", 0)
+    with pytest.raises(DataError, match=r"text\.vocabulary-file = '.*gone\.txt': cannot be read"):
+        read_vocabulary(tmp_path / "gone.txt", 0)
+
+
+def test_a_tokenizer_in_a_file(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "token": 1, "##s": 2, "of": 4}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "t.json"))
+    vocabulary = read_vocabulary(tmp_path / "t.json", 0)
+    assert isinstance(vocabulary, TokenizerVocabulary)
+    assert vocabulary.words == ("[UNK]", "token", "##s", "", "of")
+    assert vocabulary.encode(["tokens of x", ""], 3) == [[1, 2, 4], [0]]
+    (tmp_path / "t.json").write_text("{}")
+    with pytest.raises(DataError, match=r"t\.json: not the JSON of a tokenizer"):
+        read_vocabulary(tmp_path / "t.json", 0)
+
+
+def test_vectors_by_word_and_the_others_at_random(tmp_path):
+    path = tmp_path / "glove.txt.xz"
+    path.write_bytes(lzma.compress(GLOVE.encode()))
+    vectors = read_glove(path, 2)
+    assert vectors.rows == {"the": 0, "of": 1, ". .": 2}
+    words = (*SPECIAL, "of", "x", "the")
+    table = torch.full((6, 2), 99.0)
+    torch.manual_seed(0)
+    vectors.fill(table, words)
+    np.testing.assert_allclose(table[[2, 4]], [[2, 0.3], [0.5, -1]], rtol=1e-6)
+    assert (table[[0, 1, 3, 5]].abs() < 10).all()
+    assert len(table.unique(dim=0)) == 6
+    assert vectors.share_of(words[2:]) == pytest.approx(2 / 3)
+    again = torch.empty(6, 2)
+    torch.manual_seed(0)
+    vectors.fill(again, words)
+    assert torch.equal(table, again)
+
+
+def test_words_without_a_vector_are_as_far_from_zero_as_those_with_one(tmp_path):
+    numbers = np.random.default_rng(0).normal(0, 0.4, (500, 4))
+    rows = [f"w{i} " + " ".join(f"{x:.5f}" for x in row) for i, row in enumerate(numbers)]
+    (tmp_path / "glove.txt").write_text("\n".join(rows))
+    table = torch.empty(2000, 4)
+    torch.manual_seed(0)
+    read_glove(tmp_path / "glove.txt", 4).fill(table, ())
+    assert table.std().item() == pytest.approx(0.4, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "message"),
+    [
+        (GLOVE, 3, r"line 1: 2 numbers; text\.embedding-width = 3: set it to the number of numbers on each line"),
+        (GLOVE, 1, r"line 1: 2 numbers; text\.embedding-width = 1"),
+        ("the 1 2\nof 1\n", 2, r"line 2: 1 numbers"),
+        ("the 1 2\nof 1 two\n", 2, r"line 2, word 'of': .*; expected 2 numbers"),
+        ("the 1 2\nof 1 nan\n", 2, r"word 'of': expected finite numbers"),
+        ("", 2, "holds no word vectors"),
+    ],
+)
+def test_vectors_that_are_none(tmp_path, text, width, message):
+    (tmp_path / "glove.txt").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_glove(tmp_path / "glove.txt", width)
+
+
+def test_vectors_that_cannot_be_read(tmp_path):
+    (tmp_path / "glove.txt.gz").write_bytes(b"no gzip")
+    for name in ("glove.txt.gz", "gone.txt"):
+        with pytest.raises(DataError, match=r"text\.glove = .*cannot be read or is damaged"):
+            read_glove(tmp_path / name, 2)
+
+
+@pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
+def test_published_vectors():
+    path = Path(os.environ["FEDAPPS_DATA"]) / "text" / "glove" / "glove.6B.50d.subset.txt.xz"
+    vectors = read_glove(path, 50)
+    assert vectors.table.shape == (7844, 50)
+    np.testing.assert_allclose(vectors.table[vectors.rows["the"], :2], [0.418, 0.24968])
+    assert read_vocabulary(path, 100).words[2] == "the"
