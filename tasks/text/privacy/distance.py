@@ -9,9 +9,10 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .sharing import Observation, loss_at
+from .sharing import Observation, cross_entropy
 
 
 def gradient_distance(
@@ -31,7 +32,10 @@ def gradient_distance(
     shared = {name: named[name].detach() for name in observation.gradients}
 
     def loss(parameters: Mapping[str, Tensor], embedded: Tensor, labels: Tensor) -> Tensor:
-        return loss_at(body, parameters, embedded, observation.lengths, labels)
+        # Of torch's ways to attention, the one with a second derivative.
+        with sdpa_kernel(SDPBackend.MATH):
+            logits = functional_call(body, dict(parameters), (embedded, observation.lengths))
+        return cross_entropy(logits, labels)
 
     if vectorised:
         guessed = vmap(grad(loss), in_dims=(None, 0, 0))(shared, embedded, labels)

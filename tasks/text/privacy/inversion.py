@@ -31,11 +31,13 @@ class Inversion:
     l1_weight : float
         Weight ≥ 0 of the L1 distance beside the squared L2 distance. 0 is DLG, TAG takes about 0.1.
     optimizer : Optimizer
-        "adam" moves all restarts at once; "lbfgs" (that of DLG, 20 evaluations a step) one after the other.
+        "lbfgs" is that of DLG, up to 20 evaluations a step, and takes the restarts one after the other. "adam", that
+        of the code released with FedVocab, moves all at once, one evaluation a step. On a wide LSTM it is far slower.
     learning_rate : float
-        > 0, in units of the attacker's embeddings with Adam, so well below their deviation.
+        > 0. With L-BFGS the first trial of its line search, 1; with Adam in units of the attacker's embeddings, well
+        below their deviation.
     steps : int
-        ≥ 1, at most so many for each restart.
+        ≥ 1, at most so many for each restart: tens with L-BFGS, thousands with Adam.
     restarts : int
         ≥ 1 random beginnings, of which the one with the least distance counts.
     tolerance : float
@@ -52,12 +54,12 @@ class Inversion:
     """
 
     l1_weight: float = 0.0
-    optimizer: Optimizer = "adam"
-    learning_rate: float = 0.05
-    steps: int = 2000
+    optimizer: Optimizer = "lbfgs"
+    learning_rate: float = 1.0
+    steps: int = 50
     restarts: int = 4
     tolerance: float = 1e-6
-    check_every: int = 50
+    check_every: int = 5
     seed: int = 0
     vectorised: bool = True
 

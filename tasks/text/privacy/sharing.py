@@ -6,7 +6,6 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from .tokens import TokenTable
 
@@ -85,10 +84,3 @@ class Victim:
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """The mean over B examples of -Σ_c targets_c log softmax(logits)_c; both are [B, C], the targets soft labels."""
     return -(targets * logits.log_softmax(1)).sum(1).mean()
-
-
-def loss_at(
-    body: nn.Module, parameters: Mapping[str, Tensor], embedded: Tensor, lengths: Tensor, targets: Tensor
-) -> Tensor:
-    """The loss of ``body``, with some of its parameters given, on embeddings [B, T, d] and soft labels [B, C]."""
-    return cross_entropy(functional_call(body, dict(parameters), (embedded, lengths)), targets)
