@@ -48,6 +48,18 @@ class NodeData:
 
 
 @dataclass(frozen=True)
+class Privacy:
+    """What a method of federated learning leaves to each node.
+
+    ``private`` are glob patterns of the parameters that never leave it (of the others, all travel); with ``own_start``
+    it begins with values of its own for them, otherwise every node begins alike.
+    """
+
+    private: tuple[str, ...] = ()
+    own_start: bool = False
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """``metrics`` are reported to the server, ``traces`` (drawings, rollouts) stay in the node's folder."""
 
@@ -90,6 +102,13 @@ class Task(ABC):
     def build_model_for(self, data: NodeData) -> nn.Module:
         """The model of one node, like :meth:`build_model`'s but for private parameters, which may fit its data."""
         return self.build_model()
+
+    def under(self, privacy: Privacy) -> "Task":
+        """The task as the nodes of a method see it; to most tasks it makes no difference.
+
+        Raises :class:`DataError` when the task's options do not go together with ``privacy``.
+        """
+        return self
 
     @property
     def has_world(self) -> bool:
