@@ -92,13 +92,16 @@ class Options:
         minimum=0,
     )
     vocabulary: str = option(
-        "own",
-        "own: each node's, the words of its training texts, or a transformer's own tokenizer; shared: one of all "
-        "nodes' training texts, for simulation; file: one from vocabulary-file",
-        choices=("own", "shared", "file"),
+        "auto",
+        "own: each node's, the words of its training texts; shared: one of all nodes' training texts, for simulation; "
+        "file: one from vocabulary-file; auto: own under a method that keeps the embedding private, else file where "
+        "there is one, else shared. A transformer has that of its tokenizer",
+        choices=("auto", "own", "shared", "file"),
     )
     vocabulary_file: str = option(
-        "", "the JSON of a tokenizer, or a word at the beginning of each line, as in files of GloVe vectors"
+        "",
+        "the JSON of a tokenizer, or a word at the beginning of each line, as in files of GloVe vectors; where "
+        "vocabulary = 'auto' comes to 'own', it is not read",
     )
     vocabulary_size: int = option(30_000, "most words of a vocabulary; 0 = all of a node's own or of a file", minimum=0)
     min_count: int = option(1, "how often a word occurs to be in a vocabulary", minimum=1)
@@ -125,32 +128,39 @@ class Options:
 
     def check(self) -> None:
         """Raise :class:`DataError` for options that do not go together."""
-        if not self.recurrent and self.vocabulary != "own":
+        if not self.recurrent and self.vocabulary not in ("auto", "own"):
             raise DataError(
                 f"text.vocabulary = {self.vocabulary!r}: a transformer ({self.model}) brings its own tokenizer; set "
-                "text.vocabulary = 'own', or text.model = 'lstm'"
+                "text.vocabulary = 'auto', or text.model = 'lstm'"
             )
         if not self.recurrent and self.glove:
             raise DataError(f"text.glove = {self.glove!r}: only the LSTM starts from word vectors; leave it empty")
         if self.recurrent and self.weights == "random":
             raise DataError("text.weights = 'random' is for transformers: the LSTM always starts from random weights")
-        if (self.vocabulary == "file") != bool(self.vocabulary_file):
+        allowed = {"auto": True, "file": bool(self.vocabulary_file)}.get(self.vocabulary, not self.vocabulary_file)
+        if not allowed:
             raise DataError(
                 f"text.vocabulary = {self.vocabulary!r} and text.vocabulary-file = {self.vocabulary_file!r}: name a "
-                "file and set text.vocabulary = 'file', or do neither"
+                "file and set text.vocabulary = 'file' or 'auto', or do neither"
             )
-        if self.vocabulary == "shared" and self.vocabulary_size == 0:
-            raise DataError(
-                "text.vocabulary-size = 0: a shared vocabulary needs a size of at least 1, which the server knows "
-                "without the data"
-            )
-        if self.vocabulary == "shared" and self.glove:
-            raise DataError(
-                f"text.glove = {self.glove!r} with text.vocabulary = 'shared': the server does not see the texts, and "
-                "so cannot know which vectors to start from; set text.vocabulary = 'file' and text.vocabulary-file = "
-                f"{self.glove!r} to share the words of the vectors"
-            )
+        if self.vocabulary == "shared":
+            self.check_shared()
         self.layout()
+
+    def check_shared(self) -> None:
+        """Raise :class:`DataError` where the server could not build the embedding of a vocabulary shared by all."""
+        if self.vocabulary_size == 0:
+            raise DataError(
+                "text.vocabulary-size = 0: a vocabulary shared by all nodes needs a size of at least 1, which the "
+                "server knows without the data"
+            )
+        if self.glove:
+            raise DataError(
+                f"text.glove = {self.glove!r} with a vocabulary shared by all nodes (text.vocabulary = "
+                f"{self.vocabulary!r}): the server does not see the texts, and so cannot know which vectors to start "
+                f"from; set text.vocabulary = 'auto' and text.vocabulary-file = {self.glove!r} to share the words of "
+                "the vectors"
+            )
 
     def layout(self) -> Layout:
         """Where the examples are. Raises :class:`DataError` when nothing tells the number of classes."""

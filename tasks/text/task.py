@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sim.corpus import write_corpus
-from tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
+from tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Privacy, Task
 
 from .batches import CommonTest, by_length, trimmed
 from .corpus import Corpus, read_corpus
@@ -18,17 +18,20 @@ from .hub import fetch
 from .networks import BiLstm, TextClassifier, load_config, load_tokenizer, transformer
 from .nodes import node_data, shared_vocabulary, whole_data
 from .options import Options as TextOptions
+from .scope import source_of_words
 from .vocabulary import SPECIAL, Vocabulary, WordVocabulary, read_vocabulary
 
 CHUNK = 128  # examples that are evaluated at once
+SHARED = Privacy()
 
 
 class TextTask(Task):
     """Classify texts with an embedding that may stay on the node (FedVocab [1]_).
 
-    A node has some of the examples, with label shares of its own, and its own vocabulary, so that embeddings of
-    different nodes have different shapes; parameters ``embedding.*`` are meant to be private then, while
+    A node has some of the examples, with label shares of its own. Under a method that keeps ``embedding.*`` private
+    (:meth:`under`) it also has its own vocabulary, so that embeddings of different nodes have different shapes, while
     ``encoder.*`` and ``classifier.*`` (and a transformer's ``pre_classifier.*``) have the same shapes everywhere.
+    Without :meth:`under` nothing is private.
 
     Splits hold ``ids`` int32 ``[n, L]``, ``length`` int64 ``[n]`` and ``label`` int64 ``[n]``; "test" are test
     examples with the node's label shares. ``NodeData.extra`` holds the ``vocabulary`` and, for one of several nodes,
@@ -42,11 +45,27 @@ class TextTask(Task):
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
     vectorises: ClassVar[bool] = False  # LSTMs do not
 
-    def __init__(self, options: TextOptions | None = None) -> None:
-        """Raises :class:`DataError` for options that do not go together (:meth:`Options.check`)."""
+    def __init__(self, options: TextOptions | None = None, privacy: Privacy = SHARED) -> None:
+        """Raises :class:`DataError` for options that go together under no method (:meth:`Options.check`)."""
         self.options: TextOptions = options or TextOptions()
         self.options.check()
         self.layout = self.options.layout()
+        self.privacy = privacy
+
+    def under(self, privacy: Privacy) -> "TextTask":
+        """The task with the vocabularies that fit ``privacy``, which its method leaves to the nodes.
+
+        Raises :class:`DataError` when the options do not go together with it (:func:`~tasks.text.scope`).
+        """
+        source_of_words(self.options, privacy)
+        return type(self)(self.options, privacy)
+
+    def __eq__(self, other: object) -> bool:
+        """Nodes have other data under another privacy: it counts beside the options."""
+        return isinstance(other, TextTask) and super().__eq__(other) and self.privacy == other.privacy
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.options, self.privacy))
 
     # -- models --------------------------------------------------------------------------------------------
 
@@ -59,12 +78,12 @@ class TextTask(Task):
         return self._model(_vocabulary(data))
 
     def _model(self, vocabulary: Vocabulary) -> TextClassifier:
-        chosen = self.options
-        if not chosen.recurrent:
+        chosen, source = self.options, source_of_words(self.options, self.privacy)
+        if source == "tokenizer":
             pretrained = chosen.weights == "pretrained"
             return transformer(chosen.model, self.layout.classes, dropout=chosen.dropout, pretrained=pretrained)
         # The server, which does not know a shared vocabulary's words, knows its size.
-        rows = chosen.vocabulary_size + len(SPECIAL) if chosen.vocabulary == "shared" else len(vocabulary.words)
+        rows = chosen.vocabulary_size + len(SPECIAL) if source == "shared" else len(vocabulary.words)
         model = BiLstm(
             rows,
             self.layout.classes,
@@ -82,13 +101,13 @@ class TextTask(Task):
 
     def _public_vocabulary(self) -> Vocabulary | None:
         """The vocabulary that depends on no node's data, if that is what is chosen."""
-        chosen = self.options
-        if not chosen.recurrent:
+        chosen, source = self.options, source_of_words(self.options, self.privacy)
+        if source == "tokenizer":
             longest = getattr(load_config(chosen.model), "max_position_embeddings", chosen.length)
             if chosen.length > longest:
                 raise DataError(f"text.max-length = {chosen.length}: {chosen.model} reads at most {longest} tokens")
             return load_tokenizer(chosen.model)
-        if chosen.vocabulary == "file":
+        if source == "file":
             return read_vocabulary(Path(chosen.vocabulary_file).expanduser(), chosen.vocabulary_size)
         return None
 
@@ -130,7 +149,7 @@ class TextTask(Task):
 
     def _vocabulary_of_all(self, corpus: Corpus) -> Vocabulary | None:
         chosen = self.options
-        if chosen.vocabulary == "shared":
+        if source_of_words(chosen, self.privacy) == "shared":
             return shared_vocabulary(corpus, chosen.vocabulary_size, chosen.min_count)
         return self._public_vocabulary()
 

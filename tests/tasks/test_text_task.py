@@ -10,12 +10,14 @@ import pytest
 import torch
 from tiny_encoder import encoder_folder
 
-from tasks.base import DataError
+from tasks.base import DataError, Privacy
 from tasks.text import Options, TextTask
 from tasks.text.batches import CommonTest
+from tasks.text.scope import Kept, kept_words, source_of_words
 
 SMALL = Options(source="simulated", hidden=8, embedding_width=12, dropout=0.0, partition_seed=1)
 NODES = 6
+FEDVOCAB = Privacy(("embedding.*",))
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
 
 
@@ -25,6 +27,11 @@ def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
     TextTask(SMALL).make_world(folder, NODES, seed=2)
     return folder
+
+
+def own_words(options):
+    """The task under a method that keeps the embedding private."""
+    return TextTask(options).under(FEDVOCAB)
 
 
 def model_of(task, data):
@@ -56,7 +63,7 @@ def texts(data, split):
 
 
 def test_nodes_have_equally_many_examples_none_of_them_twice(world):
-    task = TextTask(SMALL)
+    task = own_words(SMALL)
     nodes = [task.load_node(world, k, NODES) for k in range(NODES)]
     assert [node.key for node in nodes] == [f"client-{k:03d}" for k in range(NODES)]
     assert {(n.count("train"), n.count("validation"), n.count("test")) for n in nodes} == {(54, 6, 15)}
@@ -65,9 +72,9 @@ def test_nodes_have_equally_many_examples_none_of_them_twice(world):
     ]
     assert len(set(seen)) == len(seen) == 360
     assert len({tuple(np.bincount(node.splits["train"]["label"], minlength=4)) for node in nodes}) > 1
-    again = TextTask(SMALL).load_node(world, 2, NODES)
+    again = own_words(SMALL).load_node(world, 2, NODES)
     assert torch.equal(again.splits["train"]["ids"], nodes[2].splits["train"]["ids"])
-    other = TextTask(replace(SMALL, partition_seed=2)).load_node(world, 2, NODES)
+    other = own_words(replace(SMALL, partition_seed=2)).load_node(world, 2, NODES)
     assert texts(other, "train") != texts(nodes[2], "train")
 
 
@@ -79,19 +86,19 @@ def texts_as_written(world, node, split):
 
 
 def test_a_vocabulary_has_the_words_of_its_nodes_training_texts_only(world):
-    task = TextTask(SMALL)
+    task = own_words(SMALL)
     nodes = [task.load_node(world, k, NODES) for k in range(NODES)]
     assert len({words_of(node) for node in nodes}) == NODES
     for node in nodes:
         used = {word for _, text in texts(node, "train") for word in text.split()}
         assert used == set(words_of(node)[2:])
         assert "<unk>" in {word for _, text in texts(node, "validation") | texts(node, "test") for word in text.split()}
-    few = TextTask(replace(SMALL, vocabulary_size=20, min_count=2)).load_node(world, 0, NODES)
+    few = own_words(replace(SMALL, vocabulary_size=20, min_count=2)).load_node(world, 0, NODES)
     assert words_of(few) == words_of(nodes[0])[:22]
 
 
 def test_all_nodes_are_tested_on_the_same_examples_in_their_own_words(world):
-    task = TextTask(SMALL)
+    task = own_words(SMALL)
     nodes = [task.load_node(world, k, NODES) for k in (0, 1)]
     common = [node.extra["common_test"] for node in nodes]
     assert common[0].examples is common[1].examples
@@ -104,12 +111,12 @@ def test_all_nodes_are_tested_on_the_same_examples_in_their_own_words(world):
         assert expected == sorted(
             ids[:length] for ids, length in zip(batch["ids"].tolist(), batch["length"].tolist(), strict=True)
         )
-    some = TextTask(replace(SMALL, global_examples=7)).load_node(world, 0, NODES).extra["common_test"]
+    some = own_words(replace(SMALL, global_examples=7)).load_node(world, 0, NODES).extra["common_test"]
     assert len(some.examples["label"]) == 7
 
 
 def test_a_vocabulary_in_a_file_or_of_all_is_the_same_everywhere(world, tmp_path):
-    (tmp_path / "words.txt").write_text("\n".join(words_of(TextTask(SMALL).load_all(world))[2:50]))
+    (tmp_path / "words.txt").write_text("\n".join(words_of(own_words(SMALL).load_all(world))[2:50]))
     file = replace(SMALL, vocabulary="file", vocabulary_file=str(tmp_path / "words.txt"))
     for options, rows in ((file, 50), (replace(SMALL, vocabulary="shared", vocabulary_size=40), 42)):
         task = TextTask(options)
@@ -123,7 +130,7 @@ def test_a_vocabulary_in_a_file_or_of_all_is_the_same_everywhere(world, tmp_path
 
 
 def test_the_server_has_the_shared_part_of_every_nodes_model(world):
-    task = TextTask(SMALL)
+    task = own_words(SMALL)
     server = task.build_model().state_dict()
     for k in range(2):
         data = task.load_node(world, k, NODES)
@@ -134,7 +141,7 @@ def test_the_server_has_the_shared_part_of_every_nodes_model(world):
 
 
 def test_learning_beats_guessing_on_both_tests(world):
-    task = TextTask(SMALL)
+    task = own_words(SMALL)
     data = task.load_all(world)
     model = learn(task, model_of(task, data), data, epochs=12, rate=1e-2)
     assert task.evaluate(model, data, seed=0, final=True).metrics["test.local_accuracy"] > 0.6
@@ -146,7 +153,7 @@ def test_learning_beats_guessing_on_both_tests(world):
 
 def test_accuracies_are_counted(world):
     """A model that always says class 2."""
-    task = TextTask(replace(SMALL, glove=""))
+    task = own_words(replace(SMALL, glove=""))
     data = task.load_node(world, 3, NODES)
     model = model_of(task, data)
     with torch.no_grad():
@@ -167,9 +174,9 @@ def test_accuracies_are_counted(world):
 
 
 def test_word_vectors_start_the_embedding_and_their_share_is_told(world, tmp_path):
-    some = words_of(TextTask(SMALL).load_node(world, 0, NODES))[2:12]
+    some = words_of(own_words(SMALL).load_node(world, 0, NODES))[2:12]
     (tmp_path / "glove.txt").write_text("".join(f"{w} {i} " + "0.5 " * 10 + "1\n" for i, w in enumerate(some)))
-    task = TextTask(replace(SMALL, glove=str(tmp_path / "glove.txt")))
+    task = own_words(replace(SMALL, glove=str(tmp_path / "glove.txt")))
     data = task.load_node(world, 0, NODES)
     model = model_of(task, data)
     assert model.embedding.weight[2:12, 0].tolist() == list(range(10))
@@ -178,7 +185,7 @@ def test_word_vectors_start_the_embedding_and_their_share_is_told(world, tmp_pat
 
 
 def test_batches_and_examples_are_all_of_a_split_without_needless_padding(world):
-    task = TextTask(SMALL)
+    task = own_words(SMALL)
     data = task.load_node(world, 0, NODES)
     torch.manual_seed(0)
     for batches in (list(task.batches(data, "train", 16)), list(task.examples(data, "train", 16))):
@@ -194,18 +201,18 @@ def test_batches_and_examples_are_all_of_a_split_without_needless_padding(world)
 
 
 def test_one_node_gets_everything_and_a_huge_alpha_equal_shares(world):
-    task = TextTask(replace(SMALL, validation_share=0.0))
+    task = own_words(replace(SMALL, validation_share=0.0))
     alone, everything = task.load_node(world, 0, 1), task.load_all(world)
     assert texts(alone, "train") == texts(everything, "train")
     assert texts(alone, "test") == texts(everything, "test")
     assert "validation" not in alone.splits
-    even = TextTask(replace(SMALL, validation_share=0.0, alpha=1e9)).load_node(world, 4, NODES)
+    even = own_words(replace(SMALL, validation_share=0.0, alpha=1e9)).load_node(world, 4, NODES)
     assert np.bincount(even.splits["train"]["label"]).tolist() == [15] * 4
 
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet"])
 def test_partitions_of_flower_datasets(world, partition):
-    task = TextTask(replace(SMALL, partition=partition, alpha=5.0))
+    task = own_words(replace(SMALL, partition=partition, alpha=5.0))
     nodes = [task.load_node(world, k, NODES) for k in range(NODES)]
     assert sum(node.count("train") + node.count("validation") for node in nodes) == 360
     assert {node.count("test") for node in nodes} == {15}
@@ -218,21 +225,21 @@ def test_a_deployed_node_has_a_folder_of_its_own(tmp_path):
     options = Options(
         dataset="moods", text_columns="says", label_column="mood", labels="good,bad", hidden=4, embedding_width=3
     )
-    data = TextTask(options).load_all(folder)
+    data = own_words(options).load_all(folder)
     assert (data.key, set(data.splits), data.groups) == ("bakery", {"train"}, {"most_frequent": "bad"})
     assert data.splits["train"]["label"].tolist() == [0, 1, 1]
-    metrics = TextTask(options).evaluate(model_of(TextTask(options), data), data, seed=0, final=True).metrics
+    metrics = own_words(options).evaluate(model_of(own_words(options), data), data, seed=0, final=True).metrics
     assert metrics == {"vocabulary.words": 5.0}
     (folder / "test.jsonl").write_text('{"says": "fine", "mood": "good"}\n')
-    assert TextTask(options).load_all(folder).count("test") == 1
+    assert own_words(options).load_all(folder).count("test") == 1
     with pytest.raises(DataError, match="3 examples for 4 nodes leave nodes without any: lower num-nodes"):
-        TextTask(options).load_node(folder, 0, 4)
+        own_words(options).load_node(folder, 0, 4)
 
 
 def test_labels_of_an_unknown_data_set_are_sorted_and_counted(tmp_path):
     (tmp_path / "train.tsv").write_text("text\tlabel\na\t10\nb\t9\nc\t10\n")
     (tmp_path / "test.tsv").write_text("text\tlabel\na\t9\n")
-    data = TextTask(Options(dataset="mine", classes=2, validation_share=0.0)).load_node(tmp_path, 0, 1)
+    data = own_words(Options(dataset="mine", classes=2, validation_share=0.0)).load_node(tmp_path, 0, 1)
     assert data.splits["train"]["label"].tolist() == [1, 0, 1]
     assert data.splits["test"]["label"].tolist() == [0]
     with pytest.raises(DataError, match=r"2 different labels in the training files \(9, 10\), but text\.classes = 3"):
@@ -268,14 +275,80 @@ def test_files_stand_in_for_nothing_without_being_asked(tmp_path):
         (Options(model="bert", glove="g.txt"), r"text\.glove = 'g\.txt': only the LSTM"),
         (Options(weights="random"), r"text\.weights = 'random' is for transformers"),
         (Options(vocabulary="file"), r"text\.vocabulary = 'file' and text\.vocabulary-file = ''"),
-        (Options(vocabulary_file="a"), r"text\.vocabulary = 'own' and text\.vocabulary-file = 'a'"),
-        (Options(vocabulary="shared", glove="g"), r"text\.glove = 'g' with text\.vocabulary = 'shared'"),
+        (Options(vocabulary="own", vocabulary_file="a"), r"text\.vocabulary = 'own' and text\.vocabulary-file = 'a'"),
+        (Options(vocabulary="shared", glove="g"), r"text\.glove = 'g' with a vocabulary shared by all"),
         (Options(vocabulary="shared", vocabulary_size=0), r"text\.vocabulary-size = 0"),
     ],
 )
 def test_options_that_do_not_go_together(options, message):
     with pytest.raises(DataError, match=message):
         TextTask(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "private", "source"),
+    [
+        (Options(), ("embedding.*",), "own"),
+        (Options(vocabulary_file="f"), ("embedding.weight",), "own"),
+        (Options(vocabulary_file="f"), ("encoder.*",), "file"),
+        (Options(), (), "shared"),
+        (Options(), ("embedding*private",), "shared"),
+        (Options(vocabulary="shared"), ("*",), "shared"),
+        (Options(vocabulary="file", vocabulary_file="f"), ("*",), "file"),
+        (Options(model="bert"), (), "tokenizer"),
+        (Options(model="bert", vocabulary="own"), ("*",), "tokenizer"),
+    ],
+)
+def test_where_words_come_from_under_a_method(options, private, source):
+    assert source_of_words(options, Privacy(private)) == source
+
+
+@pytest.mark.parametrize(
+    ("model", "private", "kept"),
+    [
+        ("lstm", ("embedding.*",), Kept.ALL),
+        ("lstm", ("embedding*private",), Kept.DIGITS),
+        ("lstm", ("encoder.*",), Kept.NONE),
+        ("bert", ("embedding.*",), Kept.ALL),
+        ("bert", ("embedding.weight",), Kept.NONE),
+        ("bert", ("embedding.word_embeddings.weight", "x"), Kept.ALL),
+        ("bert", ("embedding*private",), Kept.DIGITS),
+    ],
+)
+def test_what_of_the_words_a_method_keeps(model, private, kept):
+    assert kept_words(Options(model=model), Privacy(private)) is kept
+
+
+@pytest.mark.parametrize(
+    ("options", "private", "message"),
+    [
+        (Options(vocabulary="own"), (), r"text\.vocabulary = 'own': .*cannot share .*embedding\.weight.*here: none\)"),
+        (Options(vocabulary="own"), ("embedding*private",), r"set text\.vocabulary = 'auto', 'shared' or 'file'"),
+        (Options(glove="g"), (), r"shared by all nodes \(text\.vocabulary = 'auto'\).* text\.vocabulary-file = 'g'"),
+        (Options(vocabulary_size=0), ("encoder.*",), r"text\.vocabulary-size = 0: a vocabulary shared by all"),
+    ],
+)
+def test_a_method_that_does_not_go_with_the_options_is_refused_at_once(options, private, message):
+    with pytest.raises(DataError, match=message):
+        TextTask(options).under(Privacy(private))
+
+
+def test_the_same_options_under_another_privacy_are_another_task():
+    task, other = TextTask(SMALL), TextTask(SMALL).under(FEDVOCAB)
+    assert task == TextTask(SMALL).under(Privacy())
+    assert other == TextTask(SMALL).under(FEDVOCAB)
+    assert task != other
+    assert other != TextTask(SMALL).under(replace(FEDVOCAB, own_start=True))
+    assert len({task, other, TextTask(SMALL)}) == 2
+    assert other.options is SMALL
+    assert other.under(Privacy()) == task
+
+
+def test_one_configuration_serves_methods_that_share_words_and_methods_that_do_not(world, tmp_path):
+    (tmp_path / "words.txt").write_text("the\nof\n")
+    task = TextTask(replace(SMALL, vocabulary_file=str(tmp_path / "words.txt")))
+    assert words_of(task.load_node(world, 0, NODES)) == ("<pad>", "<unk>", "the", "of")
+    assert len(words_of(task.under(FEDVOCAB).load_node(world, 0, NODES))) > 10
 
 
 def test_the_papers_lengths_are_the_defaults():
@@ -349,7 +422,7 @@ def test_a_transformer_learns_with_its_own_tokens(world, tmp_path):
 @pytest.mark.parametrize(("dataset", "sizes"), [("agnews", (341, 37, 76)), ("sst2", (606, 67, 18))])
 def test_a_hundred_nodes_of_the_papers_data(dataset, sizes):
     folder = Path(os.environ["FEDAPPS_DATA"]) / "text"
-    task = TextTask(Options(dataset=dataset))
+    task = own_words(Options(dataset=dataset))
     nodes = [task.load_node(folder / dataset, k, 100) for k in range(0, 100, 20)]
     assert {(n.count("train"), n.count("validation"), n.count("test")) for n in nodes} == {sizes}
     assert len({len(words_of(node)) for node in nodes}) > 1
@@ -360,7 +433,7 @@ def test_a_node_learns_to_tell_news_from_real_vectors():
     folder = Path(os.environ["FEDAPPS_DATA"]) / "text"
     glove = str(folder / "glove" / "glove.6B.50d.subset.txt.xz")
     chosen = Options(embedding_width=50, hidden=32, max_length=30, glove=glove, alpha=1e6, global_examples=600)
-    task = TextTask(chosen)
+    task = own_words(chosen)
     data = task.load_node(folder / "agnews", 0, 25)
     model = learn(task, model_of(task, data), data, epochs=2, rate=1e-2)
     metrics = task.evaluate(model, data, seed=0, final=True).metrics
