@@ -1,0 +1,161 @@
+"""Convolutional networks pretrained on ImageNet, cut into layers that stay as they are and layers that are trained.
+
+Their parameters have torchvision's names, so its weight files fit. They are written out because torchvision's wheels
+load beside one build of torch only, and descriptors need no more of it than this.
+
+- ResNet18: He et al., *Deep Residual Learning for Image Recognition*, CVPR 2016.
+- VGG16: Simonyan and Zisserman, *Very Deep Convolutional Networks for Large-Scale Image Recognition*, ICLR 2015.
+- SqueezeNet 1.1: Iandola et al., https://arxiv.org/abs/1602.07360, and the authors' release 1.1.
+
+Which layers are trained follows Berton et al., *Deep Visual Geo-localization Benchmark*, CVPR 2022, and FedVPR, 5.2.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+Layers = list[tuple[str, nn.Module]]
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """``layers()`` are drawn from torch's global generator, the first ``frozen`` of them stay as they are.
+
+    ``width`` is the number of channels they give. ``unused`` are the prefixes of what else a published weight file of
+    the network holds.
+    """
+
+    layers: Callable[[], Layers]
+    frozen: int
+    width: int
+    unused: tuple[str, ...]
+
+    def parts(self) -> tuple[nn.Sequential, nn.Sequential]:
+        """The frozen and the trained layers, freshly drawn; a parameter has the same name in either as in the whole."""
+        layers = self.layers()
+        return _nested(layers[: self.frozen]), _nested(layers[self.frozen :])
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """Batch normalisation without a counter of batches, an integer that federated averaging would average."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.num_batches_tracked = None
+
+    def _load_from_state_dict(self, *args: object) -> None:
+        # The parent's would put a counter in.
+        nn.Module._load_from_state_dict(self, *args)
+
+
+class BasicBlock(nn.Module):
+    """Two convolutions of 3x3 beside a shortcut."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False)
+        self.bn1 = BatchNorm(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = BatchNorm(width)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != width:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), BatchNorm(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        inner: Tensor = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        return (inner + shortcut).relu()
+
+
+class Fire(nn.Module):
+    """A squeezing convolution of 1x1, then 1x1 and 3x3 side by side, ``width`` channels each."""
+
+    def __init__(self, inputs: int, squeezed: int, width: int) -> None:
+        super().__init__()
+        self.squeeze1x1 = nn.Conv2d(inputs, squeezed, 1)
+        self.expand1x1 = nn.Conv2d(squeezed, width, 1)
+        self.expand3x3 = nn.Conv2d(squeezed, width, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.squeeze1x1(x).relu()
+        return torch.cat((self.expand1x1(x).relu(), self.expand3x3(x).relu()), dim=1)
+
+
+def _resnet18(stages: int) -> Layers:
+    layers: Layers = [
+        ("conv1", nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)),
+        ("bn1", BatchNorm(64)),
+        ("relu", nn.ReLU()),
+        ("maxpool", nn.MaxPool2d(3, stride=2, padding=1)),
+    ]
+    inputs = 64
+    for stage in range(stages):
+        width, stride = 64 * 2**stage, 1 if stage == 0 else 2
+        blocks = nn.Sequential(BasicBlock(inputs, width, stride), BasicBlock(width, width, 1))
+        layers.append((f"layer{stage + 1}", blocks))
+        inputs = width
+    for convolution in _convolutions(layers):
+        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    return layers
+
+
+def _vgg16() -> Layers:
+    """Up to the last convolution, its ReLU and the last pooling left out, as the benchmark has it."""
+    layers: Layers = []
+    inputs = 3
+    for repeats, width in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
+        for _ in range(repeats):
+            layers += [("", nn.Conv2d(inputs, width, 3, padding=1)), ("", nn.ReLU())]
+            inputs = width
+        layers.append(("", nn.MaxPool2d(2)))
+    del layers[-2:]
+    for convolution in _convolutions(layers):
+        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+        _zero_bias(convolution)
+    return [(f"features.{index}", layer) for index, (_, layer) in enumerate(layers)]
+
+
+def _squeezenet() -> Layers:
+    modules: list[nn.Module] = [nn.Conv2d(3, 64, 3, stride=2), nn.ReLU(), nn.MaxPool2d(3, stride=2)]
+    modules += [Fire(64, 16, 64), Fire(128, 16, 64), nn.MaxPool2d(3, stride=2)]
+    modules += [Fire(128, 32, 128), Fire(256, 32, 128), nn.MaxPool2d(3, stride=2)]
+    modules += [Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256)]
+    layers: Layers = [(f"features.{index}", module) for index, module in enumerate(modules)]
+    for convolution in _convolutions(layers):
+        nn.init.kaiming_uniform_(convolution.weight)
+        _zero_bias(convolution)
+    return layers
+
+
+#: ``resnet18-layer3`` is the paper's choice: cut after its third stage, which alone is trained. Of the whole
+#: ``resnet18``, the last stage is trained, of ``vgg16`` the last three convolutions, and of ``squeezenet1_1`` the four
+#: modules after its last pooling, where the maps that stand in for the frozen layers are smallest.
+BACKBONES: Mapping[str, Backbone] = MappingProxyType(
+    {
+        "resnet18-layer3": Backbone(lambda: _resnet18(3), frozen=6, width=256, unused=("layer4.", "fc.")),
+        "resnet18": Backbone(lambda: _resnet18(4), frozen=7, width=512, unused=("fc.",)),
+        "vgg16": Backbone(_vgg16, frozen=24, width=512, unused=("classifier.",)),
+        "squeezenet1_1": Backbone(_squeezenet, frozen=9, width=512, unused=("classifier.",)),
+    }
+)
+
+
+def _convolutions(layers: Layers) -> list[nn.Conv2d]:
+    return [module for _, layer in layers for module in layer.modules() if isinstance(module, nn.Conv2d)]
+
+
+def _zero_bias(convolution: nn.Conv2d) -> None:
+    if convolution.bias is not None:
+        nn.init.zeros_(convolution.bias)
+
+
+def _nested(layers: Layers) -> nn.Sequential:
+    """One after another; a layer ``features.3`` becomes the layer ``3`` of a part ``features``."""
+    inner = [(name.removeprefix("features."), layer) for name, layer in layers]
+    if all(name.startswith("features.") for name, _ in layers):
+        return nn.Sequential(OrderedDict({"features": nn.Sequential(OrderedDict(inner))}))
+    return nn.Sequential(OrderedDict(inner))

@@ -1,0 +1,144 @@
+"""Networks that describe a place by one vector: FedVPR, 5.2 and Appendix B.
+
+The names of what stays as it is begin with ``frozen.``, of what is trained with ``trained.`` and ``pooling.``: only the
+latter need travel, where all nodes hold the same weights for the former.
+"""
+
+from pathlib import Path
+from typing import Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from tasks.base import DataError
+
+from .backbones import BACKBONES
+from .pooling import POOLINGS
+from .weights import load_weights, read_weights
+
+#: Glob pattern of all that training leaves alone, whatever the network.
+FROZEN = "frozen.*"
+
+Normalisation = Literal["imagenet", "caffe"]
+BatchNorms = Literal["frozen", "trained"]
+
+
+class Normalise(nn.Module):
+    """RGB images, uint8 or floats from 0 to 1, ``[b, 3, height, width]``, as the first layer wants them.
+
+    ``imagenet``: from 0 to 1, minus ImageNet's mean, over its standard deviation. ``caffe``: from 0 to 255, minus the
+    mean, blue first.
+    """
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, kind: Normalisation) -> None:
+        super().__init__()
+        self.kind = kind
+        caffe = kind == "caffe"
+        shift = [123.68, 116.779, 103.939] if caffe else [0.485, 0.456, 0.406]
+        scale = [1.0, 1.0, 1.0] if caffe else [0.229, 0.224, 0.225]
+        # They belong to the weights of the first layer, and never change: no part of the state.
+        self.register_buffer("shift", torch.tensor(shift).view(3, 1, 1), persistent=False)
+        self.register_buffer("scale", torch.tensor(scale).view(3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.ndim != 4 or images.shape[1] != 3:
+            raise ValueError(f"images have shape {tuple(images.shape)}: must be [images, 3, height, width]")
+        if images.dtype != torch.uint8 and not images.is_floating_point():
+            raise ValueError(f"images are of type {images.dtype}: must be torch.uint8, or floats from 0 to 1")
+        whole = images.dtype == torch.uint8
+        if self.kind == "caffe":
+            levels = images.float() if whole else images * 255
+            return (levels - self.shift).flip(1)
+        return ((images.float() / 255 if whole else images) - self.shift) / self.scale
+
+
+class PlaceNetwork(nn.Module):
+    """Images to descriptors of length 1, through layers that stay as they are, trained layers and a pooling.
+
+    Features are scaled to length 1 at every position before they are pooled, as in the benchmark of Berton et al.
+    ``batch_norms`` says what becomes of batch normalisation in the trained layers; in the frozen ones it always keeps
+    statistics and scales. ``"frozen"`` does the same in all layers, as small batches need it: then nothing but
+    convolutions and the pooling is trained. ``"trained"`` normalises by batch and moves the statistics.
+
+    ``weights_from`` is the file that the backbone's weights came from, ``None`` where they were drawn.
+    """
+
+    def __init__(
+        self, backbone: str, pooling: str, *, normalisation: Normalisation = "imagenet", batch_norms: BatchNorms
+    ) -> None:
+        super().__init__()
+        self.width = BACKBONES[backbone].width
+        self.weights_from: Path | None = None
+        self.normalise = Normalise(normalisation)
+        self.frozen, self.trained = BACKBONES[backbone].parts()
+        self.pooling = POOLINGS[pooling]()
+        self.frozen.requires_grad_(False)
+        self._kept: list[nn.Module] = [self.frozen]
+        if batch_norms == "frozen":
+            self._kept += [module for module in self.trained.modules() if isinstance(module, nn.BatchNorm2d)]
+        for module in self._kept:
+            module.requires_grad_(False)
+        self.train()
+
+    def train(self, mode: bool = True) -> Self:
+        """As ever, but what is kept stays in evaluation mode."""
+        super().train(mode)
+        for module in self._kept:
+            module.eval()
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Descriptors ``[b, width]`` of uint8 images ``[b, 3, height, width]``."""
+        return self.trained_part(self.frozen_part(images))
+
+    def frozen_part(self, images: Tensor) -> Tensor:
+        """Maps ``[b, channels, h, w]`` that no training changes, so that a node may keep them for its images."""
+        maps: Tensor = self.frozen(self.normalise(images))
+        return maps
+
+    def trained_part(self, maps: Tensor) -> Tensor:
+        """Descriptors ``[b, width]`` of the maps of :meth:`frozen_part`."""
+        local = normalize(self.trained(maps), dim=1)
+        return normalize(self.pooling(local), dim=1)
+
+    def trained_names(self) -> list[str]:
+        """The names in the state that training changes."""
+        kept = self.frozen_names()
+        return [name for name in self.state_dict() if name not in kept]
+
+    def frozen_names(self) -> set[str]:
+        """The names in the state that training leaves alone."""
+        kept = {id(tensor) for module in self._kept for tensor in module.state_dict(keep_vars=True).values()}
+        return {name for name, tensor in self.state_dict(keep_vars=True).items() if id(tensor) in kept}
+
+
+def place_network(
+    backbone: str,
+    pooling: str = "gem",
+    *,
+    weights: Path | None = None,
+    normalisation: Normalisation | None = None,
+    batch_norms: BatchNorms = "frozen",
+) -> PlaceNetwork:
+    """A network of ``BACKBONES`` with a pooling of ``POOLINGS``, its backbone's weights from a file if one is given.
+
+    Without, they are drawn from torch's global generator. ``normalisation`` must be what the weights were trained with;
+    ``None`` takes ``"caffe"`` for an ``.npz`` file, otherwise torchvision's ``"imagenet"``. Raises :class:`DataError`
+    for a name that does not exist and for a file that does not fit.
+    """
+    if backbone not in BACKBONES:
+        raise DataError(f"backbone = {backbone!r}: must be one of {', '.join(BACKBONES)}")
+    if pooling not in POOLINGS:
+        raise DataError(f"pooling = {pooling!r}: must be one of {', '.join(POOLINGS)}")
+    if normalisation is None:
+        normalisation = "caffe" if weights is not None and weights.suffix == ".npz" else "imagenet"
+    network = PlaceNetwork(backbone, pooling, normalisation=normalisation, batch_norms=batch_norms)
+    if weights is not None:
+        parts = (network.frozen, network.trained)
+        load_weights(parts, read_weights(weights), unused=BACKBONES[backbone].unused, origin=weights)
+        network.weights_from = weights
+    return network

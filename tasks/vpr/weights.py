@@ -1,0 +1,79 @@
+"""Published weights of backbones, from a file on disk."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tasks.base import DataError
+
+#: Counters that nothing uses.
+_COUNTER = ".num_batches_tracked"
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The named tensors in a state dictionary of torch (``.pth``, ``.pt``), a ``.safetensors`` or an ``.npz`` file.
+
+    Nothing in the file is executed. Raises :class:`DataError` when it is missing or is something else.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; give a file of weights, or none for weights drawn at random")
+    readers = {".pth": _read_torch, ".pt": _read_torch, ".safetensors": _read_safetensors, ".npz": _read_npz}
+    if path.suffix not in readers:
+        raise DataError(f"{path}: weights are read from {', '.join(readers)}, not from {path.suffix!r}")
+    try:
+        tensors = readers[path.suffix](path)
+    except Exception as error:
+        # Each library has errors of its own for a file that is cut short or of another kind.
+        raise DataError(f"{path}: cannot be read as a {path.suffix} file of tensors ({error})") from error
+    if not isinstance(tensors, Mapping) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        raise DataError(f"{path}: is not a dictionary of tensors; save the model's state_dict()")
+    return dict(tensors)
+
+
+def load_weights(
+    parts: Sequence[nn.Module], weights: Mapping[str, Tensor], *, unused: Sequence[str], origin: object
+) -> None:
+    """Copy ``weights`` into modules that share the names of one network, in place.
+
+    ``unused`` are prefixes of names that the network may have beyond these parts. Raises :class:`DataError`, which
+    begins with ``origin`` and names all that is missing, unexpected or of another shape; then nothing is copied.
+    """
+    wanted: dict[str, Tensor] = {}
+    for part in parts:
+        wanted |= part.state_dict()
+    given = {
+        name: tensor
+        for name, tensor in weights.items()
+        if name in wanted or not (name.startswith(tuple(unused)) or name.endswith(_COUNTER))
+    }
+    problems = [f"missing: {name} {tuple(tensor.shape)}" for name, tensor in wanted.items() if name not in given]
+    problems += [f"unexpected: {name} {tuple(tensor.shape)}" for name, tensor in given.items() if name not in wanted]
+    problems += [
+        f"{name}: shape {tuple(tensor.shape)}, the network has {tuple(wanted[name].shape)}"
+        for name, tensor in given.items()
+        if name in wanted and tensor.shape != wanted[name].shape
+    ]
+    if problems:
+        raise DataError(f"{origin}: does not fit the network\n  " + "\n  ".join(problems))
+    with torch.no_grad():
+        for name, tensor in given.items():
+            wanted[name].copy_(tensor)
+
+
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return tensors
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+def _read_npz(path: Path) -> dict[str, Tensor]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
