@@ -1,0 +1,87 @@
+"""A railway line in summer and in winter: the Nordland traverse, in small gray pictures.
+
+N. Sünderhauf, P. Neubert, P. Protzel. Are We There Yet? Challenging SeqSLAM on a 3000 km Journey Across All Four
+Seasons. ICRA Workshop on Long-Term Autonomy, 2013. Footage of NRK, aligned by frames.
+"""
+
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from tasks.base import DataError
+
+from .images import ImageArray, ImageStore
+from .places import Places, Track, build_places
+
+FILE = "nordland_64x32.npz"
+LINE_LENGTH = 729_000.0  # metres from Trondheim to Bodø
+
+#: Of 3,576 frames taken 10 s apart over the whole line: 203.9 m, as if the train kept its mean speed of 73 km/h.
+METRES_PER_FRAME = LINE_LENGTH / 3575
+
+
+def read_nordland(
+    path: Path,
+    *,
+    stretches: int = 30,
+    regions: int = 5,
+    sequence_length: int = 10,
+    metres_per_frame: float = METRES_PER_FRAME,
+) -> Places:
+    """Summer as the database and winter as the queries of an ``.npz``, or of the folder of ``nordland_64x32.npz``.
+
+    The file has ``summer`` and ``winter`` uint8 ``[n, H, W]``, where frame i shows the same place, and ``usable`` bool
+    ``[n]``, without which (dark, standing still) frames are left out. Frame i lies ``i * metres_per_frame`` east.
+    With the default a query has exactly one picture within 25 m, its own frame in summer; at 8 m its neighbours, 10 s
+    before and after, are positives too.
+
+    The line falls into ``stretches`` of equally many frames, the groups, and these into sequences of
+    ``sequence_length`` successive frames, less those left out. ``regions``, equally many stretches each, are what is
+    called a city elsewhere. Raises :class:`DataError` when the file is missing, lacks an array or has another shape,
+    or for numbers that do not divide it.
+    """
+    file = path / FILE if path.is_dir() else path
+    summer, winter, usable = _arrays(file)
+    if not 1 <= regions <= stretches <= len(usable) or sequence_length < 1:
+        raise DataError(
+            f"{file}: {stretches} stretches in {regions} regions, in sequences of {sequence_length}; expected "
+            f"1 <= regions <= stretches <= {len(usable)} frames and a length of at least 1"
+        )
+    frames = np.flatnonzero(usable)
+    of_stretch = frames * stretches // len(usable)
+    first = -(-of_stretch * len(usable) // stretches)  # the first frame of the stretch
+    block = (frames - first) // sequence_length
+    tracks = [
+        _track(stretch, number, stretch * regions // stretches, query)
+        for query in (False, True)
+        for stretch, number in zip(of_stretch.tolist(), block.tolist(), strict=True)
+    ]
+    line = np.stack([frames * metres_per_frame, np.zeros(len(frames))], axis=1)
+    return build_places(
+        ImageStore(ImageArray(np.concatenate([summer[frames], winter[frames]]))),
+        tracks,
+        np.concatenate([line, line]),
+        np.concatenate([frames, frames]),
+    )
+
+
+def _track(stretch: int, number: int, region: int, query: bool) -> Track:
+    return Track(f"region-{region}", f"{stretch:03d}-{number:03d}", query, "europe", f"stretch-{stretch:03d}")
+
+
+def _arrays(file: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    names = ("summer", "winter", "usable")
+    try:
+        with np.load(file) as found:
+            if missing := [name for name in names if name not in found]:
+                raise DataError(f"{file}: no array {', '.join(missing)}; found {', '.join(found)}")
+            summer, winter, usable = (found[name] for name in names)
+    except (OSError, BadZipFile) as error:
+        raise DataError(f"{file}: cannot be read as an .npz with {', '.join(names)}: {error}") from error
+    if summer.ndim != 3 or winter.shape != summer.shape or usable.shape != summer.shape[:1]:
+        raise DataError(
+            f"{file}: summer {summer.shape}, winter {winter.shape}, usable {usable.shape}; expected (n, H, W) twice "
+            "and (n,)"
+        )
+    return summer, winter, usable.astype(bool)

@@ -1,0 +1,168 @@
+"""Pictures of places: where each was taken, in which sequence, and whether it is a query or of the database."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.spatial import cKDTree
+from torch import Tensor
+
+from tasks.base import DataError
+
+from .images import ImageStore, Size
+
+#: The mean radius of the Earth in metres.
+EARTH_RADIUS = 6_371_008.8
+
+
+@dataclass(frozen=True, order=True)
+class Track:
+    """A sequence of pictures that were taken in one go.
+
+    All are queries or all are of the database, and all are of one ``city``. ``group`` is a label within the city, a
+    floor or a stretch of a railway line, where a data set has one.
+    """
+
+    city: str
+    name: str
+    query: bool
+    continent: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """``n`` pictures, a row each.
+
+    ``image`` int64 ``[n]`` numbers the pictures of ``store``. ``position`` float64 ``[n, 2]`` is east and north in
+    metres; positions of different cities are not comparable, as each may have its own origin. ``track`` int64 ``[n]``
+    is the row's place in ``tracks``, ``frame`` int64 ``[n]`` its place within the sequence. ``heading`` float64
+    ``[n]`` is the direction of view in degrees clockwise from north, nan where it is not known.
+    """
+
+    store: ImageStore
+    tracks: tuple[Track, ...]
+    image: np.ndarray
+    position: np.ndarray
+    track: np.ndarray
+    frame: np.ndarray
+    heading: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    @cached_property
+    def is_query(self) -> np.ndarray:
+        """Which rows are queries, bool ``[n]``; the others are the database."""
+        is_query: np.ndarray = np.array([track.query for track in self.tracks], dtype=bool)[self.track]
+        return is_query
+
+    @property
+    def queries(self) -> np.ndarray:
+        """The rows of the queries."""
+        return np.flatnonzero(self.is_query)
+
+    @property
+    def database(self) -> np.ndarray:
+        """The rows of the database."""
+        return np.flatnonzero(~self.is_query)
+
+    @property
+    def present(self) -> np.ndarray:
+        """The sequences that have a row, as places in ``tracks``, ascending."""
+        return np.unique(self.track)
+
+    @property
+    def cities(self) -> tuple[str, ...]:
+        """The cities that have a row, by name."""
+        return tuple(sorted({self.tracks[track].city for track in self.present}))
+
+    def select(self, rows: np.ndarray) -> "Places":
+        """Some rows, in the order given. ``tracks`` and the pictures in memory stay the same."""
+        return replace(
+            self,
+            image=self.image[rows],
+            position=self.position[rows],
+            track=self.track[rows],
+            frame=self.frame[rows],
+            heading=self.heading[rows],
+        )
+
+    def of_city(self, *names: str) -> "Places":
+        """The rows of some cities. Raises :class:`DataError` for a city that has none."""
+        if unknown := set(names) - set(self.cities):
+            raise DataError(f"no pictures of {', '.join(sorted(unknown))}; there are some of {', '.join(self.cities)}")
+        inside = np.array([track.city in names for track in self.tracks])
+        return self.select(np.flatnonzero(inside[self.track]))
+
+    def of_tracks(self, tracks: Iterable[int]) -> "Places":
+        """The rows of some sequences, given by their places in ``tracks``."""
+        return self.select(np.flatnonzero(np.isin(self.track, list(tracks))))
+
+    def queries_with_positive(self, radius: float) -> np.ndarray:
+        """The rows of queries that have a picture of the database within ``radius`` metres, in the same city."""
+        city_of = {name: number for number, name in enumerate(self.cities)}
+        city = np.array([city_of.get(track.city, -1) for track in self.tracks], dtype=np.int64)[self.track]
+        found = [np.empty(0, dtype=np.int64)]
+        for number in city_of.values():
+            queries = np.flatnonzero(self.is_query & (city == number))
+            database = np.flatnonzero(~self.is_query & (city == number))
+            if len(queries) and len(database):
+                nearest, _ = cKDTree(self.position[database]).query(self.position[queries])
+                found.append(queries[nearest <= radius])
+        return np.sort(np.concatenate(found))
+
+    def load_images(self, rows: Sequence[int] | np.ndarray, size: Size) -> Tensor:
+        """Pictures in RGB, uint8 ``[len(rows), 3, H, W]``, resized to ``size`` = (H, W).
+
+        Those loaded last come from memory. Raises :class:`DataError` for a picture that is missing or damaged.
+        """
+        return self.store.load(self.image[np.asarray(rows, dtype=np.int64)], size)
+
+
+def build_places(
+    store: ImageStore,
+    tracks: Sequence[Track],
+    position: np.ndarray,
+    frame: np.ndarray,
+    heading: np.ndarray | None = None,
+) -> Places:
+    """Places of the pictures of ``store`` in its order, ``tracks`` [n] telling each one's sequence.
+
+    Raises :class:`DataError` where a sequence has two groups or a city lies on two continents.
+    """
+    order = sorted(set(tracks))
+    _check_labels(order)
+    number = {track: place for place, track in enumerate(order)}
+    return Places(
+        store,
+        tuple(order),
+        image=np.arange(len(tracks)),
+        position=np.asarray(position, dtype=np.float64),
+        track=np.array([number[track] for track in tracks], dtype=np.int64),
+        frame=np.asarray(frame, dtype=np.int64),
+        heading=np.full(len(tracks), np.nan) if heading is None else np.asarray(heading, dtype=np.float64),
+    )
+
+
+def projected(lon: np.ndarray, lat: np.ndarray) -> np.ndarray:
+    """Degrees ``[n]`` to metres east and north of their mean ``[n, 2]``, equirectangularly.
+
+    Distances within a city are right to about one part in a thousand up to 60 degrees of latitude.
+    """
+    unrolled = lon[0] + (lon - lon[0] + 180.0) % 360.0 - 180.0  # on one side of the date line
+    east = np.deg2rad(unrolled - unrolled.mean()) * np.cos(np.deg2rad(lat.mean()))
+    return EARTH_RADIUS * np.stack([east, np.deg2rad(lat - lat.mean())], axis=1)
+
+
+def _check_labels(tracks: Sequence[Track]) -> None:
+    groups: dict[tuple[str, str, bool], str] = {}
+    continents: dict[str, str] = {}
+    for track in tracks:
+        group = groups.setdefault((track.city, track.name, track.query), track.group)
+        if group != track.group:
+            raise DataError(f"sequence {track.name} of {track.city} has the groups {group} and {track.group}")
+        continent = continents.setdefault(track.city, track.continent)
+        if continent != track.continent:
+            raise DataError(f"city {track.city} has the continents {continent} and {track.continent}")
