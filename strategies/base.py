@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from .aggregation import IntegerPolicy, StreamingMean
 from .arrays import Arrays, from_record, select, to_record
 from .exchange import NodeFailure, exchange
-from .metrics import MetricMean
+from .metrics import MetricMean, MetricRule
 from .optimizers import SGD
 from .profiles import Profile, query_profiles
 from .replies import Reply, count_bytes, read_reply
@@ -46,7 +46,9 @@ class BaseStrategy(Strategy):
     sampler, evaluate_sampler : Sampler
         Which nodes train, and which evaluate; all of them by default.
     weighting : "num-examples", "uniform" or a Weighting
-        The weight of a reply in every mean, of arrays and of metrics.
+        The weight of a reply in the means of arrays and of metrics.
+    metric_means : mapping from names of metrics to "weighted", "uniform" or "geometric"
+        How :class:`MetricMean` averages them, in both phases; what is not named is "weighted".
     server_optimizer : ServerOptimizer
         Steps on the pseudo-gradient; SGD with learning rate 1 (the default) is FedAvg, bit for bit.
     integers : "newest" or "round"
@@ -68,6 +70,7 @@ class BaseStrategy(Strategy):
         sampler: Sampler | None = None,
         evaluate_sampler: Sampler | None = None,
         weighting: str | Weighting = "num-examples",
+        metric_means: Mapping[str, MetricRule] | None = None,
         server_optimizer: ServerOptimizer | None = None,
         integers: IntegerPolicy = "newest",
         min_replies: int = 1,
@@ -83,6 +86,8 @@ class BaseStrategy(Strategy):
         self.sampler = sampler or UniformFraction(1.0)
         self.evaluate_sampler = evaluate_sampler or UniformFraction(1.0)
         self.weight_of = _weighting(weighting)
+        self.metric_means = dict(metric_means or {})
+        MetricMean(self.metric_means)  # raises now, and not after a round of training
         self.server_optimizer = server_optimizer or SGD(1.0)
         self.integers = integers
         self.min_replies = min_replies
@@ -164,7 +169,7 @@ class BaseStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message | NodeFailure]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold the replies one at a time into the mean, then let the round close."""
-        mean, metrics = StreamingMean(self.integers), MetricMean()
+        mean, metrics = StreamingMean(self.integers), MetricMean(self.metric_means)
         for reply in self._usable(replies, "train"):
             self.mean_for(reply, mean).add(reply.arrays, reply.weight)
             metrics.add(reply.metrics, reply.weight)
@@ -185,8 +190,8 @@ class BaseStrategy(Strategy):
         return self._messages(MessageType.EVALUATE, cohort, server_round, arrays, config, self.evaluate_records)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message | NodeFailure]) -> MetricRecord | None:
-        """The weighted mean of the nodes' metrics, ``None`` when no node evaluated."""
-        metrics = MetricMean()
+        """The means of the nodes' metrics, ``None`` when no node evaluated."""
+        metrics = MetricMean(self.metric_means)
         for reply in self._usable(replies, "evaluate"):
             metrics.add(reply.metrics, reply.weight)
         return metrics.result() if metrics.count else None
@@ -264,7 +269,8 @@ class BaseStrategy(Strategy):
     def send(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message | NodeFailure]:
         """Send the messages; yields a reply or a failure per message, in the order of the messages."""
         outgoing = list(messages)
-        self.report.bytes_down += sum(count_bytes(message.content) for message in outgoing)
+        for message in outgoing:
+            self.report.count_message(message.metadata.message_type, count_bytes(message.content))
         return exchange(grid, outgoing, timeout, poll=self.poll)
 
     def _messages(
@@ -284,14 +290,18 @@ class BaseStrategy(Strategy):
         return messages
 
     def _usable(self, replies: Iterable[Message | NodeFailure], phase: Phase) -> Iterator[Reply]:
-        expected = self._current if phase == "train" else None
+        counted = self.report.bytes_up
         for reply in replies:
             node_id = reply.node_id if isinstance(reply, NodeFailure) else reply.metadata.src_node_id
             profile = self._profiles.get(node_id) or Profile.unknown(node_id)
             if isinstance(reply, Message) and reply.has_content():
                 self.report.bytes_up += count_bytes(reply.content)
+            # An algorithm that refuses a reply before it comes here has counted its bytes.
+            size, counted = self.report.bytes_up - counted, self.report.bytes_up
+            if phase == "train" and size:
+                self.report.count_train_reply(size)
             try:
-                usable = read_reply(reply, profile, expected, self.weight_of)
+                usable = self._read(reply, profile, phase)
             except ValueError as refusal:
                 log(WARNING, "refused the %s reply of node %s: %s", phase, profile.key, refusal)
                 self.report.refused.append(Refusal(profile.key, phase, str(refusal)))
@@ -301,6 +311,12 @@ class BaseStrategy(Strategy):
             del reply
             yield usable
             del usable
+
+    def _read(self, reply: Message | NodeFailure, profile: Profile, phase: Phase) -> Reply:
+        usable = read_reply(reply, profile, self._current if phase == "train" else None, self.weight_of)
+        if reason := MetricMean.reason_against(usable.metrics, self.metric_means):
+            raise ValueError(reason)
+        return usable
 
     def _too_few(self, server_round: int, usable: int) -> str:
         reasons = "\n".join(f"  {refusal.node}: {refusal.reason}" for refusal in self.report.refused)

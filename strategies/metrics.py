@@ -1,20 +1,39 @@
 """Means of the metrics that nodes report."""
 
 import math
+from collections.abc import Mapping
+from typing import Literal, get_args
 
 from flwr.app import MetricRecord
 
+MetricRule = Literal["weighted", "uniform", "geometric"]
+
 
 class MetricMean:
-    """Weighted mean of scalar metrics, one reply at a time.
+    """Mean of scalar metrics, one reply at a time.
 
     A metric ``x`` that comes with ``x.count`` is weighted by that count, and the counts are summed; every other
     scalar is weighted like the reply; ``num-examples`` is summed. Lists (values per session or per class) are
     not averaged: they stay in the node's report. A metric missing from some replies is averaged over the others.
+
+    Parameters
+    ----------
+    rules : mapping from the names of metrics to "weighted", "uniform" or "geometric", optional
+        The mean of a metric, where it is not the weighted one. Under the two others each reply counts 1,
+        whatever its weight, or nothing where it says ``x.count`` = 0: "uniform" is the arithmetic mean Σ x / n,
+        "geometric" exp(Σ log x / n) for x ≥ 0, which is 0 as soon as one x is. A name that no reply brings is
+        allowed. Raises ``ValueError`` for an unknown rule, and for the name of a metric that is summed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Mapping[str, MetricRule] | None = None) -> None:
         self.count = 0
+        self._rules = dict(rules or {})
+        for name, rule in self._rules.items():
+            if rule not in get_args(MetricRule):
+                allowed = ", ".join(map(repr, get_args(MetricRule)))
+                raise ValueError(f"metric_means[{name!r}] = {rule!r}: must be one of {allowed}")
+            if _is_total(name):
+                raise ValueError(f"metric_means[{name!r}] = {rule!r}: this metric is summed, leave it out")
         self._sums: dict[str, float] = {}
         self._weights: dict[str, float] = {}
         self._totals: dict[str, float] = {}
@@ -25,22 +44,33 @@ class MetricMean:
         for name, value in metrics.items():
             if isinstance(value, list):
                 continue
-            if name == "num-examples" or name.endswith(".count"):
+            if _is_total(name):
                 self._totals[name] = self._totals.get(name, 0.0) + value
                 continue
             counted = metrics.get(f"{name}.count")
             share = float(counted) if isinstance(counted, (int, float)) else weight
+            rule = self._rules.get(name, "weighted")
+            if rule != "weighted":
+                if share == 0:  # a mean over nothing: its value says nothing, and 0 would make the product 0
+                    continue
+                share = 1.0
+            if rule == "geometric":  # of logarithms, since a product of many would underflow
+                value = math.log(value) if value != 0 else -math.inf
             self._sums[name] = self._sums.get(name, 0.0) + share * value
             self._weights[name] = self._weights.get(name, 0.0) + share
 
     def result(self) -> MetricRecord:
         """Means and totals over all replies so far."""
         means = {name: self._sums[name] / weight for name, weight in self._weights.items() if weight > 0}
-        return MetricRecord({**means, **self._totals})
+        geometric = {name: math.exp(mean) for name, mean in means.items() if self._rules.get(name) == "geometric"}
+        return MetricRecord({**means, **geometric, **self._totals})
 
     @staticmethod
-    def reason_against(metrics: MetricRecord) -> str | None:
-        """Why metrics cannot be averaged, or ``None``: a scalar that is not finite, a negative count."""
+    def reason_against(metrics: MetricRecord, rules: Mapping[str, MetricRule] | None = None) -> str | None:
+        """Why metrics cannot be averaged, or ``None``.
+
+        A scalar is not finite, a count is negative, or so is a metric whose rule in ``rules`` is "geometric".
+        """
         for name, value in metrics.items():
             if isinstance(value, list):
                 continue
@@ -48,4 +78,10 @@ class MetricMean:
                 return f"metric {name!r} is {value}, not finite"
             if name.endswith(".count") and value < 0:
                 return f"metric {name!r} is {value}, but a count is at least 0"
+            if rules and rules.get(name) == "geometric" and value < 0:
+                return f"metric {name!r} is {value}, but its mean is geometric: it must be at least 0"
         return None
+
+
+def _is_total(name: str) -> bool:
+    return name == "num-examples" or name.endswith(".count")

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Any, Literal, Protocol
 
+from flwr.app import MessageType
+
 from .arrays import Arrays
 
 Phase = Literal["train", "evaluate"]
@@ -35,18 +37,39 @@ class NodeReport:
 
 @dataclass
 class RoundReport:
-    """One round as the server saw it. Bytes are those of the records in the messages, both phases together."""
+    """One round as the server saw it. Bytes are those of the records in the messages.
+
+    ``bytes_down`` and ``bytes_up`` are all that the round moved: both phases, and whatever an algorithm asks beside
+    them. The ``train_`` fields are the TRAIN messages and their replies alone, used or refused, so that
+    ``train_bytes_down / train_messages`` and ``train_bytes_up / train_replies`` are the bytes of one node's training.
+    """
 
     round: int
     seconds: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
+    train_messages: int = 0
+    train_replies: int = 0
+    train_bytes_down: int = 0
+    train_bytes_up: int = 0
     replies: int = 0
     train: dict[str, Any] = field(default_factory=dict)
     evaluate: dict[str, Any] = field(default_factory=dict)
     strategy: dict[str, Any] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)
     nodes: list[NodeReport] = field(default_factory=list)
+
+    def count_message(self, kind: str, size: int) -> None:
+        """Count a message of ``size`` bytes to a node; ``kind`` is Flower's type of the message."""
+        self.bytes_down += size
+        if kind == MessageType.TRAIN:
+            self.train_messages += 1
+            self.train_bytes_down += size
+
+    def count_train_reply(self, size: int) -> None:
+        """Count a reply to TRAIN among those of training; its ``size`` bytes are in ``bytes_up`` already."""
+        self.train_replies += 1
+        self.train_bytes_up += size
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from strategies.metrics import MetricMean
 
 
-def mean_of(*replies):
-    mean = MetricMean()
+def mean_of(*replies, rules=None):
+    mean = MetricMean(rules)
     for metrics, weight in replies:
         mean.add(MetricRecord(metrics), weight)
     return dict(mean.result())
@@ -68,3 +68,106 @@ def test_the_mean_is_that_of_numpy(replies):
     result = mean_of(*(({"num-examples": 1, "x": value}, weight) for value, weight in replies))
     assert result["x"] == pytest.approx(np.average(values, weights=weights), rel=1e-9, abs=1e-6)
     assert result["num-examples"] == len(replies)
+
+
+# -- rules -----------------------------------------------------------------------------------------------------
+
+RULES = {"global": "geometric", "local": "uniform", "loss": "weighted"}
+
+
+def test_three_rules_by_hand():
+    result = mean_of(
+        ({"num-examples": 1, "global": 0.2, "local": 0.2, "loss": 0.2, "other": 0.2}, 1.0),
+        ({"num-examples": 3, "global": 0.8, "local": 0.8, "loss": 0.8, "other": 0.8}, 3.0),
+        rules=RULES,
+    )
+    assert result.pop("global") == pytest.approx(0.4, rel=1e-15)  # sqrt(0.2 * 0.8)
+    weighted = pytest.approx((0.2 + 3 * 0.8) / 4, rel=1e-15)
+    assert result == {"num-examples": 4, "local": 0.5, "loss": weighted, "other": weighted}
+
+
+def test_names_are_exact():
+    metrics = [({"num-examples": 1, "test.acc": 1.0, "acc.test": 1.0}, 1.0), ({"test.acc": 5, "acc.test": 5}, 3.0)]
+    assert mean_of(*metrics, rules={"acc": "uniform"}) == {"num-examples": 1, "test.acc": 4.0, "acc.test": 4.0}
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, -0.0])
+def test_one_zero_makes_the_geometric_mean_zero(zero, recwarn):
+    replies = [({"x": value}, 1.0) for value in (0.5, zero, 2.0, zero)]
+    assert mean_of(*replies, rules={"x": "geometric"}) == {"x": 0.0}
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(("rule", "mean"), [("uniform", 5.0), ("geometric", 4.0)])
+def test_counts_weigh_nothing_under_the_plain_rules_but_no_value_is_none(rule, mean):
+    replies = [
+        ({"x": 2.0, "x.count": 1}, 7.0),
+        ({"x": 8.0, "x.count": 1000}, 1.0),
+        ({"x": 0.0, "x.count": 0}, 1.0),  # a mean over nothing
+        ({"y": 3.0}, 1.0),
+    ]
+    assert mean_of(*replies, rules={"x": rule}) == {"x": pytest.approx(mean), "x.count": 1001, "y": 3.0}
+    assert mean_of(({"x": 0.0, "x.count": 0}, 1.0), rules={"x": rule}) == {"x.count": 0}
+
+
+def test_many_replies_neither_underflow_nor_overflow():
+    small, large = [({"x": 1e-300}, 1.0)] * 5_000, [({"x": 1e300}, 1.0)] * 5_000
+    assert mean_of(*small, rules={"x": "geometric"})["x"] == pytest.approx(1e-300, rel=1e-9)
+    assert mean_of(*large, rules={"x": "geometric"})["x"] == pytest.approx(1e300, rel=1e-9)
+    assert mean_of(*small, *large, rules={"x": "geometric"})["x"] == pytest.approx(1.0, rel=1e-9)
+
+
+def test_a_negative_value_has_no_geometric_mean():
+    metrics = MetricRecord({"local": -0.5, "global": -0.25})
+    assert MetricMean.reason_against(metrics) is None
+    reason = MetricMean.reason_against(metrics, RULES)
+    assert reason == "metric 'global' is -0.25, but its mean is geometric: it must be at least 0"
+    assert MetricMean.reason_against(MetricRecord({"local": -0.5, "global": 0.0}), RULES) is None
+    with pytest.raises(ValueError, match=r"math domain|positive"):  # never a silent zero
+        mean_of((dict(metrics), 1.0), rules=RULES)
+
+
+def test_a_rule_that_does_not_exist_is_an_error():
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        MetricMean({"loss": "uniform", "accuracy": "harmonic"})
+    assert str(caught.value) == (
+        "metric_means['accuracy'] = 'harmonic': must be one of 'weighted', 'uniform', 'geometric'"
+    )
+
+
+@pytest.mark.parametrize("name", ["num-examples", "accuracy.count"])
+def test_what_is_summed_has_no_rule(name):
+    with pytest.raises(ValueError, match=rf"metric_means\['{name}'\] = 'uniform': this metric is summed"):
+        MetricMean({name: "uniform"})
+
+
+POSITIVE = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30)
+
+
+@settings(max_examples=100, deadline=None)
+@given(POSITIVE, st.randoms(use_true_random=False))
+def test_means_of_positive_values(values, random):
+    def means(values):
+        replies = [({"g": value, "u": value}, 1.0 + index) for index, value in enumerate(values)]
+        return mean_of(*replies, rules={"g": "geometric", "u": "uniform"})
+
+    result = means(values)
+    assert result["u"] == pytest.approx(np.mean(values), rel=1e-12)
+    assert result["g"] == pytest.approx(np.exp(np.mean(np.log(values))), rel=1e-12)
+    assert min(values) * (1 - 1e-12) <= result["g"] <= result["u"] * (1 + 1e-12)
+    shuffled = random.sample(values, len(values))
+    assert means(shuffled) == {name: pytest.approx(mean, rel=1e-12) for name, mean in result.items()}
+    assert means(values[:1] * len(values)) == {"g": pytest.approx(values[0]), "u": pytest.approx(values[0])}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6)), min_size=1, max_size=8))
+def test_without_rules_the_bits_are_those_of_a_plain_running_sum(replies):
+    total = weights = 0.0
+    for value, weight in replies:
+        total, weights = total + weight * value, weights + weight
+    metrics = [({"x": value, "num-examples": 1}, weight) for value, weight in replies]
+    for rules in (None, {}, {"y": "geometric"}, {"x": "weighted"}):
+        assert mean_of(*metrics, rules=rules)["x"].hex() == (total / weights).hex()
+    alike = [(metrics, 1.0) for metrics, _ in metrics]
+    assert mean_of(*alike, rules={"x": "uniform"})["x"].hex() == mean_of(*alike)["x"].hex()

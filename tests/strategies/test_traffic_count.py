@@ -1,0 +1,175 @@
+"""What a round reports of its traffic in training alone, and of metrics with a rule, in whole federations."""
+
+import numpy as np
+import pytest
+from flwr.app import Message, MetricRecord, RecordDict
+from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
+
+from strategies.base import BaseStrategy
+from strategies.fedweit import MASK, FedWeIT
+from strategies.replies import count_bytes
+
+pytestmark = pytest.mark.usefixtures("flower_identity")
+
+VALUES = 50_000  # float32: 200 kB
+SIZE = 4 * VALUES
+KINDS = ("train", "evaluate")
+START = {"encoder.w": np.zeros(VALUES, np.float32), "head.w": np.zeros(2 * VALUES, np.float32)}
+
+
+def unchanged(partition, arrays, config):
+    return arrays, {"num-examples": partition + 1, "loss": 0.5}
+
+
+def reports_of(strategy, app, start=START, *, num_nodes=3, num_rounds=2, **options):
+    reports = []
+    federate(strategy, app, start, num_nodes=num_nodes, num_rounds=num_rounds, on_round=reports.append, **options)
+    return reports
+
+
+# -- bytes of training -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shared", "size"), [(["*"], 3 * SIZE), (["encoder.*"], SIZE), (["head.*"], 2 * SIZE)], ids=["all", "one", "other"]
+)
+def test_a_nodes_training_costs_the_shared_tensors_each_way(shared, size):
+    for report in reports_of(BaseStrategy(shared=shared), arithmetic_app(unchanged)):
+        assert (report.train_messages, report.train_replies) == (3, 3)
+        assert size <= report.train_bytes_down / report.train_messages <= 1.02 * size
+        assert size <= report.train_bytes_up / report.train_replies <= 1.02 * size
+
+
+def test_training_is_counted_to_the_byte_and_evaluation_is_not_in_it():
+    seen, answered = [], []
+
+    def remembered(partition, arrays, config):
+        done = RecordDict({"arrays": record_of(arrays), "metrics": MetricRecord({"num-examples": 1, "loss": 0.5})})
+        answered.append(count_bytes(done))
+        return done
+
+    (report,) = reports_of(BaseStrategy(), arithmetic_app(remembered, seen=seen), num_rounds=1)
+    sizes = {kind: [count_bytes(m.content) for m in seen if m.metadata.message_type == kind] for kind in KINDS}
+    assert [len(sizes[kind]) for kind in KINDS] == [3, 3]
+    assert report.train_bytes_down == sum(sizes["train"])
+    assert report.train_bytes_up == sum(answered)
+    assert report.bytes_down == sum(sizes["train"]) + sum(sizes["evaluate"])
+    assert 0 < report.bytes_up - report.train_bytes_up < 300  # three small sets of metrics
+
+
+def test_rounds_with_and_without_evaluation_train_at_the_same_cost():
+    start = {"w": np.zeros(VALUES, np.float32)}
+    first, second = reports_of(BaseStrategy(), arithmetic_app(unchanged), start, evaluate_every=2)
+    assert first.bytes_down == first.train_bytes_down
+    assert first.bytes_up == first.train_bytes_up
+    assert second.bytes_down >= 2 * 3 * SIZE
+    assert second.train_bytes_down == first.train_bytes_down
+    assert second.train_bytes_up == first.train_bytes_up
+
+
+def test_a_refused_reply_is_counted_and_a_failure_is_not():
+    def train(partition, arrays, config):
+        if partition == 0:
+            raise RuntimeError("the disk is full")
+        return arrays, {"num-examples": partition - 1}  # none at node 1
+
+    (report,) = reports_of(BaseStrategy(), arithmetic_app(train), {"w": np.zeros(VALUES, np.float32)}, num_rounds=1)
+    assert (report.train_messages, report.train_replies, report.replies) == (3, 2, 1)
+    assert 2 * SIZE <= report.train_bytes_up <= 1.02 * 2 * SIZE
+
+
+# -- a strategy with messages of its own -----------------------------------------------------------------------
+
+
+def app_with_adaptive(train):
+    app = arithmetic_app(train)
+
+    @app.query("adaptive")
+    def on_query(message, context):
+        adaptive = {"w": np.ones((500, 100), np.float32)}
+        return Message(RecordDict({"fedweit.adaptive": record_of(adaptive)}), reply_to=message)
+
+    return app
+
+
+def test_queries_of_a_strategy_are_not_training():
+    start = {"w": np.zeros((500, 100), np.float32)}
+    reports = reports_of(
+        FedWeIT(), app_with_adaptive(unchanged), start, train_config=lambda r: {"stage": r - 1}, evaluate_every=9
+    )
+    quiet, asked = reports
+    assert asked.bytes_up - quiet.bytes_up >= 3 * SIZE  # beside the evaluation: three answers to the query
+    for report in reports:
+        assert (report.train_messages, report.train_replies) == (3, 3)
+        assert 3 * SIZE <= report.train_bytes_up <= 3 * 1.02 * SIZE
+    # The knowledge of all three nodes comes with the first TRAIN message of the new stage.
+    assert 3 * SIZE <= quiet.train_bytes_down <= 3 * 1.02 * SIZE
+    assert 3 * 4 * SIZE <= asked.train_bytes_down <= 3 * 4 * 1.02 * SIZE
+
+
+def test_a_reply_that_the_strategy_itself_refuses_is_counted():
+    def train(partition, arrays, config):
+        metrics = MetricRecord({"num-examples": 1, "loss": 0.0})
+        content = RecordDict({"arrays": record_of(arrays), "metrics": metrics})
+        if partition == 1:
+            content[MASK] = record_of({"w": np.ones((3, 3), np.bool_)})
+        return content
+
+    start = {"w": np.zeros((500, 100), np.float32)}
+    (report,) = reports_of(FedWeIT(), app_with_adaptive(train), start, num_rounds=1)
+    assert [refusal.node for refusal in report.refused] == ["part-1"]
+    assert (report.train_messages, report.train_replies, report.replies) == (3, 3, 2)
+    assert 3 * SIZE <= report.train_bytes_up <= 3 * 1.02 * SIZE
+
+
+# -- rules of metrics ------------------------------------------------------------------------------------------
+
+RULES = {"global": "geometric", "local": "uniform"}
+
+
+def with_accuracy(sign=1.0):
+    """Accuracies 0.2 and 0.8 at nodes with 1 and 3 examples; the first node's times ``sign``."""
+
+    def work(partition, arrays, config):
+        accuracy = 0.8 if partition else 0.2 * sign
+        metrics = {"num-examples": 3 if partition else 1, "global": accuracy, "local": accuracy, "other": accuracy}
+        return {name: array + np.float32(partition) for name, array in arrays.items()}, metrics
+
+    return arithmetic_app(work, work)
+
+
+SMALL = {"w": np.zeros(2, np.float32)}
+
+
+def test_metric_means_hold_in_both_phases():
+    (report,) = reports_of(BaseStrategy(metric_means=RULES), with_accuracy(), SMALL, num_nodes=2, num_rounds=1)
+    expected = {"global": 0.4, "local": 0.5, "other": 0.65, "num-examples": 4}
+    assert report.train == pytest.approx(expected)
+    assert report.evaluate == pytest.approx(expected)
+
+
+def test_metric_means_do_not_touch_the_model_nor_the_other_metrics():
+    plain = federate(BaseStrategy(), with_accuracy(), SMALL, num_nodes=2, num_rounds=2)
+    ruled = federate(BaseStrategy(metric_means=RULES), with_accuracy(), SMALL, num_nodes=2, num_rounds=2)
+    assert same_bits(arrays_of(plain.arrays), arrays_of(ruled.arrays))
+    for history in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
+        for server_round in (1, 2):
+            before, after = (getattr(result, history)[server_round] for result in (plain, ruled))
+            assert before["other"].hex() == after["other"].hex()
+            assert before["global"] == before["local"] == before["other"]
+
+
+def test_a_negative_value_under_a_geometric_mean_is_refused():
+    strategy = BaseStrategy(metric_means=RULES)
+    (report,) = reports_of(strategy, with_accuracy(-1.0), SMALL, num_nodes=2, num_rounds=1)
+    reason = "metric 'global' is -0.2, but its mean is geometric: it must be at least 0"
+    assert [(r.node, r.phase, r.reason) for r in report.refused] == [
+        ("part-0", "train", reason),
+        ("part-0", "evaluate", reason),
+    ]
+    assert report.evaluate == pytest.approx({"global": 0.8, "local": 0.8, "other": 0.8, "num-examples": 3})
+
+
+def test_an_unknown_rule_is_an_error_before_anything_is_sent():
+    with pytest.raises(ValueError, match=r"metric_means\['global'\] = 'median': must be one of 'weighted', 'uniform'"):
+        BaseStrategy(metric_means={"global": "median"})
