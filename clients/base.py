@@ -217,7 +217,7 @@ class FederatedClient(NumPyClient):
     ) -> QuadraticPrior | None:
         """What holds the parameters while they are trained; ``None`` for nothing."""
         past = OwnPast.read(_memory(kept))
-        priors = [self._proximal(model, settings.proximal), past.prior(settings.ewc + settings.l2_transfer)]
+        priors = [self._proximal(model, received, settings.proximal), past.prior(settings.ewc + settings.l2_transfer)]
         return sum_of(priors)
 
     def _remember(self, model: nn.Module, kept: Arrays, data: NodeData, settings: RoundSettings) -> Arrays:
@@ -257,7 +257,7 @@ class FederatedClient(NumPyClient):
 
     def _initial_model(self) -> nn.Module:
         with torch_seed(self.seed, "model"):
-            return self.task.build_model()
+            return self.task.build_model_for(self.data)
 
     def _kept(self, before: int, settings: RoundSettings) -> Arrays:
         """The private arrays of the newest round before one, as the stage of ``settings`` finds them."""
@@ -355,10 +355,12 @@ class FederatedClient(NumPyClient):
     def _epochs(self, data: NodeData) -> Callable[[int], Iterator[Batch]]:
         return lambda batch_size: self.task.batches(data, "train", batch_size)
 
-    def _proximal(self, model: nn.Module, mu: float) -> QuadraticPrior | None:
+    def _proximal(self, model: nn.Module, received: Arrays, mu: float) -> QuadraticPrior | None:
+        """FedProx holds the shared parameters near those received; private ones are free."""
         if mu == 0:
             return None
-        anchor = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        shared = {name: parameter for name, parameter in model.named_parameters() if name in received}
+        anchor = {name: parameter.detach().clone() for name, parameter in shared.items()}
         return QuadraticPrior.around(anchor, mu)
 
     def _shared_names(self, model: nn.Module) -> list[str]:

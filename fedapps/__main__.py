@@ -1,4 +1,4 @@
-"""``python -m fedapps``: list, run, compare, report."""
+"""``python -m fedapps``: list, run, compare, audit, report."""
 
 import argparse
 import sys
@@ -75,6 +75,30 @@ def compare(given: argparse.Namespace) -> int:
     return 0
 
 
+def audit(given: argparse.Namespace) -> int:
+    """Attack the gradients that a node of a text task shares, and print what was read."""
+    from .audit import AuditPlan, audit_recipe
+
+    plan = AuditPlan.read(
+        methods=given.methods,
+        attackers=given.attackers,
+        attacks=given.attack,
+        batch_sizes=given.batch_sizes,
+        sentences=given.sentences,
+        steps=given.steps,
+        restarts=given.restarts,
+    )
+    audit_recipe(
+        Path(given.recipe),
+        plan,
+        jobs=given.jobs,
+        overrides=_assignments(given.set),
+        output_dir=given.output_dir,
+        json_path=Path(given.json) if given.json else None,
+    )
+    return 0
+
+
 def report(given: argparse.Namespace) -> int:
     """Draw the report of a run folder again."""
     from .report import write_report
@@ -140,6 +164,21 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--engine", choices=["inline", "ray"], default=engine)
         command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key")
         command.add_argument("--output-dir", default="runs", help="folder of the run folders (default ./runs)")
+
+    auditing = commands.add_parser("audit", help="what an eavesdropper reads out of the gradients of texts")
+    auditing.set_defaults(command=audit)
+    auditing.add_argument("recipe", help="run-config file or the name of a recipe, of task text")
+    auditing.add_argument("--methods", default="fedavg,fedrecon,fedvocab", help="what is shared (default all three)")
+    auditing.add_argument("--attackers", default="known,public,foreign", help="whose table (default all three)")
+    auditing.add_argument("--attack", default="dlg,rows", help="of dlg, tag, rows (default dlg,rows)")
+    auditing.add_argument("--batch-sizes", default="1", metavar="N,...", help="sentences a gradient (default 1)")
+    auditing.add_argument("--sentences", type=int, default=128, help="how many are attacked (default 128)")
+    auditing.add_argument("--steps", type=int, default=12, help="of L-BFGS, up to 20 evaluations each (default 12)")
+    auditing.add_argument("--restarts", type=int, default=1, help="of which the best counts (default 1)")
+    auditing.add_argument("--jobs", type=int, default=0, help="cells at a time; default: one per CPU core")
+    auditing.add_argument("--json", default="", help="write rows and recovered sentences to this file")
+    auditing.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key")
+    auditing.add_argument("--output-dir", default="runs", help="folder of the audit's folder (default ./runs)")
 
     reporting = commands.add_parser("report", help="draw the report of a run folder again")
     reporting.set_defaults(command=report)

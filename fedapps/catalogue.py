@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
-from tasks.base import Task
+from tasks.base import Privacy, Task
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -16,23 +16,28 @@ TASKS: Mapping[str, str] = {
     "driving": "tasks.driving.task:DrivingTask",
     "lqr": "tasks.lqr.task:LqrTask",
     "social": "tasks.social.task:SocialTask",
+    "text": "tasks.text.task:TextTask",
 }
 
 TASK_LINES: Mapping[str, str] = {
     "driving": "forecast a human driver with a CVAE, and plan lane swaps around the forecast (APFL, IV-B and IV-C)",
     "lqr": "learn the dynamics and the gain of linear-quadratic robots (APFL, IV-A)",
     "social": "rate how much a robot disturbs people, one person's taste after another (Elastic Transfer, SocNav1)",
+    "text": "classify texts with vocabularies and embeddings that stay on the nodes (FedVocab)",
 }
 
-
 Memory = Literal["nothing", "fresh", "ewc", "l2", "apd", "fedweit"]
+EVERYTHING = ("*",)
+_EMBEDDING = ("embedding.*",)
 
 
 @dataclass(frozen=True)
 class Method:
     """A way to federate, made of the strategy's and the nodes' parts.
 
-    ``share`` says what travels; ``trains`` who: every sampled node, or one node with everybody's data.
+    ``private`` are glob patterns of the parameters that stay on their node; ``own_start`` lets it begin with values of
+    its own for them. ``trains`` says who: every sampled node, or one node with everybody's data. ``adapts`` is
+    FedVocab's adaptive updating, ``reconstructs`` FedRecon. ``task`` names the only task that a method is for, if any.
     ``personalise`` trains a copy of the shared model before each evaluation, at ``personal_rate`` times the
     learning rate; ``rate_power`` scales that per parameter by adaptive rates (``None``: the same for all).
     ``proximal`` is FedProx. ``memory`` is what nodes do with earlier stages: "fresh" forgets them, "ewc" and "l2" are
@@ -41,14 +46,23 @@ class Method:
     """
 
     line: str
-    share: Literal["all", "nothing"] = "all"
+    private: tuple[str, ...] = ()
+    own_start: bool = False
     trains: Literal["nodes", "pooled"] = "nodes"
+    adapts: bool = False
+    reconstructs: bool = False
     personalise: bool = False
     personal_rate: float = 1.0
     rate_power: float | None = None
     proximal: bool = False
     memory: Memory = "nothing"
     fisher: tuple[float | str, float | str, float | str] | None = None
+    task: str = ""
+
+    @property
+    def privacy(self) -> Privacy:
+        """What the method leaves to each node."""
+        return Privacy(self.private, self.own_start)
 
     @property
     def decomposes(self) -> bool:
@@ -59,7 +73,7 @@ class Method:
 _GRID = (0.5, 0.05, 0.0)
 _ELASTIC = "elastic-transfer"
 _METHODS: Mapping[str, Method] = {
-    "local": Method("every node alone with its own data", share="nothing"),
+    "local": Method("every node alone with its own data", private=EVERYTHING),
     "cloud": Method("one node trains on everybody's data; no privacy", trains="pooled"),
     "sfl": Method("standard federated learning: FedAvg, or another server optimizer"),
     "spfl": Method("sfl, then each node personalises at a uniform rate", personalise=True),
@@ -69,18 +83,18 @@ _METHODS: Mapping[str, Method] = {
                    rate_power=1.0),
     "apfl-sqrt": Method("apfl with the ratio of standard deviations in place of variances", personalise=True,
                         rate_power=0.5),
-    "stl": Method("single-task learning: every node alone, a fresh model in every stage", share="nothing",
+    "stl": Method("single-task learning: every node alone, a fresh model in every stage", private=EVERYTHING,
                   memory="fresh"),
     "fedavg": Method("FedAvg; no continual learning (FedAvg-SGD in the paper of Elastic Transfer)"),
     "fedprox": Method("FedProx: nodes are tied to the shared model with weight fedprox-mu", proximal=True),
     "local-ewc": Method("every node alone, tied to its own earlier stages by their Fisher information",
-                        share="nothing", memory="ewc"),
+                        private=EVERYTHING, memory="ewc"),
     "fedavg-ewc": Method("FedAvg of nodes under EWC", memory="ewc"),
     "fedprox-ewc": Method("FedProx of nodes under EWC", proximal=True, memory="ewc"),
-    "local-l2t": Method("every node alone, tied to its last stage's parameters (L2 transfer)", share="nothing",
+    "local-l2t": Method("every node alone, tied to its last stage's parameters (L2 transfer)", private=EVERYTHING,
                         memory="l2"),
     "fedavg-l2t": Method("FedAvg of nodes under L2 transfer", memory="l2"),
-    "local-apd": Method("additive parameter decomposition, every node alone", share="nothing", memory="apd"),
+    "local-apd": Method("additive parameter decomposition, every node alone", private=EVERYTHING, memory="apd"),
     "fedavg-apd": Method("APD with FedAvg of the shared weights", memory="apd"),
     "fedprox-apd": Method("APD with FedProx on the shared weights", proximal=True, memory="apd"),
     "fedweit": Method("FedWeIT: masked shared weights, other nodes' adaptive parameters by attention",
@@ -89,6 +103,15 @@ _METHODS: Mapping[str, Method] = {
                       fisher=(0.0, 0.0, "fedcurv_lambda")),
     _ELASTIC: Method("Elastic Transfer with the weights elastic-own-past, -others-past and -others-now",
                      fisher=("elastic_own_past", "elastic_others_past", "elastic_others_now")),
+    "lg-fedavg": Method("LG-FedAvg: embedding and encoder stay on the nodes, only the classifier is averaged",
+                        private=(*_EMBEDDING, "encoder.*"), task="text"),
+    "fedrecon": Method("FedRecon: the embeddings of digit words stay private, reconstructed in every round",
+                       private=("embedding*private",), reconstructs=True, task="text"),
+    "fedvocab": Method("FedVocab: vocabulary and embedding stay private, with adaptive updating", private=_EMBEDDING,
+                       adapts=True, task="text"),
+    "fedvocab-no-adapt": Method("FedVocab without adaptive updating", private=_EMBEDDING, task="text"),
+    "fedvocab-own-start": Method("FedVocab whose nodes begin with embeddings of their own (Different init)",
+                                 private=_EMBEDDING, own_start=True, adapts=True, task="text"),
 }  # fmt: skip
 
 #: Every setting of Elastic Transfer's Table 4, λ1-λ2-λ3.
@@ -106,6 +129,11 @@ METHOD_LINES: Mapping[str, str] = {
     **{name: method.line for name, method in _METHODS.items()},
     f"{_ELASTIC}-A-B-C": "Elastic Transfer with λ1 = A, λ2 = B, λ3 = C, each of 0.5, 0.05, 0 (Table 4)",
 }
+
+
+def privacy_of(method: str) -> Privacy:
+    """What a method leaves to each node; nothing where the name is not one of ours, as under other strategies."""
+    return METHODS[method].privacy if method in METHODS else Privacy()
 
 
 def task_class(name: str) -> type[Task]:

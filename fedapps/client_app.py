@@ -14,12 +14,13 @@ from flwr.client import Client, ClientApp
 from clients.base import FederatedClient, Reply
 from clients.decomposed_client import ADAPTIVE, DecomposedClient, Knowledge
 from clients.fisher_client import FisherClient, FisherOrder
+from clients.reconstruction import ReconstructingClient
 from clients.settings import RoundSettings
 from clients.sources import DataSource, cached_load, find_source
 from clients.state import ContextState, DiskState, PrivateState
 from tasks.base import Task
 
-from .catalogue import task_class
+from .catalogue import privacy_of, task_class
 from .config import Config, RunConfig, parse
 from .run_folder import run_path
 
@@ -119,12 +120,13 @@ class Node:
         ``content`` are the records of a TRAIN message, whose orders it takes.
         """
         run = self.config.run
-        own = cached_load(self.source, self.task, False)
+        task = self.task.under(privacy_of(settings.method))
+        own = cached_load(self.source, task, False)
         state = self._state(settings, own.key)
         kind = _kind(settings, content or RecordDict())
         return kind(
-            self.task,
-            cached_load(self.source, self.task, True) if settings.pooled else own,
+            task,
+            cached_load(self.source, task, True) if settings.pooled else own,
             state,
             settings,
             collectors=state.siblings() if settings.pooled else [state],
@@ -155,6 +157,8 @@ def default_settings(run: RunConfig, context: Context) -> RoundSettings:
         batch_size=run.batch_size,
         optimizer=run.optimizer,  # type: ignore[arg-type]
         weight_decay=run.weight_decay,
+        clip_norm=run.clip_norm,
+        linear_decay=run.linear_decay,
         plateau_patience=run.plateau_patience,
         plateau_factor=run.plateau_factor,
         min_learning_rate=run.min_learning_rate,
@@ -181,6 +185,8 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def _kind(settings: RoundSettings, content: RecordDict) -> Callable[..., FederatedClient]:
+    if settings.reconstruct_epochs:
+        return ReconstructingClient
     if settings.decomposition != "none":
         return partial(DecomposedClient, knowledge=Knowledge.read(content))
     order = FisherOrder.read(content)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sim.matrix import run_matrix
 
 from .catalogue import read_recipe
+from .claims import checked_claims
 from .config import RunConfig, parse
 from .continual import measure_names, stage_metrics, train_test_matrix
 from .launch import check_data, execute, resolve
@@ -147,13 +148,15 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What ``compare.json`` holds, from the rows of a plan's cells in their order.
 
     A varied key's values each have a table, tests, and the paper's numbers where the value is the recipe's own; the
-    table and the tests of all are then empty.
+    table, the tests and the claims of all are then empty.
     """
     paper = PAPERS.get(plan.recipe, {})
     kept = [{key: row[key] for key in _KEPT if key in row} for row in rows]
+    head = {"recipe": plan.recipe, "rows": kept, "paper": paper}
     if not plan.vary:
-        facts = {"table": table_of(rows), "paper": paper, "tests": all_tests(rows, plan.methods)}
-        return {"recipe": plan.recipe, "rows": kept, **facts}
+        table = table_of(rows)
+        tests = all_tests(rows, plan.methods)
+        return {**head, "table": table, "tests": tests, "claims": checked_claims(plan.recipe, table)}
     parts, size = [], len(plan.seeds) * len(plan.methods)
     for place, value in enumerate(plan.vary.values):
         there = slice(place * size, (place + 1) * size)
@@ -162,23 +165,29 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         own = paper if value == plan.own_value else {}
         tests = all_tests(rows[there], plan.methods)
         parts.append({"value": value, "table": table_of(rows[there]), "paper": own, "tests": tests})
-    varied = {"key": plan.vary.key, "values": parts}
-    return {"recipe": plan.recipe, "rows": kept, "table": {}, "paper": paper, "tests": [], "varied": varied}
+    return {**head, "table": {}, "tests": [], "claims": [], "varied": {"key": plan.vary.key, "values": parts}}
 
 
 def table_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Mean and standard deviation over the runs of each method, by method and metric."""
-    values: dict[str, dict[str, list[float]]] = {}
+    """Mean and standard deviation over the runs of each method, by method and metric.
+
+    A metric that some of the runs do not have, such as the rounds to a target that they missed, is left out.
+    """
+    runs: dict[str, list[Mapping[str, float]]] = {}
     for row in rows:
-        for name, value in row["metrics"].items():
-            values.setdefault(row["method"], {}).setdefault(name, []).append(float(value))
+        runs.setdefault(row["method"], []).append(row["metrics"])
     return {
         method: {
-            name: {"mean": mean(found), "std": stdev(found) if len(found) > 1 else 0.0}
-            for name, found in of_method.items()
+            name: _mean_and_deviation([float(metrics[name]) for metrics in of_method])
+            for name in of_method[0]
+            if all(name in metrics for metrics in of_method)
         }
-        for method, of_method in values.items()
+        for method, of_method in runs.items()
     }
+
+
+def _mean_and_deviation(values: Sequence[float]) -> dict[str, float]:
+    return {"mean": mean(values), "std": stdev(values) if len(values) > 1 else 0.0}
 
 
 def _bare(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.options import allowed, key_of, option, parse_options
 
-from .catalogue import METHODS, TASKS, task_class
+from .catalogue import METHOD_LINES, METHODS, TASKS, privacy_of, task_class
 
 
 class ConfigError(ValueError):
@@ -38,8 +38,10 @@ class RunConfig:
     epochs: int = option(10, "local epochs per round", minimum=1)
     learning_rate: float = option(0.001, "local learning rate", above=0)
     batch_size: int = option(128, "examples per local step", minimum=1)
-    optimizer: str = option("adam", "local optimizer", choices=["adam", "sgd"])
+    optimizer: str = option("adam", "local optimizer", choices=["adam", "adamw", "sgd"])
     weight_decay: float = option(0.0, "the local optimizer's weight decay", minimum=0)
+    clip_norm: float = option(0.0, "largest norm of a local gradient; 0: any", minimum=0)
+    linear_decay: bool = option(False, "let the local learning rate fall to 0 within each round, step by step")
     plateau_patience: int = option(
         0, "epochs without a lower validation loss before the local learning rate falls; 0: never", minimum=0
     )
@@ -59,6 +61,11 @@ class RunConfig:
     rate_granularity: str = option("tensor", "adaptive rates per", choices=["tensor", "parameter"])
     drop_nodes: bool = option(False, "leave a node, drawn anew each round, out of training: the same for every method")
     fedprox_mu: float = option(0.05, "mu of the methods fedprox*; 0 is FedAvg", minimum=0)
+    adapt_epochs: int = option(1, "epochs of the methods fedvocab* with the shared parameters frozen", minimum=1)
+    reconstruct_epochs: int = option(1, "epochs in which fedrecon's nodes train their private parameters", minimum=1)
+    support_share: float = option(
+        0.5, "share of a node's examples that they do it on; the rest trains the shared ones", above=0, maximum=0.99
+    )
     fisher_estimator: str = option(
         "per-sample",
         "Fisher information from the gradients of single examples or of batches (scaled: times the batch size)",
@@ -89,6 +96,7 @@ class RunConfig:
     track_metric: str = option("", "evaluation metric of the best round and of early stopping; empty: none")
     track_mode: str = option("min", "whether the tracked metric is better smaller", choices=["min", "max"])
     patience: int = option(0, "evaluations without improvement before stopping; 0: never stop", minimum=0)
+    target: float = option(0.0, "value of the tracked metric whose first round is reported; 0: none", minimum=0)
     timeout: float = option(3600.0, "seconds to wait for the replies of a round", above=0)
     node_wait: float = option(60.0, "seconds to wait for num-nodes to connect", minimum=0)
 
@@ -127,22 +135,11 @@ def parse(given: Mapping[str, Any]) -> Config:
     arguments, errors = parse_options(RunConfig, general)
     run = RunConfig(**arguments)
     errors += _method_errors(run)
-    options: Any = None
-    for task in TASKS:
-        prefix = f"{task}."
-        own = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
-        if own or task == run.task:
-            cls = task_class(task).Options
-            task_arguments, task_errors = parse_options(cls, own, prefix)
-            errors += task_errors
-            if task == run.task:
-                options = cls(**task_arguments)
+    options, bad_options = _parse_options(given, run.task)
+    errors += bad_options
+    conflicts = [*_conflicts(run), *([] if bad_options else _task_conflicts(run, options))]
     refused = {key.replace("-", "_") for key in general} - arguments.keys()
-    errors += [message for settings, message in _conflicts(run) if not refused & settings]
-    if options is not None and run.collect_after and not task_class(run.task)(options).can_collect:
-        errors.append(f"collect-after = {run.collect_after}: must be 0, because this only learns from given data")
-    if options is not None:
-        errors += _stage_errors(run, options)
+    errors += [message for settings, message in conflicts if not refused & settings]
     if errors:
         count = f"{len(errors)} errors" if len(errors) > 1 else "an error"
         raise ConfigError(f"the run config has {count}:\n  " + "\n  ".join(errors))
@@ -168,9 +165,32 @@ def defaults() -> dict[str, Any]:
     return flat
 
 
+def path_keys() -> set[str]:
+    """The options of tasks that name files or folders."""
+    return {
+        f"{task}.{key_of(o.name)}" for task in TASKS for o in fields(task_class(task).Options) if o.metadata["path"]
+    }
+
+
+def _parse_options(given: Mapping[str, Any], task: str) -> tuple[Any, list[str]]:
+    """The options of a task, and what is wrong with those of any."""
+    options: Any = None
+    errors: list[str] = []
+    for name in TASKS:
+        prefix = f"{name}."
+        own = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
+        if own or name == task:
+            cls = task_class(name).Options
+            arguments, bad = parse_options(cls, own, prefix)
+            errors += bad
+            if name == task:
+                options = cls(**arguments)
+    return options, errors
+
+
 def _method_errors(run: RunConfig) -> list[str]:
     names = run.method_names()
-    known = ", ".join(METHODS)
+    known = ", ".join(METHOD_LINES)
     errors = [f"methods: {name!r} is unknown; known methods: {known}" for name in names if name not in METHODS]
     if not names:
         errors.append(f"methods = {run.methods!r}: names no method; known methods: {known}")
@@ -178,28 +198,48 @@ def _method_errors(run: RunConfig) -> list[str]:
     return errors
 
 
-def _stage_errors(run: RunConfig, options: Any) -> Iterator[str]:
-    """What does not fit the stages of the task's data."""
+def _task_conflicts(run: RunConfig, options: Any) -> Iterator[tuple[set[str], str]]:
+    """Like :func:`_conflicts`, with what the task can do and has data for."""
+    names = [name for name in run.method_names() if name in METHODS]
+    for name in names:
+        if METHODS[name].task not in ("", run.task):
+            only = METHODS[name].task
+            yield {"methods", "task"}, f"methods: {name!r} is for task {only!r}, not {run.task!r}: leave it out"
+            return
     try:
-        stages = task_class(run.task)(options).num_stages
+        task = task_class(run.task)(options)
+        stages = task.num_stages
+        for privacy in {privacy_of(name): None for name in names}:
+            task.under(privacy)
     except ValueError as error:
-        yield str(error)
+        yield {"task", "methods"}, str(error)
         return
-    names = run.method_names()
-    staged = [name for name in names if name in METHODS and METHODS[name].memory != "nothing"]
+    if run.collect_after and not task.can_collect:
+        given = f"collect-after = {run.collect_after}"
+        yield {"collect_after"}, f"{given}: must be 0, because this only learns from given data"
+    yield from _stage_conflicts(run, stages)
+
+
+def _stage_conflicts(run: RunConfig, stages: int) -> Iterator[tuple[set[str], str]]:
+    """What does not fit the stages of the task's data."""
+    staged = [name for name in run.method_names() if name in METHODS and METHODS[name].memory != "nothing"]
     if stages == 1:
         if staged:
             yield (
+                {"methods"},
                 f"methods: {', '.join(staged)}: must have earlier stages to remember, but the data of task "
-                f"{run.task!r} comes in one stage"
+                f"{run.task!r} comes in one stage",
             )
-        return
-    if run.rounds % stages:
-        yield f"rounds = {run.rounds}: must be a multiple of {stages}, the stages of the data, which share them equally"
+    elif run.rounds % stages:
+        yield (
+            {"rounds"},
+            f"rounds = {run.rounds}: must be a multiple of {stages}, the stages of the data, which share them equally",
+        )
     elif run.rounds // stages % run.evaluate_every:
         yield (
+            {"rounds", "evaluate_every"},
             f"evaluate-every = {run.evaluate_every}: must divide the {run.rounds // stages} rounds of a stage, because "
-            "continual learning is measured at the end of each"
+            "continual learning is measured at the end of each",
         )
 
 
@@ -218,6 +258,11 @@ def _conflicts(run: RunConfig) -> Iterator[tuple[set[str], str]]:
         yield (
             {"patience", "track_metric"},
             f"patience = {run.patience}: needs a track-metric, whose lack of improvement stops the run",
+        )
+    if run.target and not run.track_metric:
+        yield (
+            {"target", "track_metric"},
+            f"target = {run.target:g}: needs a track-metric, to say which metric is to reach it",
         )
 
 

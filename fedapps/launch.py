@@ -13,7 +13,7 @@ from strategies.rounds import TooFewRepliesError
 from tasks.base import DataError
 
 from .catalogue import METHODS, task_class
-from .config import Config, RunConfig, parse
+from .config import Config, RunConfig, parse, path_keys
 from .run_folder import RunFolder
 from .tables import summary_table
 
@@ -53,7 +53,11 @@ def check_data(config: Config) -> None:
     task = task_class(config.run.task)(config.options)
     task.check_nodes(config.run.num_nodes)
     if not config.run.data_dir and not task.has_world:
-        raise DataError("data-dir = '': this recipe learns from recorded data; add --set data-dir=FOLDER")
+        made_up = f", or --set {config.run.task}.source=simulated for made-up data"
+        raise DataError(
+            "data-dir = '': this recipe learns from recorded data; add --set data-dir=FOLDER"
+            + (made_up if hasattr(config.options, "source") else "")
+        )
     if config.run.data_dir:
         folder = Path(config.run.data_dir)
         if not folder.is_dir():
@@ -82,10 +86,19 @@ def resolve(overrides: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
     for key in ("output-dir", "data-dir", "cache-dir"):
         if resolved.get(key):
             resolved[key] = str(Path(str(resolved[key])).expanduser().absolute())
+    for key in path_keys() & resolved.keys():
+        names = str(resolved[key]).split(",")
+        resolved[key] = ",".join(_absolute(name.strip()) for name in names)
     if not resolved.get("name"):
         task = resolved.get("task", RunConfig.task)
         resolved["name"] = f"{task}-{time.strftime('%Y%m%d-%H%M%S')}"
     return resolved
+
+
+def _absolute(name: str) -> str:
+    """An existing file or folder by its absolute path; anything else, such as a name on a hub, as it is."""
+    path = Path(name).expanduser()
+    return str(path.absolute()) if name and path.exists() else name
 
 
 def _gpus_per_node(config: Config) -> float:

@@ -1,6 +1,7 @@
 """From a method's name to its strategy, and to the orders that nodes get in each round."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from fnmatch import fnmatchcase
 from typing import Any
 
 from flwr.app import ConfigRecord
@@ -10,12 +11,13 @@ from strategies.base import BaseStrategy
 from strategies.fedweit import FedWeIT
 from strategies.fisher_exchange import FisherExchange
 from strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
+from strategies.partial_aggregation import PartialAggregation
 from strategies.profiles import Profile, in_key_order
 from strategies.rounds import TrackedMetric
 from strategies.samplers import DropSchedule, Sampler, UniformFraction
 from strategies.server_optimizer import ServerOptimizer
 
-from .catalogue import METHODS
+from .catalogue import EVERYTHING, METHODS, Method, task_class
 from .config import RunConfig
 
 _OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
@@ -34,11 +36,15 @@ class FirstNode(Sampler):
         return in_key_order(profiles)[:1]
 
 
-def build_strategy(run: RunConfig, method_name: str) -> BaseStrategy:
-    """The strategy of a method with the run's sampling, weighting and server optimizer."""
+def build_strategy(run: RunConfig, method_name: str, parameters: Iterable[str] = ()) -> BaseStrategy:
+    """The strategy of a method with the run's sampling, weighting and server optimizer.
+
+    ``parameters`` are the names of the model's, of which a method can keep some private. Raises ``ValueError`` when
+    it would keep some private that the model does not have.
+    """
     method = METHODS[method_name]
     parts: dict[str, Any] = {
-        "shared": ("*",) if method.share == "all" else (),
+        "shared": _shared(method, parameters),
         "sampler": FirstNode() if method.trains == "pooled" else _sampler(run),
         "evaluate_sampler": UniformFraction(run.fraction_evaluate, seed=run.seed),
         "weighting": run.weighting,
@@ -46,6 +52,7 @@ def build_strategy(run: RunConfig, method_name: str) -> BaseStrategy:
         "min_replies": 1 if method.trains == "pooled" else run.min_replies,
         "min_nodes": run.num_nodes,
         "node_wait": run.node_wait,
+        "metric_means": task_class(run.task).metric_means,
     }
     if method.rate_power is not None:
         return AdaptiveRates(granularity=run.rate_granularity, power=method.rate_power, **parts)  # type: ignore[arg-type]
@@ -61,7 +68,20 @@ def build_strategy(run: RunConfig, method_name: str) -> BaseStrategy:
         )
     if method.memory == "fedweit":
         return FedWeIT(**parts)
-    return BaseStrategy(**parts)
+    return BaseStrategy(**parts) if method.private in ((), EVERYTHING) else PartialAggregation(**parts)
+
+
+def _shared(method: Method, parameters: Iterable[str]) -> tuple[str, ...]:
+    """The names, or patterns, of what travels."""
+    if not method.private:
+        return EVERYTHING
+    if method.private == EVERYTHING:
+        return ()
+    names = list(parameters)
+    idle = [pattern for pattern in method.private if not any(fnmatchcase(name, pattern) for name in names)]
+    if idle:
+        raise ValueError(f"private = {', '.join(idle)}: no parameter of the model matches; it has {', '.join(names)}")
+    return tuple(name for name in names if not any(fnmatchcase(name, pattern) for pattern in method.private))
 
 
 def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:
@@ -89,8 +109,12 @@ def train_orders(run: RunConfig, method_name: str, label: str, server_round: int
             "plateau-patience": run.plateau_patience,
             "plateau-factor": run.plateau_factor,
             "min-learning-rate": run.min_learning_rate,
+            "clip-norm": run.clip_norm,
+            "linear-decay": run.linear_decay,
+            "adapt-epochs": run.adapt_epochs if METHODS[method_name].adapts else 0,
             "proximal": run.fedprox_mu if METHODS[method_name].proximal else 0.0,
             "pooled": METHODS[method_name].trains == "pooled",
+            **_reconstruction_orders(run, method_name),
             **_memory_orders(run, method_name),
         }
     )
@@ -98,6 +122,20 @@ def train_orders(run: RunConfig, method_name: str, label: str, server_round: int
 
 def _sampler(run: RunConfig) -> Sampler:
     return DropSchedule(seed=run.seed) if run.drop_nodes else UniformFraction(run.fraction_train, seed=run.seed)
+
+
+def _reconstruction_orders(run: RunConfig, method_name: str) -> dict[str, bool | float]:
+    """How nodes without memory get their private parameters, to train as well as to be evaluated."""
+    if not METHODS[method_name].reconstructs:
+        return {}
+    return {
+        "reconstruct-epochs": run.reconstruct_epochs,
+        "support-share": run.support_share,
+        "learning-rate": run.learning_rate,
+        "weight-decay": run.weight_decay,
+        "clip-norm": run.clip_norm,
+        "linear-decay": run.linear_decay,
+    }
 
 
 def _memory_orders(run: RunConfig, method_name: str) -> dict[str, bool | float | str]:
@@ -140,6 +178,7 @@ def evaluate_orders(
             "personal-learning-rate": run.personal_learning_rate * method.personal_rate,
             "final": server_round == run.rounds,
             "collect": server_round == run.collect_after,
+            **_reconstruction_orders(run, method_name),
             **_memory_orders(run, method_name),
         }
     )

@@ -1,6 +1,7 @@
 """The ServerApp: run each method to its end, write down what happened, draw the report."""
 
 import time
+from collections.abc import Mapping, Sequence
 from logging import INFO
 from typing import Any
 
@@ -12,7 +13,7 @@ from strategies.rounds import RoundReport
 from tasks.seeding import torch_seed
 
 from .catalogue import METHODS, task_class
-from .config import Config, parse
+from .config import Config, RunConfig, parse
 from .continual import continual_metrics
 from .methods import build_strategy, evaluate_orders, stage_of, tracked_metric, train_orders
 from .report import write_report
@@ -54,9 +55,10 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str) -> No
     def record(report: RoundReport) -> None:
         folder.record(method, stage_label(stage_of(run, report.round, stages), stages), report)
 
-    build_strategy(run, method).start(
+    initial = initial_arrays(config, method)
+    build_strategy(run, method, initial.keys()).start(
         grid,
-        initial_arrays(config, method),
+        initial,
         num_rounds=run.rounds,
         timeout=run.timeout,
         train_config=lambda server_round: train_orders(run, method, folder.label, server_round, stages),
@@ -81,6 +83,8 @@ def initial_arrays(config: Config, method: str | None = None) -> ArrayRecord:
     Where each stage has parameters of its own only the weights are shared, arrays of two dimensions or more.
     """
     task = task_class(config.run.task)(config.options)
+    if method is not None:
+        task = task.under(METHODS[method].privacy)
     with torch_seed(config.run.seed, "model"):
         model = task.build_model()
     state = model.state_dict()
@@ -97,6 +101,7 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
     if config.num_stages > 1:
         final = final | continual_metrics(rounds, config.num_stages, rounds=config.run.rounds)
         final |= {name: value for name, value in rounds[-1]["train"].items() if name.endswith("_parameters")}
+    final = final | _traffic(rounds) | _time_to_target(config.run, evaluated)
     return {
         "rounds": len(rounds),
         "final": final,
@@ -105,3 +110,24 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
         "bytes_down": sum(row["bytes_down"] for row in rounds),
         "refused": sum(len(row["refused"]) for row in rounds),
     }
+
+
+def _traffic(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Bytes of one node in one round of training: what it sent, and what it received."""
+    sent, received = (sum(row[name] for row in rounds) for name in ("train_bytes_up", "train_bytes_down"))
+    replies, messages = (sum(row[name] for row in rounds) for name in ("train_replies", "train_messages"))
+    return {
+        "bytes_per_client_round": sent / max(replies, 1),
+        "bytes_down_per_client_round": received / max(messages, 1),
+    }
+
+
+def _time_to_target(run: RunConfig, evaluated: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The first evaluated round whose tracked metric reaches the target; nothing where none does."""
+    if not run.target:
+        return {}
+    sign = 1 if run.track_mode == "max" else -1
+    for row in evaluated:
+        if sign * row["evaluate"][run.track_metric] >= sign * run.target:
+            return {"rounds_to_target": float(row["round"])}
+    return {}

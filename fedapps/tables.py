@@ -81,7 +81,24 @@ def _one_comparison(part: Mapping[str, Any]) -> str:
     of_metric = {
         metric: [t for t in tests if t["metric"] == metric] for metric in dict.fromkeys(t["metric"] for t in tests)
     }
-    return "\n\n".join([*texts, *(_tests(metric, found) for metric, found in of_metric.items())])
+    tested = [_tests(metric, found) for metric, found in of_metric.items()]
+    return "\n\n".join([*texts, *tested, *_claims(part.get("claims", []))])
+
+
+def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not claims:
+        return []
+    header = ["the paper's claim", "metric", "difference", "here"]
+    rows = [
+        [
+            claim["claim"],
+            claim["metric"],
+            f"{claim['method']} - {claim['rival']} = {claim['margin']:+.4f}",
+            "holds" if claim["holds"] else "does not hold",
+        ]
+        for claim in claims
+    ]
+    return [text_table(header, rows)]
 
 
 def _column(pairs: Sequence[tuple[Mapping[str, float] | None, float | None]]) -> list[str]:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 Batch = Mapping[str, Tensor]
 Metrics = dict[str, float | list[float]]
+MetricRule = Literal["weighted", "uniform", "geometric"]
 
 
 class DataError(ValueError):
@@ -83,6 +84,9 @@ class Task(ABC):
     #: Whether :meth:`loss` runs under ``torch.func.vmap``, which data-dependent control flow and recurrent layers do
     #: not; where not, gradients of single examples are taken one by one.
     vectorises: ClassVar[bool] = True
+    #: Metrics whose mean over nodes is not the weighted one: "uniform" counts every node alike, "geometric" is the
+    #: geometric mean of nodes that count alike.
+    metric_means: ClassVar[Mapping[str, MetricRule]] = {}
 
     def __init__(self, options: Any) -> None:
         #: A frozen instance of ``Options``.

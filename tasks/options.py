@@ -13,13 +13,15 @@ def option(
     maximum: float | None = None,
     above: float | None = None,
     choices: Sequence[str] | None = None,
+    path: bool = False,
 ) -> Any:
     """A dataclass field with its documentation and its allowed values.
 
-    ``minimum`` and ``maximum`` are inclusive, ``above`` is exclusive; ``choices`` lists the allowed strings.
+    ``minimum`` and ``maximum`` are inclusive, ``above`` is exclusive; ``choices`` lists the allowed strings. With
+    ``path`` the string may name a file or a folder, or several separated by commas.
     """
     limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
-    return field(default=default, metadata={"doc": doc, **limits})
+    return field(default=default, metadata={"doc": doc, "path": path, **limits})
 
 
 def key_of(field_name: str) -> str:

@@ -51,7 +51,7 @@ def test_the_file_holds_exactly_the_comparison(compared):
     text = (folder / "compare.json").read_text()
     assert asked_for.read_text() == text
     assert json.loads(text) == comparison
-    assert comparison.keys() == {"recipe", "rows", "table", "paper", "tests"}
+    assert comparison.keys() == {"recipe", "rows", "table", "paper", "tests", "claims"}
     assert comparison["recipe"] == "lqr"
     assert comparison["paper"] == PAPERS["lqr"]
     assert re.fullmatch(r"compare-lqr-\d{8}-\d{6}", folder.name)

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from fedapps.catalogue import METHODS, read_recipe, recipes
+from fedapps.catalogue import METHOD_LINES, read_recipe, recipes
 from fedapps.config import ConfigError, RunConfig, defaults, parse
 from tasks.driving.options import Options
 from tasks.lqr import LqrOptions
 
 ROOT = Path(__file__).parents[2]
 LQR = {"task": "lqr", "collect-after": 0}
+TEXT = {"task": "text", "collect-after": 0}
 
 
 def errors(given):
@@ -96,13 +97,13 @@ def test_errors_of_all_kinds_come_at_once():
     )
     for start, *parts in (
         ("task = 'chess'", "must be one of 'driving', 'lqr'"),
-        ("methods: 'magic' is unknown", *METHODS),
+        ("methods: 'magic' is unknown", *METHOD_LINES),
         ("methods: 'sfl' is given twice",),
         ("learnig-rate: unknown key", "learning-rate"),
         ("seed = 'seven'", "must be a whole number at least 0"),
         ("rounds = 0", "must be a whole number at least 1"),
         ("fraction-train = 1.5", "must be a number above 0 and at most 1"),
-        ("optimizer = 'sgdd'", "must be one of 'adam', 'sgd'"),
+        ("optimizer = 'sgdd'", "must be one of 'adam', 'adamw', 'sgd'"),
         ("lqr.horizon = 0", "must be a whole number at least 1"),
         ("driving.colour: unknown key", "driving.scenario"),
         ("driving.scenario = 'moon'", "'lane-swap', 'three-cars', 'trials'"),
@@ -149,6 +150,12 @@ def test_nan_is_refused(key):
         ({"min-replies": 8}, "min-replies = 8: must be at most 7, the nodes that train in a round"),
         ({"min-replies": 5, "fraction-train": 0.6}, "min-replies = 5: must be at most 4"),
         ({"patience": 2}, "patience = 2: needs a track-metric"),
+        ({"target": 0.8}, "target = 0.8: needs a track-metric"),
+        ({"methods": "sfl,fedvocab"}, "methods: 'fedvocab' is for task 'text', not 'driving': leave it out"),
+        (
+            TEXT | {"methods": "fedvocab,fedavg", "text.vocabulary": "own"},
+            "text.vocabulary = 'own': nodes with words of their own cannot share the parameter embedding.weight",
+        ),
     ],
 )
 def test_settings_that_cannot_work_together(given, said):
@@ -171,6 +178,8 @@ def test_settings_that_cannot_work_together(given, said):
         {"min-replies": 4, "fraction-train": 0.5},
         {"min-replies": 1, "fraction-train": 0.01},
         {"patience": 2, "track-metric": "test.elbo"},
+        {"target": 0.5, "track-metric": "test.elbo"},
+        TEXT | {"methods": "fedvocab,local,lg-fedavg", "text.vocabulary": "own"},
     ],
 )
 def test_and_those_that_can(given):
@@ -180,3 +189,5 @@ def test_and_those_that_can(given):
 def test_conflicts_join_the_other_errors_but_not_where_one_side_is_unknown():
     assert len(errors({"evaluate-every": 4, "rounds": 5, "seed": -1})) == 3
     assert errors({"rounds": "three", "collect-after": 20}) == ["rounds = 'three': must be a whole number at least 1"]
+    staged = {"task": "social", "collect-after": 0, "methods": "fedavg-ewc"}  # its stages must divide the rounds
+    assert errors(staged | {"rounds": 0}) == ["rounds = 0: must be a whole number at least 1"]

@@ -11,30 +11,46 @@ from strategies.base import BaseStrategy
 from strategies.fedweit import FedWeIT
 from strategies.fisher_exchange import FisherExchange
 from strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
+from strategies.partial_aggregation import PartialAggregation
 from strategies.profiles import Profile
 from strategies.rounds import TrackedMetric
 from strategies.samplers import DropSchedule, UniformFraction
 
 RUN = RunConfig(
     seed=3, rounds=8, num_nodes=5, collect_after=4, epochs=2, learning_rate=0.1, batch_size=16, optimizer="sgd",
-    fedprox_mu=0.5, weight_decay=0.01, plateau_patience=4, personal_epochs=7, personal_learning_rate=0.01,
+    fedprox_mu=0.5, clip_norm=3.0, linear_decay=True, weight_decay=0.01, plateau_patience=4, personal_epochs=7,
+    personal_learning_rate=0.01,
     fraction_train=0.5, fraction_evaluate=0.75, min_replies=2, weighting="num-examples",
     server_optimizer="adam", server_learning_rate=0.3, rate_granularity="parameter", node_wait=9.0,
 )  # fmt: skip
 
 
+#: A classifier's parameters, some of whose word vectors are apart.
+NAMES = ("embedding.weight", "embedding.private", "encoder.weight", "pre_classifier.bias", "classifier.weight")
+#: What travels under the methods that keep some of them private.
+TRAVELLING = {
+    "lg-fedavg": NAMES[3:],
+    "fedrecon": (NAMES[0], *NAMES[2:]),
+    "fedvocab": NAMES[2:],
+    "fedvocab-no-adapt": NAMES[2:],
+    "fedvocab-own-start": NAMES[2:],
+}
+
+
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_gets_the_runs_parts(name):
-    strategy = build_strategy(RUN, name)
+    strategy = build_strategy(RUN, name, NAMES)
     kinds = {
         "apfl": AdaptiveRates,
         "apfl-sqrt": AdaptiveRates,
         "fedcurv": FisherExchange,
         "fedweit": FedWeIT,
+        **dict.fromkeys(TRAVELLING, PartialAggregation),
     }
     expected = FisherExchange if name.startswith("elastic-transfer") else kinds.get(name, BaseStrategy)
     assert type(strategy) is expected
-    assert strategy.shared == (() if name == "stl" or name.startswith("local") else ("*",))
+    everything = () if name == "stl" or name.startswith("local") else ("*",)
+    assert strategy.shared == TRAVELLING.get(name, everything)
     assert strategy.evaluate_sampler == UniformFraction(0.75, seed=3)
     assert strategy.server_optimizer == Adam(0.3)
     assert (strategy.min_nodes, strategy.node_wait) == (5, 9.0)
@@ -45,6 +61,17 @@ def test_every_method_gets_the_runs_parts(name):
     else:
         assert strategy.sampler == UniformFraction(0.5, seed=3)
         assert strategy.min_replies == 2
+
+
+def test_a_model_without_the_parameters_that_a_method_keeps_private_is_refused():
+    with pytest.raises(ValueError, match=r"private = embedding\.\*: no parameter .*; it has decoder\.weight"):
+        build_strategy(RUN, "fedvocab", ["decoder.weight"])
+
+
+def test_the_task_says_how_its_metrics_are_averaged():
+    assert build_strategy(RUN, "fedavg").metric_means == {}
+    strategy = build_strategy(RunConfig(task="text"), "fedavg")
+    assert strategy.metric_means == {"test.global_accuracy": "geometric", "test.local_accuracy": "uniform"}
 
 
 def test_uniform_weighting_is_the_runs():
@@ -105,7 +132,8 @@ def test_train_orders_hold_all_that_training_needs():
     assert dict(train_orders(RUN, "sfl", "run-x", 1)) == {
         "run": "run-x", "method": "sfl", "stage": 0, "epochs": 2, "learning-rate": 0.1, "batch-size": 16,
         "optimizer": "sgd", "weight-decay": 0.01, "plateau-patience": 4, "plateau-factor": 0.5,
-        "min-learning-rate": 1e-5, "proximal": 0.0, "pooled": False,
+        "min-learning-rate": 1e-5, "clip-norm": 3.0, "linear-decay": True, "adapt-epochs": 0, "proximal": 0.0,
+        "pooled": False,
     }  # fmt: skip
 
 
@@ -114,6 +142,19 @@ def test_evaluate_orders_hold_all_that_personalisation_needs():
         "run": "run-x", "method": "spfl", "stage": 0, "batch-size": 16, "optimizer": "sgd", "personalise": True,
         "personal-epochs": 7, "personal-learning-rate": 0.01, "final": False, "collect": False,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_who_adapts_and_who_reconstructs(name):
+    run = RunConfig(adapt_epochs=2, reconstruct_epochs=3, support_share=0.4, learning_rate=0.1)
+    orders, evaluation = train_orders(run, name, "x", 1), evaluate_orders(run, name, "x", 1)
+    assert orders["adapt-epochs"] == (2 if name in ("fedvocab", "fedvocab-own-start") else 0)
+    for found in (orders, evaluation):
+        assert (found.get("reconstruct-epochs"), found.get("support-share")) == (
+            (3, 0.4) if name == "fedrecon" else (None, None)
+        )
+        RoundSettings().updated(found)
+    assert evaluation.get("learning-rate") == (0.1 if name == "fedrecon" else None)
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

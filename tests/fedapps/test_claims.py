@@ -1,0 +1,40 @@
+"""What a paper says in words, held against numbers."""
+
+import pytest
+
+from fedapps.catalogue import METHODS, RECIPES
+from fedapps.claims import CLAIMS, Claim, checked_claims
+from fedapps.tables import comparison_text
+
+CLAIM = Claim("ours is within one point of the best", "accuracy", "ours", ("one", "two"), -0.01)
+
+
+def table(**means):
+    return {method: {"accuracy": {"mean": value, "std": 0.0}} for method, value in means.items()}
+
+
+@pytest.mark.parametrize(("ours", "holds"), [(0.80, True), (0.795, True), (0.789, False), (0.9, True)])
+def test_a_margin_to_the_best_of_the_others(ours, holds):
+    found = CLAIM.against(table(ours=ours, one=0.6, two=0.8))
+    assert (found["rival"], found["holds"]) == ("two", holds)
+    assert found["margin"] == pytest.approx(ours - 0.8)
+
+
+def test_without_one_of_the_methods_nothing_is_claimed():
+    assert CLAIM.against(table(ours=0.8, one=0.6)) is None
+    assert CLAIM.against({**table(ours=0.8, one=0.6), "two": {}}) is None
+    assert checked_claims("lqr", table(ours=0.8)) == []
+
+
+def test_claims_are_of_recipes_and_methods_that_exist():
+    assert CLAIMS.keys() <= {path.stem for path in RECIPES.glob("*.toml")}
+    assert {name for claims in CLAIMS.values() for c in claims for name in (c.method, *c.than)} <= METHODS.keys()
+
+
+def test_the_text_says_what_holds():
+    means = {
+        name: {"global_accuracy": {"mean": value, "std": 0.0}} for name, value in (("fedvocab", 0.7), ("local", 0.4))
+    }
+    claims = checked_claims("fedvocab-small", means)
+    text = comparison_text({"table": means, "paper": {}, "tests": [], "claims": claims})
+    assert "every node alone is far below  global_accuracy  fedvocab - local = +0.3000  holds" in text
