@@ -1,0 +1,99 @@
+"""A city's streets: a bent and jittered grid, of which a connected part about the centre is driven."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from .noise import Bools, Floats, Ints
+from .styles import Style
+
+MARGIN = 2  # blocks around the driven part, so that its outermost streets look like the others
+AVENUES = 0.25  # share of the lines of the grid that are wide
+
+
+@dataclass(frozen=True)
+class Network:
+    """``nodes [N, 2]`` in metres (east, north), streets as pairs of them ``edges [E, 2]``, half-widths ``road [E]``.
+
+    ``driven [E]`` says in which streets cars with cameras come by.
+    """
+
+    nodes: Floats
+    edges: Ints
+    road: Floats
+    driven: Bools
+
+    @property
+    def lengths(self) -> Floats:
+        """Metres of each street, ``[E]``."""
+        away: Floats = np.linalg.norm(self.nodes[self.edges[:, 1]] - self.nodes[self.edges[:, 0]], axis=1)
+        return away
+
+
+def draw_network(style: Style, metres: float, rng: np.random.Generator) -> Network:
+    """Streets of which at least ``metres`` are driven, by at most one street too much."""
+    inner = int(np.ceil(0.5 + np.sqrt(0.25 + 1.5 * metres / (2 * style.block))))
+    side = max(inner, 2) + 2 * MARGIN
+    i, j = np.meshgrid(np.arange(side), np.arange(side), indexing="ij")
+    grid = np.stack((i, j), axis=-1).astype(float) - (side - 1) / 2
+    bend, phase = rng.uniform(0, 2 * style.jitter, size=2), rng.uniform(0, 2 * np.pi, size=2)
+    places = grid + rng.uniform(-style.jitter, style.jitter, size=grid.shape)
+    places += bend * np.sin(grid[..., ::-1] * 0.9 + phase)
+    angle = rng.uniform(0, np.pi / 2)
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    nodes = style.block * places.reshape(-1, 2) @ turn.T
+    number = np.arange(side * side).reshape(side, side)
+    along = np.stack((number[:-1].ravel(), number[1:].ravel()), axis=1)
+    across = np.stack((number[:, :-1].ravel(), number[:, 1:].ravel()), axis=1)
+    wide = rng.random((2, side)) < AVENUES
+    road = style.road * np.where(np.concatenate((wide[0][along[:, 0] % side], wide[1][across[:, 0] // side])), 1.5, 1.0)
+    edges = np.concatenate((along, across))
+    bare = Network(nodes, edges, road, np.zeros(len(edges), bool))
+    return Network(nodes, edges, road, _grow(bare, metres, rng))
+
+
+def _grow(network: Network, metres: float, rng: np.random.Generator) -> Bools:
+    """A connected set of streets, those near the centre first, though not in a disc."""
+    centres = network.nodes[network.edges].mean(axis=1)
+    order = np.linalg.norm(centres, axis=1) * rng.uniform(0.6, 1.4, size=len(centres))
+    lengths, driven = network.lengths, np.zeros(len(order), bool)
+    reached: set[int] = set()
+    while driven.sum() < len(driven) and (lengths * driven).sum() < metres:
+        touching = np.array([not reached or a in reached or b in reached for a, b in network.edges.tolist()])
+        best = int(np.argmin(np.where(touching & ~driven, order, np.inf)))
+        driven[best] = True
+        reached.update(network.edges[best].tolist())
+    return driven
+
+
+def draw_routes(network: Network, metres: float, rng: np.random.Generator) -> list[list[int]]:
+    """Paths of crossings that together run through every driven street once, each about ``metres`` long or shorter.
+
+    A path goes straight on where it can. It ends with the first street that makes it 3/4 of ``metres`` long.
+    """
+    free: dict[int, dict[int, float]] = defaultdict(dict)
+    lengths = network.lengths
+    for edge in np.flatnonzero(network.driven).tolist():
+        a, b = network.edges[edge].tolist()
+        free[a][b] = free[b][a] = float(lengths[edge])
+    routes = []
+    while any(free.values()):
+        odd = [node for node in sorted(free) if len(free[node]) % 2] or [node for node in sorted(free) if free[node]]
+        path, length = [odd[int(rng.integers(len(odd)))]], 0.0
+        while free[path[-1]] and length < 0.75 * metres:
+            here = path[-1]
+            following = min(sorted(free[here]), key=lambda node: _turn(network.nodes, path, node))
+            length += free[here].pop(following)
+            del free[following][here]
+            path.append(following)
+        routes.append(path)
+    return routes
+
+
+def _turn(nodes: Floats, path: list[int], following: int) -> float:
+    """Minus the cosine of the turn from the last street of ``path`` to ``following``."""
+    if len(path) < 2:
+        return 0.0
+    before, after = nodes[path[-1]] - nodes[path[-2]], nodes[following] - nodes[path[-1]]
+    return -float(before @ after / (np.linalg.norm(before) * np.linalg.norm(after)))
