@@ -12,7 +12,7 @@ Which layers are trained follows Berton et al., *Deep Visual Geo-localization Be
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import torch
@@ -26,13 +26,14 @@ class Backbone:
     """``layers()`` are drawn from torch's global generator, the first ``frozen`` of them stay as they are.
 
     ``width`` is the number of channels they give. ``unused`` are the prefixes of what else a published weight file of
-    the network holds.
+    the network holds, ``renamed`` are parts of names that some files have, with torchvision's.
     """
 
     layers: Callable[[], Layers]
     frozen: int
     width: int
     unused: tuple[str, ...]
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def parts(self) -> tuple[nn.Sequential, nn.Sequential]:
         """The frozen and the trained layers, freshly drawn; a parameter has the same name in either as in the whole."""
@@ -76,12 +77,12 @@ class Fire(nn.Module):
 
     def __init__(self, inputs: int, squeezed: int, width: int) -> None:
         super().__init__()
-        self.squeeze1x1 = nn.Conv2d(inputs, squeezed, 1)
+        self.squeeze = nn.Conv2d(inputs, squeezed, 1)
         self.expand1x1 = nn.Conv2d(squeezed, width, 1)
         self.expand3x3 = nn.Conv2d(squeezed, width, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.squeeze1x1(x).relu()
+        x = self.squeeze(x).relu()
         return torch.cat((self.expand1x1(x).relu(), self.expand3x3(x).relu()), dim=1)
 
 
@@ -131,15 +132,27 @@ def _squeezenet() -> Layers:
     return layers
 
 
+def _fine_squeezenet() -> Layers:
+    layers = _squeezenet()
+    del layers[8]
+    return layers
+
+
 #: ``resnet18-layer3`` is the paper's choice: cut after its third stage, which alone is trained. Of the whole
 #: ``resnet18``, the last stage is trained, of ``vgg16`` the last three convolutions, and of ``squeezenet1_1`` the four
-#: modules after its last pooling, where the maps that stand in for the frozen layers are smallest.
+#: modules after its last pooling, where the maps that stand in for the frozen layers are smallest: 5x7 of an image of
+#: 96x128, but 1x3 of one of 32x64. For images that small, ``squeezenet1_1-stride8`` leaves that pooling out.
 BACKBONES: Mapping[str, Backbone] = MappingProxyType(
     {
         "resnet18-layer3": Backbone(lambda: _resnet18(3), frozen=6, width=256, unused=("layer4.", "fc.")),
         "resnet18": Backbone(lambda: _resnet18(4), frozen=7, width=512, unused=("fc.",)),
         "vgg16": Backbone(_vgg16, frozen=24, width=512, unused=("classifier.",)),
-        "squeezenet1_1": Backbone(_squeezenet, frozen=9, width=512, unused=("classifier.",)),
+        "squeezenet1_1": Backbone(
+            _squeezenet, frozen=9, width=512, unused=("classifier.",), renamed={".squeeze1x1.": ".squeeze."}
+        ),
+        "squeezenet1_1-stride8": Backbone(
+            _fine_squeezenet, frozen=8, width=512, unused=("classifier.",), renamed={".squeeze1x1.": ".squeeze."}
+        ),
     }
 )
 

@@ -18,7 +18,7 @@ _BLOCK = 2**22
 
 @dataclass(frozen=True)
 class Triplets:
-    """``queries`` are rows ``[t]`` of the query images; ``positives`` ``[t]`` and ``negatives`` ``[t, k]`` of the database.
+    """``queries`` are rows ``[t]`` of queries, ``positives`` ``[t]`` and ``negatives`` ``[t, k]`` rows of the database.
 
     The first ``distinct[i]`` negatives of triplet i differ, nearest first; the others repeat them in the same order.
     """

@@ -138,7 +138,8 @@ def place_network(
         normalisation = "caffe" if weights is not None and weights.suffix == ".npz" else "imagenet"
     network = PlaceNetwork(backbone, pooling, normalisation=normalisation, batch_norms=batch_norms)
     if weights is not None:
+        found = BACKBONES[backbone]
         parts = (network.frozen, network.trained)
-        load_weights(parts, read_weights(weights), unused=BACKBONES[backbone].unused, origin=weights)
+        load_weights(parts, read_weights(weights), unused=found.unused, renamed=found.renamed, origin=weights)
         network.weights_from = weights
     return network

@@ -44,7 +44,7 @@ def recall(
         raise ValueError(f"none of {len(queries)} queries has an image of its place among {len(database)} of database")
     found = SEARCHES[search](queries[counted], database, max(among))
     hits = np.stack([np.isin(rows, true_rows[query]) for query, rows in zip(counted, found, strict=True)])
-    percent = {n: 100 * float(hits[:, :n].any(axis=1).mean()) for n in among}
+    percent = {n: 100 * int(hits[:, :n].any(axis=1).sum()) / len(counted) for n in among}
     return Recall(percent, len(counted), len(queries) - len(counted))
 
 

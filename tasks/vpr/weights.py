@@ -34,11 +34,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def load_weights(
-    parts: Sequence[nn.Module], weights: Mapping[str, Tensor], *, unused: Sequence[str], origin: object
+    parts: Sequence[nn.Module],
+    weights: Mapping[str, Tensor],
+    *,
+    unused: Sequence[str],
+    renamed: Mapping[str, str],
+    origin: object,
 ) -> None:
     """Copy ``weights`` into modules that share the names of one network, in place.
 
-    ``unused`` are prefixes of names that the network may have beyond these parts. Raises :class:`DataError`, which
+    ``unused`` are prefixes of names that the network may have beyond these parts, ``renamed`` parts of names that
+    weights may have in place of the network's. Raises :class:`DataError`, which
     begins with ``origin`` and names all that is missing, unexpected or of another shape; then nothing is copied.
     """
     wanted: dict[str, Tensor] = {}
@@ -46,7 +52,7 @@ def load_weights(
         wanted |= part.state_dict()
     given = {
         name: tensor
-        for name, tensor in weights.items()
+        for name, tensor in ((_renamed(name, renamed), tensor) for name, tensor in weights.items())
         if name in wanted or not (name.startswith(tuple(unused)) or name.endswith(_COUNTER))
     }
     problems = [f"missing: {name} {tuple(tensor.shape)}" for name, tensor in wanted.items() if name not in given]
@@ -61,6 +67,12 @@ def load_weights(
     with torch.no_grad():
         for name, tensor in given.items():
             wanted[name].copy_(tensor)
+
+
+def _renamed(name: str, renamed: Mapping[str, str]) -> str:
+    for given, own in renamed.items():
+        name = name.replace(given, own)
+    return name
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
