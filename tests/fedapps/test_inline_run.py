@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from left_behind import assert_same, left_behind
 from safetensors.numpy import load_file
+from small_runs import run_inline, with_changes
 from toys import same_bits
 
 import strategies.adaptive_rates
@@ -15,12 +16,9 @@ from fedapps.__main__ import main
 from fedapps.catalogue import GRID
 from fedapps.catalogue import METHODS as ALL
 from fedapps.checkpoints import DiskCheckpoints, read_snapshot
-from fedapps.client_app import app as client_app
 from fedapps.config import parse
-from fedapps.launch import launch, resolve
+from fedapps.launch import launch
 from fedapps.run_folder import RunFolder
-from fedapps.server_app import app as server_app
-from sim.inprocess import run_inprocess
 from strategies.rounds import TooFewRepliesError
 from tasks.lqr import LqrOptions, LqrTask
 
@@ -48,13 +46,7 @@ def federate(tmp_path, worlds, monkeypatch):
     monkeypatch.setattr("fedapps.server_app.write_report", lambda folder: folder)
 
     def run(place="run", node_configs=(), **changes):
-        given = SMALL | worlds | {key.replace("_", "-"): value for key, value in changes.items()}
-        config = parse(resolve(given, str(tmp_path / place)))
-        run_inprocess(
-            server_app, client_app, num_nodes=config.run.num_nodes, node_configs=node_configs, run_config=config.flat(),
-            errors="reply",
-        )  # fmt: skip
-        return RunFolder(tmp_path / place / "run", "")
+        return run_inline(with_changes(SMALL | worlds, changes), tmp_path / place, node_configs)
 
     return run
 

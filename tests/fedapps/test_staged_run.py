@@ -2,14 +2,12 @@
 
 import pytest
 from left_behind import assert_same
+from small_runs import run_inline, with_changes
 
-from fedapps.client_app import app as client_app
 from fedapps.config import ConfigError, parse
-from fedapps.launch import check_data, resolve
+from fedapps.launch import check_data
 from fedapps.report import write_report
 from fedapps.run_folder import RunFolder
-from fedapps.server_app import app as server_app
-from sim.inprocess import run_inprocess
 from tasks.base import DataError
 
 METHODS = [
@@ -35,12 +33,7 @@ def federate(tmp_path, worlds, monkeypatch):
     monkeypatch.setattr("fedapps.server_app.write_report", lambda folder: folder)
 
     def run(place="run", **changes):
-        given = SMALL | worlds | {key.replace("_", "-"): value for key, value in changes.items()}
-        config = parse(resolve(given, str(tmp_path / place)))
-        run_inprocess(
-            server_app, client_app, num_nodes=config.run.num_nodes, run_config=config.flat(), errors="reply"
-        )  # fmt: skip
-        return RunFolder(tmp_path / place / "run", "")
+        return run_inline(with_changes(SMALL | worlds, changes), tmp_path / place)
 
     return run
 
