@@ -83,25 +83,26 @@ def read_columns(path: Path, required: Sequence[str], optional: Sequence[str] = 
             header = [name.strip() for name in next(reader, [])]
             if lacking := [name for name in required if name not in header]:
                 raise DataError(f"{path}: no column {', '.join(lacking)}; found {', '.join(filter(None, header))}")
-            names = [*required, *(name for name in optional if name in header)]
-            rows, lines = _rows(path, reader, len(header))
+            wanted = {name: header.index(name) for name in [*required, *optional] if name in header}
+            table = _table(path, reader, wanted, len(header))
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; expected one with the columns {', '.join(required)}") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
-    if not rows:
+    if not len(table):
         raise DataError(f"{path}: holds no rows below its header")
-    return Columns(path, {name: [row[header.index(name)] for row in rows] for name in names}, lines)
+    return table
 
 
-def _rows(path: Path, reader: Iterator[list[str]], width: int) -> tuple[list[list[str]], list[int]]:
-    rows, lines = [], []
+def _table(path: Path, reader: Iterator[list[str]], wanted: dict[str, int], width: int) -> Columns:
+    table = Columns(path, {name: [] for name in wanted}, [])
     for row in reader:
         if not row:
             continue
         line = reader.line_num  # type: ignore[attr-defined]  # every reader of csv has it
         if len(row) != width:
             raise DataError(f"{path}, line {line}: {len(row)} cells; expected {width} as in the header")
-        rows.append(row)
-        lines.append(line)
-    return rows, lines
+        for name, column in wanted.items():
+            table.cells[name].append(row[column])
+        table.lines.append(line)
+    return table

@@ -26,17 +26,25 @@ CONTINENTS = {
     ),
     "oceania": ("melbourne",),
 }
+CONTINENTS_FILE = "continents.csv"
 #: FedVPR (Sec. 4) tests in the cities that the release validates in.
 FEDVPR_TEST = ("cph", "sf")
 FEDVPR_VALIDATION = ("amsterdam", "manila")
 
-_CONTINENT_OF = {city: continent for continent, cities in CONTINENTS.items() for city in cities}
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
-def continent_of(city: str) -> str:
-    """The continent of one of the 30 cities, by the name of its folder; "" for another city."""
-    return _CONTINENT_OF.get(city, "")
+def continents_of(root: Path) -> dict[str, str]:
+    """The continents of cities by the names of their folders.
+
+    To the 30 of the release come those of ``<root>/continents.csv`` (columns ``city, continent``) where that is there,
+    as cities made up in the release's format have it.
+    """
+    known = {city: continent for continent, cities in CONTINENTS.items() for city in cities}
+    if (file := root / CONTINENTS_FILE).exists():
+        table = read_columns(file, ["city", "continent"])
+        known |= dict(zip(table.texts("city"), table.texts("continent"), strict=True))
+    return known
 
 
 def find_cities(root: Path) -> dict[str, Path]:
@@ -50,21 +58,29 @@ def find_cities(root: Path) -> dict[str, Path]:
 
 
 def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
-    """The pictures of ``cities``, or of all whose positions are known, without panoramas.
+    """The pictures of ``cities``, or for None of all whose positions are known, without panoramas.
 
     Reads ``<root>/{train_val,test}/<city>/{query,database}/``: ``raw.csv`` (``key, ca, pano``), ``postprocessed.csv``
     (``key, easting, northing``: UTM in metres) and ``seq_info.csv`` (``key, sequence_key, frame_number``, the second
     named ``sequence_id`` in the description of the release). Pictures are ``images/<key>.jpg``. Other columns do not
     matter, nor does ``ca``, the heading, have to be there. Whether a picture is there shows when it is loaded.
+    Continents are those of :func:`continents_of`, "" for a city that it does not have.
 
     Raises :class:`DataError` when there is no such city or a file, a column or a picture's line is missing.
     """
     found = find_cities(root)
     if not found:
         raise DataError(f"{root}: no city; expected folders like train_val/amsterdam/query and .../database")
+    if cities is not None and not cities:
+        raise DataError(f"{root}: none of its cities asked for; there are {', '.join(found)}")
     if unknown := [city for city in cities or () if city not in found]:
         raise DataError(f"{root}: no positions of the city {', '.join(unknown)}; there are {', '.join(found)}")
-    parts = [_read_part(root, found[city], role) for city in (found if cities is None else cities) for role in _ROLES]
+    continents = continents_of(root)
+    parts = [
+        _read_part(root, found[city], role, continents.get(city, ""))
+        for city in (found if cities is None else cities)
+        for role in _ROLES
+    ]
     return build_places(
         ImageStore(ImageFiles(root, [name for part in parts for name in part[0]])),
         [track for part in parts for track in part[1]],
@@ -78,7 +94,7 @@ _ROLES = ("query", "database")
 _Part = tuple[list[str], list[Track], np.ndarray, np.ndarray, np.ndarray]
 
 
-def _read_part(root: Path, city: Path, role: str) -> _Part:
+def _read_part(root: Path, city: Path, role: str, continent: str) -> _Part:
     """Names of pictures, their sequences, positions, frames and headings."""
     folder = city / role
     raw = read_columns(folder / "raw.csv", ["key", "pano"], ["ca"])
@@ -89,9 +105,7 @@ def _read_part(root: Path, city: Path, role: str) -> _Part:
     position = np.stack([placed.numbers("easting"), placed.numbers("northing")], axis=1)[placed_rows]
     ordered, sequence = _read_sequences(folder / "seq_info.csv")
     ordered_rows = _rows_of(keys, ordered)
-    tracks = {
-        name: Track(city.name, name, role == "query", continent_of(city.name)) for name in set(ordered.texts(sequence))
-    }
+    tracks = {name: Track(city.name, name, role == "query", continent) for name in set(ordered.texts(sequence))}
     inside = folder.relative_to(root).as_posix()
     return (
         [f"{inside}/images/{key}.jpg" for key in keys],

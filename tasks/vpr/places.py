@@ -36,9 +36,9 @@ class Places:
     """``n`` pictures, a row each.
 
     ``image`` int64 ``[n]`` numbers the pictures of ``store``. ``position`` float64 ``[n, 2]`` is east and north in
-    metres; positions of different cities are not comparable, as each may have its own origin. ``track`` int64 ``[n]``
-    is the row's place in ``tracks``, ``frame`` int64 ``[n]`` its place within the sequence. ``heading`` float64
-    ``[n]`` is the direction of view in degrees clockwise from north, nan where it is not known.
+    metres; cities may have an origin each, so that only :attr:`position_apart` tells those of several apart.
+    ``track`` int64 ``[n]`` is the row's place in ``tracks``, ``frame`` int64 ``[n]`` its place within the sequence.
+    ``heading`` float64 ``[n]`` is the direction of view in degrees clockwise from north, nan where it is not known.
     """
 
     store: ImageStore
@@ -100,18 +100,28 @@ class Places:
         """The rows of some sequences, given by their places in ``tracks``."""
         return self.select(np.flatnonzero(np.isin(self.track, list(tracks))))
 
+    @cached_property
+    def position_apart(self) -> np.ndarray:
+        """``position`` with the cities moved 1000 km apart, so that those of several can be compared, ``[n, 2]``."""
+        moved = self.position.copy()
+        west = 0.0
+        for city in self.cities:
+            inside = np.array([track.city == city for track in self.tracks])[self.track]
+            east = self.position[inside, 0]
+            moved[inside, 0] = east - east.min() + west
+            west += float(np.ptp(east)) + 1e6
+        return moved
+
     def queries_with_positive(self, radius: float) -> np.ndarray:
-        """The rows of queries that have a picture of the database within ``radius`` metres, in the same city."""
-        city_of = {name: number for number, name in enumerate(self.cities)}
-        city = np.array([city_of.get(track.city, -1) for track in self.tracks], dtype=np.int64)[self.track]
-        found = [np.empty(0, dtype=np.int64)]
-        for number in city_of.values():
-            queries = np.flatnonzero(self.is_query & (city == number))
-            database = np.flatnonzero(~self.is_query & (city == number))
-            if len(queries) and len(database):
-                nearest, _ = cKDTree(self.position[database]).query(self.position[queries])
-                found.append(queries[nearest <= radius])
-        return np.sort(np.concatenate(found))
+        """The rows of queries that have a picture of the database within ``radius`` metres in the same city.
+
+        ``radius`` is below 1000 km.
+        """
+        if not len(self.database):
+            return self.database
+        nearest, _ = cKDTree(self.position_apart[self.database]).query(self.position_apart[self.queries])
+        found: np.ndarray = self.queries[nearest <= radius]
+        return found
 
     def load_images(self, rows: Sequence[int] | np.ndarray, size: Size) -> Tensor:
         """Pictures in RGB, uint8 ``[len(rows), 3, H, W]``, resized to ``size`` = (H, W).

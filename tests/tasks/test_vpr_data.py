@@ -17,7 +17,7 @@ from PIL import Image
 from tasks.base import DataError
 from tasks.vpr.images import ImageArray, ImageFiles, ImageStore
 from tasks.vpr.indoor import read_indoor
-from tasks.vpr.msls import CONTINENTS, continent_of, read_msls
+from tasks.vpr.msls import CONTINENTS, continents_of, read_msls
 from tasks.vpr.nordland import read_nordland
 from tasks.vpr.places import EARTH_RADIUS, Track, build_places, projected
 from tasks.vpr.table import TableColumns, read_table
@@ -109,15 +109,37 @@ def test_test_cities_are_read_where_their_positions_are_known(tmp_path):
     assert len(read_msls(tmp_path).of_city("manila", "cph")) == 10
     with pytest.raises(DataError, match="no positions of the city miami; there are cph, manila, mirage"):
         read_msls(tmp_path, ["cph", "miami"])
+    with pytest.raises(DataError, match="none of its cities asked for; there are cph, manila, mirage"):
+        read_msls(tmp_path, [])
     with pytest.raises(DataError, match="no pictures of oslo; there are some of cph, manila, mirage"):
         read_msls(tmp_path).of_city("oslo")
 
 
-def test_every_city_of_the_release_has_one_continent():
+def test_every_city_of_the_release_has_one_continent(tmp_path):
     cities = [city for found in CONTINENTS.values() for city in found]
     assert len(cities) == len(set(cities)) == 30
-    assert continent_of("sf") == continent_of("saopaulo") == "america"
-    assert continent_of("atlantis") == ""
+    assert continents_of(tmp_path)["sf"] == continents_of(tmp_path)["saopaulo"] == "america"
+
+
+def test_other_cities_have_the_continents_of_a_file(tmp_path):
+    write_city(tmp_path / "train_val" / "atlantis")
+    assert {track.continent for track in read_msls(tmp_path).tracks} == {""}
+    write(tmp_path / "continents.csv", "city,continent\natlantis,lost\n")
+    assert {track.continent for track in read_msls(tmp_path).tracks} == {"lost"}
+    assert continents_of(tmp_path)["goa"] == "asia"
+    write(tmp_path / "continents.csv", "town,continent\n")
+    with pytest.raises(DataError, match=r"continents\.csv: no column city; found town, continent"):
+        read_msls(tmp_path)
+
+
+def test_cities_never_touch_however_their_positions_are_counted():
+    places = small_places([(0, 0), (5, 0), (0, 0), (9, 1)], [True, False, False, True], ["a", "a", "b", "b"])
+    moved = places.position_apart
+    distances = np.linalg.norm(moved[:, None] - moved[None], axis=2)
+    assert distances[0, 1] == 5
+    assert distances[2, 3] == pytest.approx(np.sqrt(82))
+    assert distances[:2, 2:].min() >= 1e6
+    np.testing.assert_array_equal(places.position[:, 0], [0, 5, 0, 9])
 
 
 @pytest.mark.parametrize(
