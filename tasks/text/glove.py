@@ -6,7 +6,7 @@ https://nlp.stanford.edu/projects/glove/
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from lzma import LZMAError
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from tasks.base import DataError
 
 from .files import open_text
+from .word_vectors import drawn_vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,30 +31,37 @@ class Vectors:
         """Which share of ``words`` has a vector, in [0, 1]."""
         return sum(word in self.rows for word in words) / max(len(words), 1)
 
-    def fill(self, table: Tensor, words: Sequence[str]) -> None:
-        """Put the vectors of ``words`` into ``table`` ``[len(words) or more, width]``, in place.
+    @cached_property
+    def deviation(self) -> float:
+        """The standard deviation of all numbers."""
+        return float(self.table.std())
 
-        Rows without a vector are drawn from torch's global generator, of the deviation of all vectors.
+    def start(self, words: Sequence[str], seed: int) -> Tensor:
+        """The vectors of ``words``, float32 ``[len(words), width]``.
+
+        Of words without one they are drawn (:func:`~tasks.text.word_vectors.drawn_vectors`), as far from zero as
+        those with one.
         """
+        table = drawn_vectors(words, self.table.shape[1], seed) * self.deviation
         known = [number for number, word in enumerate(words) if word in self.rows]
-        with torch.no_grad():
-            table.normal_(0, float(self.table.std()))
-            table[known] = torch.from_numpy(self.table[[self.rows[words[number]] for number in known]])
+        table[known] = torch.from_numpy(self.table[[self.rows[words[number]] for number in known]])
+        return table
 
 
-def read_glove(path: Path, width: int) -> Vectors:
+def read_glove(path: Path, width: int, option: str = "text.glove") -> Vectors:
     """All vectors of a file (plain, .gz or .xz), which are kept for the life of the process.
 
     A word may hold spaces, as some of GloVe 840B do; of a word that stands there twice the first counts. Raises
-    :class:`DataError` for a file that cannot be read, a line that has not ``width`` numbers, or no vector at all.
+    :class:`DataError` for a file that cannot be read (naming ``option``), a line that has not ``width`` numbers, or no
+    vector at all.
     """
     try:
         return _read(path, path.stat().st_mtime_ns, width)
     except (OSError, EOFError, LZMAError, UnicodeDecodeError) as error:
-        raise DataError(f"text.glove = {str(path)!r}: cannot be read or is damaged: {error}") from error
+        raise DataError(f"{option} = {str(path)!r}: cannot be read or is damaged: {error}") from error
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)
 def _read(path: Path, mtime: int, width: int) -> Vectors:
     rows: dict[str, int] = {}
     numbers = bytearray()  # of all vectors one behind the other, which take half a gigabyte and more

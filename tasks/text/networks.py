@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from tasks.base import DataError
 from tasks.seeding import torch_seed
 
+from .split_embedding import SplitEmbedding
 from .vocabulary import TokenizerVocabulary
 
 
@@ -36,19 +37,18 @@ class TextClassifier(nn.Module):
 class BiLstm(TextClassifier):
     """One layer of LSTM in both directions over word vectors, whose last states are classified (FedVocab, 4.1).
 
-    With ``width`` and ``hidden`` 300 the encoder has the 1,444,800 parameters of the paper. ``dropout`` in [0, 1) acts
-    on the word vectors and on the last states.
+    With word vectors of 300 numbers and ``hidden`` 300 the encoder has the 1,444,800 parameters of the paper.
+    ``dropout`` in [0, 1) acts on the word vectors and on the last states.
     """
 
-    embedding: nn.Embedding
+    embedding: nn.Embedding | SplitEmbedding
 
-    def __init__(self, vocabulary: int, classes: int, *, width: int, hidden: int, dropout: float) -> None:
+    def __init__(self, embedding: nn.Embedding | SplitEmbedding, classes: int, *, hidden: int, dropout: float) -> None:
         super().__init__()
-        self.encoder = nn.LSTM(width, hidden, batch_first=True, bidirectional=True)
+        self.encoder = nn.LSTM(embedding.embedding_dim, hidden, batch_first=True, bidirectional=True)
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(2 * hidden, classes)
-        # Drawn last, so that nodes with vocabularies of any size begin with the same encoder and classifier.
-        self.embedding = nn.Embedding(vocabulary, width)
+        self.embedding = embedding
 
     def body(self, embedded: Tensor, length: Tensor) -> Tensor:
         packed = pack_padded_sequence(self.dropout(embedded), length.cpu(), batch_first=True, enforce_sorted=False)
@@ -109,14 +109,23 @@ def transformer(name: str, classes: int, *, dropout: float, pretrained: bool) ->
     has it; the layers above are always drawn. Raises :class:`DataError` when it is not there or has no embeddings.
     """
     encoder = deepcopy(_pretrained(name)) if pretrained else _drawn(name)
-    if not isinstance(getattr(encoder, "embeddings", None), nn.Module):
-        raise DataError(
-            f"text.model = {name!r}: has no module `embeddings`; take an encoder such as BERT or DistilBERT"
-        )
+    _embeddings(encoder, name)
     return Transformer(encoder, classes, dropout=dropout)
 
 
-@lru_cache(maxsize=4)
+def embeddings_of(name: str, *, pretrained: bool) -> nn.Module:
+    """The embeddings alone of an encoder, otherwise as :func:`transformer`'s."""
+    return deepcopy(_embeddings(_pretrained(name) if pretrained else _drawn(name), name))
+
+
+def _embeddings(encoder: Any, name: str) -> nn.Module:
+    found = getattr(encoder, "embeddings", None)
+    if not isinstance(found, nn.Module):
+        raise DataError(f"the encoder {name!r} has no module `embeddings`; take an encoder such as BERT or DistilBERT")
+    return found
+
+
+@lru_cache(maxsize=16)
 def load_tokenizer(name: str) -> TokenizerVocabulary:
     """The tokens of the encoder ``name`` (a folder, or on the hub). Raises :class:`DataError` without one."""
     from transformers import AutoTokenizer
@@ -145,7 +154,7 @@ def _drawn(name: str) -> Any:
     return AutoModel.from_config(load_config(name))  # type: ignore[no-untyped-call]
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def load_config(name: str) -> Any:
     """The configuration of the encoder ``name`` (a folder, or on the hub). Raises :class:`DataError` without one."""
     from transformers import AutoConfig
@@ -158,6 +167,7 @@ def load_config(name: str) -> Any:
 
 def _unavailable(name: str, files: str, error: Exception) -> DataError:
     return DataError(
-        f"text.model = {name!r}: {files} found neither in a folder of that name nor on the Hugging Face hub. Where the "
-        f"hub cannot be reached, download the model elsewhere and name its folder. ({error})"
+        f"the encoder {name!r} (text.model, text.own-starts): {files} found neither in a folder of that name nor on "
+        f"the Hugging Face hub. Where the hub cannot be reached, download the model elsewhere and name its folder. "
+        f"({error})"
     )

@@ -1,5 +1,6 @@
 """One node's part of a corpus, in numbers; what is the same for all nodes is made once per process."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,24 +14,48 @@ from .batches import CommonTest, translated
 from .corpus import Corpus, Examples
 from .options import Options
 from .partition import Part, deal, dirichlet_shares, flower_partition, label_shares
+from .scope import Kept
 from .vocabulary import Vocabulary, WordVocabulary, padded
 
 
-def node_data(
-    corpus: Corpus, options: Options, public: Vocabulary | None, partition: int, num_partitions: int
-) -> NodeData:
-    """Node ``partition`` of ``num_partitions``; ``public`` is the vocabulary of all nodes, if it is not the node's own.
+@dataclass(frozen=True)
+class Words:
+    """Where a node's vocabulary comes from.
+
+    ``public`` is the vocabulary of all nodes, ``None`` where each has its own; with ``kept`` ``DIGITS`` each has the
+    digit words of its own training texts in the place of those of ``public``. Tokens of a tokenizer stay as they are.
+    """
+
+    public: Vocabulary | None
+    kept: Kept
+
+    def own(self, texts: Sequence[str], options: Options) -> WordVocabulary | None:
+        """The vocabulary of a node with these training texts, ``None`` where it is that of all nodes."""
+        if self.public is None:
+            return WordVocabulary.of(texts, options.vocabulary_size, options.min_count)
+        if self.kept is Kept.DIGITS and isinstance(self.public, WordVocabulary):
+            return self.public.with_digits_of(texts)
+        return None
+
+
+def node_key(partition: int) -> str:
+    """The key of one of several nodes."""
+    return f"client-{partition:03d}"
+
+
+def node_data(corpus: Corpus, options: Options, words: Words, partition: int, num_partitions: int) -> NodeData:
+    """Node ``partition`` of ``num_partitions``.
 
     Raises ``DataError`` when there are fewer training or test examples than nodes.
     """
     train, test = _partitions(corpus, options, num_partitions)
-    return _node(f"client-{partition:03d}", corpus, options, public, train[partition], test[partition], common=True)
+    return _node(node_key(partition), corpus, options, words, train[partition], test[partition], common=True)
 
 
-def whole_data(corpus: Corpus, options: Options, public: Vocabulary | None, key: str) -> NodeData:
+def whole_data(corpus: Corpus, options: Options, words: Words, key: str) -> NodeData:
     """All of a corpus as one node, of which all test examples are its own."""
     train, test = np.arange(len(corpus.train.texts)), np.arange(len(corpus.test.texts))
-    return _node(key, corpus, options, public, train, test, common=False)
+    return _node(key, corpus, options, words, train, test, common=False)
 
 
 @lru_cache(maxsize=8)
@@ -46,14 +71,13 @@ class _Encoded:
 
 
 def _node(
-    key: str, corpus: Corpus, options: Options, public: Vocabulary | None, train: Part, test: Part, *, common: bool
+    key: str, corpus: Corpus, options: Options, words: Words, train: Part, test: Part, *, common: bool
 ) -> NodeData:
     order = generator(options.partition_seed, "text.validation", key).permutation(train)
     held = int(options.validation_share * len(train))
     kept = {"train": np.sort(order[held:]), "validation": np.sort(order[:held])}
-    own = None
-    if public is None:
-        own = WordVocabulary.of(corpus.train.texts_at(kept["train"]), options.vocabulary_size, options.min_count)
+    own = words.own(corpus.train.texts_at(kept["train"]), options)
+    public = None if own else words.public
     vocabulary = own or public
     assert vocabulary is not None
     splits = {

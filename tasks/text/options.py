@@ -77,6 +77,7 @@ class Options:
         LSTM,
         "lstm: bidirectional, over word vectors; or an encoder of the library transformers: the folder that holds it, "
         "or its name on the hub (distilbert-base-uncased)",
+        path=True,
     )
     weights: str = option(
         "pretrained",
@@ -102,11 +103,21 @@ class Options:
         "",
         "the JSON of a tokenizer, or a word at the beginning of each line, as in files of GloVe vectors; where "
         "vocabulary = 'auto' comes to 'own', it is not read",
+        path=True,
     )
     vocabulary_size: int = option(30_000, "most words of a vocabulary; 0 = all of a node's own or of a file", minimum=0)
     min_count: int = option(1, "how often a word occurs to be in a vocabulary", minimum=1)
     glove: str = option(
-        "", "file of GloVe vectors that embeddings start from; '' = at random, as are words that the file has not"
+        "",
+        "file of GloVe vectors that embeddings start from; '' = at random, as are words that the file has not",
+        path=True,
+    )
+    own_starts: str = option(
+        "",
+        "under a method whose nodes begin with embeddings of their own: files of GloVe vectors, or encoders with "
+        "embeddings of the width of model's, separated by commas and dealt to nodes at random; '' = every node draws "
+        "all its vectors",
+        path=True,
     )
     global_examples: int = option(
         0, "examples of the common test set that every node is tested on, drawn once for all nodes; 0 = all", minimum=0
@@ -119,6 +130,11 @@ class Options:
     def recurrent(self) -> bool:
         """Whether the model is the LSTM."""
         return self.model == LSTM
+
+    @property
+    def own_start_names(self) -> tuple[str, ...]:
+        """The files or encoders of ``own_starts``."""
+        return _listed(self.own_starts)
 
     @property
     def length(self) -> int:

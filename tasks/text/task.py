@@ -1,6 +1,6 @@
 """The task "text": classify texts on nodes whose words, and what they mean by them, need not leave them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -9,17 +9,18 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sim.corpus import write_corpus
-from tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Privacy, Task
+from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Privacy, Task
 
 from .batches import CommonTest, by_length, trimmed
 from .corpus import Corpus, read_corpus
-from .glove import Vectors, read_glove
 from .hub import fetch
-from .networks import BiLstm, TextClassifier, load_config, load_tokenizer, transformer
-from .nodes import node_data, shared_vocabulary, whole_data
+from .models import recurrent_model, transformer_model
+from .networks import TextClassifier, load_config, load_tokenizer
+from .nodes import Words, node_data, node_key, shared_vocabulary, whole_data
 from .options import Options as TextOptions
-from .scope import source_of_words
-from .vocabulary import SPECIAL, Vocabulary, WordVocabulary, read_vocabulary
+from .scope import Kept, kept_words, source_of_words
+from .starts import check_starts, dealt_start, node_vectors
+from .vocabulary import RESERVED, SPECIAL, Vocabulary, WordVocabulary, read_vocabulary
 
 CHUNK = 128  # examples that are evaluated at once
 SHARED = Privacy()
@@ -44,6 +45,10 @@ class TextTask(Task):
     Options: ClassVar[type] = TextOptions
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
     vectorises: ClassVar[bool] = False  # LSTMs do not
+    metric_means: ClassVar[Mapping[str, MetricRule]] = {
+        "test.global_accuracy": "geometric",
+        "test.local_accuracy": "uniform",
+    }
 
     def __init__(self, options: TextOptions | None = None, privacy: Privacy = SHARED) -> None:
         """Raises :class:`DataError` for options that go together under no method (:meth:`Options.check`)."""
@@ -55,9 +60,11 @@ class TextTask(Task):
     def under(self, privacy: Privacy) -> "TextTask":
         """The task with the vocabularies that fit ``privacy``, which its method leaves to the nodes.
 
-        Raises :class:`DataError` when the options do not go together with it (:func:`~tasks.text.scope`).
+        Raises :class:`DataError` when the options do not go together with it
+        (:func:`~tasks.text.scope.source_of_words`, :func:`~tasks.text.starts.check_starts`).
         """
         source_of_words(self.options, privacy)
+        check_starts(self.options, privacy)
         return type(self)(self.options, privacy)
 
     def __eq__(self, other: object) -> bool:
@@ -70,43 +77,33 @@ class TextTask(Task):
     # -- models --------------------------------------------------------------------------------------------
 
     def build_model(self) -> TextClassifier:
-        """The server's model. Where nodes have vocabularies of their own, its embedding stands for none of theirs."""
-        return self._model(self._public_vocabulary() or WordVocabulary(SPECIAL))
+        """The server's model, whose shared parameters have the shapes and the start of every node's.
+
+        Where nodes have vocabularies of their own, its embedding stands for none of theirs.
+        """
+        words = self._public_vocabulary(None) or WordVocabulary(SPECIAL)
+        if self._kept is Kept.DIGITS and isinstance(words, WordVocabulary):
+            words = words.with_digits_of(())
+        return self._model(words, None)
 
     def build_model_for(self, data: NodeData) -> TextClassifier:
         """The node's model, whose embedding has a row for each of its words."""
-        return self._model(_vocabulary(data))
+        return self._model(_vocabulary(data), data.key)
 
-    def _model(self, vocabulary: Vocabulary) -> TextClassifier:
+    def _model(self, vocabulary: Vocabulary, key: str | None) -> TextClassifier:
+        build = recurrent_model if self.options.recurrent else transformer_model
+        return build(self.options, self.privacy, self.layout.classes, vocabulary, key)
+
+    @property
+    def _kept(self) -> Kept:
+        return kept_words(self.options, self.privacy)
+
+    def _public_vocabulary(self, key: str | None) -> Vocabulary | None:
+        """The vocabulary that depends on no texts, if that is what is chosen; ``key`` is the node's."""
         chosen, source = self.options, source_of_words(self.options, self.privacy)
         if source == "tokenizer":
-            pretrained = chosen.weights == "pretrained"
-            return transformer(chosen.model, self.layout.classes, dropout=chosen.dropout, pretrained=pretrained)
-        # The server, which does not know a shared vocabulary's words, knows its size.
-        rows = chosen.vocabulary_size + len(SPECIAL) if source == "shared" else len(vocabulary.words)
-        model = BiLstm(
-            rows,
-            self.layout.classes,
-            width=chosen.embedding_width,
-            hidden=chosen.hidden,
-            dropout=chosen.dropout,
-        )
-        if glove := self._glove():
-            glove.fill(model.embedding.weight, vocabulary.words)
-        return model
-
-    def _glove(self) -> Vectors | None:
-        chosen = self.options
-        return read_glove(Path(chosen.glove).expanduser(), chosen.embedding_width) if chosen.glove else None
-
-    def _public_vocabulary(self) -> Vocabulary | None:
-        """The vocabulary that depends on no node's data, if that is what is chosen."""
-        chosen, source = self.options, source_of_words(self.options, self.privacy)
-        if source == "tokenizer":
-            longest = getattr(load_config(chosen.model), "max_position_embeddings", chosen.length)
-            if chosen.length > longest:
-                raise DataError(f"text.max-length = {chosen.length}: {chosen.model} reads at most {longest} tokens")
-            return load_tokenizer(chosen.model)
+            encoder = dealt_start(chosen, self.privacy, key) if key is not None else ""
+            return _tokens(encoder or chosen.model, chosen.length)
         if source == "file":
             return read_vocabulary(Path(chosen.vocabulary_file).expanduser(), chosen.vocabulary_size)
         return None
@@ -140,18 +137,19 @@ class TextTask(Task):
                 f"{folder}: no test texts; expected a file {' or '.join(self.layout.test)}, perhaps with .gz or .xz "
                 "(text.dataset and text.test-files)"
             )
-        return node_data(corpus, self.options, self._vocabulary_of_all(corpus), partition, num_partitions)
+        return node_data(corpus, self.options, self._words(corpus, node_key(partition)), partition, num_partitions)
 
     def load_all(self, folder: Path) -> NodeData:
         """All of the folder, whose name is the key. A deployed node's folder may lack the test file."""
         corpus = read_corpus(folder, self.layout)
-        return whole_data(corpus, self.options, self._vocabulary_of_all(corpus), folder.resolve().name)
+        key = folder.resolve().name
+        return whole_data(corpus, self.options, self._words(corpus, key), key)
 
-    def _vocabulary_of_all(self, corpus: Corpus) -> Vocabulary | None:
+    def _words(self, corpus: Corpus, key: str) -> Words:
         chosen = self.options
         if source_of_words(chosen, self.privacy) == "shared":
-            return shared_vocabulary(corpus, chosen.vocabulary_size, chosen.min_count)
-        return self._public_vocabulary()
+            return Words(shared_vocabulary(corpus, chosen.vocabulary_size, chosen.min_count), self._kept)
+        return Words(self._public_vocabulary(key), self._kept)
 
     # -- learning ------------------------------------------------------------------------------------------
 
@@ -190,15 +188,22 @@ class TextTask(Task):
                 f"{prefix}total": float(total),
             }
         if self.options.recurrent:
-            words = [word for word in _vocabulary(data).words if word not in SPECIAL]
+            words = [word for word in _vocabulary(data).words if word not in RESERVED]
             metrics["vocabulary.words"] = float(len(words))
-            if glove := self._glove():
-                metrics["vocabulary.in_glove"] = glove.share_of(words)
+            if vectors := node_vectors(self.options, self.privacy, data.key):
+                metrics["vocabulary.in_glove"] = vectors.share_of(words)
         return Evaluation(metrics)
 
 
 def _vocabulary(data: NodeData) -> Vocabulary:
     return cast(Vocabulary, data.extra["vocabulary"])
+
+
+def _tokens(encoder: str, length: int) -> Vocabulary:
+    longest = getattr(load_config(encoder), "max_position_embeddings", length)
+    if length > longest:
+        raise DataError(f"text.max-length = {length}: {encoder} reads at most {longest} tokens")
+    return load_tokenizer(encoder)
 
 
 def _scores(model: nn.Module, batches: Iterator[Batch]) -> tuple[int, int]:

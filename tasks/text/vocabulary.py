@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: The first words of every vocabulary of words: what fills short texts up, and what stands for all other words.
 SPECIAL = ("<pad>", "<unk>")
 UNKNOWN = 1
+#: In a vocabulary with digit words of the node's own, what stands for all others.
+DIGITS = "<digits>"
+RESERVED = frozenset((*SPECIAL, DIGITS))
 
 # Of a contraction the parts that the Penn Treebank, and so GloVe and SST-2, take for words: do n't, it 's.
 _WORD = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+|[^\w\s]")
@@ -32,6 +35,15 @@ _WORD = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+|[^\w\s]")
 def split_words(text: str) -> list[str]:
     """Words of letters and digits, parts of contractions and single other signs, in lower case."""
     return _WORD.findall(text.lower())
+
+
+def is_digits(token: str) -> bool:
+    """Whether a token is made of digits alone: the private tokens of Zhang et al., FedVocab, 2022, Appendix A.2.
+
+    The marks with which tokenizers begin a piece inside a word (``##12``) or one that begins a word (``Ġ12``, ``▁12``)
+    do not count: such pieces are what numbers are written with too, and to share them would tell the numbers.
+    """
+    return token.removeprefix("##").lstrip("Ġ▁").isdigit()
 
 
 class Vocabulary(Hashable, Protocol):
@@ -49,7 +61,10 @@ class Vocabulary(Hashable, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class WordVocabulary:
-    """Words in the order of their numbers, the first two being :data:`SPECIAL`."""
+    """Words in the order of their numbers, the first two being :data:`SPECIAL`.
+
+    Where :data:`DIGITS` is among them, it stands for unknown words of digits.
+    """
 
     words: tuple[str, ...]
 
@@ -60,20 +75,31 @@ class WordVocabulary:
         kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
         return cls(SPECIAL + tuple(kept[: size or None]))
 
+    def with_digits_of(self, texts: Iterable[str]) -> "WordVocabulary":
+        """These words but those of digits, then :data:`DIGITS`, then all digit words of ``texts``."""
+        own = filter(is_digits, WordVocabulary.of(texts).words)
+        return WordVocabulary((*(word for word in self.words if not is_digits(word)), DIGITS, *own))
+
     @cached_property
     def index(self) -> dict[str, int]:
         """The number of every word."""
         return {word: number for number, word in enumerate(self.words)}
 
+    def number(self, word: str) -> int:
+        """The number of ``word``, or of what stands for it."""
+        found = self.index.get(word)
+        if found is None and is_digits(word):
+            found = self.index.get(DIGITS)
+        return UNKNOWN if found is None else found
+
     def encode(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """As :class:`Vocabulary` says; a text without words is one unknown word."""
-        index = self.index
-        encoded = ([index.get(word, UNKNOWN) for word in split_words(text)[:max_length]] for text in texts)
+        encoded = ([self.number(word) for word in split_words(text)[:max_length]] for text in texts)
         return [numbers or [UNKNOWN] for numbers in encoded]
 
     def translation(self, other: "WordVocabulary") -> Tensor:
         """The numbers here of all words of ``other``, int32: ``translation[ids of other]`` are ids of this."""
-        return torch.tensor([self.index.get(word, UNKNOWN) for word in other.words], dtype=torch.int32)
+        return torch.tensor([self.number(word) for word in other.words], dtype=torch.int32)
 
 
 class TokenizerVocabulary:
@@ -120,7 +146,7 @@ def _read(path: Path, mtime: int, size: int) -> Vocabulary:
             word = text.split(maxsplit=1)[0] if text.strip() else ""
             if word in words:
                 raise DataError(f"{path}, line {line}: word {word!r} for the second time")
-            if word and word not in SPECIAL:
+            if word and word not in RESERVED:
                 words[word] = None
             if size and len(words) == size:
                 break

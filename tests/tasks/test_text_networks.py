@@ -5,10 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_encoder import encoder_folder
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tasks.base import DataError
-from tasks.text.networks import BiLstm, Transformer, load_tokenizer, transformer
+from tasks.text.networks import BiLstm, Transformer, embeddings_of, load_tokenizer, transformer
 
 
 def numbers(module):
@@ -21,12 +22,12 @@ def groups(model):
 
 def small_lstm(dropout=0.0):
     torch.manual_seed(0)
-    return BiLstm(11, 3, width=5, hidden=4, dropout=dropout).eval()
+    return BiLstm(nn.Embedding(11, 5), 3, hidden=4, dropout=dropout).eval()
 
 
 def test_the_lstm_has_the_size_of_the_papers():
     """4 gates x 300 x (300 inputs + 300 states + 2 biases) per direction."""
-    model = BiLstm(2, 20, width=300, hidden=300, dropout=0.5)
+    model = BiLstm(nn.Embedding(2, 300), 20, hidden=300, dropout=0.5)
     assert numbers(model.encoder) == 1_444_800 == 2 * 4 * 300 * 602
     assert numbers(model.embedding) == 600
     assert numbers(model.classifier) == 601 * 20
@@ -44,16 +45,6 @@ def test_distilbert_and_bert_have_the_sizes_of_the_papers():
     assert groups(distilbert) == {"embedding", "encoder", "pre_classifier", "classifier"}
     assert groups(bert) == {"embedding", "encoder", "classifier"}
     assert not [name for name in distilbert.state_dict() if "position_ids" in name]
-
-
-def test_every_vocabulary_begins_with_the_same_encoder():
-    models = []
-    for vocabulary in (2, 50):
-        torch.manual_seed(1)
-        models.append(BiLstm(vocabulary, 3, width=5, hidden=4, dropout=0.0).state_dict())
-    same = [name for name in models[0] if not name.startswith("embedding.")]
-    assert len(same) == 10
-    assert all(torch.equal(models[0][name], models[1][name]) for name in same)
 
 
 def test_the_last_states_of_both_directions_are_classified():
@@ -157,12 +148,22 @@ def test_tokens_of_a_published_tokenizer(tmp_path):
     assert vocabulary.words[4] == "one"
 
 
+def test_the_embeddings_of_an_encoder_alone(tmp_path):
+    folder = str(encoder_folder(tmp_path))
+    whole = transformer(folder, 3, dropout=0.0, pretrained=True).embedding.state_dict()
+    alone = embeddings_of(folder, pretrained=True)
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in alone.state_dict().items())
+    with torch.no_grad():
+        alone.word_embeddings.weight.zero_()
+    assert torch.equal(embeddings_of(folder, pretrained=True).word_embeddings.weight, whole["word_embeddings.weight"])
+
+
 def test_encoders_that_are_not_there(tmp_path):
     (tmp_path / "empty").mkdir()
     for pretrained in (True, False):
-        with pytest.raises(DataError, match=r"text\.model = '.*empty': config\.json.* found neither in a folder"):
+        with pytest.raises(DataError, match=r"'.*empty' \(text\.model, .*config\.json.* found neither in a folder"):
             transformer(str(tmp_path / "empty"), 3, dropout=0.0, pretrained=pretrained)
-    with pytest.raises(DataError, match=r"text\.model = '.*empty': tokenizer\.json found neither"):
+    with pytest.raises(DataError, match=r"encoder '.*empty' .*: tokenizer\.json found neither"):
         load_tokenizer(str(tmp_path / "empty"))
 
 

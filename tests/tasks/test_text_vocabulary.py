@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 from tasks.base import DataError
 from tasks.text.glove import read_glove
 from tasks.text.vocabulary import (
+    DIGITS,
     SPECIAL,
     UNKNOWN,
     TokenizerVocabulary,
     WordVocabulary,
+    is_digits,
     padded,
     read_vocabulary,
     split_words,
 )
+from tasks.text.word_vectors import drawn_vectors
 
 TEXTS = ["b a a", "a b c", "d"]
 GLOVE = "the 0.5 -1\nof 2 3e-1\n. . 1 1\nof 9 9\n"
@@ -59,6 +62,43 @@ def test_a_translation_is_encoding_anew(texts, max_length):
     encoded = [once[numbers].tolist() for numbers in everybody.encode(texts, max_length)]
     assert encoded == own.encode(texts, max_length)
     assert all(1 <= len(numbers) <= max_length for numbers in encoded)
+
+
+@pytest.mark.parametrize(
+    ("token", "digits"),
+    [
+        ("2004", True),
+        ("##12", True),
+        ("Ġ7", True),
+        ("▁7", True),
+        ("2.5", False),
+        ("x1", False),
+        ("##s", False),
+        ("##", False),
+        ("", False),
+        (DIGITS, False),
+    ],
+)
+def test_tokens_of_digits(token, digits):
+    assert is_digits(token) is digits
+
+
+def test_digit_words_of_a_nodes_own():
+    """Public words keep their order and their numbers are the same on all nodes; digits come behind them."""
+    public = WordVocabulary((*SPECIAL, "a", "1984", "b"))
+    own = public.with_digits_of(["7 b c 12 12", "7 12"])
+    assert own.words == (*SPECIAL, "a", "b", DIGITS, "12", "7")
+    assert own.encode(["b 7 c 1984 12"], 9) == [[3, 6, UNKNOWN, 4, 5]]
+    everybody = WordVocabulary((*SPECIAL, "c", "1984", "12", "a"))
+    assert own.translation(everybody).tolist() == [0, 1, UNKNOWN, 4, 5, 2]
+    assert public.with_digits_of([]).words == (*SPECIAL, "a", "b", DIGITS)
+
+
+@given(st.lists(st.text("ab12 ", max_size=12), max_size=6))
+def test_a_translation_to_digits_of_ones_own_is_encoding_anew(texts):
+    everybody, own = WordVocabulary.of(texts), WordVocabulary.of(TEXTS).with_digits_of(["1 a 22", "ab 12"])
+    once = own.translation(everybody)
+    assert [once[numbers].tolist() for numbers in everybody.encode(texts, 9)] == own.encode(texts, 9)
 
 
 def test_padding_fills_up_behind():
@@ -102,27 +142,15 @@ def test_vectors_by_word_and_the_others_at_random(tmp_path):
     vectors = read_glove(path, 2)
     assert vectors.rows == {"the": 0, "of": 1, ". .": 2}
     words = (*SPECIAL, "of", "x", "the")
-    table = torch.full((6, 2), 99.0)
-    torch.manual_seed(0)
-    vectors.fill(table, words)
+    table = vectors.start(words, seed=0)
     np.testing.assert_allclose(table[[2, 4]], [[2, 0.3], [0.5, -1]], rtol=1e-6)
-    assert (table[[0, 1, 3, 5]].abs() < 10).all()
-    assert len(table.unique(dim=0)) == 6
+    assert vectors.deviation == pytest.approx(np.std([0.5, -1, 2, 0.3, 1, 1]))
+    torch.testing.assert_close(table[[0, 1, 3]], drawn_vectors((*SPECIAL, "x"), 2, 0) * vectors.deviation)
     assert vectors.share_of(words[2:]) == pytest.approx(2 / 3)
-    again = torch.empty(6, 2)
-    torch.manual_seed(0)
-    vectors.fill(again, words)
-    assert torch.equal(table, again)
-
-
-def test_words_without_a_vector_are_as_far_from_zero_as_those_with_one(tmp_path):
-    numbers = np.random.default_rng(0).normal(0, 0.4, (500, 4))
-    rows = [f"w{i} " + " ".join(f"{x:.5f}" for x in row) for i, row in enumerate(numbers)]
-    (tmp_path / "glove.txt").write_text("\n".join(rows))
-    table = torch.empty(2000, 4)
-    torch.manual_seed(0)
-    read_glove(tmp_path / "glove.txt", 4).fill(table, ())
-    assert table.std().item() == pytest.approx(0.4, abs=0.03)
+    assert torch.equal(vectors.start(words, 0), table)
+    assert torch.equal(vectors.start(words, 1)[[2, 4]], table[[2, 4]])
+    table[2] = 0  # a node's table is its own
+    assert vectors.start(words, 0)[2].tolist() == pytest.approx([2, 0.3])
 
 
 @pytest.mark.parametrize(
@@ -147,6 +175,8 @@ def test_vectors_that_cannot_be_read(tmp_path):
     for name in ("glove.txt.gz", "gone.txt"):
         with pytest.raises(DataError, match=r"text\.glove = .*cannot be read or is damaged"):
             read_glove(tmp_path / name, 2)
+        with pytest.raises(DataError, match=r"text\.own-starts = .*cannot be read or is damaged"):
+            read_glove(tmp_path / name, 2, "text.own-starts")
 
 
 @pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")

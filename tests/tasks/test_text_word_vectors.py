@@ -1,0 +1,70 @@
+"""Vectors that are drawn by the word."""
+
+import hashlib
+import math
+import time
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.seeding import derive_seed
+from tasks.text.word_vectors import drawn_vectors
+
+MASK = 2**64 - 1
+WORDS = st.lists(st.text(max_size=4), max_size=8)
+
+
+def mixed(number):
+    """SplitMix64's output function, in whole numbers."""
+    number = ((number ^ number >> 30) * 0xBF58476D1CE4E5B9) & MASK
+    number = ((number ^ number >> 27) * 0x94D049BB133111EB) & MASK
+    return number ^ number >> 31
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_the_numbers_of_one_word_by_hand(width):
+    (key,) = (int.from_bytes(hashlib.blake2b(b"rain", digest_size=8).digest(), "little"),)
+    key = mixed(key ^ derive_seed(3, "text.words"))
+    half = (width + 1) // 2
+    bits = [mixed((key + column * 0x9E3779B97F4A7C15) & MASK) for column in range(half)]
+    lengths = [math.sqrt(-2 * math.log(((b >> 32) + 0.5) / 2**32)) for b in bits]
+    angles = [2 * math.pi * (b & 0xFFFFFFFF) / 2**32 for b in bits]
+    expected = [r * math.cos(a) for r, a in zip(lengths, angles, strict=True)]
+    expected += [r * math.sin(a) for r, a in zip(lengths, angles, strict=True)]
+    found = drawn_vectors(["rain"], width, 3)
+    assert (found.dtype, found.shape) == (torch.float32, (1, width))
+    torch.testing.assert_close(found[0], torch.tensor(expected[:width]), atol=1e-5, rtol=1e-5)
+
+
+@given(WORDS, WORDS, st.integers(0, 2**62), st.integers(1, 5))
+def test_a_words_vector_depends_on_neither_its_place_nor_other_words(words, others, seed, width):
+    table = drawn_vectors([*others, *words], width, seed)
+    assert torch.equal(table[len(others) :], drawn_vectors(words, width, seed))
+    assert torch.isfinite(table).all()
+
+
+def test_they_are_normal_and_independent():
+    words = [f"w{i}" for i in range(20_000)]
+    table = drawn_vectors(words, 4, 0)
+    torch.testing.assert_close(table.mean(dim=0), torch.zeros(4), atol=0.03, rtol=0)
+    torch.testing.assert_close(torch.cov(table.T), torch.eye(4), atol=0.04, rtol=0)
+    torch.testing.assert_close((table**4).mean(dim=0), torch.full((4,), 3.0), atol=0.25, rtol=0)
+    other = drawn_vectors(words, 4, 1)
+    torch.testing.assert_close((table * other).mean(dim=0), torch.zeros(4), atol=0.03, rtol=0)
+
+
+def test_no_words_have_no_vectors():
+    assert drawn_vectors([], 3, 0).shape == (0, 3)
+
+
+def test_a_nodes_vocabulary_costs_little_again_and_again():
+    words = tuple(f"w{i}" for i in range(6000))
+    drawn_vectors(words, 100, 0)
+    took = []
+    for _ in range(5):
+        begun = time.process_time()
+        drawn_vectors(words, 100, 0)
+        took.append(time.process_time() - begun)
+    assert min(took) < 0.05
