@@ -26,7 +26,7 @@ def read_indoor(folder: Path) -> Places:
     ``section`` (basement, above-ground) the continent.
 
     Every fifth frame of a video is a query and the others are the gallery, so that a query's neighbours in time are
-    in the database: recall is far higher than for a second visit. A video counts as two sequences, one of each role.
+    in the database, unlike those of a second visit. A video counts as two sequences, one of each role.
 
     Raises :class:`DataError` for a missing file, column or picture or a cell that is not understood.
     """

@@ -218,7 +218,8 @@ def test_a_selection_keeps_order_and_sequences():
     np.testing.assert_array_equal(chosen.present, [0, 2])
     np.testing.assert_array_equal(places.of_tracks([2, 1]).position[:, 0], [1, 2])
     assert len(places.of_tracks([])) == 0
-    assert places.of_tracks([]).queries_with_positive(1.0).tolist() == []
+    for tracks in ([], [0], [1]):
+        assert places.of_tracks(tracks).queries_with_positive(1.0).tolist() == []
 
 
 @dataclass
