@@ -13,7 +13,7 @@ from sim.matrix import run_matrix
 
 from .cells import finished, run_cell
 from .plan import AuditPlan
-from .scene import cast
+from .scene import VICTIM, cast
 from .text import audit_text, row_line
 
 
@@ -39,7 +39,8 @@ def audit_recipe(
             "of sentences"
         )
     name = f"audit-{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    config = parse(resolve(given | {"name": name}, output_dir))
+    # The recipe's own methods do not matter: those audited differ by what they share of one and the same node.
+    config = parse(resolve(given | {"name": name, "methods": VICTIM}, output_dir))
     cast(config, plan.sentences)
     folder = Path(config.run.output_dir) / name
     (folder / "cells").mkdir(parents=True)

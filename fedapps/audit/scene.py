@@ -11,10 +11,11 @@ from flwr.app import Context, RecordDict
 
 from clients.sources import DataSource, cached_load, find_source
 from clients.training import run_plan
+from fedapps.catalogue import privacy_of
 from fedapps.client_app import choose_device, default_settings
 from fedapps.config import Config, parse
 from sim.seeding import derive_seed
-from tasks.base import DataError, NodeData, Privacy
+from tasks.base import DataError, NodeData
 from tasks.seeding import torch_seed
 from tasks.text.corpus import read_corpus
 from tasks.text.networks import TextClassifier
@@ -26,8 +27,9 @@ from tasks.text.scope import source_of_words, word_table
 from tasks.text.task import TextTask
 from tasks.text.vocabulary import Vocabulary
 
-#: FedVocab's, for the victim of all methods: then their results differ by what is shared and by nothing else.
-PRIVACY = Privacy(private=("embedding.*",))
+#: The method whose node, with words of its own, is the victim under all methods: then what differs is what is shared.
+VICTIM = "fedvocab"
+_PRIVACY = privacy_of(VICTIM)
 _PADDING = ("<pad>", "[PAD]")
 
 
@@ -71,9 +73,9 @@ def cast(config: Config, count: int) -> Cast:
         cache_dir=Path(run.cache_dir or "~/fedapps/worlds").expanduser(),
         seed=run.seed,
     )
-    task = task.under(PRIVACY)
+    task = task.under(_PRIVACY)
     data = cached_load(source, task, False)
-    own = source_of_words(task.options, PRIVACY) == "own"
+    own = source_of_words(task.options, _PRIVACY) == "own"
     texts = read_corpus(source.folder, task.layout).train
     try:
         sentences = draw_sentences(texts, _vocabulary(data), count, own=own, seed=derive_seed(run.seed, "audit"))
@@ -112,10 +114,11 @@ def scene(flat: tuple[tuple[str, Any], ...], count: int) -> Scene:
 def _victim(task: TextTask, model: TextClassifier, data: NodeData) -> Victim:
     vectors = model.get_submodule(word_table(task.options)).weight
     assert isinstance(vectors, torch.Tensor)
-    # A number without a token needs a name all the same; a table may have more rows than there are words.
-    words = tuple(word or f"[no. {number}]" for number, word in enumerate(_vocabulary(data).words))
+    # A number without a token needs a name all the same; tables and tokenizers may end with numbers of their own.
+    named = _vocabulary(data).words[: len(vectors)]
+    words = tuple(word or f"[no. {number}]" for number, word in enumerate(named))
     padding = next((word for word in _PADDING if word in words), None)
-    table = TokenTable(words, vectors.detach().clone()[: len(words)], padding)
+    table = TokenTable(words, vectors.detach()[: len(words)].clone(), padding)
     return Victim(above_words(model), table)
 
 

@@ -50,16 +50,29 @@ def statement(rows: Sequence[Row]) -> str:
         f"protected: at most {PROTECTED:.0%})"
     ]
     for method in dict.fromkeys(row["method"] for row in rows):
-        lines.append(f"  {method}")
-        for attacker in dict.fromkeys(row["attacker"] for row in rows):
-            seen = [row for row in rows if (row["method"], row["attacker"]) == (method, attacker)]
-            if not seen:
-                continue
-            words = max(row["recall"] for row in seen)
-            digits = max((row["ptlr"] for row in seen if row["ptlr"] is not None), default=None)
-            of_digits = "" if digits is None else f"; digit tokens {_verdict(digits)} ({digits:.3f})"
-            lines.append(f"    from {attacker}: words {_verdict(words)} ({words:.3f}){of_digits}")
+        by_attacker: dict[str, list[Row]] = {}
+        for row in rows:
+            if row["method"] == method:
+                by_attacker.setdefault(row["attacker"], []).append(row)
+        words = {name: max(row["recall"] for row in seen) for name, seen in by_attacker.items()}
+        digits = {
+            name: max(row["ptlr"] for row in seen if row["ptlr"] is not None)
+            for name, seen in by_attacker.items()
+            if any(row["ptlr"] is not None for row in seen)
+        }
+        lines += [f"  {method}: words {_summary(words)}"] + ([f"    digit tokens {_summary(digits)}"] if digits else [])
     return "\n".join(lines)
+
+
+def _summary(shares: Mapping[str, float]) -> str:
+    """Who reads how much, the most protected last."""
+    by_verdict: dict[str, list[str]] = {}
+    for name, share in shares.items():
+        by_verdict.setdefault(_verdict(share), []).append(f"{name} ({share:.3f})")
+    said = {"read": "read by", "read in part": "read in part by", "protected": "protected from"}
+    return "; ".join(
+        f"{words} {', '.join(by_verdict[verdict])}" for verdict, words in said.items() if verdict in by_verdict
+    )
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -88,14 +101,16 @@ def _side_by_side(recovered: Sequence[Mapping[str, Any]]) -> str:
     attack, size = guessed[0]["attack"], min(one["batch_size"] for one in guessed)
     shown = [one for one in guessed if one["attack"] == attack and one["batch_size"] == size]
     lines = [f"sentences as written, and as {attack} read them with batch size {size} (right words in capitals)"]
-    width = max(len(f"{one['method']}, {one['attacker']}") for one in shown)
     for target in dict.fromkeys(one["target"] for one in shown):
-        lines += ["", f"  {'written'.ljust(width)}  {target}"]
-        words = set(target.split())
+        readers: dict[str, list[str]] = {}
         for one in shown:
             if one["target"] == target:
-                text = " ".join(word.upper() if word in words else word for word in one["recovered"].split())
-                lines.append(f"  {(one['method'] + ', ' + one['attacker']).ljust(width)}  {text}")
+                readers.setdefault(one["recovered"], []).append(f"{one['method']}/{one['attacker']}")
+        words = set(target.split())
+        lines += ["", f"  written: {target}"]
+        for text, names in readers.items():
+            marked = " ".join(word.upper() if word in words else word for word in text.split())
+            lines.append(f"  {', '.join(names)}: {marked}")
     return "\n".join(lines)
 
 

@@ -84,7 +84,7 @@ def audited(recipe, texts, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr(fedapps.audit.run, "run_matrix", in_this_process)
         status = main(
-            ["audit", str(recipe), "--sentences", "4", "--batch-sizes", "1,2", "--steps", "8",
+            ["audit", str(recipe), "--sentences", "3", "--batch-sizes", "1,3", "--steps", "4",
              "--set", f"data-dir={texts}", "--output-dir", str(folder), "--json", str(folder / "new" / "asked.json")]
         )  # fmt: skip
     assert status == 0
@@ -103,13 +103,13 @@ def test_rows_and_recovered_sentences_are_written(audited):
     assert found.keys() == {"recipe", "rows", "recovered"}
     assert found["recipe"] == "tiny"
     rows = rows_by(found)
-    guessed = {(method, name, "dlg", size) for method in METHODS for name in ATTACKERS for size in (1, 2)}
-    assert rows.keys() == guessed | {(method, "anybody", "rows", size) for method in METHODS for size in (1, 2)}
+    guessed = {(method, name, "dlg", size) for method in METHODS for name in ATTACKERS for size in (1, 3)}
+    assert rows.keys() == guessed | {(method, "anybody", "rows", size) for method in METHODS for size in (1, 3)}
     for row in rows.values():
         assert row.keys() == {
             "method", "attacker", "attack", "batch_size", "precision", "recall", "f1", "ptlr", "seconds", "sentences",
         }  # fmt: skip
-        assert row["sentences"] == 4
+        assert row["sentences"] == 3
     for one in found["recovered"]:
         assert one.keys() == {"method", "attacker", "attack", "batch_size", "target", "recovered"}
         assert len(one["target"].split()) >= 6
@@ -117,7 +117,7 @@ def test_rows_and_recovered_sentences_are_written(audited):
 
 def test_rows_leak_everything_digits_aside_or_nothing(audited):
     rows = rows_by(json.loads(audited[2].read_text()))
-    for size in (1, 2):
+    for size in (1, 3):
         measures = ("precision", "recall", "ptlr")
         assert [rows["fedavg", "anybody", "rows", size][name] for name in measures] == [1, 1, 1]
         assert [rows["fedvocab", "anybody", "rows", size][name] for name in measures] == [0, 0, 0]
@@ -127,8 +127,8 @@ def test_rows_leak_everything_digits_aside_or_nothing(audited):
 def test_who_knows_the_table_or_what_it_was_reads_and_a_foreign_table_does_not(audited):
     rows = rows_by(json.loads(audited[2].read_text()))
     recall = {name: rows["fedvocab", name, "dlg", 1]["recall"] for name in ATTACKERS}
-    assert recall["known"] > 0.8
-    assert recall["public"] > 0.8
+    assert recall["known"] > 0.7
+    assert recall["public"] > 0.7
     assert recall["foreign"] < 0.4
     # One search serves all methods, which share the same gradients of an LSTM.
     for name in ("public", "foreign"):

@@ -17,6 +17,8 @@ from statistics import fmean
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from tasks.text.vocabulary import is_digits as is_digits
+
 Text = Sequence[str]
 
 
@@ -79,11 +81,6 @@ def pair(targets: Sequence[Text], recovered: Sequence[Text]) -> list[Recovery]:
     return [table[row][column] for row, column in zip(*linear_sum_assignment(gains, maximize=True), strict=True)]
 
 
-def is_digits(word: str) -> bool:
-    """Whether a token is made of digits alone: the private tokens of the paper (Appendix A.2)."""
-    return word.isdigit()
-
-
 def choose_sentences(
     sentences: Sequence[Text], count: int, *, seed: int, min_digits: int = 3, max_length: int = 30
 ) -> list[int]:
@@ -98,8 +95,8 @@ def choose_sentences(
     ]
     if len(fit) < count:
         raise ValueError(
-            f"count = {count}: only {len(fit)} of {len(sentences)} sentences have at least {min_digits} digit tokens "
-            f"and at most {max_length} tokens"
+            f"sentences = {count}: only {len(fit)} of {len(sentences)} have at least {min_digits} digit tokens and at "
+            f"most {max_length} tokens; take at most {len(fit)}, or other texts"
         )
     return random.Random(seed).sample(fit, count)
 

@@ -7,6 +7,8 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
+from tasks.text.vocabulary import is_digits
+
 from .tokens import TokenTable
 
 
@@ -30,6 +32,14 @@ class Sharing:
         if not shared:
             raise ValueError(f"no parameter matches {', '.join(self.body)}: the body has {', '.join(named)}")
         return shared
+
+
+#: Each method with what it shares; the private words of FedRecon are digit tokens, as in the paper (Appendix A.2).
+METHODS: Mapping[str, Sharing] = {
+    "fedavg": Sharing("fedavg", ("*",), lambda word: True),
+    "fedrecon": Sharing("fedrecon", ("*",), lambda word: not is_digits(word)),
+    "fedvocab": Sharing("fedvocab", ("encoder.*", "*classifier.*"), lambda word: False),
+}
 
 
 @dataclass(frozen=True, eq=False)
