@@ -58,10 +58,10 @@ def draw_camera(rng: np.random.Generator) -> Camera:
         height=rng.uniform(1.3, 2.3),
         pitch=rng.uniform(-0.05, 0.09),
         roll=rng.normal(0, 0.012),
-        exposure=float(np.exp(rng.normal(0, 0.16))),
+        exposure=math.exp(rng.normal(0.08, 0.16)),
         cast=(1 + warm, 1 + tint, 1 - warm),
         contrast=rng.uniform(0.8, 1.2),
-        noise=rng.uniform(0.006, 0.03),
+        noise=rng.uniform(0.004, 0.02),
         vignette=rng.uniform(0.0, 0.35),
         panel=rng.uniform(0.05, 0.14) if rng.random() < 0.12 else 0.0,
     )

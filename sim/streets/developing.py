@@ -8,7 +8,7 @@ from .noise import Floats
 
 
 def develop(image: Floats, conditions: Conditions, seed: int) -> NDArray[np.uint8]:
-    """``image [H, W, 3]`` exposed, tinted, vignetted, with noise drawn from ``seed`` and the car's bonnet if in view."""
+    """``image [H, W, 3]`` exposed, tinted, vignetted, with noise from ``seed`` and the car's bonnet if in view."""
     camera = conditions.camera
     height, width = image.shape[:2]
     y, x = np.linspace(-1, 1, height, dtype=np.float32)[:, None], np.linspace(-1, 1, width, dtype=np.float32)

@@ -52,7 +52,7 @@ def set_up(visit: Visit, view: View, image: Floats, depth: Floats) -> None:
 
 
 def _sample(start: int, stop: int, begin: float, length: float, count: int) -> np.ndarray:
-    """Which of the ``count`` pixels of a picture, that lies from ``begin`` on, those from ``start`` to ``stop`` show."""
+    """Which of the ``count`` pixels of a picture, lying from ``begin`` on, those from ``start`` to ``stop`` show."""
     at = ((np.arange(start, stop) + (0.5 - begin)) * (count / length)).astype(np.int64)
     sampled: np.ndarray = np.minimum(np.maximum(at, 0), count - 1)
     return sampled

@@ -1,0 +1,70 @@
+"""Sequences of pictures as files, in the layout of Mapillary Street-Level Sequences (Warburg et al., CVPR 2020).
+
+A city has the folders ``query`` and ``database``, and each of them ``images/<key>.jpg`` and three tables, with a
+first column that has no name and counts the rows:
+
+* ``raw.csv``: key, lon, lat, ca (compass angle, degrees), captured_at (a date), pano;
+* ``postprocessed.csv``: key, easting, northing (UTM, metres), unique_cluster, control_panel, night, view_direction;
+* ``seq_info.csv``: key, sequence_key, frame_number.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from .geodesy import to_degrees
+
+SIDES = ("query", "database")
+RAW = ("", "key", "lon", "lat", "ca", "captured_at", "pano")
+POSTPROCESSED = ("", "key", "easting", "northing", "unique_cluster", "control_panel", "night", "view_direction")
+SEQUENCES = ("", "key", "sequence_key", "frame_number")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A row of the three tables. ``heading`` is in degrees; ``cluster`` numbers the places of a city."""
+
+    key: str
+    easting: float
+    northing: float
+    heading: float
+    captured_at: str
+    cluster: int
+    control_panel: bool
+    night: bool
+    sequence: str
+    number: int
+
+
+def write_picture(folder: Path, key: str, picture: NDArray[np.uint8], quality: int) -> None:
+    """Write ``picture [H, W, 3]`` as ``images/<key>.jpg`` into ``folder``, whose ``images`` exists."""
+    Image.fromarray(picture).save(folder / "images" / f"{key}.jpg", quality=quality, subsampling=0)
+
+
+def write_tables(folder: Path, frames: Sequence[Frame], zone: int, southern: bool) -> None:
+    """Write the three tables of ``frames``, whose metres belong to a UTM zone, into ``folder``."""
+    places = np.array([(frame.easting, frame.northing) for frame in frames]).reshape(-1, 2)
+    longitude, latitude = to_degrees(places[:, 0], places[:, 1], zone, southern)
+    degrees = zip(longitude.tolist(), latitude.tolist(), strict=True)
+    raw = [
+        (f.key, f"{lon:.8f}", f"{lat:.8f}", f"{f.heading:.2f}", f.captured_at, False)
+        for f, (lon, lat) in zip(frames, degrees, strict=True)
+    ]
+    processed = [
+        (f.key, f"{f.easting:.3f}", f"{f.northing:.3f}", f.cluster, f.control_panel, f.night, "Forward") for f in frames
+    ]
+    _write(folder / "raw.csv", RAW, raw)
+    _write(folder / "postprocessed.csv", POSTPROCESSED, processed)
+    _write(folder / "seq_info.csv", SEQUENCES, [(f.key, f.sequence, f.number) for f in frames])
+
+
+def _write(path: Path, header: Sequence[str], rows: Sequence[tuple[object, ...]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(header)
+        table.writerows((number, *row) for number, row in enumerate(rows))

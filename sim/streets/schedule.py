@@ -1,0 +1,44 @@
+"""Which routes of a city are driven, when, and in which direction."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.seeding import generator
+
+from .conditions import SEASONS, Conditions, draw_conditions
+
+YEARS = {"database": (2012, 2015), "query": (2016, 2019)}
+
+
+@dataclass(frozen=True)
+class Drive:
+    """One drive along route ``route``; ``number`` tells the drives of a route and ``side`` apart."""
+
+    side: str
+    route: int
+    number: int
+    reverse: bool
+    conditions: Conditions
+
+
+def draw_drives(
+    city: str, route: int, fewest: int, more: float, southern: bool, night: float, seed: int
+) -> list[Drive]:
+    """The drives along a route for the database and for queries: at least ``fewest`` and on average ``more`` each.
+
+    Queries are younger, in other seasons, and go only in directions in which the database went.
+    """
+    rng = generator(seed, "streets.drives", city, route)
+    order = rng.permutation(len(SEASONS)).tolist()
+    seasons = {"database": (SEASONS[order[0]], SEASONS[order[1]]), "query": (SEASONS[order[2]], SEASONS[order[3]])}
+    drives: list[Drive] = []
+    ways = np.array([False])
+    for side in ("database", "query"):
+        count = fewest + int(rng.poisson(more))
+        reverse = rng.random(count) < 0.5 if side == "database" else rng.choice(ways, count)
+        ways = reverse
+        for number in range(count):
+            conditions = draw_conditions(rng, YEARS[side], seasons[side], southern, night)
+            drives.append(Drive(side, route, number, bool(reverse[number]), conditions))
+    return drives
