@@ -1,5 +1,6 @@
 """The models of the server and of nodes, which are alike but for what is private."""
 
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -53,6 +54,11 @@ def _word_embedding(
 
 
 def _public_start(words: tuple[str, ...], options: Options, privacy: Privacy, seed: int) -> Tensor:
+    return _public_table(words, options, privacy, seed).clone()
+
+
+@lru_cache(maxsize=2)  # tens of megabytes that begin alike with every message and on every node
+def _public_table(words: tuple[str, ...], options: Options, privacy: Privacy, seed: int) -> Tensor:
     if source_of_words(options, privacy) != "shared":
         return _start(words, options, seed, shared_vectors(options))
     # The server, which does not know a shared vocabulary's words, knows its size: row by row, not word by word.

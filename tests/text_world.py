@@ -1,0 +1,61 @@
+"""Texts about scores for three nodes, and what the models of nodes begin with."""
+
+import torch
+
+from sim.corpus import write_examples
+from tasks.base import Privacy
+from tasks.text import Options
+
+SMALL = Options(source="simulated", dataset="mine", classes=2, hidden=3, embedding_width=4, dropout=0.0)
+SHARED = Privacy()
+FEDRECON = Privacy(("embedding*private",))
+FEDVOCAB = Privacy(("embedding.*",))
+OWN_START = Privacy(("embedding.*",), own_start=True)
+NODES = 3
+TEXTS = [f"{word} {number} goals in {1990 + number}" for word in ("win", "loss", "tie") for number in range(8)]
+
+
+def write_world(folder):
+    """Texts for three nodes, with words in common and digit words that others have not; gives the folder."""
+    for name, texts in (("train", TEXTS), ("test", [*TEXTS[:6], "win 2050 goals"])):
+        write_examples(folder / f"{name}.jsonl", texts, [i % 2 for i in range(len(texts))])
+    return folder
+
+
+def model_for(task, data, seed=0):
+    torch.manual_seed(seed)
+    return task.build_model_for(data).eval()
+
+
+def model_of(task, seed=0):
+    torch.manual_seed(seed)
+    return task.build_model().eval()
+
+
+def nodes_of(task, world):
+    return [task.load_node(world, k, NODES) for k in range(NODES)]
+
+
+def vectors(model, data):
+    """The embedding's vector of each of the node's words."""
+    words = data.extra["vocabulary"].words
+    return dict(zip(words, model.embedding(torch.arange(len(words))).detach(), strict=True))
+
+
+def renamed(folder, file, names):
+    """The folder of an encoder with other words in one of its files."""
+    text = (folder / file).read_text()
+    for name, new in names.items():
+        text = text.replace(f'"{name}"', f'"{new}"')
+    (folder / file).write_text(text)
+    return str(folder)
+
+
+def state(model, private):
+    """Parameters that do not begin with ``private``."""
+    return {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(private)}
+
+
+def assert_equal(one, other):
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
