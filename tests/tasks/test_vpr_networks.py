@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from clients.training import Phase, run_plan
 from tasks.base import DataError
 from tasks.vpr.backbones import BACKBONES
 from tasks.vpr.features import describe, describe_maps, frozen_maps, map_bytes, map_shape
@@ -362,6 +363,22 @@ def test_training_moves_what_is_trained_and_nothing_else(batch_norms):
     # Five layers with a scale, a shift, a mean and a variance.
     assert len(normalised) == (0 if batch_norms == "frozen" else 20)
     assert "pooling.p" in moved
+
+
+def test_a_plan_that_trains_everything_leaves_alone_what_is_frozen():
+    """As a node trains: batches of kept maps, a query, its positive and negatives in a row."""
+    model, maps = network("resnet18-layer3"), frozen_maps(network("resnet18-layer3"), images(4))
+    before = deepcopy(model.state_dict())
+
+    def loss(model, batch):
+        found = model.trained_part(batch["maps"].flatten(0, 1)).view(*batch["maps"].shape[:2], -1)
+        return triplet_loss(triplet_terms(found[:, 0], found[:, 1], found[:, 2:], margin=2.0))
+
+    phase = Phase(epochs=1, learning_rate=1e-3, batch_size=1, weight_decay=0.1)
+    assert run_plan(model, [phase], lambda size: iter([{"maps": maps[None]}] * 2), loss).steps == 2
+    after = model.state_dict()
+    assert {name for name in after if not torch.equal(after[name], before[name])} == set(model.trained_names())
+    assert not any(parameter.requires_grad for parameter in model.frozen.parameters())
 
 
 def test_frozen_batch_norms_do_not_see_the_batch():
