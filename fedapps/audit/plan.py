@@ -11,7 +11,7 @@ ATTACKS = ("dlg", "tag", "rows")
 #: The attacker of the attack "rows", which takes no table: everybody who sees the shared rows and knows their words.
 ANYBODY = "anybody"
 #: Sentences of a cell, or one batch where that is more: cells are what runs in parallel and what is saved.
-_CELL = 8
+_CELL = 4
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ FedAvg the true table, that of FedRecon the true one but for the private words' 
 "completely different from the known mapping" (Zhang et al., Appendix A.3; in the released code GPT-2's). The last is
 the weakest of all. Vectors that every node starts from, such as GloVe's, are public, and training moves them little,
 so that whoever holds the public table may read on; hence each method is tried by all three. Under FedAvg and FedRecon
-the latter two are somebody who makes no use of the table that he sees: what the gradients alone give away. nodes begin with secret vectors of their own (FedVocab's "Different init"), nobody holds the public table.
+the latter two are somebody who makes no use of the table that he sees: what the gradients alone give away. Where nodes
+begin with secret vectors of their own (FedVocab's "Different init"), nobody holds the public table.
 """
 
 from copy import deepcopy
