@@ -13,11 +13,12 @@ Bools = NDArray[np.bool_]
 def hashed(*keys: ArrayLike) -> NDArray[np.float32]:
     """A number in [0, 1) for each tuple of ``keys``, rounded down, whose shapes broadcast."""
     mixed = np.zeros((), np.uint32)
-    for number, key in enumerate(keys):
-        word = np.floor(key).astype(np.int32).astype(np.uint32)
-        mixed = (mixed ^ (word + np.uint32(0x9E3779B9 * (number + 1) & 0xFFFFFFFF))) * np.uint32(0x85EBCA6B)
-        mixed = (mixed ^ (mixed >> np.uint32(15))) * np.uint32(0xC2B2AE35)
-        mixed = mixed ^ (mixed >> np.uint32(13))
+    with np.errstate(over="ignore"):  # it is meant to
+        for number, key in enumerate(keys):
+            word = np.floor(key).astype(np.int32).astype(np.uint32)
+            mixed = (mixed ^ (word + np.uint32(0x9E3779B9 * (number + 1) & 0xFFFFFFFF))) * np.uint32(0x85EBCA6B)
+            mixed = (mixed ^ (mixed >> np.uint32(15))) * np.uint32(0xC2B2AE35)
+            mixed = mixed ^ (mixed >> np.uint32(13))
     return (mixed >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)
 
 

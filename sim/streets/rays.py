@@ -46,25 +46,26 @@ def cast(houses: Buildings, walls: Walls, view: View, height: float) -> Hits:
         depth = a + share * (b - a)
         met = (share >= 0) & (share <= 1) & (depth > 0.2)
         depth = np.where(met, depth, np.float32(FAR))
-        share = np.where(met, share, np.float32(0))
-        top = roof_line(houses, walls.building[index][:, None], share)
-        steep = np.where(met, (top - height) / depth, np.float32(-FAR))
+        highest = (houses.height + houses.rise - height)[walls.building[index]]
+        steep = np.where(met, highest[:, None] / depth, np.float32(-FAR))
 
     columns = np.tile(np.arange(len(view.slopes)), 2)
     row = np.concatenate((depth.argmin(axis=0), steep.argmax(axis=0)))
     wall = index[row]
     line = walls.stop[wall] - walls.start[wall]
     length = np.sqrt((line * line).sum(axis=1))
+    there = met[row, columns]
+    at = np.where(there, share[row, columns], np.float32(0))
     normal = np.stack((line[:, 1], -line[:, 0]), axis=1) / length[:, None]
     rays = view.ahead + view.slopes[columns, None] * view.right
     facing = -(normal * rays).sum(axis=1) / np.sqrt((rays * rays).sum(axis=1))
     return Hits(
         depth=depth[row, columns],
         building=walls.building[wall],
-        along=share[row, columns] * length,
+        along=at * length,
         length=length,
         front=walls.front[wall] > 0,
-        top=np.where(met[row, columns], top[row, columns], np.float32(-FAR)),
+        top=np.where(there, roof_line(houses, walls.building[wall], at), np.float32(-FAR)),
         facing=np.maximum(facing, np.float32(0.05)),
         normal=normal,
     )

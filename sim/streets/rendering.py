@@ -16,7 +16,7 @@ from .things import set_up
 from .view import View, Visit, look
 
 FLAT = -2e-3  # metres of rise per metre, above which there is no ground
-GROUND_REACH = 70.0  # metres around the camera within which streets are drawn
+GROUND_REACH = 45.0  # metres around the camera within which streets are drawn
 
 
 def render(visit: Visit, place: Floats, heading: float, size: tuple[int, int], seed: int) -> NDArray[np.uint8]:

@@ -10,8 +10,8 @@ from .sprites import ASPECT, SIZE
 from .view import View, Visit
 
 NEAREST = 2.5  # metres below which nothing is drawn
-FARTHEST = 75.0
-SMALLEST = 2.0  # pixels
+FARTHEST = 65.0
+SMALLEST = 4.0  # pixels
 
 
 def set_up(visit: Visit, view: View, image: Floats, depth: Floats) -> None:
