@@ -29,7 +29,7 @@ class DataSource:
     def load(self, task: Task) -> NodeData:
         """The node's data. Raises :class:`DataError` when it is missing or malformed."""
         if self.partition is None:
-            return task.load_all(self.folder)
+            return task.load_own(self.folder)
         return task.load_node(self.folder, self.partition, self.num_partitions)
 
     def pooled(self, task: Task) -> NodeData:

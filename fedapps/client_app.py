@@ -51,7 +51,8 @@ app = ClientApp()
 def profile(message: Message, context: Context) -> Message:
     """Who this node is: its stable key, how much it has to learn from, its groups."""
     node = Node(context)
-    data = cached_load(node.source, node.task, False)
+    first, *_ = node.config.run.method_names()
+    data = cached_load(node.source, node.task.under(privacy_of(first)), False)
     groups = {f"group.{name}": label for name, label in data.groups.items()}
     record = ConfigRecord({"key": data.key, "num-examples": data.count("train"), **groups})
     return Message(RecordDict({"profile": record}), reply_to=message)

@@ -146,7 +146,11 @@ class Task(ABC):
 
     @abstractmethod
     def load_all(self, folder: Path) -> NodeData:
-        """Read everything in ``folder`` as one node: a deployed node's own folder, or the pooled data of Cloud."""
+        """Read everything in ``folder`` as one node: the pooled data of Cloud, or a deployed node's own."""
+
+    def load_own(self, folder: Path) -> NodeData:
+        """Read a deployed node's own folder. Raises :class:`DataError` where that needs to see other nodes' data."""
+        return self.load_all(folder)
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

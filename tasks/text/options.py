@@ -95,8 +95,8 @@ class Options:
     vocabulary: str = option(
         "auto",
         "own: each node's, the words of its training texts; shared: one of all nodes' training texts, for simulation; "
-        "file: one from vocabulary-file; auto: own under a method that keeps the embedding private, else file where "
-        "there is one, else shared. A transformer has that of its tokenizer",
+        "file: one from vocabulary-file; auto: own under a method that keeps the embedding private, else that of "
+        "vocabulary-file or of glove, else shared. A transformer has that of its tokenizer",
         choices=("auto", "own", "shared", "file"),
     )
     vocabulary_file: str = option(
@@ -137,6 +137,11 @@ class Options:
         return _listed(self.own_starts)
 
     @property
+    def words_file(self) -> str:
+        """The file whose words a shared vocabulary has, if any: its own, or that of the vectors it starts from."""
+        return self.vocabulary_file or self.glove
+
+    @property
     def length(self) -> int:
         """The longest text, with the data set's default filled in."""
         known = KNOWN.get(self.dataset)
@@ -172,10 +177,8 @@ class Options:
             )
         if self.glove:
             raise DataError(
-                f"text.glove = {self.glove!r} with a vocabulary shared by all nodes (text.vocabulary = "
-                f"{self.vocabulary!r}): the server does not see the texts, and so cannot know which vectors to start "
-                f"from; set text.vocabulary = 'auto' and text.vocabulary-file = {self.glove!r} to share the words of "
-                "the vectors"
+                f"text.glove = {self.glove!r} with text.vocabulary = 'shared': the server does not see the texts, and "
+                "so cannot know which vectors to start from; set text.vocabulary = 'auto' to share their words"
             )
 
     def layout(self) -> Layout:

@@ -56,7 +56,7 @@ def source_of_words(options: Options, privacy: Privacy) -> Source:
                 f"take a method that keeps embedding.* private (private here: {', '.join(privacy.private) or 'none'})"
             )
         return "own"
-    if chosen == "file" or (chosen == "auto" and options.vocabulary_file):
+    if chosen == "file" or (chosen == "auto" and options.words_file):
         return "file"
     options.check_shared()
     return "shared"

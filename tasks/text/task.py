@@ -105,7 +105,7 @@ class TextTask(Task):
             encoder = dealt_start(chosen, self.privacy, key) if key is not None else ""
             return _tokens(encoder or chosen.model, chosen.length)
         if source == "file":
-            return read_vocabulary(Path(chosen.vocabulary_file).expanduser(), chosen.vocabulary_size)
+            return read_vocabulary(Path(chosen.words_file).expanduser(), chosen.vocabulary_size)
         return None
 
     # -- data ----------------------------------------------------------------------------------------------
@@ -140,10 +140,19 @@ class TextTask(Task):
         return node_data(corpus, self.options, self._words(corpus, node_key(partition)), partition, num_partitions)
 
     def load_all(self, folder: Path) -> NodeData:
-        """All of the folder, whose name is the key. A deployed node's folder may lack the test file."""
+        """All of the folder, whose name is the key. A node's own folder may lack the test file."""
         corpus = read_corpus(folder, self.layout)
         key = folder.resolve().name
         return whole_data(corpus, self.options, self._words(corpus, key), key)
+
+    def load_own(self, folder: Path) -> NodeData:
+        """As :meth:`load_all`. Raises :class:`DataError` for a vocabulary of all nodes' texts, which no node sees."""
+        if source_of_words(self.options, self.privacy) == "shared":
+            raise DataError(
+                "text.vocabulary: nodes with folders of their own cannot know the words of the others' texts; name a "
+                "text.vocabulary-file that all of them have, or take a method that keeps embedding.* private"
+            )
+        return self.load_all(folder)
 
     def _words(self, corpus: Corpus, key: str) -> Words:
         chosen = self.options
@@ -167,7 +176,7 @@ class TextTask(Task):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """Of the splits that exist accuracy, and how many are correct of how many.
+        """Of the splits that exist accuracy, and of how many examples.
 
         ``test.local_*`` on test examples with the node's label shares, ``test.global_*`` on those common to all
         nodes, ``validation.*`` on the node's own; ``vocabulary.words``, their number, and ``vocabulary.in_glove``,
@@ -182,11 +191,7 @@ class TextTask(Task):
         metrics: Metrics = {}
         for prefix, batches in parts.items():
             correct, total = _scores(model, batches)
-            metrics |= {
-                f"{prefix}accuracy": correct / total,
-                f"{prefix}correct": float(correct),
-                f"{prefix}total": float(total),
-            }
+            metrics |= {f"{prefix}accuracy": correct / total, f"{prefix}accuracy.count": float(total)}
         if self.options.recurrent:
             words = [word for word in _vocabulary(data).words if word not in RESERVED]
             metrics["vocabulary.words"] = float(len(words))

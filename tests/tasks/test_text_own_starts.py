@@ -115,7 +115,7 @@ class TestOwnStartOfTransformers:
         assert_equal(state(built, "embedding."), state(model_of(task), "embedding."))
         assert_equal(state(model_for(task, node), "none"), state(built, "none"))
         metrics = task.evaluate(built, node, seed=0, final=True).metrics
-        assert metrics["test.global_total"] == 7
+        assert metrics["test.global_accuracy.count"] == 7
 
     def test_embeddings_that_do_not_fit(self, world, tmp_path, model):
         wide = str(encoder_folder(tmp_path / "wide", "bert"))

@@ -166,9 +166,8 @@ def test_accuracies_are_counted(world):
         ("validation.", data.splits["validation"]["label"]),
     ):
         correct = int((labels == 2).sum())
-        assert metrics[f"{prefix}correct"] == correct
-        assert metrics[f"{prefix}total"] == len(labels)
         assert metrics[f"{prefix}accuracy"] == correct / len(labels)
+        assert metrics[f"{prefix}accuracy.count"] == len(labels)
     assert metrics["vocabulary.words"] == len(words_of(data)) - 2
     assert "vocabulary.in_glove" not in metrics
 
@@ -276,7 +275,7 @@ def test_files_stand_in_for_nothing_without_being_asked(tmp_path):
         (Options(weights="random"), r"text\.weights = 'random' is for transformers"),
         (Options(vocabulary="file"), r"text\.vocabulary = 'file' and text\.vocabulary-file = ''"),
         (Options(vocabulary="own", vocabulary_file="a"), r"text\.vocabulary = 'own' and text\.vocabulary-file = 'a'"),
-        (Options(vocabulary="shared", glove="g"), r"text\.glove = 'g' with a vocabulary shared by all"),
+        (Options(vocabulary="shared", glove="g"), r"text\.glove = 'g' with text\.vocabulary = 'shared': the server"),
         (Options(vocabulary="shared", vocabulary_size=0), r"text\.vocabulary-size = 0"),
     ],
 )
@@ -291,6 +290,8 @@ def test_options_that_do_not_go_together(options, message):
         (Options(), ("embedding.*",), "own"),
         (Options(vocabulary_file="f"), ("embedding.weight",), "own"),
         (Options(vocabulary_file="f"), ("encoder.*",), "file"),
+        (Options(glove="g"), ("encoder.*",), "file"),
+        (Options(glove="g"), ("embedding.*",), "own"),
         (Options(), (), "shared"),
         (Options(), ("embedding*private",), "shared"),
         (Options(vocabulary="shared"), ("*",), "shared"),
@@ -324,13 +325,26 @@ def test_what_of_the_words_a_method_keeps(model, private, kept):
     [
         (Options(vocabulary="own"), (), r"text\.vocabulary = 'own': .*cannot share .*embedding\.weight.*here: none\)"),
         (Options(vocabulary="own"), ("embedding*private",), r"set text\.vocabulary = 'auto', 'shared' or 'file'"),
-        (Options(glove="g"), (), r"shared by all nodes \(text\.vocabulary = 'auto'\).* text\.vocabulary-file = 'g'"),
         (Options(vocabulary_size=0), ("encoder.*",), r"text\.vocabulary-size = 0: a vocabulary shared by all"),
     ],
 )
 def test_a_method_that_does_not_go_with_the_options_is_refused_at_once(options, private, message):
     with pytest.raises(DataError, match=message):
         TextTask(options).under(Privacy(private))
+
+
+def test_a_nodes_own_folder_cannot_tell_the_words_of_all_nodes(world):
+    with pytest.raises(DataError, match=r"text\.vocabulary: nodes with folders of their own cannot know the words"):
+        TextTask(replace(SMALL, glove="")).load_own(world)
+    task = own_words(SMALL)
+    assert words_of(task.load_own(world)) == words_of(task.load_all(world))
+
+
+def test_the_vectors_that_a_shared_embedding_starts_from_name_its_words(world, tmp_path):
+    (tmp_path / "glove.txt").write_text("".join(f"{word} " + "0.5 " * 11 + "1\n" for word in ("one", "two")))
+    task = TextTask(replace(SMALL, glove=str(tmp_path / "glove.txt")))
+    assert words_of(task.load_node(world, 0, NODES)) == ("<pad>", "<unk>", "one", "two")
+    assert task.build_model().embedding.weight[2].tolist() == [0.5] * 11 + [1.0]
 
 
 def test_the_same_options_under_another_privacy_are_another_task():
