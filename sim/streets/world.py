@@ -127,8 +127,9 @@ def write_city(folder: Path, name: str, continent: str, world: StreetWorld, seed
     for route, nodes in enumerate(draw_routes(city.network, world.route, rng)):
         path = city.network.nodes[nodes]
         for drive in draw_drives(name, route, world.drives, world.more_drives, city.style.southern, world.night, seed):
-            side = folder / drive.side
-            frames[drive.side] += _drive(side, city, path[::-1] if drive.reverse else path, centre, drive, world, seed)
+            frames[drive.side] += _drive(
+                folder / drive.side, city, path[::-1] if drive.reverse else path, centre, drive, world, seed
+            )
     for side in SIDES:
         write_tables(folder / side, frames[side], zone, city.style.southern)
 

@@ -1,6 +1,7 @@
 """The parts of a made-up street: the map, what rays meet, the sun, and UTM coordinates."""
 
 from datetime import date
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def test_routes_run_once_through_streets_that_hang_together(continent, metres, s
     lengths, driven = network.lengths, network.driven
     assert metres <= (lengths * driven).sum() < metres + lengths.max()
     routes = draw_routes(network, 120, rng)
-    runs = [frozenset(pair) for route in routes for pair in zip(route[:-1], route[1:], strict=True)]
+    runs = [frozenset(pair) for route in routes for pair in pairwise(route)]
     assert sorted(map(sorted, runs)) == sorted(sorted(edge) for edge in network.edges[driven].tolist())
     reached, waiting = set(runs.pop()), True
     while waiting:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from sim.streets.world import MOST_CITIES, StreetWorld, write_streets
 
-WORLD = StreetWorld(cities=2, test_cities=1, kilometres=0.15, size=(48, 32))
+WORLD = StreetWorld(cities=2, test_cities=1, kilometres=0.08, size=(48, 32), more_drives=0.0)
 
 
 @pytest.fixture(scope="module")
