@@ -95,8 +95,8 @@ class Options:
     vocabulary: str = option(
         "auto",
         "own: each node's, the words of its training texts; shared: one of all nodes' training texts, for simulation; "
-        "file: one from vocabulary-file; auto: own under a method that keeps the embedding private, else that of "
-        "vocabulary-file or of glove, else shared. A transformer has that of its tokenizer",
+        "file: that of vocabulary-file, or the words of glove; auto: own under a method that keeps the embedding "
+        "private, else file where there is one, else shared. A transformer has that of its tokenizer",
         choices=("auto", "own", "shared", "file"),
     )
     vocabulary_file: str = option(
@@ -158,11 +158,15 @@ class Options:
             raise DataError(f"text.glove = {self.glove!r}: only the LSTM starts from word vectors; leave it empty")
         if self.recurrent and self.weights == "random":
             raise DataError("text.weights = 'random' is for transformers: the LSTM always starts from random weights")
-        allowed = {"auto": True, "file": bool(self.vocabulary_file)}.get(self.vocabulary, not self.vocabulary_file)
-        if not allowed:
+        if self.vocabulary == "file" and not self.words_file:
             raise DataError(
-                f"text.vocabulary = {self.vocabulary!r} and text.vocabulary-file = {self.vocabulary_file!r}: name a "
-                "file and set text.vocabulary = 'file' or 'auto', or do neither"
+                "text.vocabulary = 'file': name the file in text.vocabulary-file, or in text.glove the vectors whose "
+                "words it has"
+            )
+        if self.vocabulary in ("own", "shared") and self.vocabulary_file:
+            raise DataError(
+                f"text.vocabulary = {self.vocabulary!r} does not read text.vocabulary-file = {self.vocabulary_file!r}: "
+                "set text.vocabulary = 'file' or 'auto', or leave it empty"
             )
         if self.vocabulary == "shared":
             self.check_shared()
