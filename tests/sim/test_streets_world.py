@@ -11,6 +11,7 @@ from PIL import Image
 
 from sim.streets.world import MOST_CITIES, StreetWorld, write_streets
 
+SIDES = ("query", "database")
 WORLD = StreetWorld(cities=2, test_cities=1, kilometres=0.08, size=(48, 32), more_drives=0.0)
 
 
@@ -65,7 +66,7 @@ def test_the_layout_is_that_of_the_published_sequences(folder, cities):
         "seq_info": ",key,sequence_key,frame_number",
     }
     for city in cities:
-        for side in ("query", "database"):
+        for side in SIDES:
             keys = [row["key"] for row in table(city, side, "raw")]
             assert {path.name for path in (city / side / "images").iterdir()} == {f"{key}.jpg" for key in keys}
             for name, header in headers.items():
@@ -93,7 +94,7 @@ def test_a_small_file_says_that_all_is_simulated(folder):
 
 def test_frames_follow_each_other_every_five_metres(cities):
     for city in cities:
-        for side in ("query", "database"):
+        for side in SIDES:
             at, rows = places(city, side), table(city, side, "seq_info")
             steps = []
             for here, there in zip(range(len(rows) - 1), range(1, len(rows)), strict=True):
@@ -114,7 +115,7 @@ def test_every_query_was_seen_before_looking_the_same_way_and_most_of_the_databa
 
 def test_queries_are_younger_and_every_place_has_two_sequences_of_each(cities):
     for city in cities:
-        seen = {side: table(city, side, "raw") for side in ("query", "database")}
+        seen = {side: table(city, side, "raw") for side in SIDES}
         assert max(row["captured_at"] for row in seen["database"]) < min(row["captured_at"] for row in seen["query"])
         for side in seen:
             sequences = {}
@@ -124,14 +125,23 @@ def test_queries_are_younger_and_every_place_has_two_sequences_of_each(cities):
             assert min(len(of_place) for of_place in sequences.values()) >= 2
 
 
-def test_pictures_of_a_place_are_more_alike_than_those_of_two_places_of_the_city(cities):
+def test_pictures_of_a_place_are_more_alike_than_those_of_two_places_seen_on_the_same_days(cities):
+    gains = []
     for city in cities:
         alike = pictures(city, "query") @ pictures(city, "database").T
+        assert alike.max() < 0.999
         apart = np.linalg.norm(places(city, "query")[:, None] - places(city, "database"), axis=2)
         turn = np.abs((headings(city, "query")[:, None] - headings(city, "database") + 180) % 360 - 180)
-        same = alike[(apart < 5) & (turn < 30)]
-        assert same.mean() > alike[apart > 25].mean() + 0.05
-        assert same.max() < 0.999
+        same, other = (apart < 5) & (turn < 30), apart > 25
+        days = [np.array([row["sequence_key"] for row in table(city, side, "seq_info")]) for side in SIDES]
+        for query in np.unique(days[0]):
+            for database in np.unique(days[1]):
+                pair = (days[0] == query)[:, None] & (days[1] == database)
+                if (pair & same).any() and (pair & other).any():
+                    gains.append(alike[pair & same].mean() - alike[pair & other].mean())
+    assert len(gains) > 10
+    assert np.mean(gains) > 0.02
+    assert np.mean(np.array(gains) > 0) > 0.7
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path):
