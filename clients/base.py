@@ -5,19 +5,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
-from flwr.client import NumPyClient
-from flwr.common.typing import Scalar
+from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor, nn
 
 from sim.seeding import derive_seed
 from tasks.base import Batch, Evaluation, Metrics, NodeData, Task
 from tasks.seeding import torch_seed
 
+from . import examples, measures
 from .adaptive_updating import adaptive_updating
-from .fisher import Estimator, diagonal_fisher
+from .fisher import Estimator
+from .memory import STAGE, from_other_stage, kept_arrays, memory_of, next_stage
 from .named import Arrays, get_arrays, load_arrays, matches, private_names
-from .own_past import Anchors, OwnPast
+from .older_face import OlderFace
+from .own_past import OwnPast
 from .penalties import QuadraticPrior, sum_of
 from .plateau import Plateau
 from .settings import RoundSettings
@@ -25,12 +26,6 @@ from .state import PrivateState
 from .training import Phase, run_plan
 
 Rates = Mapping[str, np.ndarray]
-_COUNTER = "fedapps.fits"
-_MEMORY = "memory."
-#: Examples at once where no gradient step depends on it.
-_BATCH = 256
-#: The most numbers, over all parameters, that the gradients of single examples take at once.
-_GRADIENTS = 2**22
 
 
 @dataclass(frozen=True)
@@ -42,12 +37,11 @@ class Reply:
     metrics: Metrics
 
 
-class FederatedClient(NumPyClient):
+class FederatedClient(OlderFace):
     """One node of a federation. What it received is shared; every other parameter is private and stays here.
 
     The core works on named arrays (:meth:`train_round`, :meth:`evaluate_round`); ``fit``, ``evaluate`` and
-    ``get_parameters`` are Flower's older face of it, with lists in ``state_dict`` order of the names that match
-    ``shared``.
+    ``get_parameters`` are Flower's older face of it (:class:`~clients.older_face.OlderFace`).
 
     Parameters
     ----------
@@ -82,15 +76,13 @@ class FederatedClient(NumPyClient):
         shared: Sequence[str] = ("*",),
         memory: RecordDict | None = None,
     ) -> None:
+        super().__init__(settings, shared, memory)
         self.task = task
         self.data = data
         self.private = state
-        self.settings = settings
         self.seed = seed
         self.device = device
         self.collectors = [state] if collectors is None else collectors
-        self.shared = shared
-        self.memory = memory
 
     def train_round(self, received: Arrays, settings: RoundSettings) -> Reply:
         """Train the whole model from what was received and the private state; give back the received names."""
@@ -114,10 +106,9 @@ class FederatedClient(NumPyClient):
             trained = run_plan(model, plan, self._epochs(drawn), self._loss)
         memory = self._remember(model, kept, data, settings) | (plateau.arrays() if plateau else {})
         if self.data.stages:
-            memory["stage"] = np.array(settings.stage)
-        private = self._private(model, received) | {_MEMORY + name: array for name, array in memory.items()}
-        if private:
-            self.private.save(settings.server_round, private, settings.durable_round)
+            memory[STAGE] = np.array(settings.stage)
+        if keep := kept_arrays(self._private(model, received), memory):
+            self.private.save(settings.server_round, keep, settings.durable_round)
         metrics: Metrics = {"loss": trained.loss, "steps": float(trained.steps)}
         if self.data.stages:
             metrics |= self._parameters(model, received, memory, settings)
@@ -145,44 +136,17 @@ class FederatedClient(NumPyClient):
             with torch_seed(self.seed, "collect", settings.stage, data.key):
                 present = self._for_stage(model, settings.stage, settings)
                 collected = self.task.collect(present, self.data, seed=collection_seed)
-            self.private.save_extra(_collection(settings.stage + 1), collected)
+            self.private.save_extra(examples.collection(settings.stage + 1), collected)
         return Reply({}, max(data.count("test"), 1), metrics)
 
     def publish(self, reply: Reply, settings: RoundSettings) -> dict[str, ArrayRecord]:
         """Records to send beside the reply of :meth:`train_round`, where the strategy knows them."""
         return {}
 
-    # -- Flower's older face -------------------------------------------------------------------------------
-
-    def get_parameters(self, config: Mapping[str, object]) -> list[np.ndarray]:
-        """The initial shared parameters, in ``state_dict`` order."""
+    def initial_shared(self) -> Arrays:
+        """The parameters of the initial model that match ``shared``, in ``state_dict`` order."""
         model = self._model({}, {})
-        return list(get_arrays(model, self._shared_names(model)).values())
-
-    def fit(
-        self, parameters: list[np.ndarray], config: Mapping[str, object]
-    ) -> tuple[list[np.ndarray], int, dict[str, Scalar]]:
-        """One round of training; see :meth:`train_round`."""
-        reply = self.train_round(self._named(parameters), self._settings(config, fitting=True))
-        return list(reply.arrays.values()), reply.num_examples, _scalars(reply.metrics)
-
-    def evaluate(
-        self, parameters: list[np.ndarray], config: Mapping[str, object]
-    ) -> tuple[float, int, dict[str, Scalar]]:
-        """Loss (the task's first metric), number of test examples, metrics; see :meth:`evaluate_round`."""
-        reply = self.evaluate_round(self._named(parameters), self._settings(config, fitting=False))
-        metrics = _scalars(reply.metrics)
-        return float(next(iter(metrics.values()))), reply.num_examples, metrics
-
-    def _settings(self, config: Mapping[str, object], *, fitting: bool) -> RoundSettings:
-        """The older strategies do not say which round it is: count the fits in the context, which Flower keeps."""
-        settings = self.settings.updated(config)
-        if "server-round" in config or self.memory is None:
-            return settings
-        before = self.memory.config_records.get(_COUNTER, ConfigRecord({"fits": 0}))
-        fits = int(str(before["fits"])) + fitting
-        self.memory[_COUNTER] = ConfigRecord({"fits": fits})
-        return replace(settings, server_round=max(fits, 1))
+        return get_arrays(model, [name for name in model.state_dict() if matches(name, self.shared)])
 
     # -- what local algorithms override --------------------------------------------------------------------
 
@@ -200,7 +164,7 @@ class FederatedClient(NumPyClient):
 
     def _drawn(self, data: NodeData, settings: RoundSettings) -> NodeData:
         """The examples of this round, from torch's generator: the split ``train`` is what counts as trained on."""
-        return _virtual(data, settings.virtual_examples)
+        return examples.of_virtual_client(data, settings.virtual_examples)
 
     def _plan(
         self, joint: Phase, model: nn.Module, received: Arrays, data: NodeData, settings: RoundSettings
@@ -216,7 +180,7 @@ class FederatedClient(NumPyClient):
         self, model: nn.Module, received: Arrays, kept: Arrays, settings: RoundSettings
     ) -> QuadraticPrior | None:
         """What holds the parameters while they are trained; ``None`` for nothing."""
-        past = OwnPast.read(_memory(kept))
+        past = OwnPast.read(memory_of(kept))
         priors = [self._proximal(model, received, settings.proximal), past.prior(settings.ewc + settings.l2_transfer)]
         return sum_of(priors)
 
@@ -230,7 +194,7 @@ class FederatedClient(NumPyClient):
             precision = self._fisher(model, data, settings, settings.fisher_estimator)
         else:
             precision = {name: np.ones_like(array) for name, array in anchor.items()}
-        return OwnPast.read(_memory(kept)).found(anchor, precision).arrays()
+        return OwnPast.read(memory_of(kept)).found(anchor, precision).arrays()
 
     def _private(self, model: nn.Module, received: Arrays) -> Arrays:
         """The trained arrays that stay on the node."""
@@ -262,17 +226,13 @@ class FederatedClient(NumPyClient):
     def _kept(self, before: int, settings: RoundSettings) -> Arrays:
         """The private arrays of the newest round before one, as the stage of ``settings`` finds them."""
         kept = self.private.load(before) or {}
-        memory = _memory(kept)
-        if "stage" not in memory or int(memory["stage"]) == settings.stage:
+        if not from_other_stage(kept, settings.stage):
             return kept
         return self._next_stage({} if settings.fresh_stages else kept, settings)
 
     def _next_stage(self, kept: Arrays, settings: RoundSettings) -> Arrays:
         """The private arrays when a stage begins: the learning rate starts again, the last stage joins the past."""
-        anchors: Anchors = settings.ewc_anchors if settings.ewc else "newest"
-        past = OwnPast.read(_memory(kept)).next_stage(anchors).arrays()
-        parameters = {name: array for name, array in kept.items() if not name.startswith(_MEMORY)}
-        return parameters | {_MEMORY + name: array for name, array in past.items()}
+        return next_stage(kept, settings.ewc_anchors if settings.ewc else "newest")
 
     def _plateau(self, kept: Arrays, data: NodeData, settings: RoundSettings) -> Plateau | None:
         if settings.plateau_patience == 0:
@@ -285,34 +245,16 @@ class FederatedClient(NumPyClient):
         plateau = Plateau(
             settings.plateau_patience, settings.plateau_factor, settings.min_learning_rate, settings.learning_rate
         )
-        plateau.resume(_memory(kept))
+        plateau.resume(memory_of(kept))
         return plateau
 
-    @torch.no_grad()
     def _validation_loss(self, model: nn.Module, data: NodeData) -> float:
-        model.eval()
-        total = 0.0
-        for batch in self.task.examples(data, "validation", _BATCH):
-            here = {name: tensor.to(self.device) for name, tensor in batch.items()}
-            total += float(self.task.loss(model, here)) * len(next(iter(here.values())))
-        model.train()
-        return total / data.count("validation")
+        return measures.validation_loss(self.task, model, data, self.device)
 
     def _fisher(self, model: nn.Module, data: NodeData, settings: RoundSettings, estimator: Estimator) -> Arrays:
         """The diagonal of the Fisher information on the training data. Draws from a generator of its own."""
         with torch_seed(self.seed, "fisher", settings.server_round, data.key):
-            batches = self._fisher_batches(model, data, settings, estimator)
-            fisher = diagonal_fisher(model, batches, self.task.loss, estimator, vectorised=self.task.vectorises)
-        parameters = dict(model.named_parameters())
-        return {name: f.to(parameters[name].dtype).cpu().numpy() for name, f in fisher.items()}
-
-    def _fisher_batches(
-        self, model: nn.Module, data: NodeData, settings: RoundSettings, estimator: Estimator
-    ) -> Iterator[Batch]:
-        if estimator != "per-sample":
-            return self._epochs(data)(settings.batch_size)
-        size = sum(parameter.numel() for parameter in model.parameters())
-        return self.task.examples(data, "train", max(1, min(_GRADIENTS // size, _BATCH)))
+            return measures.fisher_information(self.task, model, data, settings.batch_size, estimator)
 
     def _evaluate(
         self, model: nn.Module, data: NodeData, stage: int, settings: RoundSettings, *, final: bool
@@ -337,20 +279,7 @@ class FederatedClient(NumPyClient):
         self.private.save_extra("personal", get_arrays(model, model.state_dict()))
 
     def _staged(self, stage: int) -> NodeData:
-        data = self.data
-        if data.stages:
-            return data.at(stage)
-        for collected_in in range(1, stage + 1):
-            found = [collector.load_extra(_collection(collected_in)) for collector in self.collectors]
-            present = [collected for collected in found if collected is not None]
-            if not present:
-                raise ValueError(
-                    f"node {data.key} is asked to train in stage {stage}, but has no data collected for stage "
-                    f"{collected_in}: it was not evaluated at the end of the stage before"
-                )
-            for collected in present:
-                data = self.task.with_collected(data, collected)
-        return data
+        return examples.of_stage(self.task, self.data, self.collectors, stage)
 
     def _epochs(self, data: NodeData) -> Callable[[int], Iterator[Batch]]:
         return lambda batch_size: self.task.batches(data, "train", batch_size)
@@ -362,37 +291,3 @@ class FederatedClient(NumPyClient):
         shared = {name: parameter for name, parameter in model.named_parameters() if name in received}
         anchor = {name: parameter.detach().clone() for name, parameter in shared.items()}
         return QuadraticPrior.around(anchor, mu)
-
-    def _shared_names(self, model: nn.Module) -> list[str]:
-        return [name for name in model.state_dict() if matches(name, self.shared)]
-
-    def _named(self, parameters: list[np.ndarray]) -> Arrays:
-        names = self._shared_names(self._model({}, {}))
-        if len(names) != len(parameters):
-            raise ValueError(
-                f"received {len(parameters)} arrays, but {len(names)} parameters match shared = "
-                f"{list(self.shared)}: {', '.join(names)}"
-            )
-        return dict(zip(names, parameters, strict=True))
-
-
-def _virtual(data: NodeData, count: int) -> NodeData:
-    """``count`` training examples of a node, drawn with replacement only where it has fewer; all of them for 0."""
-    held = data.count("train")
-    if count == 0 or held == 0:
-        return data
-    chosen = torch.randperm(held)[:count] if count <= held else torch.randint(held, (count,))
-    train = {name: tensor[chosen] for name, tensor in data.splits["train"].items()}
-    return replace(data, splits={**data.splits, "train": train})
-
-
-def _memory(kept: Arrays) -> Arrays:
-    return {name.removeprefix(_MEMORY): array for name, array in kept.items() if name.startswith(_MEMORY)}
-
-
-def _collection(stage: int) -> str:
-    return f"collected-{stage}"
-
-
-def _scalars(metrics: Metrics) -> dict[str, Scalar]:
-    return {name: float(value) for name, value in metrics.items() if not isinstance(value, list)}
