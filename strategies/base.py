@@ -9,9 +9,8 @@ Reddi et al., Adaptive Federated Optimization, ICLR 2021 (the server optimizers)
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from logging import INFO, WARNING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from logging import INFO
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -21,12 +20,14 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from .aggregation import IntegerPolicy, StreamingMean
 from .arrays import Arrays, from_record, select, to_record
+from .connected import connected_profiles, wait_for_nodes
 from .exchange import NodeFailure, exchange
+from .intake import Intake, too_few
 from .metrics import MetricMean, MetricRule
 from .optimizers import SGD
-from .profiles import Profile, query_profiles
-from .replies import Reply, count_bytes, read_reply
-from .rounds import Checkpoints, NodeReport, Phase, Refusal, RoundReport, TooFewRepliesError, TrackedMetric
+from .profiles import Profile
+from .replies import Reply, count_bytes
+from .rounds import Checkpoints, RoundReport, TooFewRepliesError, TrackedMetric
 from .samplers import Sampler, UniformFraction
 from .server_optimizer import ServerOptimizer
 from .training import RoundConfig, Training
@@ -170,13 +171,14 @@ class BaseStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold the replies one at a time into the mean, then let the round close."""
         mean, metrics = StreamingMean(self.integers), MetricMean(self.metric_means)
-        for reply in self._usable(replies, "train"):
+        intake = Intake(self.report, "train", self._profiles, self._current, self.weight_of, self.metric_means)
+        for reply in intake.usable(replies):
             self.mean_for(reply, mean).add(reply.arrays, reply.weight)
             metrics.add(reply.metrics, reply.weight)
             self.fold_reply(server_round, reply)
             del reply  # or it would live on while the next one is awaited
         if metrics.count < self.min_replies:
-            raise TooFewRepliesError(self._too_few(server_round, metrics.count))
+            raise TooFewRepliesError(too_few(self.report, server_round, metrics.count, self.min_replies))
         self.report.replies = metrics.count
         self._current = self.close_round(server_round, self._current, mean.result() if mean.count else {})
         return to_record(self._current), metrics.result()
@@ -192,8 +194,10 @@ class BaseStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message | NodeFailure]) -> MetricRecord | None:
         """The means of the nodes' metrics, ``None`` when no node evaluated."""
         metrics = MetricMean(self.metric_means)
-        for reply in self._usable(replies, "evaluate"):
+        intake = Intake(self.report, "evaluate", self._profiles, None, self.weight_of, self.metric_means)
+        for reply in intake.usable(replies):
             metrics.add(reply.metrics, reply.weight)
+            del reply
         return metrics.result() if metrics.count else None
 
     # -- what algorithms override --------------------------------------------------------------------------
@@ -243,28 +247,11 @@ class BaseStrategy(Strategy):
 
     def profiles(self, grid: Grid) -> list[Profile]:
         """The connected nodes in the order of their stable keys; only nodes not seen before are asked."""
-        connected = set(grid.get_node_ids())
-        unknown = sorted(connected - self._profiles.keys())
-        if unknown:
-            taken = {profile.key for node, profile in self._profiles.items() if node in connected}
-            for profile in query_profiles(grid, unknown, taken=taken):
-                self._profiles[profile.node_id] = profile
-        return sorted((self._profiles[node] for node in connected), key=lambda profile: profile.key)
+        return connected_profiles(grid, self._profiles)
 
     def wait_for_nodes(self, grid: Grid) -> None:
         """Wait until ``min_nodes`` are connected. Raises ``TooFewRepliesError`` after ``node_wait`` seconds."""
-        deadline, said = time.monotonic() + self.node_wait, 0.0
-        while (connected := len(list(grid.get_node_ids()))) < self.min_nodes:
-            now = time.monotonic()
-            if now > deadline:
-                raise TooFewRepliesError(
-                    f"{connected} nodes connected within {self.node_wait:.0f} s, but {self.min_nodes} are wanted: "
-                    "start more, in simulation with --federation-config 'num-supernodes=…', or ask for fewer"
-                )
-            if now - said > 10:
-                log(INFO, "waiting for nodes: %s of %s connected", connected, self.min_nodes)
-                said = now
-            time.sleep(0.1)
+        wait_for_nodes(grid, self.min_nodes, self.node_wait)
 
     def send(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message | NodeFailure]:
         """Send the messages; yields a reply or a failure per message, in the order of the messages."""
@@ -288,42 +275,6 @@ class BaseStrategy(Strategy):
             content = RecordDict({"arrays": self.arrays_for(node, arrays), "config": own, **extra(server_round, node)})
             messages.append(Message(content, node.node_id, kind))
         return messages
-
-    def _usable(self, replies: Iterable[Message | NodeFailure], phase: Phase) -> Iterator[Reply]:
-        counted = self.report.bytes_up
-        for reply in replies:
-            node_id = reply.node_id if isinstance(reply, NodeFailure) else reply.metadata.src_node_id
-            profile = self._profiles.get(node_id) or Profile.unknown(node_id)
-            if isinstance(reply, Message) and reply.has_content():
-                self.report.bytes_up += count_bytes(reply.content)
-            # An algorithm that refuses a reply before it comes here has counted its bytes.
-            size, counted = self.report.bytes_up - counted, self.report.bytes_up
-            if phase == "train" and size:
-                self.report.count_train_reply(size)
-            try:
-                usable = self._read(reply, profile, phase)
-            except ValueError as refusal:
-                log(WARNING, "refused the %s reply of node %s: %s", phase, profile.key, refusal)
-                self.report.refused.append(Refusal(profile.key, phase, str(refusal)))
-                continue
-            metrics = {name: value for name, value in usable.metrics.items() if name != "num-examples"}
-            self.report.nodes.append(NodeReport(profile.key, phase, usable.num_examples, metrics))
-            del reply
-            yield usable
-            del usable
-
-    def _read(self, reply: Message | NodeFailure, profile: Profile, phase: Phase) -> Reply:
-        usable = read_reply(reply, profile, self._current if phase == "train" else None, self.weight_of)
-        if reason := MetricMean.reason_against(usable.metrics, self.metric_means):
-            raise ValueError(reason)
-        return usable
-
-    def _too_few(self, server_round: int, usable: int) -> str:
-        reasons = "\n".join(f"  {refusal.node}: {refusal.reason}" for refusal in self.report.refused)
-        return (
-            f"round {server_round}: {usable} usable replies, but min-replies is {self.min_replies}. "
-            f"Refused:\n{reasons or '  no node replied'}"
-        )
 
 
 def _weighting(given: str | Weighting) -> Weighting:

@@ -1,0 +1,86 @@
+"""The replies of a round as they are taken in: counted, checked, told in the round's report, one at a time."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from logging import WARNING
+
+from flwr.app import Message
+from flwr.common.logger import log
+
+from .arrays import Arrays
+from .exchange import NodeFailure
+from .metrics import MetricMean, MetricRule
+from .profiles import Profile
+from .replies import Reply, count_bytes, read_reply
+from .rounds import NodeReport, Phase, Refusal, RoundReport
+from .weighting import Weighting
+
+
+@dataclass(frozen=True)
+class Intake:
+    """How the replies of one phase are read, and the report that tells of them.
+
+    Parameters
+    ----------
+    report : RoundReport
+        Counts the bytes, and gets the metrics of each node or the reason why its reply was refused.
+    phase : "train" or "evaluate"
+        What the nodes were asked to do.
+    profiles : mapping of int to Profile
+        The nodes by Flower's id; others take part under that id.
+    expected : mapping of names to arrays, or None
+        Arrays of the names, shapes and dtypes that a reply must bring; ``None`` where it brings none.
+    weight_of : Weighting
+        The weight of a reply in means.
+    metric_means : mapping from names of metrics to rules
+        How the metrics will be averaged: a reply that a rule cannot take is refused.
+    """
+
+    report: RoundReport
+    phase: Phase
+    profiles: Mapping[int, Profile]
+    expected: Arrays | None
+    weight_of: Weighting
+    metric_means: Mapping[str, MetricRule]
+
+    def usable(self, replies: Iterable[Message | NodeFailure]) -> Iterator[Reply]:
+        """The replies that pass every check, in their order. Holds none while the next one is awaited."""
+        counted = self.report.bytes_up
+        for reply in replies:
+            node_id = reply.node_id if isinstance(reply, NodeFailure) else reply.metadata.src_node_id
+            profile = self.profiles.get(node_id) or Profile.unknown(node_id)
+            if isinstance(reply, Message) and reply.has_content():
+                self.report.bytes_up += count_bytes(reply.content)
+            # An algorithm that refuses a reply before it comes here has counted its bytes.
+            size, counted = self.report.bytes_up - counted, self.report.bytes_up
+            if self.phase == "train" and size:
+                self.report.count_train_reply(size)
+            usable = self._read(reply, profile)
+            del reply  # or it would live on while the next one is awaited
+            if usable is not None:
+                yield usable
+            del usable
+
+    def _read(self, reply: Message | NodeFailure, profile: Profile) -> Reply | None:
+        """The reply, or ``None`` where it is refused; the report tells of both."""
+        try:
+            usable = read_reply(reply, profile, self.expected, self.weight_of)
+            if reason := MetricMean.reason_against(usable.metrics, self.metric_means):
+                raise ValueError(reason)
+        except ValueError as refusal:
+            reason = str(refusal)  # the error itself holds the reply, and a log may keep what it is given
+            log(WARNING, "refused the %s reply of node %s: %s", self.phase, profile.key, reason)
+            self.report.refused.append(Refusal(profile.key, self.phase, reason))
+            return None
+        metrics = {name: value for name, value in usable.metrics.items() if name != "num-examples"}
+        self.report.nodes.append(NodeReport(profile.key, self.phase, usable.num_examples, metrics))
+        return usable
+
+
+def too_few(report: RoundReport, server_round: int, usable: int, least: int) -> str:
+    """What to tell when a round has fewer usable replies than ``least``: every reason of its refusals."""
+    reasons = "\n".join(f"  {refusal.node}: {refusal.reason}" for refusal in report.refused)
+    return (
+        f"round {server_round}: {usable} usable replies, but min-replies is {least}. "
+        f"Refused:\n{reasons or '  no node replied'}"
+    )
