@@ -8,20 +8,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from toy_nodes import NAMES, initial
 from toys import ToyModel, ToyTask, arithmetic_app, arrays_of, federate, same_bits
 
 from clients.adaptive_updating import adaptive_updating
 from clients.base import FederatedClient
-from clients.named import get_arrays
 from clients.penalties import QuadraticPrior
 from clients.plateau import Plateau
 from clients.settings import RoundSettings
 from clients.state import ContextState, DiskState
 from clients.training import Phase, run_plan
 from strategies.partial_aggregation import PartialAggregation
-from tasks.seeding import torch_seed
 
-NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
 PARAMETERS = NAMES[:3]
 ENCODER = NAMES[:1]
 ORDERS = RoundSettings(epochs=2, learning_rate=0.05, batch_size=4)
@@ -30,11 +28,6 @@ TASK = ToyTask()
 
 def node(folder, settings=ORDERS):
     return FederatedClient(TASK, TASK.data(1), DiskState(folder), settings, seed=3, device=torch.device("cpu"))
-
-
-def initial(names=NAMES):
-    with torch_seed(3, "model"):
-        return get_arrays(TASK.build_model(), names)
 
 
 class Product(nn.Module):

@@ -5,16 +5,14 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from toy_nodes import NAMES, initial
 from toys import ToyOptions, ToyTask, same_bits
 
 from clients.base import FederatedClient
-from clients.named import get_arrays
 from clients.settings import RoundSettings
 from clients.state import DiskState
 from clients.training import DivergedError
-from tasks.seeding import torch_seed
 
-NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
 ENCODER = ["encoder.weight"]
 
 
@@ -40,11 +38,6 @@ def make(tmp_path):
 
 def orders(server_round=1, **changes):
     return RoundSettings(server_round=server_round, **{"epochs": 2, "learning_rate": 0.05, "batch_size": 4, **changes})
-
-
-def initial(names=NAMES, seed=3):
-    with torch_seed(seed, "model"):
-        return get_arrays(ToyTask().build_model(), names)
 
 
 # -- training --------------------------------------------------------------------------------------------------
@@ -288,45 +281,3 @@ def test_pooled_training_takes_the_collections_of_all_nodes(make):
         node.evaluate_round(initial(), orders(1, collect=True))
     pooled = make(nodes[0].private, collectors=nodes[0].private.siblings())
     assert pooled.train_round(initial(), orders(2, stage=1)).num_examples == 6 + 4 + 4
-
-
-# -- Flower's older face ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("shared", "names"),  # in the order of the state dict
-    [
-        (("*",), ["passes", "encoder.weight", "head.weight", "head.bias"]),
-        (("encoder.*",), ["encoder.weight"]),
-        (("head.*", "encoder.*"), ["encoder.weight", "head.weight", "head.bias"]),
-    ],
-)
-def test_the_older_face_gives_the_numbers_of_the_core(make, shared, names):
-    core, face = make(), make(shared=shared)
-    start = face.get_parameters({})
-    assert same_bits(dict(zip(names, start, strict=True)), initial(names))
-    for server_round in (1, 2):
-        config = {"server-round": server_round, "learning-rate": 0.2}
-        settings = orders(server_round, learning_rate=0.2)
-        reply = core.train_round(initial(names), settings)
-        arrays, examples, metrics = face.fit(start, config)
-        assert same_bits(dict(zip(names, arrays, strict=True)), reply.arrays)
-        assert (examples, metrics) == (reply.num_examples, reply.metrics)
-        reply = core.evaluate_round(reply.arrays, settings)
-        loss, examples, metrics = face.evaluate(arrays, config)
-        assert loss == metrics["test.loss"] == reply.metrics["test.loss"]
-        assert examples == reply.num_examples == 3
-        assert metrics == {name: value for name, value in reply.metrics.items() if name != "test.errors"}
-
-
-@pytest.mark.parametrize("count", [0, 1, 4])
-def test_another_number_of_arrays_is_an_error_that_names_the_parameters(make, count):
-    client = make(shared=["head.*"])
-    with pytest.raises(ValueError, match=rf"received {count} arrays, but 2 parameters.*head\.weight, head\.bias"):
-        client.fit([np.zeros(1, np.float32)] * count, {})
-
-
-def test_a_config_value_of_the_wrong_type_names_its_key(make):
-    client = make()
-    with pytest.raises(ValueError, match="config epochs = '3': must be of type int"):
-        client.fit(client.get_parameters({}), {"epochs": "3"})

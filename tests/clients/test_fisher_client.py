@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.client import ClientApp
+from flwr.app import ConfigRecord, RecordDict
+from toy_nodes import NAMES, initial, nodes_app
 from toys import ToyTask, arrays_of, federate, record_of, same_bits
 
 from clients.base import FederatedClient
 from clients.fisher import diagonal_fisher
 from clients.fisher_client import FisherClient, FisherOrder
-from clients.named import get_arrays
 from clients.penalties import QuadraticPrior
 from clients.settings import RoundSettings
 from clients.state import ContextState, DiskState
@@ -19,13 +18,7 @@ from strategies.fisher_exchange import FisherExchange
 from tasks.seeding import torch_seed
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
-NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
 ORDERS = RoundSettings(epochs=2, learning_rate=0.05, batch_size=4)
-
-
-def initial(names=NAMES):
-    with torch_seed(3, "model"):
-        return get_arrays(ToyTask().build_model(), names)
 
 
 def node(folder, order, kind=FisherClient, **more):
@@ -175,39 +168,16 @@ def test_a_precision_that_nobody_asked_for_is_an_error(tmp_path):
 
 def toy_app(priors=None):
     """A ClientApp of toy nodes; ``priors`` collects what each message held the node to."""
-    app = ClientApp()
 
-    @app.train()
-    def train(message, context):
-        task, partition = ToyTask(), int(context.node_config["partition-id"])
-        settings = ORDERS.updated(message.content["config"])
+    def client_of(partition, message, context):
+        task, settings = ToyTask(), ORDERS.updated(message.content["config"])
         order = FisherOrder.read(message.content)
         if priors is not None:
             priors.append(order.prior)
-        state = ContextState(context.state)
-        client = FisherClient(
-            task, task.data(partition), state, settings, seed=3, device=torch.device("cpu"), order=order
-        )
-        reply = client.train_round(arrays_of(message.content["arrays"]), settings)
-        records = RecordDict(
-            {
-                "arrays": ArrayRecord({name: Array(array) for name, array in reply.arrays.items()}),
-                "metrics": MetricRecord({"num-examples": reply.num_examples}),
-                **client.publish(reply, settings),
-            }
-        )
-        return Message(records, reply_to=message)
+        state, device = ContextState(context.state), torch.device("cpu")
+        return FisherClient(task, task.data(partition), state, settings, seed=3, device=device, order=order), settings
 
-    @app.evaluate()
-    def evaluate(message, context):
-        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
-
-    @app.query("profile")
-    def profile(message, context):
-        key = f"toy-{context.node_config['partition-id']}"
-        return Message(RecordDict({"profile": ConfigRecord({"key": key})}), reply_to=message)
-
-    return app
+    return nodes_app(client_of)
 
 
 def run(strategy, num_nodes, priors=None):

@@ -7,18 +7,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy_nodes import NAMES, initial
 from toys import ToyOptions, ToyTask, same_bits
 
 from clients.base import FederatedClient
-from clients.named import get_arrays
 from clients.reconstruction import ReconstructingClient, _split
 from clients.settings import RoundSettings
 from clients.state import DiskState
 from sim.seeding import generator
 from tasks.base import NodeData
-from tasks.seeding import torch_seed
 
-NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
 ENCODER = ["encoder.weight"]
 TASK = ToyTask()
 ORDERS = RoundSettings(
@@ -28,11 +26,6 @@ ORDERS = RoundSettings(
 
 def node(folder, *, partition=1, kind=ReconstructingClient, task=TASK):
     return kind(task, task.data(partition), DiskState(folder), ORDERS, seed=3, device=torch.device("cpu"))
-
-
-def initial(names=NAMES):
-    with torch_seed(3, "model"):
-        return get_arrays(TASK.build_model(), names)
 
 
 def at(server_round, **changes):

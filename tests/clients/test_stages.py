@@ -5,40 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.client import ClientApp
+from flwr.app import ConfigRecord
+from toy_nodes import NAMES, initial, nodes_app, staged
 from toys import ToyTask, arrays_of, federate, same_bits
 
 from clients.base import FederatedClient
 from clients.fisher_client import FisherClient, FisherOrder
-from clients.named import get_arrays
 from clients.settings import RoundSettings
 from clients.state import ContextState, DiskState
 from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange
 from tasks.base import DataError
-from tasks.seeding import torch_seed
 
-NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
 ORDERS = RoundSettings(epochs=2, learning_rate=0.05, batch_size=4)
-
-
-def staged(partition):
-    """Three stages: the data of partitions k, k + 3 and k + 6."""
-    task = ToyTask()
-    stages = [task.data(partition + 3 * stage).splits for stage in range(3)]
-    return replace(
-        task.data(partition), stages=tuple({**splits, "validation": splits["test"]} for splits in stages)
-    )  # fmt: skip
 
 
 def node(folder, partition=1, kind=FederatedClient, **more):
     return kind(ToyTask(), staged(partition), DiskState(folder), ORDERS, seed=3, device=torch.device("cpu"), **more)
-
-
-def initial():
-    with torch_seed(3, "model"):
-        return get_arrays(ToyTask().build_model(), NAMES)
 
 
 def at(server_round, stage, **changes):
@@ -151,33 +134,15 @@ def test_parameters_are_counted(tmp_path, orders, trained, held):
 
 def staged_app():
     """A ClientApp of nodes with stages, under the orders of messages."""
-    app = ClientApp()
 
-    @app.train()
-    def train(message, context):
-        settings = ORDERS.updated(message.content["config"])
-        client = FisherClient(
-            ToyTask(), staged(int(context.node_config["partition-id"])), ContextState(context.state), settings, seed=3,
-            device=torch.device("cpu"), order=FisherOrder.read(message.content),
-        )  # fmt: skip
-        reply = client.train_round(arrays_of(message.content["arrays"]), settings)
-        records = {
-            "arrays": ArrayRecord({name: Array(array) for name, array in reply.arrays.items()}),
-            "metrics": MetricRecord({"num-examples": reply.num_examples}),
-            **client.publish(reply, settings),
-        }
-        return Message(RecordDict(records), reply_to=message)
+    def client_of(partition, message, context):
+        settings, order = ORDERS.updated(message.content["config"]), FisherOrder.read(message.content)
+        state, device = ContextState(context.state), torch.device("cpu")
+        return FisherClient(
+            ToyTask(), staged(partition), state, settings, seed=3, device=device, order=order
+        ), settings  # fmt: skip
 
-    @app.evaluate()
-    def evaluate(message, context):
-        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
-
-    @app.query("profile")
-    def profile(message, context):
-        key = f"toy-{context.node_config['partition-id']}"
-        return Message(RecordDict({"profile": ConfigRecord({"key": key})}), reply_to=message)
-
-    return app
+    return nodes_app(client_of)
 
 
 def run(strategy, **orders):

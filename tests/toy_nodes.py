@@ -1,0 +1,70 @@
+"""Nodes of this project on the toy task: their data in stages, their initial parameters, a ClientApp around them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import ClientApp
+from toys import Arrays, ToyTask, arrays_of, record_of
+
+from clients.base import FederatedClient
+from clients.named import get_arrays
+from clients.settings import RoundSettings
+from tasks.base import NodeData
+from tasks.seeding import torch_seed
+
+NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
+SEED = 3
+
+ClientOf = Callable[[int, Message, Context], tuple[FederatedClient, RoundSettings]]
+Published = Mapping[str, ArrayRecord]
+
+
+def initial(names: list[str] = NAMES, seed: int = SEED) -> Arrays:
+    """Parameters of the model that the nodes of a run with this seed start from."""
+    with torch_seed(seed, "model"):
+        return get_arrays(ToyTask().build_model(), names)
+
+
+def staged(partition: int) -> NodeData:
+    """Three stages: the data of partitions k, k + 3 and k + 6. They are validated on their test data."""
+    task = ToyTask()
+    stages = [task.data(partition + 3 * stage).splits for stage in range(3)]
+    return replace(
+        task.data(partition), stages=tuple({**splits, "validation": splits["test"]} for splits in stages)
+    )  # fmt: skip
+
+
+def partition_of(context: Context) -> int:
+    """Which toy node this is."""
+    return int(context.node_config["partition-id"])
+
+
+def nodes_app(client_of: ClientOf, more: Callable[[Any, Published], dict[str, float]] | None = None) -> ClientApp:
+    """A ClientApp of the nodes that ``client_of(partition, message, context)`` gives, with their orders.
+
+    It evaluates nothing. ``more(client, what it published)`` gives further metrics of training.
+    """
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        client, orders = client_of(partition_of(context), message, context)
+        reply = client.train_round(arrays_of(message.content["arrays"]), orders)
+        published = client.publish(reply, orders)
+        told = more(client, published) if more else {}
+        metrics = MetricRecord({"num-examples": reply.num_examples, **told})
+        content = {"arrays": record_of(reply.arrays), "metrics": metrics, **published}
+        return Message(RecordDict(content), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    @app.query("profile")
+    def profile(message: Message, context: Context) -> Message:
+        record = ConfigRecord({"key": f"toy-{partition_of(context)}"})
+        return Message(RecordDict({"profile": record}), reply_to=message)
+
+    return app
