@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from flwr.app import RecordDict
 from toy_nodes import SEED, initial
 from toys import ToyTask, same_bits
 
@@ -44,6 +45,21 @@ def test_the_older_face_gives_the_numbers_of_the_core(tmp_path, shared, names):
         assert loss == metrics["test.loss"] == reply.metrics["test.loss"]
         assert examples == reply.num_examples == 3
         assert metrics == {name: value for name, value in reply.metrics.items() if name != "test.errors"}
+
+
+def test_rounds_that_nobody_names_are_counted_in_the_context(tmp_path):
+    """By fits: an evaluation is of the round before it, and a round that is named counts for nothing."""
+    names, context = ["encoder.weight"], RecordDict()
+    core = node(tmp_path / "core")
+    for server_round in (1, 2):
+        face = node(tmp_path / "face", shared=names, memory=context)  # a new one for each message
+        orders = replace(ORDERS, server_round=server_round)
+        expected = core.train_round(initial(names), orders).arrays
+        assert same_bits(dict(zip(names, face.fit(list(initial(names).values()), {})[0], strict=True)), expected)
+        loss = core.evaluate_round(initial(names), orders).metrics["test.loss"]
+        assert face.evaluate(list(initial(names).values()), {})[0] == loss
+        face.evaluate(list(initial(names).values()), {"server-round": 9})
+    assert context["fedapps.fits"]["fits"] == 2
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
