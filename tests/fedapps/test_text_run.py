@@ -1,6 +1,7 @@
 """Whole runs of nodes that classify made-up texts, some with words of their own."""
 
 import math
+import re
 from fnmatch import fnmatch
 
 import numpy as np
@@ -9,6 +10,7 @@ from left_behind import assert_same
 from safetensors.numpy import load_file
 from small_runs import run_inline, with_changes
 
+from fedapps.__main__ import main
 from fedapps.catalogue import METHODS as ALL
 from fedapps.config import parse
 from fedapps.server_app import initial_arrays
@@ -103,3 +105,42 @@ def test_the_same_seed_gives_the_same_bits(worlds, tmp_path):
     changes = {"methods": "fedvocab-own-start,fedrecon", "rounds": 1}
     one, two = (run_inline(with_changes(SMALL | worlds, changes), tmp_path / place) for place in ("one", "two"))
     assert_same(one, two)
+
+
+def test_a_table_of_ones_own_needs_run_config_keys_alone(tmp_path):
+    for name, count in (("train", 40), ("test", 12)):
+        rows = [
+            f"{'cheap' if i % 2 else 'fast'} trains number {i},{'price' if i % 2 else 'speed'}" for i in range(count)
+        ]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["headline,topic", *rows, ""]))
+    own = {
+        "text.source": "files", "text.dataset": "mine", "text.text-columns": "headline", "text.label-column": "topic",
+        "text.labels": "price,speed", "text.global-examples": 0, "methods": "fedvocab,fedavg", "num-nodes": 2,
+        "fraction-train": 1.0, "data-dir": str(tmp_path), "learning-rate": 0.05, "rounds": 4, "evaluate-every": 4,
+        "text.alpha": 100, "text.dropout": 0.0,
+    }  # fmt: skip
+    folder = run_inline(SMALL | own, tmp_path / "runs")
+    for facts in folder.summary()["methods"].values():
+        assert facts["final"]["test.global_accuracy"] > 0.9  # one word tells the topic
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text.label-column": "section"}, "no column section; found headline, topic"),
+        ({"text.labels": "price,news"}, "label 'speed'"),
+        ({"num-nodes": 100}, "leave nodes without any"),
+        ({"data-dir": "nowhere"}, "no such folder"),
+    ],
+)
+def test_bad_data_are_told_before_anything_starts(tmp_path, capsys, changes, message):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv").write_text("headline,topic\n" + "cheap,price\nfast,speed\n" * 4)
+    given = {
+        "text.source": "files", "text.dataset": "mine", "text.text-columns": "headline", "text.label-column": "topic",
+        "text.labels": "price,speed", "data-dir": str(tmp_path), **changes,
+    }  # fmt: skip
+    keys = [f"--set={key}={value}" for key, value in (SMALL | {"name": "bad"} | given).items()]
+    assert main(["run", "--engine", "inline", "--output-dir", str(tmp_path / "runs"), *keys]) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "runs" / "bad").exists()
