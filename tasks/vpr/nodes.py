@@ -1,0 +1,183 @@
+"""The nodes of a data set: who its clients are, and what one of them holds. Made once per process."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sim.seeding import generator
+from tasks.base import DataError, NodeData
+from tasks.seeding import torch_seed
+
+from .clients import Client, clients_per_city, hold_out
+from .clustering import track_features
+from .datasets import Dataset, read_dataset
+from .evaluation import CommonSet, drawn_for_test
+from .networks import place_network
+from .options import Options
+from .pictures import KeptMaps, Pictures
+from .places import Places
+from .splits import clustering_split, group_split, proximity_split, random_split
+from .training_set import TrainingSet, miner_of
+
+CLUSTERED_IMAGES = 5  # pictures of a sequence that say what it looks like
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """A data set with its clients, which have queries to train on; ``common`` sets are there for all of them."""
+
+    dataset: Dataset
+    clients: tuple[Client, ...]
+    held_out: tuple[Client, ...]
+    common: Mapping[str, CommonSet]
+    kept: KeptMaps
+
+
+def node_data(folder: Path, options: Options, partition: int, num_nodes: int) -> NodeData:
+    """Node ``partition``, the clients being in the order of their keys.
+
+    Raises :class:`DataError` when the split gives another number of clients.
+    """
+    found = federation(folder, options, num_nodes)
+    clients = _as_many(found.clients, num_nodes, folder, options)
+    client = clients[partition]
+    groups = {name: label for name, label in (("city", client.city), ("continent", client.continent)) if label}
+    name = f"{client.key} of {num_nodes}"
+    return _data(name, client.key, client.places(found.dataset.training), options, found, groups)
+
+
+def whole_data(folder: Path, options: Options) -> NodeData:
+    """All pictures to train with as one node, those in no client's hands too: centralised training."""
+    found = _common_part(folder, options, own=False)
+    held: tuple[Client, ...] = ()
+    if options.validation_clients:
+        found = federation(folder, options, 0)
+        held = found.held_out
+    places = found.dataset.training
+    left = set(places.present.tolist()) - {track for client in held for track in client.tracks}
+    return _data("all", folder.resolve().name, places.of_tracks(left), options, found, {})
+
+
+def own_data(folder: Path, options: Options) -> NodeData:
+    """A node's own folder, with common sets only of the cities that are named and there."""
+    found = _common_part(folder, options, own=True)
+    places = found.dataset.training
+    labels = {(places.tracks[track].city, places.tracks[track].continent) for track in places.present}
+    city, continent = labels.pop() if len(labels) == 1 else ("", "")
+    groups = {name: label for name, label in (("city", city), ("continent", continent)) if label}
+    return _data("own", folder.resolve().name, places, options, found, groups)
+
+
+@lru_cache(maxsize=4)
+def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
+    """The clients of a folder; ``num_nodes`` is how many the split "random" makes, 0 where there is no telling.
+
+    Raises :class:`DataError` where no client comes out.
+    """
+    part = _common_part(folder, options, own=False)
+    places, common = part.dataset.training, dict(part.common)
+    clients, held = hold_out(_split(places, options, num_nodes), options.validation_clients, options.split_seed)
+    trained = [client for client in clients if _can_train(client, places, options)]
+    if held:
+        tracks = [track for client in held for track in client.tracks]
+        common["validation"] = _common(part.kept, "validation", places.of_tracks(tracks), options)
+    return Federation(part.dataset, tuple(sorted(trained, key=lambda client: client.key)), held, common, part.kept)
+
+
+@lru_cache(maxsize=4)
+def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
+    """All but the clients."""
+    dataset = read_dataset(folder, options, own=own)
+    kept = KeptMaps(options.maps_megabytes * 2**20)
+    common = {}
+    if dataset.test is not None:
+        common["test"] = _common(kept, "test", drawn_for_test(dataset.test, options), options)
+    if dataset.validation is not None:
+        common["validation"] = _common(kept, "validation", dataset.validation, options)
+    return Federation(dataset, (), (), common, kept)
+
+
+def _common(kept: KeptMaps, name: str, places: Places, options: Options) -> CommonSet:
+    return CommonSet.of(Pictures(f"common {name}", places, options.size, kept), options.recall_radius)
+
+
+def _split(places: Places, options: Options, num_nodes: int) -> Sequence[Client]:
+    seed = options.split_seed
+    if options.split == "random":
+        if num_nodes == 0:
+            raise DataError(
+                "vpr.validation-clients with vpr.split = 'random': pooled data cannot know how many clients there "
+                "are; name vpr.validation-cities"
+            )
+        return random_split(places, num_nodes + options.validation_clients, seed)
+    if options.split == "group":
+        return group_split(places)
+    near = proximity_split(places, options.proximity, seed)
+    if options.split == "proximity":
+        return near
+    return clustering_split(places, _features(places, options), clients_per_city(near), seed)
+
+
+def _features(places: Places, options: Options) -> np.ndarray:
+    """What sequences look like to the network before training: means of a few of their pictures' descriptors."""
+    rng = generator(options.split_seed, "vpr.clustering")
+    shuffled = rng.permutation(len(places))
+    shuffled = shuffled[np.argsort(places.track[shuffled], kind="stable")]
+    _, starts, sizes = np.unique(places.track[shuffled], return_index=True, return_counts=True)
+    few = shuffled[np.arange(len(shuffled)) - np.repeat(starts, sizes) < CLUSTERED_IMAGES]
+    chosen = places.select(np.sort(few))
+    with torch_seed(options.split_seed, "vpr.clustering"), torch.no_grad():
+        network = place_network(options.backbone, options.pooling, weights=options.weights_file)
+    inputs = Pictures("", chosen, options.size, KeptMaps(0)).through(network)
+    return track_features(chosen, inputs.describe(np.arange(len(chosen))))
+
+
+def _as_many(clients: tuple[Client, ...], num_nodes: int, folder: Path, options: Options) -> tuple[Client, ...]:
+    if len(clients) > num_nodes and options.draws_surplus:
+        rng = generator(options.split_seed, "vpr.surplus", num_nodes)
+        return tuple(clients[place] for place in np.sort(rng.permutation(len(clients))[:num_nodes]))
+    if len(clients) == num_nodes:
+        return clients
+    split = f"vpr.split = {options.split!r}" + (
+        f" at {options.proximity:g} m" if options.split in ("proximity", "clustering") else ""
+    )
+    advice = f"set num-nodes = {len(clients)}"
+    if len(clients) > num_nodes:
+        advice += ", or vpr.surplus = 'draw' to draw some of them"
+    elif options.source == "simulated":
+        advice += ", or raise vpr.world-metres or vpr.world-cities, or lower vpr.radius"
+    raise DataError(
+        f"{folder}: {split} gives {len(clients)} clients that have a query to train on, not {num_nodes}: {advice}"
+    )
+
+
+def _data(
+    name: str, key: str, places: Places, options: Options, found: Federation, groups: Mapping[str, str]
+) -> NodeData:
+    """``name`` is that of the pictures, which no others of the folder have."""
+    training = TrainingSet.of(Pictures(name, places, options.size, found.kept), options)
+    held = _held_out_queries(key, places, options)
+    splits = {"train": {"query": torch.from_numpy(np.setdiff1d(training.miner.usable, held))}}
+    if len(held):
+        splits["test"] = {"query": torch.from_numpy(held)}
+    return NodeData(key, splits, groups, {"training": training, "common": found.common})
+
+
+def _can_train(client: Client, places: Places, options: Options) -> bool:
+    own = client.places(places)
+    return len(np.setdiff1d(miner_of(own, options).usable, _held_out_queries(client.key, own, options))) > 0
+
+
+def _held_out_queries(key: str, places: Places, options: Options) -> np.ndarray:
+    """Queries, numbered from 0, of the sequences that a node keeps for its own test, which are never all."""
+    of_query = places.track[places.queries]
+    tracks = np.unique(of_query)
+    if options.local_share == 0 or len(tracks) < 2:
+        return np.zeros(0, dtype=np.int64)
+    count = min(max(1, round(options.local_share * len(tracks))), len(tracks) - 1)
+    drawn = generator(options.split_seed, "vpr.local", key).permutation(tracks)[:count]
+    return np.flatnonzero(np.isin(of_query, drawn))

@@ -1,0 +1,91 @@
+"""A set of pictures as a network takes them in, with what its frozen layers make of them kept while there is room."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .features import describe, describe_maps, frozen_maps, map_bytes, map_shape
+from .images import Size
+from .networks import PlaceNetwork
+from .places import Places
+
+CHUNK = 32  # pictures that go through a network at once
+
+
+class KeptMaps:
+    """Maps of frozen layers for sets of pictures, each whole or not at all, up to ``capacity`` bytes.
+
+    The maps of a set are always made in the same chunks, so that they have the same bits whether they were kept or
+    had to be made again. What was used last stays.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._kept: OrderedDict[str, tuple[bytes, Tensor]] = OrderedDict()
+
+    def of(self, name: str, places: Places, size: Size, network: PlaceNetwork) -> Tensor | None:
+        """The maps of all of ``places``, a set with a ``name`` of its own; ``None`` where they exceed the capacity."""
+        if self.capacity == 0 or len(places) * map_bytes(network, *size) > self.capacity:
+            return None
+        digest = fingerprint(network.frozen.state_dict().values())
+        if (found := self._kept.get(name)) is not None and found[0] == digest:
+            self._kept.move_to_end(name)
+            return found[1]
+        maps = torch.empty(len(places), *map_shape(network, *size))
+        self._kept.pop(name, None)
+        while self._kept and maps.nbytes + sum(held.nbytes for _, held in self._kept.values()) > self.capacity:
+            self._kept.popitem(last=False)
+        for start in range(0, len(places), CHUNK):
+            rows = np.arange(start, min(start + CHUNK, len(places)))
+            frozen_maps(network, places.load_images(rows, size), chunk=CHUNK, out=maps[start : start + CHUNK])
+        self._kept[name] = digest, maps
+        return maps
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """``places`` under a name of their own among those that share ``kept``, resized to ``size``."""
+
+    name: str
+    places: Places
+    size: Size
+    kept: KeptMaps
+
+    def through(self, network: PlaceNetwork) -> "Inputs":
+        """The pictures as they go into ``network``, whose frozen layers must stay as they are from now on."""
+        return Inputs(self, network, self.kept.of(self.name, self.places, self.size, network))
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Pictures for a network; ``maps`` are what its frozen layers make of all of them, where they are kept."""
+
+    pictures: Pictures
+    network: PlaceNetwork
+    maps: Tensor | None
+
+    def images(self, rows: np.ndarray) -> Tensor:
+        """uint8 ``[n, 3, H, W]``."""
+        return self.pictures.places.load_images(rows, self.pictures.size)
+
+    def describe(self, rows: np.ndarray) -> np.ndarray:
+        """Descriptors ``[n, width]`` by the network's present weights, in evaluation mode."""
+        if self.maps is not None:
+            return describe_maps(self.network, self.maps[torch.from_numpy(rows)], chunk=CHUNK).numpy()
+        chunks = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
+        described = [describe(self.network, self.images(some), chunk=CHUNK).numpy() for some in chunks]
+        return np.concatenate([np.empty((0, self.network.width), dtype=np.float32), *described])
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> bytes:
+    """The same for the same bits on the same kind of device."""
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        digest.update(f"{tensor.device.type} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.digest()

@@ -1,0 +1,147 @@
+"""The task "vpr": find the place where a picture was taken, with nodes that mine triplets in their own pictures."""
+
+import csv
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar, cast
+
+import numpy as np
+from torch import Tensor, nn
+
+from sim.streets.world import StreetWorld, write_streets
+from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+
+from .evaluation import AMONG, CommonSet, own_metrics
+from .msls import CONTINENTS_FILE
+from .networks import BatchNorms, PlaceNetwork, place_network
+from .nodes import node_data, own_data, whole_data
+from .options import Options as VprOptions
+from .training_set import TrainingSet, epoch_of_triplets, loss_of_triplets
+
+
+class VprTask(Task):
+    """Visual place recognition by triplets that each node mines in its own pictures (FedVPR [1]_).
+
+    A node has sequences of queries and of the database. An example is a query with a positive and a negative among
+    them: the splits hold ``query`` int64 ``[n]``, and "test" exists where a node keeps some to itself.
+    ``NodeData.extra`` holds ``training``, the node's :class:`~tasks.vpr.training_set.TrainingSet`, and ``common``, by
+    name the sets that are tested on all together (:class:`~tasks.vpr.evaluation.CommonSet`). Which pictures an epoch
+    compares depends on the model, so that there are batches for a model only (:meth:`training_batches`).
+
+    ``trained.*`` and ``pooling.*`` of a model need travel; ``frozen.*`` never changes and is the same on all nodes,
+    from the file of weights or the run's seed.
+
+    .. [1] Dutto et al., Collaborative Visual Place Recognition through Federated Learning, 2024,
+       https://arxiv.org/abs/2404.13324.
+    """
+
+    name: ClassVar[str] = "vpr"
+    Options: ClassVar[type] = VprOptions
+    headline: ClassVar[tuple[str, ...]] = tuple(f"test.recall_at_{n}" for n in AMONG)
+    vectorises: ClassVar[bool] = False
+    metric_means: ClassVar[Mapping[str, MetricRule]] = {
+        f"{name}.recall_at_{n}": "uniform" for name in ("test", "validation") for n in AMONG
+    }
+
+    def __init__(self, options: VprOptions | None = None) -> None:
+        """Raises :class:`DataError` for options that do not go together (:meth:`Options.check`)."""
+        self.options: VprOptions = options or VprOptions()
+        self.options.check()
+
+    def build_model(self) -> PlaceNetwork:
+        """The network; what the file of weights does not have is drawn."""
+        chosen = self.options
+        return place_network(
+            chosen.backbone,
+            chosen.pooling,
+            weights=chosen.weights_file,
+            batch_norms=cast(BatchNorms, chosen.batch_norms),
+        )
+
+    # -- data ----------------------------------------------------------------------------------------------
+
+    @property
+    def has_world(self) -> bool:
+        return self.options.source == "simulated"
+
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        """Made-up cities. Raises :class:`DataError` for the source "files"."""
+        chosen = self.options
+        if not self.has_world:
+            raise DataError(
+                "vpr.source = 'files': name the folder of pictures as data-dir, or set vpr.source = 'simulated' for "
+                "made-up cities"
+            )
+        try:
+            world = StreetWorld(
+                cities=chosen.world_cities,
+                test_cities=chosen.world_test_cities,
+                size=(chosen.width, chosen.height),
+                spacing=chosen.world_spacing,
+            ).enough_for(num_nodes, chosen.world_metres)
+        except ValueError as error:
+            raise DataError(f"vpr.world-*: {error}") from error
+        write_streets(folder, world, seed)
+        with (folder / CONTINENTS_FILE).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("city", "continent"), *((n, c) for n, (c, _) in world.names().items())])
+
+    def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
+        """Client ``partition`` of the split, the clients being in the order of their keys.
+
+        Raises :class:`DataError` when the split gives another number of clients than ``num_partitions``.
+        """
+        if not 0 <= partition < num_partitions:
+            raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
+        return node_data(folder, self.options, partition, num_partitions)
+
+    def load_all(self, folder: Path) -> NodeData:
+        """All pictures to train with: centralised training. The folder's name is the key."""
+        return whole_data(folder, self.options)
+
+    def load_own(self, folder: Path) -> NodeData:
+        """A deployed node's own pictures; cities for the common test are only those named in ``test_cities``."""
+        return own_data(folder, self.options)
+
+    # -- learning ------------------------------------------------------------------------------------------
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean triplet loss of a batch of :meth:`training_batches`."""
+        return loss_of_triplets(cast(PlaceNetwork, model), batch, self.options.margin)
+
+    def training_batches(self, model: nn.Module, data: NodeData, batch_size: int) -> Iterator[Batch]:
+        """One epoch for training ``model``, whose weights of the moment say which pictures are hard to tell apart."""
+        return epoch_of_triplets(
+            _training(data),
+            cast(PlaceNetwork, model),
+            data.splits["train"]["query"],
+            batch_size,
+            self.options,
+            data.key,
+        )
+
+    def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
+        """Raises ``NotImplementedError``: triplets are mined with a model (:meth:`training_batches`)."""
+        raise NotImplementedError(f"task {self.name!r} mines its batches with the model that is trained")
+
+    def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
+        """As :meth:`batches`."""
+        raise NotImplementedError(f"task {self.name!r} mines its examples with the model that is trained")
+
+    def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
+        """Recalls in [0, 1]: ``test.recall_at_*`` and ``validation.recall_at_*`` on pictures common to all nodes.
+
+        To these come ``local.*`` or ``train.*`` of the node's own (:func:`~tasks.vpr.evaluation.own_metrics`).
+        """
+        network = cast(PlaceNetwork, model)
+        metrics: Metrics = {}
+        for name, common in cast(Mapping[str, CommonSet], data.extra["common"]).items():
+            metrics |= {f"{name}.{metric}": value for metric, value in common.recalls(network).items()}
+        train, test = (
+            data.splits[split]["query"].numpy() if split in data.splits else np.zeros(0, dtype=np.int64)
+            for split in ("train", "test")
+        )
+        return Evaluation(metrics | own_metrics(network, _training(data), train, test, self.options, seed))
+
+
+def _training(data: NodeData) -> TrainingSet:
+    return cast(TrainingSet, data.extra["training"])

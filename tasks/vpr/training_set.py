@@ -1,0 +1,135 @@
+"""What a node trains on: its queries and its database, of which triplets are mined again and again."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tasks.base import Batch
+
+from .augmentation import Augmentation, ColourJitter, RandomResizedCrop, Sometimes, particular_jitter
+from .mining import Miner, Triplets
+from .networks import PlaceNetwork
+from .options import Options
+from .pictures import Inputs, Pictures
+from .places import Places
+from .triplets import triplet_loss, triplet_terms
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSet:
+    """The ``pictures`` of a node. ``queries`` and ``database`` are rows of them, which ``miner`` numbers from 0."""
+
+    pictures: Pictures
+    queries: np.ndarray
+    database: np.ndarray
+    miner: Miner
+
+    @classmethod
+    def of(cls, pictures: Pictures, options: Options) -> "TrainingSet":
+        """All queries and all of the database of ``pictures``, near and far as ``options`` say."""
+        return cls(
+            pictures,
+            pictures.places.queries,
+            pictures.places.database,
+            miner_of(pictures.places, options),
+        )
+
+    def triplets(self, inputs: Inputs, chosen: np.ndarray, options: Options, rng: np.random.Generator) -> Triplets:
+        """Triplets of the ``chosen`` queries by the network's present weights, in rows of the pictures."""
+        pool = options.mining_pool()
+        drawn = pool.draw(self.miner, rng)
+        wanted = self.miner.wanted(chosen, drawn)
+        described = np.zeros((len(self.database), inputs.network.width), dtype=np.float32)
+        described[wanted] = inputs.describe(self.database[wanted])
+        # A query that was drawn twice is described once.
+        distinct, places = np.unique(chosen, return_inverse=True)
+        queries = inputs.describe(self.queries[distinct])[places]
+        found = self.miner.mine(chosen, queries, described, pool=pool, drawn=drawn, negatives=options.negatives)
+        return Triplets(
+            self.queries[found.queries], self.database[found.positives], self.database[found.negatives], found.distinct
+        )
+
+
+def miner_of(places: Places, options: Options) -> Miner:
+    """What is near and far among the queries and the database of ``places``, cities apart."""
+    queries, database = places.queries, places.database
+    return Miner(
+        places.position_apart[queries],
+        places.position_apart[database],
+        places.track[database],
+        near=options.near,
+        far=options.far,
+    )
+
+
+def epoch_of_triplets(
+    training: TrainingSet, network: PlaceNetwork, queries: Tensor, batch_size: int, options: Options, key: str
+) -> Iterator[Batch]:
+    """One epoch over ``queries`` int64 ``[n]`` in a random order, for training ``network``.
+
+    After every ``refresh`` queries triplets are mined with the weights of then. Draws come from torch's global
+    generator. Of a batch of b triplets, each a query, its positive and k negatives, some pictures come as ``images``
+    uint8 ``[b, i, 3, H, W]`` and the others as ``maps`` ``[b, 2 + k - i, channels, h, w]`` of the frozen layers, in
+    the order of the triplet; ``mask`` bool ``[b, k]`` says which negatives are no repetition.
+    """
+    order = queries[torch.randperm(len(queries))]
+    if options.queries_per_epoch:
+        order = order[: options.queries_per_epoch]
+    inputs = training.pictures.through(network)
+    augmentation = augmentation_of(options, key)
+    as_images = _as_images(inputs, augmentation, options)
+    for chosen in torch.split(order, options.refresh):
+        rng = np.random.default_rng(int(torch.randint(2**62, ())))
+        mined = training.triplets(inputs, chosen.numpy(), options, rng)
+        rows = np.concatenate([mined.queries[:, None], mined.positives[:, None], mined.negatives], axis=1)
+        mask = torch.from_numpy(mined.mask)
+        for start in range(0, len(rows), batch_size):
+            some = rows[start : start + batch_size]
+            batch = {"mask": mask[start : start + batch_size]}
+            if as_images:
+                images = inputs.images(some[:, :as_images].ravel())
+                images = images.reshape(len(some), as_images, *images.shape[1:])
+                if augmentation is not None:
+                    changed = as_images if options.augmented == "all" else 1
+                    some_images = images[:, :changed]
+                    images[:, :changed] = augmentation(some_images.flatten(0, 1)).reshape(some_images.shape)
+                batch["images"] = images
+            if inputs.maps is not None and as_images < some.shape[1]:
+                batch["maps"] = inputs.maps[torch.from_numpy(some[:, as_images:])]
+            yield batch
+
+
+def loss_of_triplets(network: PlaceNetwork, batch: Batch, margin: float) -> Tensor:
+    """The triplet loss of a batch of :func:`epoch_of_triplets`, a scalar."""
+    parts = []
+    if "images" in batch:
+        images = batch["images"]
+        with torch.no_grad():  # none of it is trained
+            made = network.frozen_part(images.flatten(0, 1))
+        parts.append(made.reshape(*images.shape[:2], *made.shape[1:]))
+    if "maps" in batch:
+        parts.append(batch["maps"])
+    maps = torch.cat(parts, dim=1)
+    described = network.trained_part(maps.flatten(0, 1)).reshape(*maps.shape[:2], network.width)
+    terms = triplet_terms(described[:, 0], described[:, 1], described[:, 2:], margin=margin)
+    return triplet_loss(terms, batch["mask"])
+
+
+def augmentation_of(options: Options, key: str) -> Augmentation | None:
+    """What happens to pictures at random, with probability 1/2 each (FedVPR, Appendix B); ``None`` for nothing."""
+    if options.augment == "none":
+        return None
+    jitter = ColourJitter()
+    if options.augment == "client-jitter":
+        return Sometimes([particular_jitter(jitter, options.split_seed, key)])
+    return Sometimes([jitter, RandomResizedCrop()] if options.augment == "jitter-crop" else [jitter])
+
+
+def _as_images(inputs: Inputs, augmentation: Augmentation | None, options: Options) -> int:
+    """How many pictures of a triplet, from the query on, must go through the frozen layers in every step."""
+    if inputs.maps is None or (augmentation is not None and options.augmented == "all"):
+        return 2 + options.negatives
+    return 0 if augmentation is None else 1
