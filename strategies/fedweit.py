@@ -201,7 +201,7 @@ class FedWeIT(BaseStrategy):
             try:
                 found[node.key] = self._adaptive_of(answer, weights)
             except ValueError as refusal:
-                log(WARNING, "refused what node %s learned in the last stage: %s", node.key, refusal)
+                log(WARNING, "refused what node %s learned in the last stage: %s", node.key, str(refusal))
                 self.report.refused.append(Refusal(node.key, "train", f"{ADAPTIVE}: {refusal}"))
             del answer
         log(INFO, "%s of %s nodes told what they learned in stage %s", len(found), len(nodes), config["stage"])
