@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -26,7 +27,7 @@ def run_matrix(
     begun = time.monotonic()
     results: dict[int, Result] = {}
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent) as pool:
         futures = {pool.submit(work, **cell): index for index, cell in enumerate(cells)}
         try:
             for future in as_completed(futures):
@@ -40,3 +41,15 @@ def run_matrix(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [results[index] for index in range(len(cells))]
+
+
+def _end_with_parent() -> None:
+    """Let a worker end when the process that started it does, even if that was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,7 +1,10 @@
 """The experiment matrix: results in order, progress while it runs, the first failure raised."""
 
+import fcntl
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +29,26 @@ def fail_on_one(seed, folder):
 
 def exit_at_once(seed):
     os._exit(3)
+
+
+def hold_a_lock(folder):
+    with (Path(folder) / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (Path(folder) / "held").touch()
+        time.sleep(600)
+
+
+def test_workers_end_with_a_killed_parent(tmp_path):
+    matrix = f"from test_matrix import *; run_matrix([{{'folder': {str(tmp_path)!r}}}], hold_a_lock)"
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    parent = subprocess.Popen([sys.executable, "-c", matrix], env=os.environ | {"PYTHONPATH": paths})
+    while not (tmp_path / "held").exists():
+        assert parent.poll() is None
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    with (tmp_path / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # granted when the worker is gone
 
 
 def test_results_come_in_the_order_of_the_cells_and_progress_as_it_happens():
