@@ -359,7 +359,8 @@ def test_maps_are_kept_while_there_is_room_and_have_the_same_bits_when_made_agai
     other = kept.of("other", places, SIZE, network)
     again = kept.of("one", places, SIZE, network)
     assert again is not first
-    assert torch.equal(first, other) and torch.equal(first, again)
+    assert torch.equal(first, other)
+    assert torch.equal(first, again)
     assert KeptMaps(size - 1).of("one", places, SIZE, network) is None
     elsewhere = kept.of("one", places, SIZE, model_of(task_with(), seed=1))
     assert not torch.equal(first, elsewhere)
