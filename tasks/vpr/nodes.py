@@ -145,11 +145,11 @@ def _as_many(clients: tuple[Client, ...], num_nodes: int, folder: Path, options:
     split = f"vpr.split = {options.split!r}" + (
         f" at {options.proximity:g} m" if options.split in ("proximity", "clustering") else ""
     )
-    advice = f"set num-nodes = {len(clients)}"
+    advice = f"set num-nodes = {len(clients)}" if clients else "widen vpr.near or vpr.radius, or narrow vpr.far"
     if len(clients) > num_nodes:
         advice += ", or vpr.surplus = 'draw' to draw some of them"
     elif options.source == "simulated":
-        advice += ", or raise vpr.world-metres or vpr.world-cities, or lower vpr.radius"
+        advice += ", raise vpr.world-metres or vpr.world-cities, or lower vpr.radius"
     raise DataError(
         f"{folder}: {split} gives {len(clients)} clients that have a query to train on, not {num_nodes}: {advice}"
     )

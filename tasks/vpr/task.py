@@ -64,6 +64,12 @@ class VprTask(Task):
     def has_world(self) -> bool:
         return self.options.source == "simulated"
 
+    @property
+    def world_options(self) -> dict[str, object]:
+        """The options that :meth:`make_world` depends on: the same cities serve all others."""
+        names = ("source", "height", "width", "world_cities", "world_test_cities", "world_metres", "world_spacing")
+        return {name: getattr(self.options, name) for name in names}
+
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
         """Made-up cities. Raises :class:`DataError` for the source "files"."""
         chosen = self.options

@@ -85,7 +85,7 @@ def test_a_node_is_a_client_of_the_split_in_the_order_of_keys(folder):
 def test_queries_without_a_positive_or_a_negative_are_no_examples(folder):
     """The second drive lies 1 m beside the first, so that each has its own positives; nothing lies beyond 1000 m."""
     assert task_with(near=0.0).load_node(folder, 0, 2).count("train") == 2 * SPOTS
-    with pytest.raises(DataError, match="gives 0 clients that have a query to train on, not 2"):
+    with pytest.raises(DataError, match="gives 0 clients that have a query to train on, not 2: widen vpr.near"):
         task_with(far=1000.0).load_node(folder, 0, 2)
 
 
@@ -390,6 +390,13 @@ def test_made_up_cities_are_read_as_nodes(tmp_path):
     assert len(test.cities) == 1
     assert test.cities[0] not in {node.groups["city"] for node in nodes}
     assert all(node.count("train") > 0 for node in nodes)
+
+
+def test_made_up_cities_serve_whatever_is_learned_from_them():
+    task = task_with(source="simulated")
+    assert task_with(source="simulated", augment="jitter", negatives=9).world_options == task.world_options
+    assert task_with(source="simulated", world_cities=9).world_options != task.world_options
+    assert all(getattr(task.options, name) == value for name, value in task.world_options.items())
 
 
 def test_files_are_not_made_up(tmp_path):
