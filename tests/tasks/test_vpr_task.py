@@ -85,7 +85,7 @@ def test_a_node_is_a_client_of_the_split_in_the_order_of_keys(folder):
 def test_queries_without_a_positive_or_a_negative_are_no_examples(folder):
     """The second drive lies 1 m beside the first, so that each has its own positives; nothing lies beyond 1000 m."""
     assert task_with(near=0.0).load_node(folder, 0, 2).count("train") == 2 * SPOTS
-    with pytest.raises(DataError, match="gives 0 clients that have a query to train on, not 2: widen vpr.near"):
+    with pytest.raises(DataError, match="gives 0 clients that have a query to train on, not 2: widen"):
         task_with(far=1000.0).load_node(folder, 0, 2)
 
 
