@@ -5,6 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 KEY := $(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-16)
 STAMP := .venv/.built-$(KEY)
+GLOVE = $(FEDAPPS_DATA)/text/glove/glove.6B.50d.subset.txt.xz
 
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
@@ -39,6 +40,14 @@ ifdef FEDAPPS_DATA
 		--set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-grid.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-relational.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/socnav1
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
+		--set text.glove=$(GLOVE) --set text.vocabulary=file
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/sst2 \
+		--set text.dataset=sst2 --set target=0.7 --set text.glove=$(GLOVE) --set text.vocabulary=file
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --methods fedavg,fedvocab,fedvocab-no-adapt --seeds 1 \
+		--vary text.alpha=1,4,100 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
+	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --batch-sizes 1,8,64 \
+		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
 else
 	@echo "recorded data left out: set FEDAPPS_DATA to the folder of the published datasets"
 endif

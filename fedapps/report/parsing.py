@@ -9,6 +9,7 @@ import numpy as np
 
 from .reading import Entry
 from .records import (
+    Claim,
     Comparison,
     Matrix,
     MethodSummary,
@@ -83,6 +84,17 @@ def read_test(entry: Entry) -> PairedTest:
     )
 
 
+def read_claim(entry: Entry) -> Claim:
+    return Claim(
+        line=entry.text("claim"),
+        metric=entry.text("metric"),
+        method=entry.text("method"),
+        rival=entry.text("rival"),
+        margin=entry.number("margin"),
+        holds=entry.fields.get("holds") is True,
+    )
+
+
 def read_tables(entry: Entry) -> dict[str, Metrics]:
     return {method: entry.inner(method).scalars() for method in entry.fields}
 
@@ -126,4 +138,5 @@ def _comparison(entry: Entry, recipe: str, lines: Sequence[Entry]) -> Comparison
         table=spreads,
         paper=read_tables(entry.inner("paper")),
         tests=tuple(map(read_test, entry.items("tests"))),
+        claims=tuple(map(read_claim, entry.items("claims"))),
     )

@@ -91,6 +91,18 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """What a paper says: `method` exceeds `rival` in a metric. Here by `margin`, and so it `holds` or not."""
+
+    line: str
+    metric: str
+    method: str
+    rival: str
+    margin: float
+    holds: bool
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Several runs of several methods: a table of spreads by method and metric, and the paired tests.
 
@@ -105,6 +117,7 @@ class Comparison:
     table: Mapping[str, Mapping[str, Spread]]
     paper: Mapping[str, Metrics]
     tests: tuple[PairedTest, ...]
+    claims: tuple[Claim, ...] = ()
     varied: Varied | None = None
 
     @property

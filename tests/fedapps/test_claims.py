@@ -1,9 +1,12 @@
 """What a paper says in words, held against numbers."""
 
+import json
+
 import pytest
 
 from fedapps.catalogue import METHODS, RECIPES
 from fedapps.claims import CLAIMS, Claim, checked_claims
+from fedapps.report import write_report
 from fedapps.tables import comparison_text
 
 CLAIM = Claim("ours is within one point of the best", "accuracy", "ours", ("one", "two"), -0.01)
@@ -38,3 +41,14 @@ def test_the_text_says_what_holds():
     claims = checked_claims("fedvocab-small", means)
     text = comparison_text({"table": means, "paper": {}, "tests": [], "claims": claims})
     assert "every node alone is far below  global_accuracy  fedvocab - local = +0.3000  holds" in text
+
+
+def test_the_report_says_it_too(tmp_path):
+    means = {name: {"global_accuracy": {"mean": m, "std": 0.0}} for name, m in (("fedvocab", 0.7), ("local", 0.68))}
+    claims = checked_claims("fedvocab-small", means)
+    comparison = {"recipe": "fedvocab-small", "rows": [], "table": means, "paper": {}, "tests": [], "claims": claims}
+    (tmp_path / "compare.json").write_text(json.dumps(comparison))
+    page = write_report(tmp_path).read_text()
+    assert "What the paper claims" in page
+    assert "fedvocab against local" in page
+    assert "<b>does not hold</b>" in page

@@ -9,7 +9,7 @@ from fedapps.report.markup import details, swatch, table
 from fedapps.report.markup import section as block
 from fedapps.report.metrics import Metric, bare, columns, describe, number, p_value
 from fedapps.report.palette import looks
-from fedapps.report.records import Comparison, PairedTest
+from fedapps.report.records import Claim, Comparison, PairedTest
 from fedapps.report.results import leading_metric
 from fedapps.report.run_data import RunData
 
@@ -39,6 +39,8 @@ def _part(run: RunData, found: Comparison) -> list[str]:
     parts = [_table(run, found, names[:_COLUMNS])]
     if names[_COLUMNS:]:
         parts.append(details("More metrics", _table(run, found, names[_COLUMNS:])))
+    if found.claims:
+        parts += ["<h3>What the paper claims</h3>", _claims(found.claims)]
     if found.tests:
         parts.append("<h3>Paired tests</h3>")
         first = [test for test in found.tests if bare(test.metric) in (bare(leading.name) if leading else "", _DRIVEN)]
@@ -81,6 +83,21 @@ def _cell(found: Comparison, metric: Metric, method: str, best: bool) -> str:
 def _paper(found: Comparison, metric: Metric, method: str) -> str:
     values = found.paper.get(method, {})
     return f'<span class="paper">{number(values[metric.name])}</span>' if metric.name in values else ""
+
+
+def _claims(claims: Sequence[Claim]) -> str:
+    head = ["claim", "metric", "methods", "difference<small>first − second</small>", "here"]
+    rows = [
+        [
+            escape(claim.line),
+            escape(describe(claim.metric).axis),
+            f"{escape(claim.method)} against {escape(claim.rival)}",
+            number(claim.margin),
+            "holds" if claim.holds else "<b>does not hold</b>",
+        ]
+        for claim in claims
+    ]
+    return table(head, rows, texts=3, caption="Claims of the paper, and the differences found here")
 
 
 def _tests(tests: Sequence[PairedTest]) -> str:
