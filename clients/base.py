@@ -103,7 +103,7 @@ class FederatedClient(OlderFace):
         with torch_seed(self.seed, "train", settings.server_round, data.key, *draw):
             drawn = self._drawn(data, settings)
             plan = self._plan(phase, model, received, drawn, settings)
-            trained = run_plan(model, plan, self._epochs(drawn), self._loss)
+            trained = run_plan(model, plan, self._epochs(model, drawn), self._loss)
         memory = self._remember(model, kept, data, settings) | (plateau.arrays() if plateau else {})
         if self.data.stages:
             memory[STAGE] = np.array(settings.stage)
@@ -198,7 +198,8 @@ class FederatedClient(OlderFace):
 
     def _private(self, model: nn.Module, received: Arrays) -> Arrays:
         """The trained arrays that stay on the node."""
-        return get_arrays(model, private_names(model, received))
+        names = private_names(model, received)
+        return get_arrays(model, [name for name in names if not matches(name, self.task.fixed)])
 
     def _outgoing(self, model: nn.Module, received: Arrays) -> Arrays:
         """What goes back: arrays of the received names."""
@@ -275,14 +276,14 @@ class FederatedClient(OlderFace):
             rates=None if rates is None else {n: torch.as_tensor(r) for n, r in rates.items()},
         )
         with torch_seed(self.seed, "personalise", settings.server_round, data.key):
-            run_plan(model, [phase], self._epochs(data), self.task.loss)
+            run_plan(model, [phase], self._epochs(model, data), self.task.loss)
         self.private.save_extra("personal", get_arrays(model, model.state_dict()))
 
     def _staged(self, stage: int) -> NodeData:
         return examples.of_stage(self.task, self.data, self.collectors, stage)
 
-    def _epochs(self, data: NodeData) -> Callable[[int], Iterator[Batch]]:
-        return lambda batch_size: self.task.batches(data, "train", batch_size)
+    def _epochs(self, model: nn.Module, data: NodeData) -> Callable[[int], Iterator[Batch]]:
+        return lambda batch_size: self.task.training_batches(model, data, batch_size)
 
     def _proximal(self, model: nn.Module, received: Arrays, mu: float) -> QuadraticPrior | None:
         """FedProx holds the shared parameters near those received; private ones are free."""

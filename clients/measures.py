@@ -43,6 +43,6 @@ def _fisher_batches(
     task: Task, model: nn.Module, data: NodeData, batch_size: int, estimator: Estimator
 ) -> Iterator[Batch]:
     if estimator != "per-sample":
-        return task.batches(data, "train", batch_size)
+        return task.training_batches(model, data, batch_size)
     size = sum(parameter.numel() for parameter in model.parameters())
     return task.examples(data, "train", max(1, min(_GRADIENTS // size, _BATCH)))

@@ -73,7 +73,8 @@ class ReconstructingClient(FederatedClient):
         model = self._model(received, {})
         with torch_seed(self.seed, "reconstruct", settings.server_round, data.key):
             split = self._drawn(data, settings)
-            run_plan(model, self._reconstruction(model, received, split, settings), self._epochs(split), self._loss)
+            plan = self._reconstruction(model, received, split, settings)
+            run_plan(model, plan, self._epochs(model, split), self._loss)
         return model
 
     # -- the machinery ---------------------------------------------------------------------------------------
@@ -86,7 +87,8 @@ class ReconstructingClient(FederatedClient):
         if not private:
             return []
         phase = settings.phase(settings.reconstruct_epochs)
-        return [replace(phase, trainable=private, epoch=lambda size: self.task.batches(data, _SUPPORT, size))]
+        support = self._epochs(model, replace(data, splits={"train": data.splits[_SUPPORT]}))
+        return [replace(phase, trainable=private, epoch=support)]
 
 
 def _split(data: NodeData, share: float, draw: np.random.Generator) -> NodeData:

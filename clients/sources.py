@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,7 @@ def find_source(task: Task, node_config: Mapping[str, Any], *, data_dir: str, ca
 
 def world_folder(task: Task, num_nodes: int, seed: int, cache_dir: Path) -> Path:
     """The folder of the simulated world for this task, number of nodes and seed; made where it is missing."""
-    options = asdict(task.options)
-    identity = json.dumps([task.name, task.world_version, options, num_nodes, seed], sort_keys=True)
+    identity = json.dumps([task.name, task.world_version, dict(task.world_options), num_nodes, seed], sort_keys=True)
     name = f"{task.name}-{num_nodes}-{seed}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     folder = cache_dir / name
     if folder.exists():

@@ -44,7 +44,7 @@ def build_strategy(run: RunConfig, method_name: str, parameters: Iterable[str] =
     """
     method = METHODS[method_name]
     parts: dict[str, Any] = {
-        "shared": _shared(method, parameters),
+        "shared": _shared(method, task_class(run.task).fixed, parameters),
         "sampler": FirstNode() if method.trains == "pooled" else _sampler(run),
         "evaluate_sampler": UniformFraction(run.fraction_evaluate, seed=run.seed),
         "weighting": run.weighting,
@@ -71,17 +71,18 @@ def build_strategy(run: RunConfig, method_name: str, parameters: Iterable[str] =
     return BaseStrategy(**parts) if method.private in ((), EVERYTHING) else PartialAggregation(**parts)
 
 
-def _shared(method: Method, parameters: Iterable[str]) -> tuple[str, ...]:
-    """The names, or patterns, of what travels."""
-    if not method.private:
+def _shared(method: Method, fixed: tuple[str, ...], parameters: Iterable[str]) -> tuple[str, ...]:
+    """The names, or patterns, of what travels: neither what is private nor what never changes."""
+    staying = (*method.private, *fixed)
+    if not staying:
         return EVERYTHING
     if method.private == EVERYTHING:
         return ()
     names = list(parameters)
-    idle = [pattern for pattern in method.private if not any(fnmatchcase(name, pattern) for name in names)]
+    idle = [pattern for pattern in staying if not any(fnmatchcase(name, pattern) for name in names)]
     if idle:
         raise ValueError(f"private = {', '.join(idle)}: no parameter of the model matches; it has {', '.join(names)}")
-    return tuple(name for name in names if not any(fnmatchcase(name, pattern) for pattern in method.private))
+    return tuple(name for name in names if not any(fnmatchcase(name, pattern) for pattern in staying))
 
 
 def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:

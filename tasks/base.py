@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -87,6 +87,9 @@ class Task(ABC):
     #: Metrics whose mean over nodes is not the weighted one: "uniform" counts every node alike, "geometric" is the
     #: geometric mean of nodes that count alike.
     metric_means: ClassVar[Mapping[str, MetricRule]] = {}
+    #: Patterns of parameters that are never trained and that every node makes for itself: they neither travel nor are
+    #: they kept.
+    fixed: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, options: Any) -> None:
         #: A frozen instance of ``Options``.
@@ -133,6 +136,11 @@ class Task(ABC):
         """Raises :class:`DataError` when the options describe another number of nodes; to most tasks any will do."""
         return
 
+    @property
+    def world_options(self) -> Mapping[str, object]:
+        """The options that :meth:`make_world` depends on: all, unless a task says better."""
+        return asdict(self.options)
+
     @abstractmethod
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
         """Simulate data for ``num_nodes`` nodes and write it into ``folder`` in the real data's file format."""
@@ -166,6 +174,10 @@ class Task(ABC):
         order = torch.randperm(data.count(split))
         for chosen in torch.split(order, batch_size):
             yield {name: tensor[chosen] for name, tensor in tensors.items()}
+
+    def training_batches(self, model: nn.Module, data: NodeData, batch_size: int) -> Iterator[Batch]:
+        """One epoch for training ``model``, whose weights of the moment may decide what is in the batches."""
+        return self.batches(data, "train", batch_size)
 
     def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
         """Every example of a split once, for sums over all of them: in an order that is fast, without a draw."""

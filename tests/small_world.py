@@ -23,5 +23,5 @@ def make_small_world(cache_dir: Path, diary: Path) -> Path:
             time.sleep(0.2)
             (folder / f"{partition}.txt").touch()
 
-    task = SimpleNamespace(name="small", world_version=1, options=Options(), make_world=make_world)
+    task = SimpleNamespace(name="small", world_version=1, world_options={}, make_world=make_world)
     return world_folder(task, 2, 0, cache_dir)  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from .scope import Kept, kept_words, source_of_words
 from .starts import check_starts, dealt_start, node_vectors
 from .vocabulary import RESERVED, SPECIAL, Vocabulary, WordVocabulary, read_vocabulary
 
+_COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
 CHUNK = 128  # examples that are evaluated at once
 SHARED = Privacy()
 
@@ -113,6 +114,12 @@ class TextTask(Task):
     @property
     def has_world(self) -> bool:
         return self.options.source != "files"
+
+    @property
+    def world_options(self) -> dict[str, object]:
+        """The options that :meth:`make_world` depends on: the same texts serve all others."""
+        names = ("source", "dataset", "labels", "classes", "world_examples")
+        return {name: getattr(self.options, name) for name in (*names, *_COLUMNS)}
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
         """A made-up corpus, or the data set from the hub. Raises :class:`DataError` for the source "files"."""

@@ -13,7 +13,7 @@ from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeDa
 
 from .evaluation import AMONG, CommonSet, own_metrics
 from .msls import CONTINENTS_FILE
-from .networks import BatchNorms, PlaceNetwork, place_network
+from .networks import FROZEN, BatchNorms, PlaceNetwork, place_network
 from .nodes import node_data, own_data, whole_data
 from .options import Options as VprOptions
 from .training_set import TrainingSet, epoch_of_triplets, loss_of_triplets
@@ -39,6 +39,7 @@ class VprTask(Task):
     Options: ClassVar[type] = VprOptions
     headline: ClassVar[tuple[str, ...]] = tuple(f"test.recall_at_{n}" for n in AMONG)
     vectorises: ClassVar[bool] = False
+    fixed: ClassVar[tuple[str, ...]] = (FROZEN,)
     metric_means: ClassVar[Mapping[str, MetricRule]] = {
         f"{name}.recall_at_{n}": "uniform" for name in ("test", "validation") for n in AMONG
     }

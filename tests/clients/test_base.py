@@ -56,6 +56,28 @@ def test_exactly_the_received_names_come_back(make, names):
     assert reply.metrics["loss"] > 0
 
 
+def test_what_never_changes_is_not_kept(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(ToyTask, "fixed", ("head.*",))
+    state = DiskState(tmp_path / "node")
+    make(state).train_round(initial(ENCODER), orders())
+    assert set(state.load(2)) == set(NAMES) - {*ENCODER, "head.weight", "head.bias"}
+
+
+def test_a_task_may_choose_the_batches_by_the_model_that_it_trains(make, monkeypatch):
+    seen = []
+
+    def training_batches(self, model, data, batch_size):
+        seen.append((model.encoder.weight.detach().clone(), batch_size))
+        return self.batches(data, "train", batch_size)
+
+    plain = make().train_round(initial(), orders())
+    monkeypatch.setattr(ToyTask, "training_batches", training_batches)
+    assert same_bits(make().train_round(initial(), orders()).arrays, plain.arrays)
+    (first, size), (second, _) = seen  # one for each of two epochs
+    assert size == 4
+    assert not torch.equal(first, second)
+
+
 def test_training_starts_from_what_was_received(make):
     far = {name: array + array.dtype.type(5) for name, array in initial().items()}
     reply = make().train_round(far, orders(epochs=0))

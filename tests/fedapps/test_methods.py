@@ -68,6 +68,12 @@ def test_a_model_without_the_parameters_that_a_method_keeps_private_is_refused()
         build_strategy(RUN, "fedvocab", ["decoder.weight"])
 
 
+def test_what_never_changes_does_not_travel():
+    names = ["frozen.0.weight", "trained.0.weight", "pooling.p"]
+    assert build_strategy(RunConfig(task="vpr"), "fedavg", names).shared == tuple(names[1:])
+    assert build_strategy(RunConfig(task="vpr"), "local", names).shared == ()
+
+
 def test_the_task_says_how_its_metrics_are_averaged():
     assert build_strategy(RUN, "fedavg").metric_means == {}
     strategy = build_strategy(RunConfig(task="text"), "fedavg")

@@ -348,6 +348,13 @@ def test_the_vectors_that_a_shared_embedding_starts_from_name_its_words(world, t
     assert task.build_model().embedding.weight[2].tolist() == [0.5] * 11 + [1.0]
 
 
+def test_a_made_up_corpus_serves_all_that_differ_only_in_what_is_learned_from_it():
+    facts = TextTask(SMALL).world_options
+    assert TextTask(replace(SMALL, hidden=9, alpha=2.0, glove="g")).world_options == facts
+    assert TextTask(replace(SMALL, dataset="sst2")).world_options != facts
+    assert TextTask(replace(SMALL, world_examples=9)).world_options != facts
+
+
 def test_the_same_options_under_another_privacy_are_another_task():
     task, other = TextTask(SMALL), TextTask(SMALL).under(FEDVOCAB)
     assert task == TextTask(SMALL).under(Privacy())
