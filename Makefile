@@ -45,7 +45,7 @@ ifdef FEDAPPS_DATA
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/sst2 \
 		--set text.dataset=sst2 --set target=0.7 --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --methods fedavg,fedvocab,fedvocab-no-adapt --seeds 1 \
-		--vary text.alpha=1,4,100 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
+		--vary text.alpha=1,100 --set rounds=20 --set evaluate-every=20 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --batch-sizes 1,8,64 \
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
 else

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .catalogue import METHOD_LINES, TASK_LINES, read_recipe, recipes
-from .config import described_keys
+from .config import defaults, described_keys
 from .plan import Vary
 
 
@@ -113,19 +113,22 @@ def _assignments(pairs: Sequence[str]) -> dict[str, bool | int | float | str]:
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise ValueError(f"--set {pair!r}: write it as key=value")
-        found[key.strip()] = _value(text.strip())
+        found[key.strip()] = _value(key.strip(), text.strip())
     return found
 
 
 def _vary(text: str) -> Vary:
     key, equals, values = text.partition("=")
-    found = tuple(_value(value.strip()) for value in values.split(",") if value.strip())
+    found = tuple(_value(key.strip(), value.strip()) for value in values.split(",") if value.strip())
     if not equals or not key.strip() or not found:
         raise ValueError(f"--vary {text!r}: write it as key=value,value,...")
     return Vary(key.strip(), found)
 
 
-def _value(text: str) -> bool | int | float | str:
+def _value(key: str, text: str) -> bool | int | float | str:
+    """What is written for a key; a column or a name may look like a number."""
+    if isinstance(defaults().get(key), str):
+        return text.strip("'\"")
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):

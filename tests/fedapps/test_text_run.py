@@ -124,6 +124,18 @@ def test_a_table_of_ones_own_needs_run_config_keys_alone(tmp_path):
         assert facts["final"]["test.global_accuracy"] > 0.9  # one word tells the topic
 
 
+def test_columns_of_a_file_without_a_header_are_numbers(tmp_path, capsys):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.csv").write_text("price,cheap\nspeed,fast\n" * 8)
+    given = SMALL | {
+        "text.source": "files", "text.dataset": "mine", "text.text-columns": 2, "text.label-column": 1,
+        "text.labels": "price,speed", "data-dir": str(tmp_path), "num-nodes": 2, "rounds": 1, "methods": "fedvocab",
+        "fraction-train": 1.0, "name": "numbered",
+    }  # fmt: skip
+    keys = [f"--set={key}={value}" for key, value in given.items()]
+    assert main(["run", "--engine", "inline", "--output-dir", str(tmp_path / "runs"), *keys]) == 0, capsys.readouterr()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
