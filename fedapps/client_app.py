@@ -102,13 +102,7 @@ class Node:
         self.config, self.task = _config_and_task(tuple(sorted(context.run_config.items())))
         run = self.config.run
         torch.set_num_threads(run.node_cpus)
-        self.source: DataSource = find_source(
-            self.task,
-            context.node_config,
-            data_dir=run.data_dir,
-            cache_dir=Path(run.cache_dir or "~/fedapps/worlds").expanduser(),
-            seed=run.seed,
-        )
+        self.source = data_source(run, self.task, context.node_config)
 
     def settings(self, message: Message) -> RoundSettings:
         """This round's settings: the run config's, overridden by the message's."""
@@ -141,6 +135,12 @@ class Node:
         if run.state_backend == "context":
             return ContextState(self.context.state, scope=f"private.{settings.method}")
         return DiskState(state_root(run, self.context) / settings.run / settings.method / key)
+
+
+def data_source(run: RunConfig, task: Task, node_config: Mapping[str, Any]) -> DataSource:
+    """Where a node with this config finds its data; see :func:`~clients.sources.find_source`."""
+    cache_dir = Path(run.cache_dir or "~/fedapps/worlds").expanduser()
+    return find_source(task, node_config, data_dir=run.data_dir, cache_dir=cache_dir, seed=run.seed)
 
 
 def client_fn(context: Context) -> Client:

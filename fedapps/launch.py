@@ -10,7 +10,7 @@ from typing import Any
 from sim.flower_run import Fleet, flower_run
 from sim.inprocess import run_inprocess
 from strategies.rounds import TooFewRepliesError
-from tasks.base import DataError
+from tasks.base import DataError, Task
 
 from .catalogue import METHODS, task_class
 from .config import Config, RunConfig, parse, path_keys
@@ -52,18 +52,22 @@ def check_data(config: Config) -> None:
     """Read the data that nodes will read. Raises ``DataError`` when it is missing or cannot be used."""
     task = task_class(config.run.task)(config.options)
     task.check_nodes(config.run.num_nodes)
+    check_folder(config, task)
+    if config.run.data_dir:
+        for partition in range(config.run.num_nodes):
+            task.load_node(Path(config.run.data_dir), partition, config.run.num_nodes)
+
+
+def check_folder(config: Config, task: Task) -> None:
+    """Raise ``DataError`` without a folder of data where ``task`` needs one, and for one that does not exist."""
     if not config.run.data_dir and not task.has_world:
         made_up = f", or --set {config.run.task}.source=simulated for made-up data"
         raise DataError(
             "data-dir = '': this recipe learns from recorded data; add --set data-dir=FOLDER"
             + (made_up if hasattr(config.options, "source") else "")
         )
-    if config.run.data_dir:
-        folder = Path(config.run.data_dir)
-        if not folder.is_dir():
-            raise DataError(f"data-dir = {config.run.data_dir!r}: no such folder; give the folder of the data files")
-        for partition in range(config.run.num_nodes):
-            task.load_node(folder, partition, config.run.num_nodes)
+    if config.run.data_dir and not Path(config.run.data_dir).is_dir():
+        raise DataError(f"data-dir = {config.run.data_dir!r}: no such folder; give the folder of the data files")
 
 
 def execute(config: Config, engine: str) -> None:

@@ -1,11 +1,11 @@
 """From a method's name to its strategy, and to the orders that nodes get in each round."""
 
 from collections.abc import Collection, Iterable
-from fnmatch import fnmatchcase
 from typing import Any
 
 from flwr.app import ConfigRecord
 
+from clients.named import matches
 from strategies.adaptive_rates import AdaptiveRates
 from strategies.base import BaseStrategy
 from strategies.fedweit import FedWeIT
@@ -79,10 +79,10 @@ def _shared(method: Method, fixed: tuple[str, ...], parameters: Iterable[str]) -
     if method.private == EVERYTHING:
         return ()
     names = list(parameters)
-    idle = [pattern for pattern in staying if not any(fnmatchcase(name, pattern) for name in names)]
+    idle = [pattern for pattern in staying if not any(matches(name, [pattern]) for name in names)]
     if idle:
         raise ValueError(f"private = {', '.join(idle)}: no parameter of the model matches; it has {', '.join(names)}")
-    return tuple(name for name in names if not any(fnmatchcase(name, pattern) for pattern in staying))
+    return tuple(name for name in names if not matches(name, staying))
 
 
 def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:

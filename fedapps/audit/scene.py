@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from flwr.app import Context, RecordDict
 
-from clients.sources import DataSource, cached_load, find_source
+from clients.sources import cached_load
 from clients.training import run_plan
 from fedapps.catalogue import privacy_of
-from fedapps.client_app import choose_device, default_settings
+from fedapps.client_app import choose_device, data_source, default_settings
 from fedapps.config import Config, parse
+from fedapps.launch import check_folder
 from sim.seeding import derive_seed
-from tasks.base import DataError, NodeData
+from tasks.base import NodeData
 from tasks.seeding import torch_seed
 from tasks.text.corpus import read_corpus
 from tasks.text.networks import TextClassifier
@@ -64,15 +64,8 @@ def cast(config: Config, count: int) -> Cast:
     if run.task != "text":
         raise ValueError(f"task = {run.task!r}: must be 'text', because an audit looks for the words of sentences")
     task = TextTask(config.options)
-    if not run.data_dir and not task.has_world:
-        raise DataError("data-dir = '': this recipe learns from recorded data; add --set data-dir=FOLDER")
-    source: DataSource = find_source(
-        task,
-        {"partition-id": 0, "num-partitions": run.num_nodes},
-        data_dir=run.data_dir,
-        cache_dir=Path(run.cache_dir or "~/fedapps/worlds").expanduser(),
-        seed=run.seed,
-    )
+    check_folder(config, task)
+    source = data_source(run, task, {"partition-id": 0, "num-partitions": run.num_nodes})
     task = task.under(_PRIVACY)
     data = cached_load(source, task, False)
     own = source_of_words(task.options, _PRIVACY) == "own"

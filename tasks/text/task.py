@@ -106,7 +106,8 @@ class TextTask(Task):
             encoder = dealt_start(chosen, self.privacy, key) if key is not None else ""
             return _tokens(encoder or chosen.model, chosen.length)
         if source == "file":
-            return read_vocabulary(Path(chosen.words_file).expanduser(), chosen.vocabulary_size)
+            option = "text.vocabulary-file" if chosen.vocabulary_file else "text.glove"
+            return read_vocabulary(Path(chosen.words_file).expanduser(), chosen.vocabulary_size, option)
         return None
 
     # -- data ----------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class TokenizerVocabulary:
         return [encoding.ids or [0] for encoding in self.tokenizer.encode_batch(list(texts))]
 
 
-def read_vocabulary(path: Path, size: int) -> Vocabulary:
+def read_vocabulary(path: Path, size: int, option: str = "text.vocabulary-file") -> Vocabulary:
     """A vocabulary in a file: the JSON of a tokenizer, or text with a word at the beginning of each line.
 
     Of the latter, for example a file of GloVe vectors, the first ``size`` words count (0: all). Raises
@@ -133,7 +133,7 @@ def read_vocabulary(path: Path, size: int) -> Vocabulary:
     try:
         return _read(path, path.stat().st_mtime_ns, size)
     except (OSError, EOFError, LZMAError, UnicodeDecodeError) as error:
-        raise DataError(f"text.vocabulary-file = {str(path)!r}: cannot be read: {error}") from error
+        raise DataError(f"{option} = {str(path)!r}: cannot be read: {error}") from error
 
 
 @lru_cache(maxsize=8)

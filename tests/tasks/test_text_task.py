@@ -348,6 +348,12 @@ def test_the_vectors_that_a_shared_embedding_starts_from_name_its_words(world, t
     assert task.build_model().embedding.weight[2].tolist() == [0.5] * 11 + [1.0]
 
 
+def test_vectors_that_are_not_there_are_told_by_their_own_key(tmp_path):
+    task = TextTask(Options(glove=str(tmp_path / "none.txt")))
+    with pytest.raises(DataError, match=r"text\.glove = '.*none\.txt': cannot be read"):
+        task.build_model()
+
+
 def test_a_made_up_corpus_serves_all_that_differ_only_in_what_is_learned_from_it():
     facts = TextTask(SMALL).world_options
     assert TextTask(replace(SMALL, hidden=9, alpha=2.0, glove="g")).world_options == facts
