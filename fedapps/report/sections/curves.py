@@ -63,7 +63,7 @@ def _panel(run: RunData, phase: str, name: str) -> str | None:
             axes.set_yscale("log")
         axes.set_title(title + (f"  ({metric.direction})" if metric.better and phase == "evaluate" else ""))
         axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return figure.markup
 
 
