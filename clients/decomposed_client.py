@@ -21,6 +21,7 @@ from tasks.base import Batch, Metrics, NodeData
 from .base import FederatedClient, Rates, Reply
 from .decomposed_model import DecomposedModel, Drift, PartsPrior
 from .decomposition import Layout, Parts
+from .memory import PREFIX, STAGE
 from .named import Arrays, get_arrays
 from .penalties import QuadraticPrior, sum_of
 from .settings import RoundSettings
@@ -30,8 +31,8 @@ KNOWLEDGE = "fedweit.knowledge."
 MASK = "fedweit.mask"
 ADAPTIVE = "fedweit.adaptive"
 _PARTS = "parts."
-_KEPT = "memory." + _PARTS
-_STAGE = "memory.stage"
+_KEPT = PREFIX + _PARTS
+_STAGE = PREFIX + STAGE
 
 
 @dataclass(frozen=True)

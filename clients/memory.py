@@ -8,17 +8,17 @@ from .named import Arrays
 from .own_past import Anchors, OwnPast
 
 STAGE = "stage"
-_PREFIX = "memory."
+PREFIX = "memory."
 
 
 def kept_arrays(private: Arrays, memory: Arrays) -> Arrays:
     """What to keep of a round; :func:`memory_of` takes the memory out again."""
-    return private | {_PREFIX + name: array for name, array in memory.items()}
+    return private | {PREFIX + name: array for name, array in memory.items()}
 
 
 def memory_of(kept: Arrays) -> Arrays:
     """The memory in what was kept, without the private parameters."""
-    return {name.removeprefix(_PREFIX): array for name, array in kept.items() if name.startswith(_PREFIX)}
+    return {name.removeprefix(PREFIX): array for name, array in kept.items() if name.startswith(PREFIX)}
 
 
 def from_other_stage(kept: Arrays, stage: int) -> bool:
@@ -30,4 +30,4 @@ def from_other_stage(kept: Arrays, stage: int) -> bool:
 def next_stage(kept: Arrays, anchors: Anchors) -> Arrays:
     """What was kept as a new stage finds it: of the memory only the own past, which the last stage joins."""
     past = OwnPast.read(memory_of(kept)).next_stage(anchors).arrays()
-    return kept_arrays({name: array for name, array in kept.items() if not name.startswith(_PREFIX)}, past)
+    return kept_arrays({name: array for name, array in kept.items() if not name.startswith(PREFIX)}, past)
