@@ -19,7 +19,7 @@ from .memory import STAGE, from_other_stage, kept_arrays, memory_of, next_stage
 from .named import Arrays, get_arrays, load_arrays, matches, private_names
 from .older_face import OlderFace
 from .own_past import OwnPast
-from .penalties import QuadraticPrior, sum_of
+from .penalties import QuadraticPrior, proximal, sum_of
 from .plateau import Plateau
 from .settings import RoundSettings
 from .state import PrivateState
@@ -99,7 +99,7 @@ class FederatedClient(OlderFace):
             plateau=plateau,
             validation_loss=lambda: self._validation_loss(model, data),
         )
-        draw = (settings.virtual_draw,) if settings.virtual_draw else ()
+        draw = [settings.virtual_draw] if settings.virtual_draw else []
         with torch_seed(self.seed, "train", settings.server_round, data.key, *draw):
             drawn = self._drawn(data, settings)
             plan = self._plan(phase, model, received, drawn, settings)
@@ -109,16 +109,25 @@ class FederatedClient(OlderFace):
             memory[STAGE] = np.array(settings.stage)
         if keep := kept_arrays(self._private(model, received), memory):
             self.private.save(settings.server_round, keep, settings.durable_round)
-        metrics: Metrics = {"loss": trained.loss, "steps": float(trained.steps)}
+        metrics: Metrics = {"steps": float(trained.steps)}
+        if trained.steps:
+            metrics["loss"] = trained.loss
         if self.data.stages:
             metrics |= self._parameters(model, received, memory, settings)
         return Reply(self._outgoing(model, received), drawn.count("train"), metrics)
 
-    def evaluate_round(self, received: Arrays, settings: RoundSettings, rates: Rates | None = None) -> Reply:
+    def evaluate_round(
+        self,
+        received: Arrays,
+        settings: RoundSettings,
+        rates: Rates | None = None,
+        shared: Arrays | None = None,
+    ) -> Reply:
         """Evaluate the received model with the private state, personalised first where the settings say so.
 
         Data that comes in stages is evaluated on all of them: the metrics of stage j, counted from 1, have the
-        prefix ``stage-<j>.``, those of the present stage also stand without.
+        prefix ``stage-<j>.``, those of the present stage also stand without. Those of the model ``shared`` by all
+        clusters, where the node received its cluster's, have the prefix ``shared.``.
         """
         data = self._staged(settings.stage)
         model = self._whole(received, data, settings)
@@ -129,6 +138,10 @@ class FederatedClient(OlderFace):
         for stage in range(len(self.data.stages)):
             own = self._evaluate(model, self._staged(stage), stage, settings, final=False)
             metrics |= {f"stage-{stage + 1}.{name}": value for name, value in own.metrics.items()}
+        if shared is not None:
+            common = self._whole(shared, data, settings)
+            other = self._evaluate(common, data, settings.stage, settings, final=False)
+            metrics |= {f"shared.{name}": value for name, value in other.metrics.items()}
         if evaluation.traces:
             self.private.save_extra("traces", {name: np.asarray(a) for name, a in evaluation.traces.items()})
         if settings.collect:
@@ -181,7 +194,7 @@ class FederatedClient(OlderFace):
     ) -> QuadraticPrior | None:
         """What holds the parameters while they are trained; ``None`` for nothing."""
         past = OwnPast.read(memory_of(kept))
-        priors = [self._proximal(model, received, settings.proximal), past.prior(settings.ewc + settings.l2_transfer)]
+        priors = [proximal(model, received, settings.proximal), past.prior(settings.ewc + settings.l2_transfer)]
         return sum_of(priors)
 
     def _remember(self, model: nn.Module, kept: Arrays, data: NodeData, settings: RoundSettings) -> Arrays:
@@ -211,12 +224,8 @@ class FederatedClient(OlderFace):
 
     def _parameters(self, model: nn.Module, received: Arrays, memory: Arrays, settings: RoundSettings) -> Metrics:
         """Parameters trained over all stages, and numbers that are held fixed beside them while a stage is trained."""
-        size = sum(parameter.numel() for parameter in model.parameters())
-        trained = size * (len(self.data.stages) if settings.fresh_stages else 1)
-        held = sum(a.size for name, a in memory.items() if name.startswith(("past.", "now."))) + size * (
-            settings.proximal > 0
-        )
-        return {"trainable_parameters": float(trained), "static_parameters": float(held)}
+        stages = len(self.data.stages) if settings.fresh_stages else 1
+        return measures.parameter_counts(model, memory, stages, anchored=settings.proximal > 0)
 
     # -- the machinery -------------------------------------------------------------------------------------
 
@@ -284,11 +293,3 @@ class FederatedClient(OlderFace):
 
     def _epochs(self, model: nn.Module, data: NodeData) -> Callable[[int], Iterator[Batch]]:
         return lambda batch_size: self.task.training_batches(model, data, batch_size)
-
-    def _proximal(self, model: nn.Module, received: Arrays, mu: float) -> QuadraticPrior | None:
-        """FedProx holds the shared parameters near those received; private ones are free."""
-        if mu == 0:
-            return None
-        shared = {name: parameter for name, parameter in model.named_parameters() if name in received}
-        anchor = {name: parameter.detach().clone() for name, parameter in shared.items()}
-        return QuadraticPrior.around(anchor, mu)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from tasks.base import Batch, NodeData, Task
+from tasks.base import Batch, Metrics, NodeData, Task
 
 from .fisher import Estimator, diagonal_fisher
 from .named import Arrays
@@ -26,6 +26,16 @@ def validation_loss(task: Task, model: nn.Module, data: NodeData, device: torch.
         total += float(task.loss(model, here)) * len(next(iter(here.values())))
     model.train()
     return total / data.count("validation")
+
+
+def parameter_counts(model: nn.Module, memory: Arrays, trained_anew: int, *, anchored: bool) -> Metrics:
+    """Parameters trained over all stages, ``trained_anew`` times, and numbers held fixed beside them.
+
+    Those are what the ``memory`` keeps of solutions and their precision, and where ``anchored`` the received model.
+    """
+    size = sum(parameter.numel() for parameter in model.parameters())
+    held = sum(array.size for name, array in memory.items() if name.startswith(("past.", "now.")))
+    return {"trainable_parameters": float(size * trained_anew), "static_parameters": float(held + size * anchored)}
 
 
 def fisher_information(task: Task, model: nn.Module, data: NodeData, batch_size: int, estimator: Estimator) -> Arrays:

@@ -29,6 +29,7 @@ TASK_LINES: Mapping[str, str] = {
 }
 
 Memory = Literal["nothing", "fresh", "ewc", "l2", "apd", "fedweit"]
+Federation = Literal["plain", "virtual", "tiers", "clusters"]
 EVERYTHING = ("*",)
 _EMBEDDING = ("embedding.*",)
 
@@ -38,19 +39,22 @@ class Method:
     """A way to federate, made of the strategy's and the nodes' parts.
 
     ``private`` are glob patterns of the parameters that stay on their node; ``own_start`` lets it begin with values of
-    its own for them. ``trains`` says who: every sampled node, or one node with everybody's data. ``adapts`` is
+    its own for them. ``trains`` says who: every sampled node, one node with everybody's data, or nobody. ``adapts`` is
     FedVocab's adaptive updating, ``reconstructs`` FedRecon. ``task`` names the only task that a method is for, if any.
     ``personalise`` trains a copy of the shared model before each evaluation, at ``personal_rate`` times the
     learning rate; ``rate_power`` scales that per parameter by adaptive rates (``None``: the same for all).
     ``proximal`` is FedProx. ``memory`` is what nodes do with earlier stages: "fresh" forgets them, "ewc" and "l2" are
     held near them, "apd" and "fedweit" give each stage parameters of its own. ``fisher`` are the weights of a Fisher
     exchange (own past, others' past, others' present), numbers or fields of the run config; ``None``: no exchange.
+    ``server`` is a server optimizer in place of the run config's, with the field of its learning rate. ``federation``
+    is how nodes come together: as one, as virtual clients of equal work, in the tiers of given groups, in clusters
+    that are found.
     """
 
     line: str
     private: tuple[str, ...] = ()
     own_start: bool = False
-    trains: Literal["nodes", "pooled"] = "nodes"
+    trains: Literal["nodes", "pooled", "nobody"] = "nodes"
     adapts: bool = False
     reconstructs: bool = False
     personalise: bool = False
@@ -59,6 +63,8 @@ class Method:
     proximal: bool = False
     memory: Memory = "nothing"
     fisher: tuple[float | str, float | str, float | str] | None = None
+    server: tuple[str, str] | None = None
+    federation: Federation = "plain"
     task: str = ""
 
     @property
@@ -89,6 +95,19 @@ _METHODS: Mapping[str, Method] = {
                   memory="fresh"),
     "fedavg": Method("FedAvg; no continual learning (FedAvg-SGD in the paper of Elastic Transfer)"),
     "fedprox": Method("FedProx: nodes are tied to the shared model with weight fedprox-mu", proximal=True),
+    "untrained": Method("nobody trains: the model as it is given, such as with weights from a file", trains="nobody"),
+    "fedavgm": Method("FedAvgM: momentum at the server, learning rate fedavgm-rate",
+                      server=("momentum", "fedavgm_rate")),
+    "fedadam": Method("FedAdam: Adam at the server, learning rate fedadam-rate", server=("adam", "fedadam_rate")),
+    "fedadagrad": Method("FedAdagrad: AdaGrad at the server, learning rate fedadagrad-rate",
+                         server=("adagrad", "fedadagrad_rate")),
+    "fedyogi": Method("FedYogi: Yogi at the server, learning rate fedyogi-rate", server=("yogi", "fedyogi_rate")),
+    "fedvc": Method("FedVC: nodes drawn in proportion to their size, equal work, equal weights",
+                    federation="virtual"),
+    "h-fl": Method("hierarchical FL: a model for each of cluster-groups, averaged every cluster-intervals rounds",
+                   federation="tiers"),
+    "clustered": Method("clustered FL: num-clusters models for nodes whose updates are alike",
+                        federation="clusters"),
     "local-ewc": Method("every node alone, tied to its own earlier stages by their Fisher information",
                         private=EVERYTHING, memory="ewc"),
     "fedavg-ewc": Method("FedAvg of nodes under EWC", memory="ewc"),

@@ -21,7 +21,8 @@ from clients.state import ContextState, DiskState, PrivateState
 from tasks.base import Task
 
 from .catalogue import privacy_of, task_class
-from .config import Config, RunConfig, parse
+from .config import Config, parse
+from .run_config import RunConfig
 from .run_folder import run_path
 
 Handler = Callable[[Message, Context], Message]
@@ -88,8 +89,12 @@ def evaluate(message: Message, context: Context) -> Message:
     node = Node(context)
     settings = node.settings(message)
     rates = message.content.array_records.get("adaptive.rates")
+    shared = message.content.array_records.get("hierarchical.shared")
     reply = node.client(settings).evaluate_round(
-        _arrays(message), settings, None if rates is None else _to_numpy(rates)
+        _arrays(message),
+        settings,
+        None if rates is None else _to_numpy(rates),
+        None if shared is None else _to_numpy(shared),
     )
     return _reply(message, reply, arrays=False)
 

@@ -15,12 +15,13 @@ from sim.matrix import run_matrix
 
 from .catalogue import read_recipe
 from .claims import checked_claims
-from .config import RunConfig, parse
+from .config import parse
 from .continual import measure_names, stage_metrics, train_test_matrix
 from .launch import check_data, execute, resolve
 from .papers import PAPERS
 from .plan import Plan, Vary
 from .report import write_report
+from .run_config import RunConfig
 from .run_folder import RunFolder
 from .significance import all_tests
 from .tables import comparison_text

@@ -13,7 +13,8 @@ from strategies.rounds import TooFewRepliesError
 from tasks.base import DataError, Task
 
 from .catalogue import METHODS, task_class
-from .config import Config, RunConfig, parse, path_keys
+from .config import Config, parse, path_keys
+from .run_config import RunConfig
 from .run_folder import RunFolder
 from .tables import summary_table
 

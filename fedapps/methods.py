@@ -1,36 +1,31 @@
-"""From a method's name to its strategy, and to the orders that nodes get in each round."""
+"""From a method's name to its strategy."""
 
 from collections.abc import Collection, Iterable
+from functools import partial
+from math import floor
 from typing import Any
-
-from flwr.app import ConfigRecord
 
 from clients.named import matches
 from strategies.adaptive_rates import AdaptiveRates
 from strategies.base import BaseStrategy
+from strategies.clustered import ClusteredFedAvg
 from strategies.fedweit import FedWeIT
 from strategies.fisher_exchange import FisherExchange
+from strategies.hierarchical import CLUSTER, HierarchicalFedAvg
 from strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
 from strategies.partial_aggregation import PartialAggregation
 from strategies.profiles import Profile, in_key_order
 from strategies.rounds import TrackedMetric
-from strategies.samplers import DropSchedule, Sampler, UniformFraction
+from strategies.samplers import DropSchedule, FixedPerCluster, ProportionalToSize, Sampler, UniformFraction
 from strategies.server_optimizer import ServerOptimizer
+from strategies.virtual_clients import VirtualClients
 
 from .catalogue import EVERYTHING, METHODS, Method, task_class
-from .config import RunConfig
-
-_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
-    "sgd": SGD,
-    "momentum": Momentum,
-    "adam": Adam,
-    "adagrad": AdaGrad,
-    "yogi": Yogi,
-}
+from .run_config import RunConfig
 
 
 class FirstNode(Sampler):
-    """Always the first node in key order: where the pooled data of Cloud is trained on."""
+    """The first node in key order: it trains on the pooled data of Cloud, or stands for all where nobody trains."""
 
     def sample(self, profiles: Collection[Profile], server_round: int) -> list[Profile]:
         return in_key_order(profiles)[:1]
@@ -43,17 +38,20 @@ def build_strategy(run: RunConfig, method_name: str, parameters: Iterable[str] =
     it would keep some private that the model does not have.
     """
     method = METHODS[method_name]
+    optimizer, rate = method.server or (run.server_optimizer, "server_learning_rate")
     parts: dict[str, Any] = {
         "shared": _shared(method, task_class(run.task).fixed, parameters),
-        "sampler": FirstNode() if method.trains == "pooled" else _sampler(run),
+        "sampler": _sampler(run) if method.trains == "nodes" else FirstNode(),
         "evaluate_sampler": UniformFraction(run.fraction_evaluate, seed=run.seed),
         "weighting": run.weighting,
-        "server_optimizer": _OPTIMIZERS[run.server_optimizer](run.server_learning_rate),
-        "min_replies": 1 if method.trains == "pooled" else run.min_replies,
+        "server_optimizer": _optimizer(optimizer, getattr(run, rate), run),
+        "min_replies": run.min_replies if method.trains == "nodes" else 1,
         "min_nodes": run.num_nodes,
         "node_wait": run.node_wait,
         "metric_means": task_class(run.task).metric_means,
     }
+    if method.federation != "plain":
+        return _federations(run, parts, method.federation)
     if method.rate_power is not None:
         return AdaptiveRates(granularity=run.rate_granularity, power=method.rate_power, **parts)  # type: ignore[arg-type]
     if method.fisher is not None:
@@ -71,6 +69,73 @@ def build_strategy(run: RunConfig, method_name: str, parameters: Iterable[str] =
     return BaseStrategy(**parts) if method.private in ((), EVERYTHING) else PartialAggregation(**parts)
 
 
+def training_nodes(run: RunConfig) -> int:
+    """How many nodes train in a round."""
+    return max(1, floor(run.fraction_train * run.num_nodes + 0.5))
+
+
+def tiers_of(run: RunConfig) -> tuple[list[str], list[int]]:
+    """The groups that are clusters and their intervals, the finest first. Raises ``ValueError`` naming the key."""
+    groups = [name.strip() for name in run.cluster_groups.split(",") if name.strip()]
+    try:
+        intervals = [int(number) for number in run.cluster_intervals.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"cluster-intervals = {run.cluster_intervals!r}: must be whole numbers separated by commas, one for each "
+            "of cluster-groups"
+        ) from None
+    try:
+        HierarchicalFedAvg(groups=groups, intervals=intervals)
+    except ValueError as error:
+        given = f"cluster-groups = {run.cluster_groups!r}, cluster-intervals = {run.cluster_intervals!r}"
+        raise ValueError(f"{given}: {error}") from None
+    return groups, intervals
+
+
+def tracked_metric(run: RunConfig) -> TrackedMetric | None:
+    """What decides the best round and early stopping, if anything does."""
+    if not run.track_metric:
+        return None
+    return TrackedMetric(run.track_metric, run.track_mode, run.patience)  # type: ignore[arg-type]
+
+
+def _federations(run: RunConfig, parts: dict[str, Any], federation: str) -> BaseStrategy:
+    """Strategies that bring nodes together otherwise than as one."""
+    if federation == "virtual":
+        work = {"steps": run.steps} if run.steps else {"examples": run.virtual_examples}
+        alike = parts | {"sampler": ProportionalToSize(training_nodes(run), run.seed)}
+        del alike["weighting"]
+        return VirtualClients(**(alike | work))
+    factory = partial(_optimizer, run.cluster_optimizer, run.cluster_learning_rate, run)
+    if federation == "clusters":
+        return ClusteredFedAvg(
+            num_clusters=run.num_clusters,
+            first=run.cluster_first,
+            every=run.cluster_every,
+            cluster_optimizer=factory,
+            evaluate_shared=True,
+            **parts,
+        )
+    groups, intervals = tiers_of(run)
+    if run.cluster_cohort:
+        parts = parts | {"sampler": FixedPerCluster(CLUSTER, run.cluster_cohort, run.seed)}
+    return HierarchicalFedAvg(
+        groups=groups,
+        intervals=intervals,
+        cluster_optimizers=[factory] * len(groups),
+        evaluate_shared=True,
+        **parts,
+    )
+
+
+def _optimizer(name: str, rate: float, run: RunConfig) -> ServerOptimizer:
+    if name in ("sgd", "momentum"):
+        return SGD(rate) if name == "sgd" else Momentum(rate)
+    if name == "adagrad":
+        return AdaGrad(rate, tau=run.server_tau)
+    return (Adam if name == "adam" else Yogi)(rate, tau=run.server_tau)
+
+
 def _shared(method: Method, fixed: tuple[str, ...], parameters: Iterable[str]) -> tuple[str, ...]:
     """The names, or patterns, of what travels: neither what is private nor what never changes."""
     staying = (*method.private, *fixed)
@@ -85,108 +150,5 @@ def _shared(method: Method, fixed: tuple[str, ...], parameters: Iterable[str]) -
     return tuple(name for name in names if not matches(name, staying))
 
 
-def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:
-    """The stage that a round belongs to, from 0.
-
-    Stages of the data share the rounds equally; where there is one, stage 1 begins when nodes have collected more.
-    """
-    if num_stages > 1:
-        return (server_round - 1) * num_stages // run.rounds
-    return int(0 < run.collect_after < server_round)
-
-
-def train_orders(run: RunConfig, method_name: str, label: str, server_round: int, num_stages: int = 1) -> ConfigRecord:
-    """The config of a TRAIN message."""
-    return ConfigRecord(
-        {
-            "run": label,
-            "method": method_name,
-            "stage": stage_of(run, server_round, num_stages),
-            "epochs": run.epochs,
-            "learning-rate": run.learning_rate,
-            "batch-size": run.batch_size,
-            "optimizer": run.optimizer,
-            "weight-decay": run.weight_decay,
-            "plateau-patience": run.plateau_patience,
-            "plateau-factor": run.plateau_factor,
-            "min-learning-rate": run.min_learning_rate,
-            "clip-norm": run.clip_norm,
-            "linear-decay": run.linear_decay,
-            "adapt-epochs": run.adapt_epochs if METHODS[method_name].adapts else 0,
-            "proximal": run.fedprox_mu if METHODS[method_name].proximal else 0.0,
-            "pooled": METHODS[method_name].trains == "pooled",
-            **_reconstruction_orders(run, method_name),
-            **_memory_orders(run, method_name),
-        }
-    )
-
-
 def _sampler(run: RunConfig) -> Sampler:
     return DropSchedule(seed=run.seed) if run.drop_nodes else UniformFraction(run.fraction_train, seed=run.seed)
-
-
-def _reconstruction_orders(run: RunConfig, method_name: str) -> dict[str, bool | float]:
-    """How nodes without memory get their private parameters, to train as well as to be evaluated."""
-    if not METHODS[method_name].reconstructs:
-        return {}
-    return {
-        "reconstruct-epochs": run.reconstruct_epochs,
-        "support-share": run.support_share,
-        "learning-rate": run.learning_rate,
-        "weight-decay": run.weight_decay,
-        "clip-norm": run.clip_norm,
-        "linear-decay": run.linear_decay,
-    }
-
-
-def _memory_orders(run: RunConfig, method_name: str) -> dict[str, bool | float | str]:
-    """What a node does with its earlier stages; nothing is the node's default."""
-    memory = METHODS[method_name].memory
-    if memory == "fresh":
-        return {"fresh-stages": True}
-    if memory == "ewc":
-        return {"ewc": run.ewc_lambda, "ewc-anchors": run.ewc_anchors, "fisher-estimator": run.fisher_estimator}
-    if memory == "l2":
-        return {"l2-transfer": run.l2t_lambda}
-    if memory == "apd":
-        return {"decomposition": memory, "l1-adaptive": run.apd_l1, "drift": run.apd_drift}
-    if memory == "fedweit":
-        return {
-            "decomposition": memory,
-            "l1-adaptive": run.fedweit_l1_adaptive,
-            "l1-mask": run.fedweit_l1_mask,
-            "drift": run.fedweit_drift,
-            "mask-share": run.fedweit_mask_share,
-            "sparsity": run.fedweit_l1_adaptive,
-        }
-    return {}
-
-
-def evaluate_orders(
-    run: RunConfig, method_name: str, label: str, server_round: int, num_stages: int = 1
-) -> ConfigRecord:
-    """The config of an EVALUATE message."""
-    method = METHODS[method_name]
-    return ConfigRecord(
-        {
-            "run": label,
-            "method": method_name,
-            "stage": stage_of(run, server_round, num_stages),
-            "batch-size": run.batch_size,
-            "optimizer": run.optimizer,
-            "personalise": method.personalise,
-            "personal-epochs": run.personal_epochs,
-            "personal-learning-rate": run.personal_learning_rate * method.personal_rate,
-            "final": server_round == run.rounds,
-            "collect": server_round == run.collect_after,
-            **_reconstruction_orders(run, method_name),
-            **_memory_orders(run, method_name),
-        }
-    )
-
-
-def tracked_metric(run: RunConfig) -> TrackedMetric | None:
-    """What decides the best round and early stopping, if anything does."""
-    if not run.track_metric:
-        return None
-    return TrackedMetric(run.track_metric, run.track_mode, run.patience)  # type: ignore[arg-type]

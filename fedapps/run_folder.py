@@ -14,7 +14,8 @@ import tomli_w
 from strategies.rounds import RoundReport
 
 from .checkpoints import DiskCheckpoints
-from .config import Config, RunConfig
+from .config import Config
+from .run_config import RunConfig
 
 #: Keys that may differ between a run and its resumption: they change nothing that is computed.
 _FREE_KEYS = {"resume", "timeout", "node-wait", "output-dir", "cache-dir"}

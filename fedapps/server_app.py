@@ -13,10 +13,12 @@ from strategies.rounds import RoundReport
 from tasks.seeding import torch_seed
 
 from .catalogue import METHODS, task_class
-from .config import Config, RunConfig, parse
+from .config import Config, parse
 from .continual import continual_metrics
-from .methods import build_strategy, evaluate_orders, stage_of, tracked_metric, train_orders
+from .methods import build_strategy, tracked_metric
+from .orders import evaluate_orders, stage_of, train_orders
 from .report import write_report
+from .run_config import RunConfig
 from .run_folder import RunFolder
 from .tables import summary_table
 

@@ -171,7 +171,7 @@ class BaseStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold the replies one at a time into the mean, then let the round close."""
         mean, metrics = StreamingMean(self.integers), MetricMean(self.metric_means)
-        intake = Intake(self.report, "train", self._profiles, self._current, self.weight_of, self.metric_means)
+        intake = Intake(self.report, "train", self._labelled(), self._current, self.weight_of, self.metric_means)
         for reply in intake.usable(replies):
             self.mean_for(reply, mean).add(reply.arrays, reply.weight)
             metrics.add(reply.metrics, reply.weight)
@@ -194,7 +194,7 @@ class BaseStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message | NodeFailure]) -> MetricRecord | None:
         """The means of the nodes' metrics, ``None`` when no node evaluated."""
         metrics = MetricMean(self.metric_means)
-        intake = Intake(self.report, "evaluate", self._profiles, None, self.weight_of, self.metric_means)
+        intake = Intake(self.report, "evaluate", self._labelled(), None, self.weight_of, self.metric_means)
         for reply in intake.usable(replies):
             metrics.add(reply.metrics, reply.weight)
             del reply
@@ -212,6 +212,10 @@ class BaseStrategy(Strategy):
     def evaluate_records(self, server_round: int, profile: Profile) -> ExtraRecords:
         """Records that an evaluating node receives beside ``arrays`` and ``config``."""
         return {}
+
+    def label(self, profile: Profile) -> Profile:
+        """A node as samplers and records see it: with the groups that the algorithm knows of, beside its own."""
+        return profile
 
     def arrays_for(self, profile: Profile, shared: ArrayRecord) -> ArrayRecord:
         """What a node gets as ``arrays``, to train or to evaluate; of the same names, shapes and dtypes."""
@@ -247,7 +251,7 @@ class BaseStrategy(Strategy):
 
     def profiles(self, grid: Grid) -> list[Profile]:
         """The connected nodes in the order of their stable keys; only nodes not seen before are asked."""
-        return connected_profiles(grid, self._profiles)
+        return [self.label(profile) for profile in connected_profiles(grid, self._profiles)]
 
     def wait_for_nodes(self, grid: Grid) -> None:
         """Wait until ``min_nodes`` are connected. Raises ``TooFewRepliesError`` after ``node_wait`` seconds."""
@@ -259,6 +263,9 @@ class BaseStrategy(Strategy):
         for message in outgoing:
             self.report.count_message(message.metadata.message_type, count_bytes(message.content))
         return exchange(grid, outgoing, timeout, poll=self.poll)
+
+    def _labelled(self) -> dict[int, Profile]:
+        return {node: self.label(profile) for node, profile in self._profiles.items()}
 
     def _messages(
         self,

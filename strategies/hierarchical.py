@@ -15,13 +15,15 @@ from flwr.serverapp import Grid
 
 from .aggregation import StreamingMean
 from .arrays import Arrays, to_record
-from .base import BaseStrategy
+from .base import BaseStrategy, ExtraRecords
 from .optimizers import SGD
 from .profiles import Profile
 from .replies import Reply
 from .tiers import ClusterPath, ClusterWeights, OptimizerFactory, Tiers
 
 CLUSTER = "cluster"
+SHARED = "hierarchical.shared"
+SHARED_METRICS = "shared."
 _PREFIX = "tiers."
 
 
@@ -64,6 +66,9 @@ class HierarchicalFedAvg(BaseStrategy):
     cluster_weights : "equal" or "replies"
         Whether clusters count alike in the average above them (FedVPR), or by the weights of all
         their replies since the last one (Liu et al.; with intervals of 1 this is FedAvg, to rounding).
+    evaluate_shared : bool
+        Whether nodes that evaluate get the shared result too, in the record ``hierarchical.shared``, to tell its
+        metrics under names that begin with ``shared.``: what a cluster gains by a model of its own.
     **base
         As in :class:`BaseStrategy`.
     """
@@ -75,9 +80,12 @@ class HierarchicalFedAvg(BaseStrategy):
         intervals: Sequence[int],
         cluster_optimizers: Sequence[OptimizerFactory] | None = None,
         cluster_weights: ClusterWeights = "equal",
+        evaluate_shared: bool = False,
         **base: Any,
     ) -> None:
         super().__init__(**base)
+        self.metric_means |= {SHARED_METRICS + name: rule for name, rule in self.metric_means.items()}
+        self.evaluate_shared = evaluate_shared
         factories = cluster_optimizers if cluster_optimizers is not None else [SGD for _ in groups]
         _check(groups, intervals, factories)
         if cluster_weights not in get_args(ClusterWeights):
@@ -89,6 +97,7 @@ class HierarchicalFedAvg(BaseStrategy):
         self._means: dict[ClusterPath, StreamingMean] = {}
         self._records: dict[int, ArrayRecord] = {}
         self._info: dict[str, Any] = {}
+        self._shared_record = ArrayRecord()
 
     def summary(self) -> None:
         """Log what this strategy is made of."""
@@ -112,7 +121,7 @@ class HierarchicalFedAvg(BaseStrategy):
         known = super().profiles(grid)
         if known and not self.tiers.leaves():
             self.check_labels(known)
-        return [replace(node, groups={**node.groups, CLUSTER: "/".join(self.cluster_of(node))}) for node in known]
+        return known
 
     def check_labels(self, profiles: Sequence[Profile]) -> None:
         """Raise ``ValueError`` if none of the nodes names one of the groups."""
@@ -133,6 +142,7 @@ class HierarchicalFedAvg(BaseStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
+        self._shared_record = self.share(arrays)
         messages = super().configure_evaluate(server_round, arrays, config, grid)
         self._records = {}
         return messages
@@ -141,6 +151,12 @@ class HierarchicalFedAvg(BaseStrategy):
         self._means = {}
         if not self.tiers.planted:
             self.tiers.plant(arrays)
+
+    def label(self, profile: Profile) -> Profile:
+        return replace(profile, groups={**profile.groups, CLUSTER: "/".join(self.cluster_of(profile))})
+
+    def evaluate_records(self, server_round: int, profile: Profile) -> ExtraRecords:
+        return {SHARED: self._shared_record} if self.evaluate_shared else {}
 
     def arrays_for(self, profile: Profile, shared: ArrayRecord) -> ArrayRecord:
         path = self.cluster_of(profile)

@@ -73,7 +73,9 @@ class Intake:
             self.report.refused.append(Refusal(profile.key, self.phase, reason))
             return None
         metrics = {name: value for name, value in usable.metrics.items() if name != "num-examples"}
-        self.report.nodes.append(NodeReport(profile.key, self.phase, usable.num_examples, metrics))
+        self.report.nodes.append(
+            NodeReport(profile.key, self.phase, usable.num_examples, metrics, dict(profile.groups))
+        )
         return usable
 
 

@@ -27,12 +27,13 @@ class Refusal:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """The metrics one node reported in one phase of a round."""
+    """The metrics one node reported in one phase of a round, and the groups that it belonged to then."""
 
     node: str
     phase: Phase
     num_examples: float
     metrics: Mapping[str, Any]
+    groups: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass

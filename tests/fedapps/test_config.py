@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedapps.catalogue import METHOD_LINES, read_recipe, recipes
-from fedapps.config import ConfigError, RunConfig, defaults, parse
+from fedapps.config import ConfigError, defaults, parse
+from fedapps.run_config import RunConfig
 from tasks.driving.options import Options
 from tasks.lqr import LqrOptions
 
@@ -146,6 +147,26 @@ def test_nan_is_refused(key):
         (
             {"methods": "sfl,cloud", "state-backend": "context"},
             "state-backend = 'context': must be 'disk' with collect-after = 6 and methods = 'cloud'",
+        ),
+        ({"total-steps": 100}, "total-steps = 100: needs steps"),
+        ({"methods": "h-fl", "cluster-intervals": "5,x"}, "cluster-intervals = '5,x': must be whole numbers"),
+        ({"methods": "h-fl", "cluster-groups": "city,continent"}, "cluster-groups = 'city,continent', cluster-inte"),
+        ({"methods": "h-fl", "cluster-groups": ""}, "cluster-groups = '', cluster-intervals = '15': "),
+        ({"methods": "clustered", "num-clusters": 8}, "num-clusters = 8: must be at most num-nodes = 7"),
+        ({"methods": "fedvc", "drop-nodes": True}, "drop-nodes = true: must be false with methods = 'fedvc'"),
+        (
+            {"methods": "h-fl", "drop-nodes": True, "cluster-cohort": 2},
+            "drop-nodes = true: must be false with methods = 'h-fl'",
+        ),
+        (
+            {
+                "methods": "fedvc",
+                "task": "vpr",
+                "collect-after": 0,
+                "virtual-examples": 60,
+                "vpr.queries-per-epoch": 50,
+            },
+            "virtual-examples = 60: must be at most vpr.queries-per-epoch = 50",
         ),
         ({"min-replies": 8}, "min-replies = 8: must be at most 7, the nodes that train in a round"),
         ({"min-replies": 5, "fraction-train": 0.6}, "min-replies = 5: must be at most 4"),
