@@ -127,7 +127,7 @@ class HierarchicalFedAvg(BaseStrategy):
         """Raise ``ValueError`` if none of the nodes names one of the groups."""
         for group in self.groups:
             if not any(group in node.groups for node in profiles):
-                named = ", ".join(sorted({name for node in profiles for name in node.groups})) or "no group"
+                named = ", ".join(sorted({name for node in profiles for name in node.groups} - {CLUSTER})) or "no group"
                 raise ValueError(
                     f"groups has {group!r}, but none of {len(profiles)} nodes names it; they name: {named}"
                 )
