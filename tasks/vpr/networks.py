@@ -4,6 +4,7 @@ The names of what stays as it is begin with ``frozen.``, of what is trained with
 latter need travel, where all nodes hold the same weights for the former.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -15,7 +16,7 @@ from tasks.base import DataError
 
 from .backbones import BACKBONES
 from .pooling import POOLINGS
-from .weights import load_weights, read_weights
+from .weights import fitted, read_weights
 
 #: Glob pattern of all that training leaves alone, whatever the network.
 FROZEN = "frozen.*"
@@ -138,8 +139,39 @@ def place_network(
         normalisation = "caffe" if weights is not None and weights.suffix == ".npz" else "imagenet"
     network = PlaceNetwork(backbone, pooling, normalisation=normalisation, batch_norms=batch_norms)
     if weights is not None:
-        found = BACKBONES[backbone]
-        parts = (network.frozen, network.trained)
-        load_weights(parts, read_weights(weights), unused=found.unused, renamed=found.renamed, origin=weights)
+        _load(network, backbone, weights)
         network.weights_from = weights
     return network
+
+
+def _load(network: PlaceNetwork, backbone: str, path: Path) -> None:
+    """The weights in a file, of which nothing is copied where they do not fit."""
+    weights = read_weights(path)
+    given, problems = _fitted(backbone, (network.frozen, network.trained), weights)
+    if problems:
+        others = [name for name in BACKBONES if not _fitted(name, _shapes_of(name), weights)[1]]
+        advice = (
+            f"set vpr.backbone = {' or '.join(map(repr, others))}, which it fits"
+            if others
+            else f"it fits none of {', '.join(BACKBONES)}: give the file of the backbone's weights that torchvision "
+            "publishes, or none for weights drawn at random"
+        )
+        raise DataError(
+            "\n  ".join([f"vpr.weights = '{path}': does not fit vpr.backbone = {backbone!r}", *problems, advice])
+        )
+    wanted = network.frozen.state_dict() | network.trained.state_dict()
+    with torch.no_grad():
+        for name, tensor in given.items():
+            wanted[name].copy_(tensor)
+
+
+def _fitted(
+    backbone: str, parts: Sequence[nn.Module], weights: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], list[str]]:
+    found = BACKBONES[backbone]
+    return fitted(parts, weights, unused=found.unused, renamed=found.renamed)
+
+
+def _shapes_of(backbone: str) -> Sequence[nn.Module]:
+    with torch.device("meta"):
+        return BACKBONES[backbone].parts()

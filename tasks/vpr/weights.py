@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from tasks.base import DataError
 
+_KEY = "vpr.weights"
 #: Counters that nothing uses.
 _COUNTER = ".num_batches_tracked"
+_NAMED = 3  # tensors that a line of an error lists
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -19,33 +21,28 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     Nothing in the file is executed. Raises :class:`DataError` when it is missing or is something else.
     """
     if not path.is_file():
-        raise DataError(f"{path}: no such file; give a file of weights, or none for weights drawn at random")
+        raise DataError(f"{_KEY} = '{path}': no such file; give a file of weights, or none for weights drawn at random")
     readers = {".pth": _read_torch, ".pt": _read_torch, ".safetensors": _read_safetensors, ".npz": _read_npz}
     if path.suffix not in readers:
-        raise DataError(f"{path}: weights are read from {', '.join(readers)}, not from {path.suffix!r}")
+        raise DataError(f"{_KEY} = '{path}': weights are read from {', '.join(readers)}, not from {path.suffix!r}")
     try:
         tensors = readers[path.suffix](path)
     except Exception as error:
         # Each library has errors of its own for a file that is cut short or of another kind.
-        raise DataError(f"{path}: cannot be read as a {path.suffix} file of tensors ({error})") from error
+        raise DataError(f"{_KEY} = '{path}': cannot be read as a {path.suffix} file of tensors ({error})") from error
     if not isinstance(tensors, Mapping) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-        raise DataError(f"{path}: is not a dictionary of tensors; save the model's state_dict()")
+        raise DataError(f"{_KEY} = '{path}': is not a dictionary of tensors; save the model's state_dict()")
     return dict(tensors)
 
 
-def load_weights(
-    parts: Sequence[nn.Module],
-    weights: Mapping[str, Tensor],
-    *,
-    unused: Sequence[str],
-    renamed: Mapping[str, str],
-    origin: object,
-) -> None:
-    """Copy ``weights`` into modules that share the names of one network, in place.
+def fitted(
+    parts: Sequence[nn.Module], weights: Mapping[str, Tensor], *, unused: Sequence[str], renamed: Mapping[str, str]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """``weights`` by the names that the modules ``parts`` of one network have together, and why they do not fit.
 
     ``unused`` are prefixes of names that the network may have beyond these parts, ``renamed`` parts of names that
-    weights may have in place of the network's. Raises :class:`DataError`, which
-    begins with ``origin`` and names all that is missing, unexpected or of another shape; then nothing is copied.
+    weights may have in place of the network's. Of what is missing, unexpected or of another shape there is a line
+    each, with the first by name; no line where the weights fit.
     """
     wanted: dict[str, Tensor] = {}
     for part in parts:
@@ -55,18 +52,22 @@ def load_weights(
         for name, tensor in ((_renamed(name, renamed), tensor) for name, tensor in weights.items())
         if name in wanted or not (name.startswith(tuple(unused)) or name.endswith(_COUNTER))
     }
-    problems = [f"missing: {name} {tuple(tensor.shape)}" for name, tensor in wanted.items() if name not in given]
-    problems += [f"unexpected: {name} {tuple(tensor.shape)}" for name, tensor in given.items() if name not in wanted]
-    problems += [
-        f"{name}: shape {tuple(tensor.shape)}, the network has {tuple(wanted[name].shape)}"
-        for name, tensor in given.items()
-        if name in wanted and tensor.shape != wanted[name].shape
-    ]
-    if problems:
-        raise DataError(f"{origin}: does not fit the network\n  " + "\n  ".join(problems))
-    with torch.no_grad():
-        for name, tensor in given.items():
-            wanted[name].copy_(tensor)
+    reshaped = [name for name, tensor in given.items() if name in wanted and tensor.shape != wanted[name].shape]
+    problems = {
+        "missing": [_named(name, tensor) for name, tensor in wanted.items() if name not in given],
+        "unexpected": [_named(name, tensor) for name, tensor in given.items() if name not in wanted],
+        "of another shape": [f"{_named(name, given[name])}, not {tuple(wanted[name].shape)}" for name in reshaped],
+    }
+    return given, [f"{kind}: {_short(names)}" for kind, names in problems.items() if names]
+
+
+def _named(name: str, tensor: Tensor) -> str:
+    return f"{name} {tuple(tensor.shape)}"
+
+
+def _short(names: Sequence[str]) -> str:
+    more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return "; ".join([*names[:_NAMED], *more])
 
 
 def _renamed(name: str, renamed: Mapping[str, str]) -> str:

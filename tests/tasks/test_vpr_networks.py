@@ -223,10 +223,12 @@ def test_weights_that_do_not_fit(tmp_path):
     with pytest.raises(DataError) as error:
         place_network("squeezenet1_1", weights=tmp_path / "bad.pth")
     assert str(error.value).splitlines() == [
-        f"{tmp_path / 'bad.pth'}: does not fit the network",
+        f"vpr.weights = '{tmp_path / 'bad.pth'}': does not fit vpr.backbone = 'squeezenet1_1'",
         "  missing: features.12.squeeze.bias (64,)",
         "  unexpected: features.99.bias (2,)",
-        "  features.0.weight: shape (64, 3, 5, 5), the network has (64, 3, 3, 3)",
+        "  of another shape: features.0.weight (64, 3, 5, 5), not (64, 3, 3, 3)",
+        "  it fits none of resnet18-layer3, resnet18, vgg16, squeezenet1_1, squeezenet1_1-stride8: give the file of "
+        "the backbone's weights that torchvision publishes, or none for weights drawn at random",
     ]
 
 

@@ -1,0 +1,36 @@
+"""Whether weights and pictures fit a network, before training."""
+
+import pytest
+import torch
+
+from tasks.base import DataError
+from tasks.vpr.fitting import check_network
+from tasks.vpr.networks import place_network
+
+
+def save_published(backbone, path):
+    """A file of drawn weights with the names of the published ones."""
+    state = place_network(backbone).state_dict()
+    torch.save({n.partition(".")[2]: tensor for n, tensor in state.items() if not n.startswith("pooling.")}, path)
+
+
+def test_weights_of_another_backbone_say_of_which(tmp_path):
+    save_published("resnet18", path := tmp_path / "resnet.pth")
+    with pytest.raises(DataError) as error:
+        check_network("vgg16", "gem", path, (32, 32))
+    first, missing, unexpected, advice = str(error.value).splitlines()
+    assert first == f"vpr.weights = '{path}': does not fit vpr.backbone = 'vgg16'"
+    assert missing.startswith("  missing: features.0.weight (64, 3, 3, 3); features.0.bias (64,); features.2.weight")
+    assert missing.endswith("; and 23 more")
+    assert unexpected.startswith("  unexpected: conv1.weight (64, 3, 7, 7); bn1.weight (64,); bn1.bias (64,); and ")
+    assert advice == "  set vpr.backbone = 'resnet18-layer3' or 'resnet18', which it fits"
+    check_network("resnet18-layer3", "gem", path, (32, 32))
+
+
+def test_a_network_is_checked_without_a_draw(tmp_path):
+    save_published("squeezenet1_1", path := tmp_path / "squeezenet.pth")
+    before = torch.random.get_rng_state()
+    check_network("squeezenet1_1", "gem", path, (96, 128))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    with pytest.raises(DataError, match=r"vpr\.height = 16, vpr\.width = 20: too small"):
+        check_network("squeezenet1_1", "gem", path, (16, 20))
