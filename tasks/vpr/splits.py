@@ -4,6 +4,7 @@ The splits of Collaborative Visual Place Recognition through Federated Learning 
 leaves open is marked with [I].
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -15,6 +16,8 @@ from tasks.base import DataError
 from .clients import MIN_SEQUENCES, Client, at_least_one, client_of, is_valid
 from .clustering import k_means
 from .places import Places
+
+logger = logging.getLogger(__name__)
 
 
 def proximity_split(places: Places, radius: float, seed: int) -> tuple[Client, ...]:
@@ -94,9 +97,10 @@ def random_split(places: Places, num_clients: int, seed: int) -> tuple[Client, .
 
 
 def group_split(places: Places) -> tuple[Client, ...]:
-    """A client for each group of the data, a floor or a stretch, named after it; those that are not valid fall away.
+    """A client for each group of the data, a floor or a stretch, named after it.
 
-    Raises :class:`DataError` when no client comes out, or a group lies in several cities.
+    Those that are not valid fall away, named in the log. Raises :class:`DataError` when no client comes out, or a group
+    lies in several cities.
     """
     groups: dict[str, list[int]] = {}
     for track in places.present.tolist():
@@ -104,8 +108,12 @@ def group_split(places: Places) -> tuple[Client, ...]:
     for name, tracks in groups.items():
         if len(cities := sorted({places.tracks[track].city for track in tracks})) > 1:
             raise DataError(f"group {name!r} lies in the cities {', '.join(cities)}; expected names of their own")
-    clients = [client_of(places, name, tracks) for name, tracks in sorted(groups.items()) if is_valid(places, tracks)]
-    return at_least_one(clients, "sequences of a group")
+    valid = {name for name, tracks in groups.items() if is_valid(places, tracks)}
+    clients = [client_of(places, name, tracks) for name, tracks in sorted(groups.items()) if name in valid]
+    found = at_least_one(clients, "sequences of a group")
+    if left_out := sorted(groups.keys() - valid):
+        logger.warning("left out, without two sequences of queries and two of the database: %s", ", ".join(left_out))
+    return found
 
 
 def _neighbourhoods(

@@ -231,13 +231,14 @@ def test_features_of_a_sequence_are_the_mean_of_its_pictures():
     np.testing.assert_array_equal(track_features(places.of_tracks([1]), features[1:]), [[0, 0], [2, 1]])
 
 
-def test_a_client_for_each_group_that_is_valid():
+def test_a_client_for_each_group_that_is_valid(caplog):
     places = world(block("goa", 0.0, "north") + block("goa", 0.0, "east", 3) + block("rome", 0.0, "hill", 1))
     clients = group_split(places)
     assert [(client.key, client.city, client.continent, len(client.tracks)) for client in clients] == [
         ("east", "goa", "asia", 6),
         ("north", "goa", "asia", 4),
     ]
+    assert caplog.messages == ["left out, without two sequences of queries and two of the database: hill"]
     with pytest.raises(DataError, match="group 'north' lies in the cities goa, rome; expected names of their own"):
         group_split(world(block("goa", 0.0, "north") + block("rome", 0.0, "north")))
 
