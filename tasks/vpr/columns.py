@@ -31,9 +31,9 @@ class Columns:
     def numbers(self, name: str, *, missing: float | None = None) -> np.ndarray:
         """A column as float64 ``[n]``; empty cells are ``missing`` where that is given.
 
-        Raises :class:`DataError` for a cell that is no finite number.
+        Raises :class:`DataError` for a cell that is no finite number, with how many there are.
         """
-        values = np.empty(len(self))
+        values, wrong = np.empty(len(self)), []
         for row, cell in enumerate(self.cells[name]):
             if missing is not None and not cell.strip():
                 values[row] = missing
@@ -43,7 +43,10 @@ class Columns:
             except ValueError:
                 values[row] = np.nan
             if not np.isfinite(values[row]):
-                raise DataError(f"{self.place(row, name)}: {cell!r}; expected a number")
+                wrong.append(row)
+        if wrong:
+            others = f" (so for {len(wrong) - 1} other lines)" if len(wrong) > 1 else ""
+            raise DataError(f"{self.place(wrong[0], name)}: {self.cells[name][wrong[0]]!r}; expected a number{others}")
         return values
 
     def integers(self, name: str) -> np.ndarray:

@@ -1,23 +1,26 @@
 """Pictures out of files, archives and arrays, decoded when they are asked for and kept while there is room."""
 
 import io
+import os
 import tarfile
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from tasks.base import DataError
 
 #: Height and width in pixels.
 Size = tuple[int, int]
+#: What decoding raises for bytes that are no picture, or a damaged one; SyntaxError for a broken PNG.
+UNDECODABLE = (Image.DecompressionBombError, OSError, SyntaxError, ValueError)
 
 
 class ImageSource(Protocol):
@@ -45,6 +48,23 @@ class ImageFiles:
             return _decoded(path.read_bytes(), str(path))
         except FileNotFoundError as error:
             raise DataError(f"{path}: no such picture, though a table names it") from error
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+    def name(self, index: int) -> str:
+        """What a picture is called, for errors."""
+        return self.names[index]
+
+    def open(self, index: int) -> BinaryIO:
+        """The bytes of a picture. Raises ``OSError`` where they cannot be read."""
+        return (self.folder / self.names[index]).open("rb")
+
+    def absent(self) -> list[int]:
+        """The pictures of which there is no file. Folders are listed once each; only what they lack is asked for."""
+        at = [os.path.split(name) for name in self.names]
+        listed = {inside: _listed(self.folder / inside) for inside in {inside for inside, _ in at}}
+        unlisted = [index for index, (inside, name) in enumerate(at) if name not in listed[inside]]
+        return [index for index in unlisted if not (self.folder / self.names[index]).is_file()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,32 +82,50 @@ class ImageArray:
 
 @dataclass(frozen=True)
 class ImageTar:
-    """Pictures in an archive that is not compressed: for each one its name, first byte and number of bytes."""
+    """Pictures in an archive that is not compressed: for each one its name, first byte and number of bytes.
+
+    Of one that the archive does not hold, the first byte is -1.
+    """
 
     path: Path
     members: Sequence[tuple[str, int, int]]
 
     @classmethod
     def of(cls, path: Path, names: Iterable[str]) -> "ImageTar":
-        """The members ``names``. Raises :class:`DataError` when the archive or one of them is not there."""
+        """The members ``names``, whether they are there or not. Raises :class:`DataError` without the archive."""
         try:
             with tarfile.open(path, "r:") as archive:
                 found = {member.name: (member.name, member.offset_data, member.size) for member in archive}
         except (OSError, tarfile.TarError) as error:
             raise DataError(f"{path}: cannot be read as a tar archive without compression: {error}") from error
-        wanted = list(names)
-        if missing := [name for name in wanted if name not in found]:
-            raise DataError(f"{path}: {len(missing)} of {len(wanted)} pictures are missing, the first is {missing[0]}")
-        return cls(path, [found[name] for name in wanted])
+        return cls(path, [found.get(name, (name, -1, 0)) for name in names])
 
     def __len__(self) -> int:
         return len(self.members)
 
     def decode(self, index: int) -> Image.Image:
+        name = f"{self.path}, {self.name(index)}"
+        try:
+            return _decoded(self.open(index).read(), name)
+        except FileNotFoundError as error:
+            raise DataError(f"{name}: no such picture, though a table names it") from error
+
+    def name(self, index: int) -> str:
+        """What a picture is called, for errors."""
+        return self.members[index][0]
+
+    def open(self, index: int) -> BinaryIO:
+        """The bytes of a picture. Raises ``OSError`` where they cannot be read."""
         name, start, size = self.members[index]
+        if start < 0:
+            raise FileNotFoundError(f"{self.path}: has no {name}")
         with self.path.open("rb") as archive:
             archive.seek(start)
-            return _decoded(archive.read(size), f"{self.path}, {name}")
+            return io.BytesIO(archive.read(size))
+
+    def absent(self) -> list[int]:
+        """The pictures that the archive does not hold."""
+        return [i for i, (_, start, _) in enumerate(self.members) if start < 0]
 
 
 class ImageStore:
@@ -143,6 +181,18 @@ def _decoded(content: bytes, name: str) -> Image.Image:
     try:
         picture = Image.open(io.BytesIO(content))
         picture.load()
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:  # SyntaxError: a broken PNG
-        raise DataError(f"{name}: no picture, or a damaged one: {error}") from error
+    except UNDECODABLE as error:
+        raise DataError(
+            f"{name}: no picture, or a damaged one: {error}; replace it, or take it out of the table that names it "
+            "(vpr.skip-unreadable leaves out only what its first and last bytes give away)"
+        ) from error
     return picture
+
+
+def _listed(folder: Path) -> frozenset[str]:
+    """The names of the files in a folder, none where it cannot be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            return frozenset(entry.name for entry in entries if entry.is_file())
+    except OSError:
+        return frozenset()

@@ -26,9 +26,10 @@ def read_indoor(folder: Path) -> Places:
     ``section`` (basement, above-ground) the continent.
 
     Every fifth frame of a video is a query and the others are the gallery, so that a query's neighbours in time are
-    in the database, unlike those of a second visit. A video counts as two sequences, one of each role.
+    in the database, unlike those of a second visit. A video counts as two sequences, one of each role. Whether a
+    picture is there shows when it is loaded.
 
-    Raises :class:`DataError` for a missing file, column or picture or a cell that is not understood.
+    Raises :class:`DataError` for a missing file or column or a cell that is not understood.
     """
     names = ["id", "floor", "split", "area", "section", "floor_range", "video", "frame"]
     table = read_columns(folder / METADATA, names)

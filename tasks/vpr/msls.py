@@ -52,7 +52,7 @@ def find_cities(root: Path) -> dict[str, Path]:
 
     The release withholds the positions of its test cities, from Miami to Kampala.
     """
-    folders = [folder for folder in (root / "train_val").glob("*") if (folder / "query").is_dir()]
+    folders = [folder for folder in (root / "train_val").glob("*") if _roles(folder)]
     folders += [file.parents[1] for file in (root / "test").glob("*/query/postprocessed.csv")]
     return {folder.name: folder for folder in sorted(folders, key=lambda folder: folder.name)}
 
@@ -63,7 +63,8 @@ def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
     Reads ``<root>/{train_val,test}/<city>/{query,database}/``: ``raw.csv`` (``key, ca, pano``), ``postprocessed.csv``
     (``key, easting, northing``: UTM in metres) and ``seq_info.csv`` (``key, sequence_key, frame_number``, the second
     named ``sequence_id`` in the description of the release). Pictures are ``images/<key>.jpg``. Other columns do not
-    matter, nor does ``ca``, the heading, have to be there. Whether a picture is there shows when it is loaded.
+    matter, nor does ``ca``, the heading, have to be there. Whether a picture is there shows when it is loaded. A city
+    may lack one of the two folders.
     Continents are those of :func:`continents_of`, "" for a city that it does not have.
 
     Raises :class:`DataError` when there is no such city or a file, a column or a picture's line is missing.
@@ -79,7 +80,7 @@ def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
     parts = [
         _read_part(root, found[city], role, continents.get(city, ""))
         for city in (found if cities is None else cities)
-        for role in _ROLES
+        for role in _roles(found[city])
     ]
     return build_places(
         ImageStore(ImageFiles(root, [name for part in parts for name in part[0]])),
@@ -90,8 +91,12 @@ def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
     )
 
 
-_ROLES = ("query", "database")
 _Part = tuple[list[str], list[Track], np.ndarray, np.ndarray, np.ndarray]
+
+
+def _roles(city: Path) -> list[str]:
+    """What a city's folder has pictures for."""
+    return [role for role in ("query", "database") if (city / role).is_dir()]
 
 
 def _read_part(root: Path, city: Path, role: str, continent: str) -> _Part:

@@ -16,10 +16,12 @@ from .clients import Client, clients_per_city, hold_out
 from .clustering import track_features
 from .datasets import Dataset, read_dataset
 from .evaluation import CommonSet, drawn_for_test
+from .fitting import check_network
 from .networks import place_network
 from .options import Options
 from .pictures import KeptMaps, Pictures
 from .places import Places
+from .positions import in_range_of_degrees
 from .splits import clustering_split, group_split, proximity_split, random_split
 from .training_set import TrainingSet, miner_of
 
@@ -43,7 +45,7 @@ def node_data(folder: Path, options: Options, partition: int, num_nodes: int) ->
     Raises :class:`DataError` when the split gives another number of clients.
     """
     found = federation(folder, options, num_nodes)
-    clients = _as_many(found.clients, num_nodes, folder, options)
+    clients = _as_many(found, num_nodes, folder, options)
     client = clients[partition]
     groups = {name: label for name, label in (("city", client.city), ("continent", client.continent)) if label}
     name = f"{client.key} of {num_nodes}"
@@ -80,33 +82,36 @@ def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
     """
     part = _common_part(folder, options, own=False)
     places, common = part.dataset.training, dict(part.common)
-    clients, held = hold_out(_split(places, options, num_nodes), options.validation_clients, options.split_seed)
+    split = _split(part.dataset, options, num_nodes)
+    clients, held = hold_out(split, options.validation_clients, options.split_seed)
     trained = [client for client in clients if _can_train(client, places, options)]
     if held:
         tracks = [track for client in held for track in client.tracks]
-        common["validation"] = _common(part.kept, "validation", places.of_tracks(tracks), options)
+        common["validation"] = _common(part.dataset, part.kept, "validation", places.of_tracks(tracks), options)
     return Federation(part.dataset, tuple(sorted(trained, key=lambda client: client.key)), held, common, part.kept)
 
 
 @lru_cache(maxsize=4)
 def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
-    """All but the clients."""
+    """All but the clients. Raises :class:`DataError` where the network cannot be made or pictures not be read."""
+    check_network(options.backbone, options.pooling, options.weights_file, options.size)
     dataset = read_dataset(folder, options, own=own)
     kept = KeptMaps(options.maps_megabytes * 2**20)
     common = {}
     if dataset.test is not None:
-        common["test"] = _common(kept, "test", drawn_for_test(dataset.test, options), options)
+        common["test"] = _common(dataset, kept, "test", drawn_for_test(dataset.test, options), options)
     if dataset.validation is not None:
-        common["validation"] = _common(kept, "validation", dataset.validation, options)
+        common["validation"] = _common(dataset, kept, "validation", dataset.validation, options)
     return Federation(dataset, (), (), common, kept)
 
 
-def _common(kept: KeptMaps, name: str, places: Places, options: Options) -> CommonSet:
+def _common(dataset: Dataset, kept: KeptMaps, name: str, places: Places, options: Options) -> CommonSet:
+    dataset.inspection.require_readable(places)
     return CommonSet.of(Pictures(f"common {name}", places, options.size, kept), options.recall_radius)
 
 
-def _split(places: Places, options: Options, num_nodes: int) -> Sequence[Client]:
-    seed = options.split_seed
+def _split(dataset: Dataset, options: Options, num_nodes: int) -> Sequence[Client]:
+    places, seed = dataset.training, options.split_seed
     if options.split == "random":
         if num_nodes == 0:
             raise DataError(
@@ -119,24 +124,27 @@ def _split(places: Places, options: Options, num_nodes: int) -> Sequence[Client]
     near = proximity_split(places, options.proximity, seed)
     if options.split == "proximity":
         return near
-    return clustering_split(places, _features(places, options), clients_per_city(near), seed)
+    return clustering_split(places, _features(dataset, options), clients_per_city(near), seed)
 
 
-def _features(places: Places, options: Options) -> np.ndarray:
+def _features(dataset: Dataset, options: Options) -> np.ndarray:
     """What sequences look like to the network before training: means of a few of their pictures' descriptors."""
+    places = dataset.training
     rng = generator(options.split_seed, "vpr.clustering")
     shuffled = rng.permutation(len(places))
     shuffled = shuffled[np.argsort(places.track[shuffled], kind="stable")]
     _, starts, sizes = np.unique(places.track[shuffled], return_index=True, return_counts=True)
     few = shuffled[np.arange(len(shuffled)) - np.repeat(starts, sizes) < CLUSTERED_IMAGES]
     chosen = places.select(np.sort(few))
+    dataset.inspection.require_readable(chosen)
     with torch_seed(options.split_seed, "vpr.clustering"), torch.no_grad():
         network = place_network(options.backbone, options.pooling, weights=options.weights_file)
     inputs = Pictures("", chosen, options.size, KeptMaps(0)).through(network)
     return track_features(chosen, inputs.describe(np.arange(len(chosen))))
 
 
-def _as_many(clients: tuple[Client, ...], num_nodes: int, folder: Path, options: Options) -> tuple[Client, ...]:
+def _as_many(found: Federation, num_nodes: int, folder: Path, options: Options) -> tuple[Client, ...]:
+    clients = found.clients
     if len(clients) > num_nodes and options.draws_surplus:
         rng = generator(options.split_seed, "vpr.surplus", num_nodes)
         return tuple(clients[place] for place in np.sort(rng.permutation(len(clients))[:num_nodes]))
@@ -146,6 +154,8 @@ def _as_many(clients: tuple[Client, ...], num_nodes: int, folder: Path, options:
         f" at {options.proximity:g} m" if options.split in ("proximity", "clustering") else ""
     )
     advice = f"set num-nodes = {len(clients)}" if clients else "widen vpr.near or vpr.radius, or narrow vpr.far"
+    if not clients and in_range_of_degrees(found.dataset.training):
+        advice += "; if the positions are degrees, give metres, or a table with columns lon and lat"
     if len(clients) > num_nodes:
         advice += ", or vpr.surplus = 'draw' to draw some of them"
     elif options.source == "simulated":
@@ -159,6 +169,7 @@ def _data(
     name: str, key: str, places: Places, options: Options, found: Federation, groups: Mapping[str, str]
 ) -> NodeData:
     """``name`` is that of the pictures, which no others of the folder have."""
+    found.dataset.inspection.require_readable(places)
     training = TrainingSet.of(Pictures(name, places, options.size, found.kept), options)
     held = _held_out_queries(key, places, options)
     splits = {"train": {"query": torch.from_numpy(np.setdiff1d(training.miner.usable, held))}}

@@ -35,6 +35,11 @@ class Options:
         "the CSV file of dataset 'table': columns path, sequence, role, x and y or lon and lat, and perhaps city, "
         "continent, group, frame",
     )
+    skip_unreadable: bool = option(
+        False,
+        "leave out pictures that are missing or that are none by their first and last bytes, all of which are looked "
+        "at first; false: refuse them",
+    )
     nordland_stretches: int = option(30, "stretches of the Nordland line: the groups of split 'group'", minimum=1)
     nordland_regions: int = option(5, "regions of the Nordland line, which stand for cities", minimum=1)
 

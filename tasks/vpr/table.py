@@ -78,9 +78,15 @@ def _positions(table: Columns, names: TableColumns, cities: np.ndarray) -> np.nd
             f"found {', '.join(table.cells)}"
         )
     lon, lat = table.numbers(names.lon), table.numbers(names.lat)
-    for name, values, limit in ((names.lat, lat, 90.0), (names.lon, lon, 360.0)):
-        if len(wrong := np.flatnonzero(np.abs(values) > limit)):
-            raise DataError(f"{table.place(wrong[0], name)}: {values[wrong[0]]}; expected degrees up to {limit:g}")
+    for name, values, least, most in ((names.lat, lat, -90.0, 90.0), (names.lon, lon, -180.0, 360.0)):
+        if len(wrong := np.flatnonzero((values < least) | (values > most))):
+            others = f" (so for {len(wrong) - 1} other lines)" if len(wrong) > 1 else ""
+            could_be_swapped = np.abs(lon).max() <= 90 and np.abs(lat).max() <= 180
+            raise DataError(
+                f"{table.place(wrong[0], name)}: {values[wrong[0]]:g}; expected degrees from {least:g} to {most:g}"
+                f"{others}; "
+                + (f"swap {names.lon} and {names.lat}?" if could_be_swapped else f"metres are {names.x} and {names.y}")
+            )
     position = np.empty((len(table), 2))
     for city in np.unique(cities):
         inside = cities == city

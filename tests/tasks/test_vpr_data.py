@@ -327,7 +327,10 @@ def test_degrees_are_counted_from_the_middle_of_each_city(tmp_path):
         ("path,role,x,y\n1,query,0,0\n", r"no column sequence; found path, role, x, y"),
         ("path,sequence,role,x\n1,s,query,0\n", r"no columns x and y, nor lon and lat; found path, sequence, role, x"),
         ("path,sequence,role,x,y\n1,s,test,0,0\n", r"column role: 'test'; expected one of query, database, gallery"),
-        ("path,sequence,role,lon,lat\n1,s,query,0,91\n", r"line 2, column lat: 91.0; expected degrees up to 90"),
+        (
+            "path,sequence,role,lon,lat\n1,s,query,0,91\n",
+            r"line 2, column lat: 91; expected degrees from -90 to 90; swap",
+        ),
         (
             "path,sequence,role,x,y,group\n1,s,query,0,0,a\n1,s,query,0,0,b\n",
             r"sequence s of  has the groups a and b",
@@ -422,8 +425,8 @@ def test_floors_that_are_not_understood(tmp_path):
         read_indoor(tmp_path)
     write_indoor(tmp_path, INDOOR)
     (tmp_path / "metadata.csv").write_text((tmp_path / "metadata.csv").read_text().replace("v3_1", "v3_9"))
-    with pytest.raises(DataError, match=r"1 of 4 pictures are missing, the first is v3_9\.jpg"):
-        read_indoor(tmp_path)
+    with pytest.raises(DataError, match=r"images_128x96\.tar, v3_9\.jpg: no such picture, though a table names it"):
+        read_indoor(tmp_path).load_images([3], (4, 4))
     (tmp_path / "images_128x96.tar").unlink()
     with pytest.raises(DataError, match=r"images_128x96\.tar: cannot be read as a tar archive"):
         read_indoor(tmp_path)
