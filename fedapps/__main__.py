@@ -5,9 +5,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .catalogue import METHOD_LINES, TASK_LINES, read_recipe, recipes
-from .config import defaults, described_keys
-from .plan import Vary
+from .catalogue import METHOD_LINES, TASK_LINES
+from .config import described_keys
+from .plan import Vary, read_value
+from .recipe_files import read_recipe, recipes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +69,7 @@ def compare(given: argparse.Namespace) -> int:
         engine=given.engine,
         jobs=given.jobs,
         overrides=_assignments(given.set),
-        vary=_vary(given.vary) if given.vary else None,
+        vary=Vary.read(given.vary),
         output_dir=given.output_dir,
         json_path=json_path,
     )
@@ -113,30 +114,8 @@ def _assignments(pairs: Sequence[str]) -> dict[str, bool | int | float | str]:
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise ValueError(f"--set {pair!r}: write it as key=value")
-        found[key.strip()] = _value(key.strip(), text.strip())
+        found[key.strip()] = read_value(key.strip(), text.strip())
     return found
-
-
-def _vary(text: str) -> Vary:
-    key, equals, values = text.partition("=")
-    found = tuple(_value(key.strip(), value.strip()) for value in values.split(",") if value.strip())
-    if not equals or not key.strip() or not found:
-        raise ValueError(f"--vary {text!r}: write it as key=value,value,...")
-    return Vary(key.strip(), found)
-
-
-def _value(key: str, text: str) -> bool | int | float | str:
-    """What is written for a key; a column or a name may look like a number."""
-    if isinstance(defaults().get(key), str):
-        return text.strip("'\"")
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text.strip("'\"")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -156,7 +135,9 @@ def _parser() -> argparse.ArgumentParser:
     comparing.add_argument("--methods", default="", help="comma-separated; default: the recipe's")
     comparing.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
     comparing.add_argument("--first-seed", type=int, default=0)
-    comparing.add_argument("--vary", metavar="KEY=V1,V2,...", help="repeat all for each value of a key")
+    comparing.add_argument(
+        "--vary", metavar="KEY=V1,V2,...", help="repeat all for each value of a key; default: the recipe's"
+    )
     comparing.add_argument(
         "--resume", metavar="FOLDER", help="go on with a comparison that was cut off; needs no recipe"
     )

@@ -1,15 +1,11 @@
-"""The names a user can say: tasks, methods, recipes."""
+"""The names a user can say: tasks and methods."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Literal
 
 from tasks.base import Privacy, Task
-
-RECIPES = Path(__file__).parent / "recipes"
 
 #: Where each task lives; imported when it is used.
 TASKS: Mapping[str, str] = {
@@ -162,34 +158,3 @@ def task_class(name: str) -> type[Task]:
     module, _, attribute = TASKS[name].partition(":")
     found: type[Task] = getattr(import_module(module), attribute)
     return found
-
-
-def recipes() -> dict[str, str]:
-    """Names of the recipes that come with fedapps, with the comment on their first line."""
-    lines = {path.stem: path.read_text().splitlines()[0] for path in sorted(RECIPES.glob("*.toml"))}
-    return {name: line.removeprefix("#").strip() for name, line in lines.items()}
-
-
-def read_recipe(path: Path) -> dict[str, bool | int | float | str]:
-    """The flat run config in a recipe file. Raises ``ValueError`` that names the file when it cannot be read."""
-    if not path.exists() and (RECIPES / f"{path.name.removesuffix('.toml')}.toml").exists():
-        path = RECIPES / f"{path.name.removesuffix('.toml')}.toml"
-    try:
-        return _flatten(tomllib.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        known = ", ".join(recipes())
-        raise ValueError(f"no recipe {path}: give a run-config file, or one of {known}") from None
-    except (OSError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
-        raise ValueError(f"recipe {path} cannot be read: {error}") from error
-
-
-def _flatten(table: Mapping[str, object], prefix: str = "") -> dict[str, bool | int | float | str]:
-    flat: dict[str, bool | int | float | str] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        elif isinstance(value, (bool, int, float, str)):
-            flat[prefix + key] = value
-        else:
-            raise ValueError(f"{prefix}{key} = {value!r}: must be a number, a string, true or false")
-    return flat

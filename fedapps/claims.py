@@ -9,7 +9,10 @@ Means = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 @dataclass(frozen=True)
 class Claim:
-    """``method`` exceeds the best of ``than`` in the mean of a ``metric`` by at least ``by``, which may be negative."""
+    """``method`` exceeds the best of ``than`` in the mean of a ``metric`` by at least ``by``, which may be negative.
+
+    Where a key is varied the methods are named with its value, ``fedavg at random``.
+    """
 
     line: str
     metric: str
@@ -42,9 +45,42 @@ _FEDVOCAB = tuple(
     )
 )
 
+_RECALL = "recall_at_1"
+_BOTH = (
+    Claim("training together is better than the features as given", _RECALL, "fedavg", ("untrained",)),
+    Claim("FedAvg comes within 5 points of centralised training", _RECALL, "fedavg", ("cloud",), -0.05),
+    Claim("H-FL is below FedAvg of as many clients", _RECALL, "fedavg", ("h-fl",)),
+    Claim("FedVC is above FedAvg", _RECALL, "fedvc", ("fedavg",)),
+    Claim("AdaGrad is the best server optimizer", _RECALL, "fedadagrad", ("fedavg", "fedavgm", "fedadam")),
+)
+#: Dutto et al., FedVPR, sections 5.2 to 5.6 and appendix D.
+_FEDVPR: Mapping[str, Sequence[Claim]] = {
+    "fedvpr-nordland": _BOTH,
+    "fedvpr-streets": _BOTH,
+    "fedvpr-optimizers": _BOTH[-1:],
+    "fedvpr-splits": (
+        Claim("Random lags far behind Proximity", _RECALL, "fedavg at proximity", ("fedavg at random",), 0.05),
+        Claim(
+            "Proximity is a little better than Clustering", _RECALL, "fedavg at proximity", ("fedavg at clustering",)
+        ),
+    ),
+    "fedvpr-augmentation": (
+        Claim("jitter of one kind for all helps", _RECALL, "fedavg at jitter", ("fedavg at none",)),
+        Claim("a random crop helps beside it", _RECALL, "fedavg at jitter-crop", ("fedavg at jitter",)),
+        Claim("jitter of the client's own harms", _RECALL, "fedavg at none", ("fedavg at client-jitter",)),
+    ),
+    "fedvpr-pooling": (Claim("GeM is the best pooling", _RECALL, "cloud at gem", ("cloud at spoc", "cloud at mac")),),
+}
+
 CLAIMS: Mapping[str, Sequence[Claim]] = {
-    f"fedvocab-{size}": _FEDVOCAB
-    for size in ("small", *(f"{model}{data}" for model in ("", "distilbert-") for data in ("agnews", "sst2", "20news")))
+    **_FEDVPR,
+    **{
+        f"fedvocab-{size}": _FEDVOCAB
+        for size in (
+            "small",
+            *(f"{model}{data}" for model in ("", "distilbert-") for data in ("agnews", "sst2", "20news")),
+        )
+    },
 }
 
 

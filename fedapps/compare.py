@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from sim.matrix import run_matrix
 
-from .catalogue import read_recipe
 from .claims import checked_claims
 from .config import parse
 from .continual import measure_names, stage_metrics, train_test_matrix
 from .launch import check_data, execute, resolve
-from .papers import PAPERS
+from .papers import PAPERS, papers_of
 from .plan import Plan, Vary
+from .recipe_files import read_recipe, recipe_vary
 from .report import write_report
 from .run_config import RunConfig
 from .run_folder import RunFolder
@@ -45,9 +45,9 @@ def compare_recipe(
 ) -> dict[str, Any]:
     """Run the matrix, print the table and the tests, write ``compare.json`` and the report; returns the comparison.
 
-    The rows' metrics are those of each run's last evaluation, without the prefix ``test.``; ``vary`` repeats the
-    matrix for each value of a key. Raises ``ConfigError`` before anything runs when recipe, methods, overrides or one
-    of the values cannot be used, and ``RuntimeError`` when a run fails.
+    The rows' metrics are those of each run's last evaluation, without the prefix ``test.``; ``vary``, or what the
+    recipe varies, repeats the matrix for each value of a key. Raises ``ConfigError`` before anything runs when recipe,
+    methods, overrides or one of the values cannot be used, and ``RuntimeError`` when a run fails.
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: must be at least 1")
@@ -55,7 +55,8 @@ def compare_recipe(
     base = resolve(read_recipe(recipe) | dict(overrides or {}) | {"name": name}, output_dir)
     named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
     chosen = tuple(method.strip() for method in named.split(",") if method.strip())
-    plan = Plan(recipe.stem, base, chosen, tuple(range(first_seed, first_seed + seeds)), engine, vary)
+    study = vary or Vary.read(recipe_vary(recipe))
+    plan = Plan(recipe.stem, base, chosen, tuple(range(first_seed, first_seed + seeds)), engine, study)
     _check(plan)
     folder = Path(str(base["output-dir"])) / name
     folder.mkdir(parents=True)
@@ -148,8 +149,8 @@ def _stages(rounds_seen: Sequence[Any], nodes: Sequence[Any], rounds: int) -> di
 def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What ``compare.json`` holds, from the rows of a plan's cells in their order.
 
-    A varied key's values each have a table, tests, and the paper's numbers where the value is the recipe's own; the
-    table, the tests and the claims of all are then empty.
+    A varied key's values each have a table, tests, and the paper's numbers, if any: those of the recipe hold where the
+    value is its own. The table and the tests of all are then empty; claims are about methods at values.
     """
     paper = PAPERS.get(plan.recipe, {})
     kept = [{key: row[key] for key in _KEPT if key in row} for row in rows]
@@ -158,15 +159,18 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         table = table_of(rows)
         tests = all_tests(rows, plan.methods)
         return {**head, "table": table, "tests": tests, "claims": checked_claims(plan.recipe, table)}
-    parts, size = [], len(plan.seeds) * len(plan.methods)
+    parts: list[dict[str, Any]] = []
+    size = len(plan.seeds) * len(plan.methods)
     for place, value in enumerate(plan.vary.values):
         there = slice(place * size, (place + 1) * size)
         for row in kept[there]:
             row["varied"] = {"key": plan.vary.key, "value": value}
-        own = paper if value == plan.own_value else {}
+        own = papers_of(plan.recipe, plan.vary.key, value) or (paper if value == plan.own_value else {})
         tests = all_tests(rows[there], plan.methods)
         parts.append({"value": value, "table": table_of(rows[there]), "paper": own, "tests": tests})
-    return {**head, "table": {}, "tests": [], "claims": [], "varied": {"key": plan.vary.key, "values": parts}}
+    at_values = {f"{method} at {part['value']}": row for part in parts for method, row in part["table"].items()}
+    claims = checked_claims(plan.recipe, at_values)
+    return {**head, "table": {}, "tests": [], "claims": claims, "varied": {"key": plan.vary.key, "values": parts}}
 
 
 def table_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from .catalogue import GRID
+from .recipe_files import Value
 
 Table = Mapping[str, Mapping[str, float]]
 
@@ -75,6 +76,56 @@ _SOCIAL_ELASTIC: Table = {
     **{method: _continual(*errors, 115_215, 7_681) for method, errors in zip(GRID, _TABLE_4, strict=True)},
 }
 
+#: Dutto et al., Table 3 (Proximity split of 2000 m, 300 rounds of 5 clients) and section 5.2.
+_PLACES: Table = {
+    "cloud": {"recall_at_1": 0.660},
+    "fedavg": {"recall_at_1": 0.610},
+    "fedavgm": {"recall_at_1": 0.612},
+    "fedadam": {"recall_at_1": 0.611},
+    "fedadagrad": {"recall_at_1": 0.616},
+}
+
+#: Dutto et al., Tables 3 and 9: 75 rounds of 20 clients, clusters being continents.
+_PLACES_IN_TIERS: Table = {"fedavg": {"recall_at_1": 0.556}, "h-fl": {"recall_at_1": 0.469}}
+
+
+def _recalls(method: str, **printed: float) -> Mapping[Value, Table]:
+    return {value.replace("_", "-"): {method: {"recall_at_1": recall}} for value, recall in printed.items()}
+
+
+#: Dutto et al., where a study varies a key: by the key, its values and the methods.
+_PLACES_VARIED: Mapping[str, Mapping[Value, Table]] = {
+    "vpr.split": _recalls("fedavg", random=0.402, clustering=0.573, proximity=0.610),  # Table 1
+    "vpr.radius": {  # Table 1
+        1000.0: {"fedavg": {"recall_at_1": 0.517}},
+        2000.0: {"fedavg": {"recall_at_1": 0.610}},
+        4000.0: {"fedavg": {"recall_at_1": 0.661}},
+    },
+    "steps": {  # Table 4, 400,000 steps in all
+        steps: {"fedavg": {"recall_at_1": fedavg}, "fedvc": {"recall_at_1": fedvc}}
+        for steps, fedavg, fedvc in (
+            (125, 0.666, 0.623),
+            (250, 0.660, 0.659),
+            (500, 0.664, 0.677),
+            (1000, 0.617, 0.668),
+            (2000, 0.588, 0.652),
+            (4000, 0.573, 0.606),
+        )
+    },
+    "vpr.augment": _recalls("fedavg", none=0.610, client_jitter=0.535, jitter=0.647, jitter_crop=0.657),  # Table 5
+    "vpr.nearest-sequences": {  # Table 6
+        sequences: {"cloud": {"recall_at_1": recall}} for sequences, recall in ((0, 0.660), (333, 0.688), (20, 0.580))
+    },
+    "cluster-intervals": {  # Table 10; its rounds are not told, and it contradicts Table 3
+        str(interval): {"h-fl": {"recall_at_1": recall}}
+        for interval, recall in ((5, 0.601), (10, 0.604), (15, 0.611), (20, 0.600), (25, 0.603))
+    },
+    "cluster-groups": {  # Tables 3 and 9, 15 rounds of 105 clients for cities
+        "continent": _PLACES_IN_TIERS,
+        "city": {"fedavg": {"recall_at_1": 0.442}, "h-fl": {"recall_at_1": 0.333}},
+    },
+}
+
 PAPERS: Mapping[str, Table] = {
     "lqr": _LQR,
     "three-cars": _THREE_CARS,
@@ -82,4 +133,14 @@ PAPERS: Mapping[str, Table] = {
     "social-methods": _SOCIAL_METHODS,
     "social-elastic": _SOCIAL_ELASTIC,
     "social-grid": _SOCIAL_ELASTIC,
+    "fedvpr": _PLACES,
+    "fedvpr-nordland": _PLACES,
+    "fedvpr-streets": _PLACES,
+    "fedvpr-optimizers": _PLACES,
+    "fedvpr-hierarchy": _PLACES_IN_TIERS,
 }
+
+
+def papers_of(recipe: str, key: str, value: Value) -> Table:
+    """What the paper prints where a study of ``recipe`` varies ``key``, at one of its values."""
+    return _PLACES_VARIED.get(key, {}).get(value, {}) if recipe.startswith("fedvpr") else {}

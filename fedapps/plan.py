@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import Config, defaults, parse
-
-Value = bool | int | float | str
+from .recipe_files import Value
 
 #: Keys that the comparison itself gives to its runs.
 _OWN_KEYS = ("methods", "seed", "name", "output-dir", "resume")
@@ -21,6 +20,17 @@ class Vary:
 
     key: str
     values: tuple[Value, ...]
+
+    @classmethod
+    def read(cls, text: str) -> "Vary | None":
+        """What is written as ``key=value,value,...``, ``None`` for nothing. Raises ``ValueError`` for anything else."""
+        if not text:
+            return None
+        key, equals, values = text.partition("=")
+        found = tuple(read_value(key.strip(), value.strip()) for value in values.split(",") if value.strip())
+        if not equals or not key.strip() or not found:
+            raise ValueError(f"--vary {text!r}: write it as key=value,value,...")
+        return cls(key.strip(), found)
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,20 @@ class Plan:
 
     def _with(self, value: Value | None) -> dict[str, Any]:
         return {**self.config, **({self.vary.key: value} if self.vary and value is not None else {})}
+
+
+def read_value(key: str, text: str) -> Value:
+    """What is written for a key of the run config; a column or a name may look like a number."""
+    if isinstance(defaults().get(key), str):
+        return text.strip("'\"")
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text.strip("'\"")
 
 
 def _check(vary: Vary, config: Config) -> None:

@@ -58,7 +58,8 @@ def comparison_text(comparison: Mapping[str, Any]) -> str:
     if "varied" not in comparison:
         return _one_comparison(comparison)
     key, parts = comparison["varied"]["key"], comparison["varied"]["values"]
-    return "\n\n\n".join(f"{key} = {part['value']}\n\n{_one_comparison(part)}" for part in parts)
+    texts = [f"{key} = {part['value']}\n\n{_one_comparison(part)}" for part in parts]
+    return "\n\n\n".join([*texts, *_claims(comparison.get("claims", []))])
 
 
 def _one_comparison(part: Mapping[str, Any]) -> str:

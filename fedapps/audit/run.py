@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedapps.catalogue import read_recipe
 from fedapps.config import parse
 from fedapps.launch import resolve
+from fedapps.recipe_files import read_recipe
 from sim.matrix import run_matrix
 
 from .cells import finished, run_cell

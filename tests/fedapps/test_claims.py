@@ -1,11 +1,14 @@
 """What a paper says in words, held against numbers."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from fedapps.catalogue import METHODS, RECIPES
+from fedapps.catalogue import METHODS
 from fedapps.claims import CLAIMS, Claim, checked_claims
+from fedapps.plan import Vary
+from fedapps.recipe_files import RECIPES, recipe_vary
 from fedapps.report import write_report
 from fedapps.tables import comparison_text
 
@@ -31,7 +34,18 @@ def test_without_one_of_the_methods_nothing_is_claimed():
 
 def test_claims_are_of_recipes_and_methods_that_exist():
     assert CLAIMS.keys() <= {path.stem for path in RECIPES.glob("*.toml")}
-    assert {name for claims in CLAIMS.values() for c in claims for name in (c.method, *c.than)} <= METHODS.keys()
+    for recipe, claims in CLAIMS.items():
+        vary = Vary.read(recipe_vary(Path(recipe)))
+        known = {f"{name} at {value}" for name in METHODS for value in vary.values} if vary else METHODS.keys()
+        assert {name for claim in claims for name in (claim.method, *claim.than)} <= known
+
+
+def test_claims_about_values_of_a_varied_key():
+    means = {f"fedavg at {split}": {"recall_at_1": {"mean": recall, "std": 0.0}} for split, recall in
+             (("random", 0.3), ("clustering", 0.5), ("proximity", 0.4))}  # fmt: skip
+    random, clustering = checked_claims("fedvpr-splits", means)
+    assert (random["holds"], clustering["holds"]) == (True, False)
+    assert (random["rival"], random["margin"]) == ("fedavg at random", pytest.approx(0.1))
 
 
 def test_the_text_says_what_holds():

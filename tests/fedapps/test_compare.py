@@ -9,10 +9,10 @@ from statistics import mean, stdev
 import pytest
 
 import fedapps.compare
-from fedapps.catalogue import RECIPES
 from fedapps.compare import compare_recipe, execute, resume_comparison, run_cell, table_of
 from fedapps.papers import PAPERS
 from fedapps.plan import Vary
+from fedapps.recipe_files import RECIPES
 from fedapps.significance import all_tests, paired_tests
 from fedapps.tables import comparison_text
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fedapps.catalogue import METHOD_LINES, read_recipe, recipes
+from fedapps.catalogue import METHOD_LINES
 from fedapps.config import ConfigError, defaults, parse
+from fedapps.recipe_files import read_recipe, recipes
 from fedapps.run_config import RunConfig
 from tasks.driving.options import Options
 from tasks.lqr import LqrOptions

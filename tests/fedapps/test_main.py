@@ -3,7 +3,8 @@
 import pytest
 
 from fedapps.__main__ import _assignments, main
-from fedapps.catalogue import METHOD_LINES, TASKS, recipes
+from fedapps.catalogue import METHOD_LINES, TASKS
+from fedapps.recipe_files import recipes
 
 
 def said(capsys):

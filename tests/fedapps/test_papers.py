@@ -2,8 +2,9 @@
 
 import pytest
 
-from fedapps.catalogue import GRID, METHODS, RECIPES, read_recipe
+from fedapps.catalogue import GRID, METHODS
 from fedapps.papers import PAPERS
+from fedapps.recipe_files import RECIPES, read_recipe
 
 MODEL = 7_681  # parameters of the network of Elastic Transfer
 

@@ -26,6 +26,8 @@ def section(run: RunData) -> str | None:
     parts = []
     for title, found in compared.items():
         parts += [details(title, *_part(run, found))] if title else _part(run, found)
+    if run.comparison and run.comparison.varied and run.comparison.claims:
+        parts += ["<h3>What the paper claims</h3>", _claims(run.comparison.claims)]
     count = max(found.seeds for found in compared.values())
     seeds = f"{count} seed{'s' if count > 1 else ''}. " if count else ""
     lead = f"{seeds}Mean ± standard deviation; ★ marks the best mean, grey numbers are the paper's."
