@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ import torch
 from sim.seeding import generator
 from tasks.base import Metrics
 
+from .nearest import search_torch
 from .networks import PlaceNetwork
 from .options import Options
 from .pictures import Pictures, fingerprint
@@ -18,7 +20,14 @@ from .training_set import TrainingSet
 from .triplets import triplet_loss, triplet_terms
 
 AMONG = (1, 5, 10)
+SHOWN, NEAREST = 6, 3  # queries of a common set whose matches are there to look at, and matches of each
 _REMEMBERED = 4  # models whose results on a common set are kept
+
+
+@dataclass(frozen=True, eq=False)
+class _Tested:
+    recalls: Metrics
+    nearest: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,20 +39,43 @@ class CommonSet:
 
     pictures: Pictures
     true_rows: list[np.ndarray]
-    _found: OrderedDict[bytes, Metrics] = field(default_factory=OrderedDict)
+    _found: OrderedDict[bytes, _Tested] = field(default_factory=OrderedDict)
 
     @classmethod
     def of(cls, pictures: Pictures, radius: float) -> "CommonSet":
         """``radius`` in metres is how near a picture shows a query's place."""
         return cls(pictures, _true_rows(pictures.places, pictures.places.queries, radius))
 
+    @cached_property
+    def findable(self) -> np.ndarray:
+        """The queries whose place the database shows, rows of ``true_rows``: the others do not count."""
+        return np.flatnonzero([len(rows) > 0 for rows in self.true_rows])
+
+    @cached_property
+    def shown(self) -> np.ndarray:
+        """Up to ``SHOWN`` of the findable queries, evenly spaced over them, so that no model has a say in it."""
+        count = min(SHOWN, len(self.findable))
+        return self.findable[(2 * np.arange(count) + 1) * len(self.findable) // max(2 * count, 1)]
+
     def recalls(self, network: PlaceNetwork) -> Metrics:
         """``recall_at_1``, ``_5`` and ``_10`` in [0, 1]; empty where no query can be found."""
+        return self._tested(network).recalls
+
+    def nearest(self, network: PlaceNetwork) -> np.ndarray:
+        """``[len(shown), NEAREST]``, or as many as there are: what is found first for the ``shown`` queries.
+
+        The pictures are counted in the database.
+        """
+        return self._tested(network).nearest
+
+    def _tested(self, network: PlaceNetwork) -> _Tested:
         digest = fingerprint(network.state_dict().values())
         if (found := self._found.get(digest)) is None:
             inputs = self.pictures.through(network)
             places = self.pictures.places
-            found = _recalls(inputs.describe(places.queries), inputs.describe(places.database), self.true_rows)
+            queries, database = inputs.describe(places.queries), inputs.describe(places.database)
+            recalls = _recalls(queries, database, self.true_rows)
+            found = _Tested(recalls, search_torch(queries[self.shown], database, NEAREST))
             self._found[digest] = found
             while len(self._found) > _REMEMBERED:
                 self._found.popitem(last=False)

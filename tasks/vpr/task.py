@@ -16,6 +16,7 @@ from .msls import CONTINENTS_FILE
 from .networks import FROZEN, BatchNorms, PlaceNetwork, place_network
 from .nodes import node_data, own_data, whole_data
 from .options import Options as VprOptions
+from .traces import traces
 from .training_set import TrainingSet, epoch_of_triplets, loss_of_triplets
 
 
@@ -137,17 +138,25 @@ class VprTask(Task):
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
         """Recalls in [0, 1]: ``test.recall_at_*`` and ``validation.recall_at_*`` on pictures common to all nodes.
 
-        To these come ``local.*`` or ``train.*`` of the node's own (:func:`~tasks.vpr.evaluation.own_metrics`).
+        To these come ``local.*`` or ``train.*`` of the node's own (:func:`~tasks.vpr.evaluation.own_metrics`), and at
+        the end pictures and positions to look at (:func:`~tasks.vpr.traces.traces`).
         """
         network = cast(PlaceNetwork, model)
         metrics: Metrics = {}
-        for name, common in cast(Mapping[str, CommonSet], data.extra["common"]).items():
-            metrics |= {f"{name}.{metric}": value for metric, value in common.recalls(network).items()}
+        common = cast(Mapping[str, CommonSet], data.extra["common"])
+        for name, pictures in common.items():
+            metrics |= {f"{name}.{metric}": value for metric, value in pictures.recalls(network).items()}
         train, test = (
             data.splits[split]["query"].numpy() if split in data.splits else np.zeros(0, dtype=np.int64)
             for split in ("train", "test")
         )
-        return Evaluation(metrics | own_metrics(network, _training(data), train, test, self.options, seed))
+        training = _training(data)
+        metrics |= own_metrics(network, training, train, test, self.options, seed)
+        if not final:
+            return Evaluation(metrics)
+        return Evaluation(
+            metrics, traces(network, training.pictures.places, common.get("test"), self.options.recall_radius)
+        )
 
 
 def _training(data: NodeData) -> TrainingSet:
