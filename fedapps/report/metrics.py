@@ -26,6 +26,9 @@ _HARMS = {"time", "seconds", "collision", "collisions", "collided", "excess", "a
 _LOWER = {*_LOSSES, *_HARMS, *CONTINUAL}
 _SCORES = {"accuracy", "acc", "recall", "precision", "f1", "auc", "map", "bleu", "cider", "reward", "return"}
 _HIGHER = _SCORES | {"success", "sr", "osr", "spl", "ndtw", "sdtw", "started"}
+#: What comes before the metrics of the model that all nodes share, where nodes have one of their own too.
+SHARED = "shared."
+_LAST = ("validation.", SHARED)
 _COUNTS = frozenset({"num-examples", "num_examples", "count"})
 
 
@@ -71,9 +74,9 @@ def measures(names: Iterable[str]) -> list[str]:
 
 
 def columns(names: Iterable[str]) -> list[str]:
-    """The `measures` in the order of a table's columns: those of continual learning first, validation last."""
+    """The `measures` in the order of a table's columns: continual learning first, validation and shared last."""
     ranks = {name: rank for rank, name in enumerate(_FIRST)}
-    return sorted(measures(names), key=lambda n: (ranks.get(bare(n), len(ranks)), n.startswith("validation.")))
+    return sorted(measures(names), key=lambda n: (ranks.get(bare(n), len(ranks)), n.startswith(_LAST)))
 
 
 def bare(name: str) -> str:
@@ -83,7 +86,7 @@ def bare(name: str) -> str:
 
 def main_metric(names: Iterable[str]) -> str | None:
     """The metric a report leads with: the preferred one, else the first that is no count, if possible on test data."""
-    found = sorted(measures(names), key=lambda name: name.startswith("validation."))
+    found = sorted(measures(names), key=lambda name: name.startswith(_LAST))
     return next((name for name in _PREFERRED if name in found), found[0] if found else None)
 
 

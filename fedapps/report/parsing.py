@@ -24,6 +24,7 @@ from .records import (
 
 
 def read_round(entry: Entry) -> RoundRecord:
+    strategy = entry.inner("strategy")
     return RoundRecord(
         method=entry.text("method"),
         round=entry.integer("round"),
@@ -35,7 +36,8 @@ def read_round(entry: Entry) -> RoundRecord:
         refused=tuple(Refusal(item.text("node"), item.text("reason")) for item in entry.items("refused")),
         train=entry.inner("train").scalars(),
         evaluate=entry.inner("evaluate").scalars(),
-        rates=entry.inner("strategy").inner("rates").scalars(),
+        rates=strategy.inner("rates").scalars(),
+        averaged=strategy.words("averaged"),
     )
 
 
@@ -49,6 +51,7 @@ def read_node(entry: Entry) -> NodeRecord:
         num_examples=entry.number("num_examples", 0),
         metrics=metrics.scalars(),
         series=metrics.series(),
+        groups=entry.inner("groups").texts(),
     )
 
 

@@ -78,6 +78,19 @@ class Entry:
             if isinstance(value, list)
         }
 
+    def texts(self) -> dict[str, str]:
+        """Every field; all must be strings."""
+        return {key: self.text(key) for key in self.fields}
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """The list of strings under `key`; a missing one or null is empty."""
+        value = self.fields.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.fail(key, value, "a list of strings")
+        return tuple(value)
+
     def matrix(self, key: str) -> npt.NDArray[np.float64]:
         """The list of equally long rows of numbers under `key`; JSON's null is NaN."""
         rows = self.fields.get(key)

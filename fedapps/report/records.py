@@ -23,7 +23,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round of one method, as the server saw it. Seconds are wall-clock; `rates` are relative to L."""
+    """One round of one method, as the server saw it.
+
+    Seconds are wall-clock; `rates` are relative to L; `averaged` names the tiers whose clusters were averaged.
+    """
 
     method: str
     round: int
@@ -36,11 +39,15 @@ class RoundRecord:
     train: Metrics
     evaluate: Metrics
     rates: Metrics
+    averaged: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """One node in one phase of one round: its numbers, and its series with one number for each session."""
+    """One node in one phase of one round: its numbers, and its series with one number for each session.
+
+    `groups` are the kinds of groups it belongs to, by name.
+    """
 
     method: str
     round: int
@@ -49,6 +56,12 @@ class NodeRecord:
     num_examples: float
     metrics: Metrics
     series: Mapping[str, tuple[float, ...]]
+    groups: Mapping[str, str]
+
+    @property
+    def cluster(self) -> str:
+        """The cluster that has a model of its own for it; empty under methods without clusters."""
+        return self.groups.get("cluster", "")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from fedapps.report.run_data import RunData
 
 from . import (
     closed_loop,
+    clusters,
     comparison,
     configuration,
     curves,
@@ -31,6 +32,7 @@ SECTIONS: tuple[Callable[[RunData], str | None], ...] = (
     seeds.section,
     curves.section,
     spread.section,
+    clusters.section,
     closed_loop.section,
     trajectories.section,
     scenes.section,
