@@ -48,6 +48,27 @@ class Arrays:
             raise self.fail(key, f"has the shape {found.shape}; it must be ({wanted})")
         return found
 
+    def text(self, key: str) -> str:
+        """The text in an array of UTF-8 bytes. Raises `ReportError` where it is missing or none."""
+        raw = self._bounded(key, self.get(key, None), 255)
+        try:
+            return raw.astype(np.uint8).tobytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self.fail(key, f"is not UTF-8: {error}") from error
+
+    def pixels(self, key: str, *shape: int | None) -> npt.NDArray[np.uint8]:
+        """Pictures as `get` would give them, in bytes. Raises `ReportError` for what is no such picture too."""
+        return self._bounded(key, self.get(key, *shape), 255).astype(np.uint8)
+
+    def indices(self, key: str, below: int, *shape: int | None) -> npt.NDArray[np.int64]:
+        """Places in something with `below` items. Raises `ReportError` for any other number."""
+        return self._bounded(key, self.get(key, *shape), below - 1).astype(np.int64)
+
+    def _bounded(self, key: str, found: Array, most: int) -> Array:
+        if not ((found >= 0) & (found <= most) & (found == np.floor(found))).all():
+            raise self.fail(key, f"must hold whole numbers from 0 to {most}")
+        return found
+
     def fail(self, key: str, wrong: str) -> ReportError:
         """The error to raise about an array."""
         return ReportError(f"{self._where}: {key!r} {wrong}")

@@ -50,6 +50,14 @@ td small { color: var(--soft); }
 figure { margin: 0; max-width: 560px; min-width: 0; }
 .wide figure { max-width: 820px; min-width: 560px; }
 figure svg, figure img { display: block; width: 100%; height: auto; }
+.matches figcaption small { color: var(--soft); margin-left: .5em; }
+.matches .grid { display: grid; gap: 8px 7px; margin-top: 4px; font-size: .82rem; line-height: 1.3; }
+.matches .grid > small { color: var(--soft); }
+.matches img { border: 4px solid var(--line); border-radius: 4px; }
+.matches .right img { border-color: #009e73; }
+.matches .wrong img { border-color: #d55e00; }
+.matches .right b { color: #007d5b; }
+.matches .wrong b { color: #c04f00; }
 figure svg text {
     font-family: system-ui, "Segoe UI", Roboto, Helvetica, Arial, "DejaVu Sans", sans-serif !important;
 }

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from fedapps.report.run_data import RunData
 
 from . import (
+    client_map,
     closed_loop,
     clusters,
     comparison,
     configuration,
     curves,
     headline,
+    matches,
     matrices,
     rates,
     refused,
@@ -36,6 +38,8 @@ SECTIONS: tuple[Callable[[RunData], str | None], ...] = (
     closed_loop.section,
     trajectories.section,
     scenes.section,
+    matches.section,
+    client_map.section,
     rates.section,
     traffic.section,
     refused.section,
