@@ -38,10 +38,12 @@ class Inspection:
         self._sound = np.zeros(len(places.store), dtype=bool)
 
     def require_present(self) -> None:
-        """Raise :class:`DataError` where pictures are missing. No file is opened."""
-        if isinstance(self.source, (ImageFiles, ImageTar)):
-            absent = np.intersect1d(self.source.absent(), self.images)
-            self._refuse(dict.fromkeys(absent.tolist(), "no such file"))
+        """Raise :class:`DataError` where pictures are missing, naming those too that are no pictures.
+
+        As long as none is missing no file is opened.
+        """
+        if isinstance(self.source, (ImageFiles, ImageTar)) and np.isin(self.source.absent(), self.images).any():
+            self._refuse(self._unreadable(self.images))
 
     def require_readable(self, places: Places) -> None:
         """Raise :class:`DataError` where some of ``places`` are missing or no pictures, naming all others too."""

@@ -80,13 +80,14 @@ def message_of(call, *arguments, **options):
 # -- pictures that are missing or no pictures ----------------------------------------------------------------
 
 
-def test_missing_pictures_of_any_node_are_named(places):
-    for name in ("0-query-0-1.png", "1-database-1-2.png", "2-query-0-0.png"):
+def test_missing_pictures_of_any_node_are_named_with_those_that_are_none(places):
+    for name in ("0-query-0-1.png", "2-query-0-0.png"):
         (places / name).unlink()
+    (places / "1-database-1-2.png").write_text("sorry")
     assert message_of(load, places).splitlines() == [
         f"{places}: 3 of {PICTURES} pictures cannot be read:",
         "  0-query-0-1.png (no such file)",
-        "  1-database-1-2.png (no such file)",
+        "  1-database-1-2.png (no picture)",
         "  2-query-0-0.png (no such file)",
         "replace them, take them out of the tables, or set vpr.skip-unreadable = true to leave them out",
     ]
