@@ -1,4 +1,4 @@
-"""``python -m fedapps``: list, run, compare, audit, report."""
+"""``python -m fedapps``: list, nodes, run, compare, audit, report."""
 
 import argparse
 import sys
@@ -76,6 +76,14 @@ def compare(given: argparse.Namespace) -> int:
     return 0
 
 
+def nodes(given: argparse.Namespace) -> int:
+    """Print who the nodes of a recipe are, and how much each of them has."""
+    from .nodes import nodes_text
+
+    print(nodes_text(Path(given.recipe), _assignments(given.set), Vary.read(given.vary)))
+    return 0
+
+
 def audit(given: argparse.Namespace) -> int:
     """Attack the gradients that a node of a text task shares, and print what was read."""
     from .audit import AuditPlan, audit_recipe
@@ -136,13 +144,21 @@ def _parser() -> argparse.ArgumentParser:
     comparing.add_argument("--seeds", type=int, default=3, help="number of seeds (default 3)")
     comparing.add_argument("--first-seed", type=int, default=0)
     comparing.add_argument(
-        "--vary", metavar="KEY=V1,V2,...", help="repeat all for each value of a key; default: the recipe's"
+        "--vary", default="", metavar="KEY=V1,V2,...", help="repeat all for each value of a key; default: the recipe's"
     )
     comparing.add_argument(
         "--resume", metavar="FOLDER", help="go on with a comparison that was cut off; needs no recipe"
     )
     comparing.add_argument("--jobs", type=int, default=0, help="runs at a time; default: one per CPU core")
     comparing.add_argument("--json", default="", help="write rows, table and the paper's numbers to this file")
+
+    looking = commands.add_parser("nodes", help="who the nodes of a recipe are, and how much each of them has")
+    looking.set_defaults(command=nodes)
+    looking.add_argument("recipe", help="run-config file or the name of a recipe")
+    looking.add_argument(
+        "--vary", default="", metavar="KEY=V1,V2,...", help="a line for each value of a key; default: the recipe's"
+    )
+    looking.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key")
 
     for command, engine in ((running, "ray"), (comparing, "inline")):
         command.add_argument("--engine", choices=["inline", "ray"], default=engine)

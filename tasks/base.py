@@ -136,6 +136,14 @@ class Task(ABC):
         """Raises :class:`DataError` when the options describe another number of nodes; to most tasks any will do."""
         return
 
+    def sizes(self, data: NodeData) -> Mapping[str, int]:
+        """How much a node has, by the names of what is counted: examples of each split, where the task says no more."""
+        return {f"{split} examples": data.count(split) for split in data.splits}
+
+    def remarks(self, folder: Path, num_nodes: int) -> Sequence[str]:
+        """What else there is to say of the data of so many nodes, in lines of text."""
+        return ()
+
     @property
     def world_options(self) -> Mapping[str, object]:
         """The options that :meth:`make_world` depends on: all, unless a task says better."""

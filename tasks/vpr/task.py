@@ -1,7 +1,7 @@
 """The task "vpr": find the place where a picture was taken, with nodes that mine triplets in their own pictures."""
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -14,7 +14,7 @@ from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeDa
 from .evaluation import AMONG, CommonSet, own_metrics
 from .msls import CONTINENTS_FILE
 from .networks import FROZEN, BatchNorms, PlaceNetwork, place_network
-from .nodes import node_data, own_data, whole_data
+from .nodes import federation, node_data, own_data, whole_data
 from .options import Options as VprOptions
 from .traces import traces
 from .training_set import TrainingSet, epoch_of_triplets, loss_of_triplets
@@ -109,6 +109,25 @@ class VprTask(Task):
     def load_own(self, folder: Path) -> NodeData:
         """A deployed node's own pictures; cities for the common test are only those named in ``test_cities``."""
         return own_data(folder, self.options)
+
+    def sizes(self, data: NodeData) -> Mapping[str, int]:
+        """As FedVPR's Table 1; queries to train on have a positive and a negative among the node's own pictures."""
+        places = _training(data).pictures.places
+        return {
+            "sequences": len(places.present),
+            "images": len(places),
+            "queries": len(places.queries),
+            "queries to train on": data.count("train"),
+        }
+
+    def remarks(self, folder: Path, num_nodes: int) -> Sequence[str]:
+        """How many clients the split gives, and how much of the pictures is in their hands."""
+        found = federation(folder, self.options, num_nodes)
+        given = {track for client in found.clients for track in client.tracks}
+        share = len(given) / len(found.dataset.training.present)
+        return [
+            f"the split gives {len(found.clients)} clients with {share:.0%} of the sequences; {num_nodes} take part"
+        ]
 
     # -- learning ------------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from tasks.vpr.indoor import read_indoor
 from tasks.vpr.nordland import read_nordland
 from tasks.vpr.places import Track, build_places
 from tasks.vpr.splits import clustering_split, group_split, proximity_split, random_split
-from tasks.vpr.statistics import Spread, split_statistics, statistics_table
 
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
 
@@ -264,37 +263,13 @@ def test_clients_for_validation_are_no_clients_for_training(total, count, seed):
     assert list(train) == sorted(train, key=lambda client: client.key)
 
 
-def test_statistics_by_hand():
-    """Clients of 4 and 6 sequences of 2 pictures; the first's second query has no picture of its own near by."""
-    places = world(
-        [("goa", True, "", [(0.0, 0.0), (100.0, 0.0)]), ("goa", True, "", [(500.0, 0.0), (500.0, 0.0)])]
-        + [("goa", False, "", [(3.0, 0.0), (9.0, 0.0)])] * 2
-        + block("rome", 0.0, count=3)
-        + [("rome", True, "", [(0.0, 0.0)])] * 2
-    )
-    clients = (Client("a", "goa", "asia", (0, 1, 2, 3)), Client("b", "rome", "europe", tuple(range(4, 10))))
-    found = split_statistics(places, clients, radius=10.0)
-    assert found.clients == 2
-    assert found.sequences == Spread(5.0, 1.0)
-    assert found.images == Spread(10.0, 2.0)
-    assert found.queries == Spread(5.0, 1.0)
-    assert found.positives == Spread(3.5, 2.5)
-    assert found.covered == 10 / 12
-    assert statistics_table({"two": found}).splitlines() == [
-        "split  clients  sequences      images    queries  with a positive  of all sequences",
-        "-----------------------------------------------------------------------------------",
-        "two          2  5.0 ± 1.0  10.0 ± 2.0  5.0 ± 1.0        3.5 ± 2.5               83%",
-    ]
-
-
 @REAL
 def test_floors_are_clients():
     places = read_indoor(Path(os.environ["FEDAPPS_DATA"]) / "vpr" / "ietower")
     clients = group_split(places)
     assert len(clients) == 25
-    found = split_statistics(places, clients)
-    assert found.covered == 1.0
-    assert found.positives == found.queries == Spread.of([len(client.places(places).queries) for client in clients])
+    assert {track for client in clients for track in client.tracks} == set(places.present.tolist())
+    assert all(len(own.queries_with_positive(10.0)) == len(own.queries) for own in (c.places(places) for c in clients))
     by_position = proximity_split(places, 5000.0, 0)  # floors lie 10 km apart
     assert {client.tracks for client in by_position} == {client.tracks for client in clients}
 
