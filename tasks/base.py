@@ -133,7 +133,7 @@ class Task(ABC):
         return False
 
     def check_nodes(self, num_nodes: int) -> None:
-        """Raises :class:`DataError` when the options describe another number of nodes; to most tasks any will do."""
+        """Raises :class:`DataError` for options that so many nodes cannot be made of, before any data are looked at."""
         return
 
     def sizes(self, data: NodeData) -> Mapping[str, int]:

@@ -12,6 +12,7 @@ from sim.streets.world import StreetWorld, write_streets
 from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
 
 from .evaluation import AMONG, CommonSet, own_metrics
+from .fitting import check_network
 from .msls import CONTINENTS_FILE
 from .networks import FROZEN, BatchNorms, PlaceNetwork, place_network
 from .nodes import federation, node_data, own_data, whole_data
@@ -65,6 +66,11 @@ class VprTask(Task):
     @property
     def has_world(self) -> bool:
         return self.options.source == "simulated"
+
+    def check_nodes(self, num_nodes: int) -> None:
+        """Raises :class:`DataError` for weights, or a size of pictures, that do not fit the network."""
+        chosen = self.options
+        check_network(chosen.backbone, chosen.pooling, chosen.weights_file, chosen.size)
 
     @property
     def world_options(self) -> dict[str, object]:

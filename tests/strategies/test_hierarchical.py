@@ -328,7 +328,7 @@ def test_memory_grows_with_clusters_and_not_with_nodes():
             cluster = partition % num_clusters
             return {"group.city": f"{cluster:03d}", "group.continent": str(cluster % 4)}
 
-        strategy = HierarchicalFedAvg(groups=["city", "continent"], intervals=[2, 4])
+        strategy = HierarchicalFedAvg(groups=["city", "continent"], intervals=[1, 2])
         grid = grid_of(grouped_app(home, add), num_nodes)
         gc.collect()
         tracemalloc.start()

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from fedapps.config import parse
+from fedapps.launch import check_data
 from tasks.base import DataError
 from tasks.vpr.fitting import check_network
 from tasks.vpr.networks import place_network
@@ -34,3 +36,10 @@ def test_a_network_is_checked_without_a_draw(tmp_path):
     assert torch.equal(torch.random.get_rng_state(), before)
     with pytest.raises(DataError, match=r"vpr\.height = 16, vpr\.width = 20: too small"):
         check_network("squeezenet1_1", "gem", path, (16, 20))
+
+
+def test_made_up_data_do_not_hide_weights_that_do_not_fit(tmp_path):
+    save_published("resnet18", path := tmp_path / "resnet.pth")
+    given = {"task": "vpr", "collect-after": 0, "methods": "fedavg", "vpr.source": "simulated"}
+    with pytest.raises(DataError, match=r"resnet\.pth': does not fit vpr\.backbone = 'vgg16'"):
+        check_data(parse(given | {"vpr.weights": str(path), "vpr.backbone": "vgg16"}))
