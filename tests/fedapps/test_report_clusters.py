@@ -110,6 +110,25 @@ def test_many_clusters_are_not_all_told_apart(tmp_path: Path, monkeypatch: pytes
     assert colours[-10:].count("#9ca3af") == 2
 
 
+def test_nodes_in_no_cluster_count_for_the_global_model_alone(tmp_path: Path) -> None:
+    """Its mean is that of .25 and .75; clusters that have numbers for names are called so."""
+    nodes = [
+        node(1, "a", "0", 0.5),
+        node(1, "b", "1", 0.5),
+        node(1, "c", "", 0.75, 0.75),
+        node(1, "d", None, 0.75, 0.75),
+    ]
+    found = clusters_of(read_run(folder_with(tmp_path, nodes, [row(1)])), "h-fl", RECALL)
+    assert found is not None
+    assert (found.shared, found.lines) == ({1: 0.5}, {"0": {1: 0.5}, "1": {1: 0.5}})
+    text = shown(tmp_path)
+    assert (
+        "0.5000 with the global model, 0.5000 with the models of clusters; 2 of 2 do better on their own nodes than "
+        "the global one; 2 of the nodes are in no cluster yet."
+    ) in text
+    assert {"cluster 0", "cluster 1"} <= set(labels(text))
+
+
 def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
     nan = [node(1, "a", "Oslo", 0.25), node(1, "b", "Oslo", float("nan")), node(1, "c", "Bonn", 0.5, float("nan"))]
     found = clusters_of(read_run(folder_with(tmp_path, nan, [row(1)])), "h-fl", RECALL)

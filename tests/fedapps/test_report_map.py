@@ -34,7 +34,7 @@ def test_each_city_has_a_panel_and_each_client_a_colour(folder: Path, monkeypatc
     save(folder, "fedavg", "Bonn-01", places(position=np.array([[0, 0], [9, 9], [9, 0], [1000, 500.0]])) | test)
     save(folder, "fedavg", "both", places("Bonn\nKöln"))
     shown = unescape(section(folder, "map"))
-    assert "3 clients in 2 cities." in shown
+    assert "3 clients in 2 areas." in shown
     assert "Bonn: 3 clients within 1 km; Köln: 1 client within 200 m; Oslo: common test within 200 m" in shown
     # A line after the points of a city is its bar: at most two fifths of 1000 and 200 m.
     square = [0, 200, 200, 0]
@@ -80,7 +80,7 @@ def test_cities_that_are_not_drawn_are_named(folder: Path) -> None:
         save(folder, "fedavg", f"client-{number}", places(f"city-{number}") | test)
     save(folder, "fedavg", "client-8", places("city-7"))
     shown = unescape(section(folder, "map"))
-    assert "9 clients in 8 cities." in shown
+    assert "9 clients in 8 areas." in shown
     drawn = [label.split(":")[0] for label in labels(shown) if ": " in label]
     assert drawn == ["city-0", "city-1", "city-2", "city-7", "x", "y"]
     named = ", ".join(f"city-{number} (1 client)" for number in (3, 4, 5, 6))
@@ -92,7 +92,7 @@ def test_the_method_with_most_clients_is_drawn(folder: Path) -> None:
     save(folder, "cloud", "all", places("Bonn\nOslo"))
     for node in ("a", "b"):
         save(folder, "fedavg", node, places())
-    assert "2 clients in 1 city." in section(folder, "map")
+    assert "2 clients in 1 area." in section(folder, "map")
 
 
 @pytest.mark.parametrize("arrays", [matches(), places(position=np.zeros((0, 2)), city=np.zeros(0)), {"x": np.zeros(1)}])

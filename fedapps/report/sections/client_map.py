@@ -72,7 +72,7 @@ def _chosen(cities: list[City]) -> list[City]:
 def _lead(own: dict[str, Positions], cities: list[City], chosen: list[City]) -> str:
     places = sum(bool(city.clients) for city in cities)
     parts = [
-        f"{_count(len(own), 'client', 'clients')} in {_count(places, 'city', 'cities')}. A mark is a picture, of each "
+        f"{_count(len(own), 'client', 'clients')} in {_count(places, 'area', 'areas')}. A mark is a picture, of each "
         "client at most a few hundred, evenly spaced. A colour is a client; where there are many, colours come again."
     ]
     if any(city.common is not None for city in cities):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
@@ -39,13 +40,15 @@ class Clusters:
     Attributes:
         lines: by cluster, the one with most nodes first, the metric of its model on its nodes.
         instead: by cluster, the metric of the global model on the same nodes.
-        shared: the metric of the global model on all of these nodes.
+        shared: the metric of the global model on all nodes.
+        outside: how many nodes are in no cluster yet.
         averaged: the rounds after which clusters were averaged.
     """
 
     lines: dict[str, Line]
     instead: dict[str, Line]
     shared: Line
+    outside: Mapping[int, int]
     averaged: tuple[int, ...]
 
 
@@ -75,12 +78,15 @@ def clusters_of(run: RunData, method: str, metric: str) -> Clusters | None:
     values: dict[str, dict[int, list[float]]] = {}
     instead: dict[str, dict[int, list[float]]] = {}
     shared: dict[int, list[float]] = {}
+    outside = Counter[int]()
     for record in run.nodes:
         of_cluster, of_all = (record.metrics.get(name, math.nan) for name in (metric, SHARED + metric))
-        if record.method != method or record.phase != "evaluate" or not record.cluster or not math.isfinite(of_all):
+        if record.method != method or record.phase != "evaluate" or not math.isfinite(of_all):
             continue
         shared.setdefault(record.round, []).append(of_all)
-        if math.isfinite(of_cluster):
+        if not record.cluster:
+            outside[record.round] += 1
+        elif math.isfinite(of_cluster):
             values.setdefault(record.cluster, {}).setdefault(record.round, []).append(of_cluster)
             instead.setdefault(record.cluster, {}).setdefault(record.round, []).append(of_all)
     if not values:
@@ -90,6 +96,7 @@ def clusters_of(run: RunData, method: str, metric: str) -> Clusters | None:
         lines={label: _means(values[label]) for label in order},
         instead={label: _means(instead[label]) for label in order},
         shared=_means(shared),
+        outside=outside,
         averaged=tuple(sorted(record.round for record in run.of(method) if record.averaged)),
     )
 
@@ -105,11 +112,13 @@ def _said(method: str, found: Clusters, metric: Metric) -> str:
     when = f"after round {last}" + (", when clusters had just been averaged" if last in found.averaged else "")
     sentence = f"{method}, {when}: {metric.label} is {number(found.shared[last])} with the global model"
     if ends:
-        values = number(ends[0]) if len(ends) == 1 else f"{number(min(ends))} to {number(max(ends))}"
-        sentence += f", {values} with the models of clusters"
+        reach = dict.fromkeys([number(min(ends)), number(max(ends))])
+        sentence += f", {' to '.join(reach)} with the models of clusters"
     if ends and metric.better:
         ahead = sum(metric.better * (found.lines[label][last] - found.instead[label][last]) > 0 for label in there)
         sentence += f"; {ahead} of {len(ends)} do better on their own nodes than the global one"
+    if count := found.outside.get(last, 0):
+        sentence += f"; {count} of the nodes {'is' if count == 1 else 'are'} in no cluster yet"
     return f"{sentence}. {_averaging(found.averaged)}"
 
 
@@ -154,6 +163,10 @@ def _points(line: Line) -> tuple[list[int], list[float]]:
     return list(line), list(line.values())
 
 
+def _spoken(label: str) -> str:
+    return f"cluster {label}" if label.isdecimal() else label
+
+
 def _key(axes: Axes, found: Clusters) -> None:
     """Names beside the lines, in the order in which they end."""
     lines = {**found.lines, _WHOLE: found.shared}
@@ -161,5 +174,5 @@ def _key(axes: Axes, found: Clusters) -> None:
     order = sorted(zip(handles, labels, strict=True), key=lambda entry: -lines[entry[1]][max(lines[entry[1]])])
     if (further := len(lines) - len(order)) > 0:
         order.append((Line2D([], [], color=_OTHERS, linewidth=0.7), f"{further} further clusters"))
-    handles, labels = [handle for handle, _ in order], [fill(label, 22) for _, label in order]
+    handles, labels = [handle for handle, _ in order], [fill(_spoken(label), 22) for _, label in order]
     axes.legend(handles, labels, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8.5)
