@@ -21,7 +21,7 @@ from .triplets import triplet_loss, triplet_terms
 
 AMONG = (1, 5, 10)
 SHOWN, NEAREST = 6, 3  # queries of a common set whose matches are there to look at, and matches of each
-_REMEMBERED = 4  # models whose results on a common set are kept
+_REMEMBERED = 64  # models whose results on a common set are kept: those of many clusters, and the shared one
 
 
 @dataclass(frozen=True, eq=False)

@@ -102,7 +102,7 @@ class Options:
         choices=("frozen", "trained"),
     )
     height: int = option(288, "pixels that pictures are resized to", minimum=16)
-    width: int = option(384, "pixels that pictures are resized to", minimum=16)
+    width: int = option(0, "pixels that pictures are resized to; 0 = 4/3 of the height", minimum=0)
 
     negatives: int = option(5, "negatives of a query", minimum=1)
     margin: float = option(0.1, "margin of the triplet loss", minimum=0)
@@ -112,7 +112,9 @@ class Options:
     nearest_sequences: int = option(
         0, "look for negatives only in so many sequences nearest to the query (333 or 20); 0 = in the pool", minimum=0
     )
-    sequence_images: int = option(3, "images of each of these sequences (3 or 50)", minimum=1)
+    sequence_images: int = option(
+        0, "images of each of these sequences; 0 = as many as make up the pool, 3 of 333 or 50 of 20", minimum=0
+    )
     refresh: int = option(1000, "queries for which triplets are mined at a time, with the weights of then", minimum=1)
     queries_per_epoch: int = option(
         5000, "most queries of an epoch, drawn anew; 0 = all, as for virtual clients of more examples", minimum=0
@@ -139,7 +141,7 @@ class Options:
     @property
     def size(self) -> Size:
         """Height and width of pictures."""
-        return self.height, self.width
+        return self.height, self.width or round(self.height * 4 / 3)
 
     @property
     def proximity(self) -> float:
@@ -159,7 +161,8 @@ class Options:
     def mining_pool(self) -> Pool:
         """Where negatives are looked for."""
         if self.nearest_sequences:
-            return NearestSequences(self.nearest_sequences, self.sequence_images)
+            images = self.sequence_images or max(1, self.pool // self.nearest_sequences)
+            return NearestSequences(self.nearest_sequences, images)
         return Anywhere(self.pool)
 
     def check(self) -> None:

@@ -75,7 +75,7 @@ class VprTask(Task):
     @property
     def world_options(self) -> dict[str, object]:
         """The options that :meth:`make_world` depends on: the same cities serve all others."""
-        names = ("source", "height", "width", "world_cities", "world_test_cities", "world_metres", "world_spacing")
+        names = ("source", "size", "world_cities", "world_test_cities", "world_metres", "world_spacing")
         return {name: getattr(self.options, name) for name in names}
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
@@ -90,7 +90,7 @@ class VprTask(Task):
             world = StreetWorld(
                 cities=chosen.world_cities,
                 test_cities=chosen.world_test_cities,
-                size=(chosen.width, chosen.height),
+                size=chosen.size[::-1],
                 spacing=chosen.world_spacing,
             ).enough_for(num_nodes, chosen.world_metres)
         except ValueError as error:

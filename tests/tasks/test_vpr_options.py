@@ -51,7 +51,18 @@ def test_the_radius_and_the_surplus_depend_on_the_source():
 
 def test_where_negatives_are_looked_for():
     assert Options().mining_pool() == Anywhere(1000)
-    assert Options(nearest_sequences=20, sequence_images=50).mining_pool() == NearestSequences(20, 50)
+    assert Options(nearest_sequences=20, sequence_images=7).mining_pool() == NearestSequences(20, 7)
+    # FedVPR, appendix B: 3 of 333 and 50 of 20, the pool being of a thousand.
+    assert [Options(nearest_sequences=n).mining_pool() for n in (333, 20)] == [
+        NearestSequences(333, 3),
+        NearestSequences(20, 50),
+    ]
+
+
+def test_pictures_are_as_wide_as_those_of_the_paper():
+    sizes = [Options(height=height).size for height in (96, 192, 288, 384, 480)]
+    assert sizes == [(96, 128), (192, 256), (288, 384), (384, 512), (480, 640)]
+    assert Options(height=32, width=64).size == (32, 64)
 
 
 @pytest.fixture

@@ -154,6 +154,18 @@ def test_nodes_with_the_same_model_show_the_same_matches_and_places_of_their_own
     assert len(one["places.position"]) == 24
 
 
+def test_models_of_many_clusters_are_each_tested_once(task, folder, monkeypatch):
+    """Nodes of different clusters take turns, each with its cluster's model and the shared one."""
+    common = task.load_node(folder, 0, 2).extra["common"]["test"]
+    models = []
+    for seed in range(12):
+        with torch_seed(seed):
+            models.append(task.build_model().eval())
+    first = [common.recalls(model) for model in models]
+    monkeypatch.setattr(Inputs, "describe", None)
+    assert [common.recalls(model) for model in models] == first
+
+
 def test_a_node_without_a_common_test_leaves_its_places(folder, task):
     own = VprTask(replace(task.options, test_queries=0))
     assert set(evaluated(own, own.load_own(folder)).traces) == {"places.cities", "places.city", "places.position"}
