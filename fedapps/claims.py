@@ -69,6 +69,22 @@ _FEDVPR: Mapping[str, Sequence[Claim]] = {
         Claim("a random crop helps beside it", _RECALL, "fedavg at jitter-crop", ("fedavg at jitter",)),
         Claim("jitter of the client's own harms", _RECALL, "fedavg at none", ("fedavg at client-jitter",)),
     ),
+    "fedvpr-steps": (
+        *(
+            Claim("FedVC is above FedAvg from an epoch's steps on", _RECALL, f"fedvc at {n}", (f"fedavg at {n}",))
+            for n in (10, 20, 40, 80)
+        ),
+        Claim("and below with fewer", _RECALL, "fedavg at 2", ("fedvc at 2",)),
+        Claim("many steps in few rounds end lower", _RECALL, "fedavg at 2", ("fedavg at 80",)),
+    ),
+    "fedvpr-hierarchy": tuple(
+        Claim("H-FL is below FedAvg of as many clients", _RECALL, f"fedavg at {group}", (f"h-fl at {group}",))
+        for group in ("city", "continent")
+    ),
+    "fedvpr-mining": (
+        Claim("a moderate range is better than everywhere", _RECALL, "cloud at 60", ("cloud at 0",)),
+        Claim("a narrow one is worse", _RECALL, "cloud at 0", ("cloud at 6",)),
+    ),
     "fedvpr-pooling": (Claim("GeM is the best pooling", _RECALL, "cloud at gem", ("cloud at spoc", "cloud at mac")),),
 }
 

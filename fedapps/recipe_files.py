@@ -12,7 +12,10 @@ Value = bool | int | float | str
 
 def recipes() -> dict[str, str]:
     """Names of the recipes that come with fedapps, with the comment on their first line."""
-    lines = {path.stem: path.read_text().splitlines()[0] for path in sorted(RECIPES.glob("*.toml"))}
+    lines = {
+        path.stem: path.read_text().splitlines()[0]
+        for path in sorted(RECIPES.glob("*.toml"), key=lambda path: path.stem)
+    }
     return {name: line.removeprefix("#").strip() for name, line in lines.items()}
 
 
