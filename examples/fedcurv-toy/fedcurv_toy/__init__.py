@@ -1,0 +1,1 @@
+"""fedcurv-toy: FedCurv with a NumPy client that speaks its records."""

@@ -1,0 +1,1 @@
+"""numpy-hierarchy: Server optimizers and a model per city, with NumPy clients."""

@@ -1,0 +1,34 @@
+"""numpy-hierarchy: A Flower / NumPy app."""
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from numpy_hierarchy.task import FEATURES
+from strategies.base import BaseStrategy
+from strategies.hierarchical import HierarchicalFedAvg
+from strategies.optimizers import Adam, Momentum, Yogi
+
+STRATEGIES = {
+    "fedavg": lambda: BaseStrategy(min_nodes=2),
+    "momentum": lambda: BaseStrategy(min_nodes=2, server_optimizer=Momentum(learning_rate=0.5, momentum=0.5)),
+    "adam": lambda: BaseStrategy(min_nodes=2, server_optimizer=Adam(learning_rate=0.2, beta1=0.5)),
+    "yogi": lambda: BaseStrategy(min_nodes=2, server_optimizer=Yogi(learning_rate=0.2, beta1=0.5)),
+    # A model per city; every 15 rounds the cities are averaged, and all go on from there.
+    "hierarchical": lambda: HierarchicalFedAvg(min_nodes=2, groups=["city"], intervals=[15]),
+}
+
+# Create ServerApp
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Main entry point for the ServerApp."""
+    strategy = STRATEGIES[context.run_config["strategy"]]()
+    strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord([np.zeros(FEATURES)]),
+        num_rounds=context.run_config["num-server-rounds"],
+        train_config=ConfigRecord({"lr": context.run_config["learning-rate"]}),
+    )

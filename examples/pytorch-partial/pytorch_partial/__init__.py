@@ -1,0 +1,1 @@
+"""pytorch-partial: Private heads for the app of the PyTorch template."""

@@ -1,0 +1,1 @@
+"""vendored: A copy of strategies/ inside the app."""
