@@ -156,13 +156,14 @@ class BaseStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One TRAIN message per sampled node, in the order of the stable keys."""
+        """One TRAIN message per sampled node, in the order of the stable keys; nodes without examples are left out."""
         if self.report.round != server_round:  # Flower's own loop makes no reports
             self.report = RoundReport(server_round)
         arrays = self.share(arrays)
         self._current = from_record(arrays)
         self.begin_round(server_round, self._current)
-        cohort = self.sampler.sample(self.profiles(grid), server_round)
+        able = [node for node in self.profiles(grid) if node.num_examples != 0]
+        cohort = self.sampler.sample(able, server_round)
         log(INFO, "round %s: %s nodes train", server_round, len(cohort))
         return self._messages(MessageType.TRAIN, cohort, server_round, arrays, config, self.train_records)
 

@@ -30,7 +30,7 @@ class Profile:
     key : str
         The stable key: unique among the nodes and the same in every run.
     num_examples : int or None
-        Training examples the node says it has, ≥ 0; ``None`` if it did not say.
+        Training examples the node says it has, ≥ 0: with 0 it is not asked to train. ``None`` if it did not say.
     groups : mapping of str to str
         Labels by kind, such as ``{"house": "12", "seen": "yes"}``.
     """

@@ -84,7 +84,8 @@ def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
     places, common = part.dataset.training, dict(part.common)
     split = _split(part.dataset, options, num_nodes)
     clients, held = hold_out(split, options.validation_clients, options.split_seed)
-    trained = [client for client in clients if _can_train(client, places, options)]
+    # By chance nothing may be near: such a client is a node that never trains.
+    trained = [client for client in clients if options.split == "random" or _can_train(client, places, options)]
     if held:
         tracks = [track for client in held for track in client.tracks]
         common["validation"] = _common(part.dataset, part.kept, "validation", places.of_tracks(tracks), options)

@@ -100,6 +100,18 @@ def test_a_split_into_another_number_of_clients_is_refused_or_drawn_from(folder)
     assert drawn.key in ("city-0-00", "city-1-00")
 
 
+def test_a_client_of_the_random_split_that_is_near_nothing_is_a_node_without_examples(folder):
+    found = []
+    for seed in range(8):
+        task = task_with(split="random", near=0.0, split_seed=seed)  # only the same drive passes the same point
+        found += [task.load_node(folder, partition, 2) for partition in range(2)]
+    nothing = [node for node in found if node.count("train") == 0]
+    assert 0 < len(nothing) < len(found)
+    metrics = evaluated(task, model_of(task), nothing[0])
+    assert "test.recall_at_1" in metrics
+    assert "train.loss" not in metrics
+
+
 def test_the_random_split_makes_as_many_clients_as_nodes(folder):
     nodes = [task_with(split="random").load_node(folder, partition, 2) for partition in range(2)]
     assert [node.key for node in nodes] == ["client-000", "client-001"]
