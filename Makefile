@@ -5,6 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 KEY := $(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-16)
 STAMP := .venv/.built-$(KEY)
+SQUEEZENET = $(FEDAPPS_DATA)/weights/squeezenet1_1_imagenet_notop.npz
 GLOVE = $(FEDAPPS_DATA)/text/glove/glove.6B.50d.subset.txt.xz
 
 export FLWR_TELEMETRY_ENABLED := 0
@@ -47,6 +48,12 @@ ifdef FEDAPPS_DATA
 		--vary text.alpha=1,100 --set rounds=20 --set evaluate-every=20 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --batch-sizes 1,8,64 \
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-nordland.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/vpr/nordland \
+		--set vpr.weights=$(SQUEEZENET)
+	for recipe in streets splits; do \
+		$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-$$recipe.toml --seeds 3 --set vpr.weights=$(SQUEEZENET); done
+	for recipe in optimizers hierarchy steps augmentation mining pooling resolution; do \
+		$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-$$recipe.toml --seeds 1 --set vpr.weights=$(SQUEEZENET); done
 else
 	@echo "recorded data left out: set FEDAPPS_DATA to the folder of the published datasets"
 endif

@@ -21,7 +21,7 @@ TASK_LINES: Mapping[str, str] = {
     "lqr": "learn the dynamics and the gain of linear-quadratic robots (APFL, IV-A)",
     "social": "rate how much a robot disturbs people, one person's taste after another (Elastic Transfer, SocNav1)",
     "text": "classify texts with vocabularies and embeddings that stay on the nodes (FedVocab)",
-    "vpr": "find the place where a picture was taken, with triplets mined on the nodes (FedVPR); no recipes yet",
+    "vpr": "find the place where a picture was taken, with triplets mined on the nodes (FedVPR)",
 }
 
 Memory = Literal["nothing", "fresh", "ewc", "l2", "apd", "fedweit"]
