@@ -1,13 +1,11 @@
 """``flwr run`` in Ray, on a SuperLink of its own: free ports, its own home, ended with the run."""
 
-import os
-import socket
+import ssl
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
@@ -15,6 +13,10 @@ from urllib.request import urlopen
 
 import tomli_w
 
+from .processes import end_group, flower_environment, free_port, tool
+
+#: What the connection to the SuperLink is called in Flower's config.
+CONNECTION = "fedapps"
 _START_TIMEOUT = 60.0
 
 
@@ -60,19 +62,14 @@ def flower_run(
         stack.callback(end_group, superlink)
         if on_start:
             on_start(superlink.pid)
-        _wait_until_healthy(superlink, port, log_file)
-        connection = {"superlink": {"default": "local", "local": {"address": f"127.0.0.1:{port}", "insecure": True}}}
-        (folder / "config.toml").write_text(tomli_w.dumps(connection))
-        overrides = folder / "run-config.toml"
-        overrides.write_text(tomli_w.dumps(dict(run_config)))
+        if not wait_until_healthy(superlink, port):
+            raise RuntimeError(f"the SuperLink did not start:\n{log_file.read_text()[-2000:]}")
+        connect(folder, f"127.0.0.1:{port}")
         federation = (
             f"num-supernodes={fleet.num_nodes} client-resources-num-cpus={fleet.cpus} "
             f"client-resources-num-gpus={fleet.gpus}"
         )
-        submit = [
-            tool("flwr"), "run", str(app), "local", "--stream",
-            "--run-config", str(overrides), "--federation-config", federation,
-        ]  # fmt: skip
+        submit = [*submission(app, folder, run_config), "--federation-config", federation]
         with subprocess.Popen(
             submit, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder
         ) as running:
@@ -83,82 +80,32 @@ def flower_run(
             return running.wait()
 
 
-def flower_environment(home: Path) -> dict[str, str]:
-    """The environment for Flower's processes: their own home, no telemetry, no installing of dependencies."""
-    scripts = str(Path(sys.executable).parent)
-    return os.environ | {
-        "FLWR_HOME": str(home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "PATH": os.pathsep.join([scripts, os.environ.get("PATH", "")]),
-    }
+def submission(app: Path, home: Path, run_config: Mapping[str, bool | int | float | str]) -> list[str]:
+    """The ``flwr run`` that submits ``app`` to the SuperLink of :func:`connect` and streams its log."""
+    overrides = home / "run-config.toml"
+    overrides.write_text(tomli_w.dumps(dict(run_config)))
+    return [tool("flwr"), "run", str(app), CONNECTION, "--stream", "--run-config", str(overrides)]
 
 
-def tool(name: str) -> str:
-    """A command of this Python environment. Raises ``RuntimeError`` when it is not installed."""
-    path = Path(sys.executable).parent / name
-    if not path.exists():
-        raise RuntimeError(f"{name} is not installed beside {sys.executable}: pip install 'fedapps[apps]'")
-    return str(path)
+def connect(home: Path, address: str, ca: Path | None = None) -> None:
+    """Have ``flwr``, with ``home`` as its ``FLWR_HOME``, talk to the SuperLink at ``address`` (host:port).
+
+    ``ca`` is the certificate of the authority that signed the SuperLink's; without it nothing is encrypted.
+    """
+    trust = {"root-certificates": str(ca)} if ca else {"insecure": True}
+    connection = {"superlink": {"default": CONNECTION, CONNECTION: {"address": address, **trust}}}
+    (home / "config.toml").write_text(tomli_w.dumps(connection))
 
 
-def free_port() -> int:
-    """A port of the loopback that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def end_group(process: subprocess.Popen[bytes], patience: float = 10.0) -> None:
-    """End a process that leads a session, and all it started: asked first, killed after ``patience`` seconds."""
-    started = descendants(process.pid)
-    process.terminate()
-    try:
-        process.wait(patience)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    deadline = time.monotonic() + patience
-    while any(is_alive(pid) for pid in started) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    for pid in started:
-        if is_alive(pid):
-            with suppress(ProcessLookupError):  # it may end just now
-                os.kill(pid, 9)
-
-
-def descendants(root: int) -> list[int]:
-    """Process ids below ``root``; read them before it ends, because orphans forget whose children they were."""
-    listing = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    children: dict[int, list[int]] = {}
-    for line in listing.splitlines():
-        pid, parent = map(int, line.split())
-        children.setdefault(parent, []).append(pid)
-    found, queue = [], [root]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
-    return found
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits to be reaped does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-def _wait_until_healthy(superlink: subprocess.Popen[bytes], port: int, log_file: Path) -> None:
+def wait_until_healthy(superlink: subprocess.Popen[bytes], port: int, ca: Path | None = None) -> bool:
+    """Wait until a SuperLink on the loopback answers; false where it ends instead, or takes too long."""
+    url = f"http{'s' if ca else ''}://127.0.0.1:{port}/health"
+    trust = ssl.create_default_context(cafile=ca) if ca else None
     deadline = time.monotonic() + _START_TIMEOUT
     while time.monotonic() < deadline and superlink.poll() is None:
         try:
-            with urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
-                return
+            with urlopen(url, timeout=1, context=trust):
+                return True
         except (URLError, OSError):
             time.sleep(0.1)
-    raise RuntimeError(f"the SuperLink did not start:\n{log_file.read_text()[-2000:]}")
+    return False

@@ -16,7 +16,7 @@ import pytest
 from fedapps.checkpoints import read_snapshot
 from fedapps.config import parse
 from fedapps.launch import execute, resolve
-from sim.flower_run import descendants, is_alive
+from sim.processes import descendants, is_alive
 
 pytestmark = pytest.mark.processes
 

@@ -1,0 +1,106 @@
+"""Processes of Flower: where its commands are, what environment they get, and how all that was started is ended."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """The environment for Flower's processes: their own home, no telemetry, no installing of dependencies."""
+    scripts = str(Path(sys.executable).parent)
+    return os.environ | {
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PATH": os.pathsep.join([scripts, os.environ.get("PATH", "")]),
+    }
+
+
+def tool(name: str) -> str:
+    """A command of this Python environment. Raises ``RuntimeError`` when it is not installed."""
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise RuntimeError(f"{name} is not installed beside {sys.executable}: pip install 'fedapps[apps]'")
+    return str(path)
+
+
+def free_port() -> int:
+    """A port of the loopback that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def end_group(process: subprocess.Popen[bytes], patience: float = 10.0) -> None:
+    """End a process that leads a session, and all it started; see :func:`end_groups`."""
+    end_groups([process], patience)
+
+
+def end_groups(processes: Sequence[subprocess.Popen[bytes]], patience: float = 10.0) -> None:
+    """End processes that lead sessions, and all they started: asked first, killed after ``patience`` seconds.
+
+    They are asked at the same time, so many take no longer than one. What they started is left to them for a quarter
+    of that time before it is asked as well.
+    """
+    started = set(descendants(*(process.pid for process in processes)))
+    deadline = time.monotonic() + patience
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    started |= set(descendants(*started))  # what they started meanwhile
+    if left := _wait_until_gone(started, min(deadline, time.monotonic() + patience / 4)):
+        _signal(left, signal.SIGTERM)
+        _signal(_wait_until_gone(left, deadline), signal.SIGKILL)
+
+
+def descendants(*roots: int) -> list[int]:
+    """Process ids below ``roots``; read them before those end, because orphans forget whose children they were."""
+    listing = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    children: dict[int, list[int]] = {}
+    for line in listing.splitlines():
+        pid, parent = map(int, line.split())
+        children.setdefault(parent, []).append(pid)
+    found: list[int] = []
+    queue = list(roots)
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def _wait_until_gone(pids: Iterable[int], deadline: float) -> list[int]:
+    """Those of the processes that still run at the deadline (monotonic)."""
+    while left := [pid for pid in pids if is_alive(pid)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    return left
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it may end just now
+            os.kill(pid, number)
