@@ -1,4 +1,4 @@
-"""``python -m fedapps``: list, nodes, run, compare, audit, report."""
+"""``python -m fedapps``: list, nodes, run, fleet, compare, audit, report."""
 
 import argparse
 import sys
@@ -47,6 +47,20 @@ def run(given: argparse.Namespace) -> int:
 
     overrides = read_recipe(Path(given.recipe)) if given.recipe else {}
     return launch(overrides | _assignments(given.set), engine=given.engine, output_dir=given.output_dir)
+
+
+def fleet(given: argparse.Namespace) -> int:
+    """Run one federation on a SuperLink and SuperNodes of this machine, and print where its report is."""
+    from .fleet import run_fleet
+
+    return run_fleet(
+        read_recipe(Path(given.recipe)) | _assignments(given.set),
+        nodes=given.nodes,
+        node_data=given.node_data,
+        tls=given.tls,
+        auth=given.auth,
+        output_dir=given.output_dir,
+    )
 
 
 def compare(given: argparse.Namespace) -> int:
@@ -136,6 +150,29 @@ def _parser() -> argparse.ArgumentParser:
     running = commands.add_parser("run", help="run one federation")
     running.set_defaults(command=run)
     running.add_argument("recipe", nargs="?", help="run-config file or the name of a recipe; default: the app's own")
+
+    deploying = commands.add_parser(
+        "fleet",
+        help="run one federation on a SuperLink and SuperNodes of this machine",
+        description="Start a SuperLink and SuperNodes on the loopback, run the app on them, end them all. Nodes learn "
+        "from the same data as in `fedapps run` (each has its part of data-dir or of a simulated world), or from "
+        "folders of their own. Logs, keys and private states stay in the folder NAME-fleet beside the run's.",
+    )
+    deploying.set_defaults(command=fleet)
+    deploying.add_argument("recipe", help="run-config file or the name of a recipe")
+    deploying.add_argument("--nodes", type=int, metavar="N", help="SuperNodes (default: num-nodes of the run config)")
+    deploying.add_argument(
+        "--node-data",
+        default="",
+        metavar="DIR",
+        help="a folder with one folder of data per node, or several such folders with commas between them",
+    )
+    deploying.add_argument("--tls", action="store_true", help="encrypt, with certificates made for this fleet")
+    deploying.add_argument(
+        "--auth", action="store_true", help="a key for each SuperNode; others are refused (switches --tls on)"
+    )
+    deploying.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key")
+    deploying.add_argument("--output-dir", default="runs", help="folder of the run folders (default ./runs)")
 
     comparing = commands.add_parser("compare", help="methods x seeds, beside the paper's numbers")
     comparing.set_defaults(command=compare, refuse=comparing.error)

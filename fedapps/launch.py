@@ -34,6 +34,11 @@ def launch(overrides: Mapping[str, Any], *, engine: str, output_dir: str) -> int
         execute(config, engine)
     except TooFewRepliesError as error:
         print(f"\n{error}", file=sys.stderr)
+    return conclude(config, path, engine, begun)
+
+
+def conclude(config: Config, path: Path, engine: str, begun: float) -> int:
+    """Print what came out of the run in folder ``path``, which began at ``begun`` (monotonic); the exit status."""
     folder = RunFolder(path, "")
     missing = [method for method in config.run.method_names() if not folder.finished(method)]
     if missing or not (path / "report.html").exists():

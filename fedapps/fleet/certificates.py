@@ -1,0 +1,139 @@
+"""Certificates for a SuperLink: an authority of its own, and what it signs for the SuperLink's addresses."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+LOOPBACK = ("127.0.0.1", "localhost")
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """PEM files: the authority's certificate, which nodes and ``flwr`` trust, and the SuperLink's own and its key."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+    def superlink_options(self) -> list[str]:
+        """What ``flower-superlink`` is told of them."""
+        return [
+            "--ssl-ca-certfile",
+            str(self.ca),
+            "--ssl-certfile",
+            str(self.certificate),
+            "--ssl-keyfile",
+            str(self.key),
+        ]
+
+
+def make_certificates(folder: Path, hosts: Sequence[str] = LOOPBACK, days: int = 30) -> Certificates:
+    """Write ``ca.crt``, ``superlink.crt`` and ``superlink.key`` into ``folder``, in place of older ones.
+
+    ``hosts`` are the names and IP addresses under which SuperNodes and ``flwr`` reach the SuperLink; the certificates
+    are good for ``days`` days. The authority's key is never written, so that nothing else can be signed with it: to
+    renew, make new ones and hand out the new ``ca.crt``. Raises ``ValueError`` without hosts or days.
+    """
+    if not hosts:
+        raise ValueError("hosts is empty: name the addresses under which the SuperLink is reached")
+    if days < 1:
+        raise ValueError(f"days = {days}: must be at least 1")
+    folder.mkdir(parents=True, exist_ok=True)
+    authority_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    authority = _authority(authority_key, days)
+    certificate = _server(key, hosts, days, authority, authority_key)
+    files = Certificates(folder / "ca.crt", folder / "superlink.crt", folder / "superlink.key")
+    files.ca.write_bytes(authority.public_bytes(Encoding.PEM))
+    files.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
+    write_secret(files.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return files
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read, also while it is being written."""
+    path.unlink(missing_ok=True)  # an older one may be open to others
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def _authority(key: ec.EllipticCurvePrivateKey, days: int) -> x509.Certificate:
+    name = _name("fedapps authority")
+    return (
+        _signed_for(name, key, name, key, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _server(
+    key: ec.EllipticCurvePrivateKey,
+    hosts: Sequence[str],
+    days: int,
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+) -> x509.Certificate:
+    return (
+        _signed_for(_name("fedapps SuperLink"), key, authority.subject, authority_key, days)
+        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+
+
+def _signed_for(
+    subject: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    days: int,
+) -> x509.CertificateBuilder:
+    """What both certificates say; they begin an hour ago, because clocks differ."""
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])

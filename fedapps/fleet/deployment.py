@@ -1,0 +1,202 @@
+"""A SuperLink and its SuperNodes on the loopback: started, introduced to each other, given a run."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import tomli_w
+
+from sim.flower_run import CONNECTION, connect, submission, wait_until_healthy
+from sim.processes import flower_environment, free_port, tool
+
+from .certificates import make_certificates
+from .keys import KeyPair, make_key_pair
+from .processes import FleetError, Processes, Started
+
+NodeConfig = Mapping[str, int | str]
+_LOOPBACK = "127.0.0.1"
+_CONNECT_SECONDS, _CONNECT_SECONDS_EACH = 60.0, 10.0
+
+
+class Deployment:
+    """One SuperLink with its SuperNodes, in ``folder``; ``processes`` ends them.
+
+    With ``tls`` all connections to the SuperLink are encrypted, with certificates made here; with ``auth``, which
+    needs ``tls``, it knows its SuperNodes by their keys and refuses others.
+    """
+
+    def __init__(self, folder: Path, processes: Processes, *, tls: bool, auth: bool) -> None:
+        self.folder = folder
+        self.auth = auth
+        self.http, self.fleet = free_port(), free_port()
+        self.nodes: list[Started] = []
+        self._processes = processes
+        self._certificates = make_certificates(folder / "certificates") if tls else None
+        self._home = folder / "flower"
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._environment = flower_environment(self._home) | {
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; Flower's second is for links to other machines
+            "PYTHONUNBUFFERED": "1",  # a log is read while it is written
+        }
+        self._environment.pop("FORCE_COLOR", None)  # flwr's JSON is to be read by a program
+        self._superlink: Started | None = None
+
+    @property
+    def database(self) -> Path:
+        """Where the SuperLink keeps its nodes, runs and messages."""
+        return self.folder / "superlink.db"
+
+    @property
+    def ca(self) -> Path | None:
+        """The certificate of the authority that signed the SuperLink's, with ``tls``."""
+        return self._certificates.ca if self._certificates else None
+
+    def start_superlink(self) -> None:
+        """Start it on an empty database, and wait until it answers. Raises :class:`FleetError` when it does not."""
+        for leftover in self.folder.glob(f"{self.database.name}*"):  # with SQLite's own files beside it
+            leftover.unlink()
+        secured = self._certificates.superlink_options() if self._certificates else ["--insecure"]
+        command = [
+            "flower-superlink", "--host", _LOOPBACK, "--port", str(self.http),
+            "--fleet-api-type", "grpc-rere", "--fleet-api-address", f"{_LOOPBACK}:{self.fleet}",
+            "--database", str(self.database), *secured, *(["--enable-supernode-auth"] if self.auth else []),
+        ]  # fmt: skip
+        superlink = self._processes.start("the SuperLink", command, self._environment, self.folder / "superlink.log")
+        if not wait_until_healthy(superlink.process, self.http, self.ca):
+            raise FleetError(_what_became_of(superlink, "does not answer"))
+        self._superlink = superlink
+        connect(self._home, f"{_LOOPBACK}:{self.http}", self.ca)
+
+    def start_supernodes(self, configs: Sequence[NodeConfig]) -> None:
+        """Start a SuperNode per config, registered by its key with ``auth``, and wait until all are connected.
+
+        Raises :class:`FleetError` when one of them ends, or they do not connect.
+        """
+        folders = [self.node_folder(index) for index in range(len(configs))]
+        keys = [make_key_pair(folder) for folder in folders] if self.auth else []
+        self.register([pair.public for pair in keys])
+        for index, config in enumerate(configs):
+            self.start_supernode(f"node-{index}", config, keys[index] if keys else None)
+        self.wait_until_connected()
+
+    def register(self, keys: Sequence[Path]) -> None:
+        """Make public keys known to the SuperLink. Raises :class:`FleetError` when it does not take one."""
+        at_a_time = os.cpu_count() or 1
+        for begin in range(0, len(keys), at_a_time):
+            batch = [
+                self._processes.start(
+                    f"the registration of {key.parent.name}",
+                    ["flwr", "supernode", "register", str(key), CONNECTION],
+                    self._environment,
+                    key.with_name("register.log"),
+                )
+                for key in keys[begin : begin + at_a_time]
+            ]
+            for started in batch:
+                if started.process.wait() != 0:
+                    raise FleetError(started.obituary())
+
+    def start_supernode(self, name: str, config: NodeConfig, key: KeyPair | None, *options: str) -> Started:
+        """Start one SuperNode in the folder ``name``, with a Flower home and a private state of its own.
+
+        ``options`` are more options of ``flower-supernode``.
+        """
+        folder = self.folder / name
+        home, node_config = folder / "flower", folder / "node.toml"
+        home.mkdir(parents=True, exist_ok=True)
+        node_config.write_text(tomli_w.dumps({"state-dir": str(folder / "state"), **config}))
+        secured = ["--root-certificates", str(self.ca)] if self.ca else ["--insecure"]
+        command = [
+            "flower-supernode", "--superlink", f"{_LOOPBACK}:{self.fleet}", "--host", _LOOPBACK,
+            "--port", str(free_port()), "--node-config", str(node_config), *secured,
+            *(["--auth-supernode-private-key", str(key.private)] if key else []), *options,
+        ]  # fmt: skip
+        environment = self._environment | {"FLWR_HOME": str(home)}  # Flower unpacks the app here, not atomically
+        started = self._processes.start(name, command, environment, folder / "supernode.log")
+        self.nodes.append(started)
+        return started
+
+    def node_folder(self, index: int) -> Path:
+        """What a SuperNode leaves on disk: its state, its log, its key."""
+        return self.folder / f"node-{index}"
+
+    def run(
+        self, app: Path, run_config: Mapping[str, bool | int | float | str], show: Callable[[str], None] = print
+    ) -> None:
+        """Submit the Flower app in ``app`` and hand its log to ``show``, line by line, until the run has ended.
+
+        A SuperNode that ends on the way is told of and the others go on. Raises :class:`FleetError` when the
+        SuperLink ends, or does not take the run.
+        """
+        command = submission(app, self._home, run_config)
+        submitted = self._processes.start("flwr run", command, self._environment, self.folder / "run.log")
+        missed: set[str] = set()
+        with submitted.log.open(errors="replace") as log:
+            line = ""
+            while True:
+                last = submitted.has_ended
+                while part := log.readline():
+                    line += part
+                    if line.endswith("\n"):
+                        show(line.rstrip("\n"))
+                        line = ""
+                if last:
+                    break
+                for node in self._ended():
+                    if node.name not in missed:
+                        missed.add(node.name)
+                        show(f"fleet: {node.obituary()}\nfleet: the run goes on without it")
+                self._check_superlink()
+                time.sleep(0.2)
+        if submitted.process.returncode:
+            raise FleetError(submitted.obituary())
+
+    def tidy(self) -> None:
+        """Once the SuperLink has ended: have SQLite put into the database what it left beside it."""
+        if self.database.exists():
+            with closing(sqlite3.connect(self.database)) as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def wait_until_connected(self) -> None:
+        """Wait for all SuperNodes. Raises :class:`FleetError` when one of them ends, or it takes too long."""
+        deadline = time.monotonic() + _CONNECT_SECONDS + _CONNECT_SECONDS_EACH * len(self.nodes)
+        while (online := self.count_online()) < len(self.nodes):
+            for node in self._ended():
+                raise FleetError(node.obituary())
+            if time.monotonic() > deadline:
+                raise FleetError(
+                    f"only {online} of {len(self.nodes)} SuperNodes have connected to the SuperLink; "
+                    f"{self.nodes[0].last_words()}"
+                )
+            time.sleep(0.5)
+
+    def count_online(self) -> int:
+        """How many SuperNodes are connected, as ``flwr`` tells it. Raises :class:`FleetError` when it cannot."""
+        self._check_superlink()
+        done = subprocess.run(
+            [tool("flwr"), "supernode", "ls", CONNECTION, "--format", "json"],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            return sum(node["status"] == "online" for node in json.loads(done.stdout)["nodes"])
+        except (ValueError, KeyError) as error:
+            raise FleetError(f"flwr supernode ls: cannot be read ({error!r}): {done.stdout}{done.stderr}") from error
+
+    def _ended(self) -> list[Started]:
+        return [node for node in self.nodes if node.has_ended]
+
+    def _check_superlink(self) -> None:
+        if self._superlink and self._superlink.has_ended:
+            raise FleetError(self._superlink.obituary())
+
+
+def _what_became_of(started: Started, otherwise: str) -> str:
+    return started.obituary() if started.has_ended else f"{started.name} {otherwise}; {started.last_words()}"

@@ -1,0 +1,95 @@
+"""The processes of a fleet: each in a session of its own with a log file, all ended together."""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sim.processes import end_groups, tool
+
+from .interrupts import Interrupts
+
+_TAIL = 20
+
+
+class FleetError(RuntimeError):
+    """Something in a fleet does not run; the message says what, and what its log says."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A process with the name that messages call it by."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it runs no more."""
+        return self.process.poll() is not None
+
+    def obituary(self) -> str:
+        """How it ended, where its log is and what stands at the end of it."""
+        status = self.process.returncode
+        how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+        return f"{self.name} has ended ({how}); {self.last_words()}"
+
+    def last_words(self) -> str:
+        """Where its log is, and the last lines in it."""
+        lines = self.log.read_text(errors="replace").splitlines()[-_TAIL:]
+        return f"the end of its log, {self.log}:\n" + "\n".join(f"  {line}" for line in lines or ["(nothing)"])
+
+
+class Processes:
+    """What has been started within this context, which ends it: first all others, then the one that came first.
+
+    ``scratch`` is the folder of their temporary files, removed with them. A signal that comes while a process is
+    started or ended is heeded once that is done.
+    """
+
+    def __init__(self, scratch: Path, interrupts: Interrupts) -> None:
+        self._scratch = scratch
+        self._interrupts = interrupts
+        self._started: list[Started] = []
+        self._afterwards: list[Callable[[], None]] = []
+
+    def __enter__(self) -> Self:
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._interrupts.held():
+            running = [started.process for started in self._started]
+            end_groups(running[1:])
+            end_groups(running[:1])  # the SuperLink, to which the others say goodbye
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            for function in self._afterwards:
+                function()
+
+    def afterwards(self, function: Callable[[], None]) -> None:
+        """Call it when all processes have ended."""
+        self._afterwards.append(function)
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> Started:
+        """Start a command of this Python environment in ``log``'s folder, with its output in ``log``.
+
+        Raises ``RuntimeError`` when the command is not installed.
+        """
+        log.parent.mkdir(parents=True, exist_ok=True)
+        whole = [tool(command[0]), *command[1:]]
+        with self._interrupts.held(), log.open("wb") as output:
+            process = subprocess.Popen(
+                whole,
+                env={**environment, "TMPDIR": str(self._scratch)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=log.parent,
+                start_new_session=True,
+            )
+            started = Started(name, process, log)
+            self._started.append(started)
+        return started

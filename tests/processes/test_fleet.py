@@ -1,0 +1,187 @@
+"""``python -m fedapps fleet``: TLS and node keys over gRPC, the same bits, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import numpy as np
+import pytest
+import tomli_w
+
+from fedapps.checkpoints import read_snapshot
+from fedapps.config import parse
+from fedapps.fleet.deployment import Deployment
+from fedapps.fleet.interrupts import Interrupts
+from fedapps.fleet.keys import make_key_pair
+from fedapps.fleet.processes import Processes
+from fedapps.launch import execute, resolve
+from sim.processes import descendants, is_alive
+
+pytestmark = pytest.mark.processes
+
+APP = Path(__file__).parents[2]
+NODES, ROUNDS, METHOD = 3, 2, "apfl"
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    given = {"task": "lqr", "methods": METHOD, "num-nodes": NODES, "rounds": ROUNDS, "evaluate-every": ROUNDS}
+    training = {"epochs": 1, "personal-epochs": 1, "batch-size": 32, "collect-after": 0}
+    return given | training | {"cache-dir": str(folder / "worlds"), "name": "run"}
+
+
+@contextmanager
+def fleet(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """The command, with its output in the file ``output`` of ``folder``; it is ended in any case."""
+    recipe = folder / "recipe.toml"
+    recipe.write_text(tomli_w.dumps(settings(folder)))
+    command = [sys.executable, "-m", "fedapps", "fleet", str(recipe), "--output-dir", str(folder), *options]
+    with (folder / "output").open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=APP, text=True, stdout=output, stderr=subprocess.STDOUT, preexec_fn=heed_ctrl_c
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def heed_ctrl_c() -> None:
+    """Undo the ignoring of SIGINT that jobs in the background pass on to their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def wait_for(happened: Callable[[], Any], process: subprocess.Popen[str], folder: Path) -> Any:
+    """What ``happened`` gives, once it is true."""
+    deadline = time.monotonic() + 240
+    while not (result := happened()):
+        assert process.poll() is None, said(folder)
+        assert time.monotonic() < deadline, said(folder)
+        time.sleep(0.05)
+    return result
+
+
+def said(folder: Path) -> str:
+    return (folder / "output").read_text()
+
+
+def named(root: int, command: str) -> list[int]:
+    """The processes below ``root`` that run a command of Flower."""
+    found = []
+    for pid in descendants(root):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(Path(os.fsdecode(word)).name == command for word in words):
+            found.append(pid)
+    return found
+
+
+def assert_nothing_is_left(folder: Path) -> None:
+    """No process that has the folder of the fleet in its command or environment, and no temporary file."""
+    needle = os.fsencode(folder / "run-fleet")
+    deadline = time.monotonic() + 10
+    while left := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mentions(pid, needle)]:
+        assert time.monotonic() < deadline, f"processes left behind: {left}"
+        time.sleep(0.1)
+    names = {path.name for path in (folder / "run-fleet").iterdir()}
+    allowed = {"certificates", "flower", "superlink.log", "superlink.db", "run.log"}
+    assert names <= allowed | {f"node-{index}" for index in range(NODES)}
+    assert not list((folder / "run-fleet").rglob(".*"))
+
+
+def mentions(pid: int, needle: bytes) -> bool:
+    try:
+        known = b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
+    except OSError:
+        return False
+    return needle in known and is_alive(pid)
+
+
+def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: Path) -> None:
+    with fleet(tmp_path, "--tls", "--auth") as process:
+        assert process.wait(500) == 0, said(tmp_path)
+    output = said(tmp_path)
+    assert "(TLS, node keys)" in output
+    assert f"{NODES} SuperNodes are connected" in output
+    assert f"round {ROUNDS}/{ROUNDS} took" in output, "the run's progress is streamed"
+    assert output.endswith(f"report:  {tmp_path / 'run' / 'report.html'}\n")
+    assert (tmp_path / "run" / "report.html").exists()
+    assert_nothing_is_left(tmp_path)
+
+    inline = tmp_path / "inline"
+    execute(parse(resolve(settings(tmp_path), str(inline))), "inline")
+    last = Path("run") / "checkpoints" / METHOD / f"round-{ROUNDS:06d}.safetensors"
+    ours, theirs = read_snapshot(inline / last), read_snapshot(tmp_path / last)
+    assert ours.arrays.keys() == theirs.arrays.keys()
+    for name, array in ours.arrays.items():
+        np.testing.assert_array_equal(array, theirs.arrays[name], err_msg=name)
+    for index in range(NODES):
+        state = tmp_path / "run-fleet" / f"node-{index}" / "state"
+        kept = [path.name for path in state.glob(f"*/{METHOD}/*/personal.safetensors")]
+        assert kept == ["personal.safetensors"], "the personal model stays on its node"
+
+
+def test_strangers_and_plain_text_are_refused(tmp_path: Path) -> None:
+    with Interrupts() as interrupts, Processes(tmp_path / "tmp", interrupts) as processes:
+        guarded = Deployment(tmp_path / "guarded", processes, tls=True, auth=True)
+        guarded.start_superlink()
+        known = make_key_pair(tmp_path / "known")
+        guarded.register([known.public])
+
+        plain = Deployment(tmp_path / "plain", processes, tls=False, auth=False)
+        plain.fleet = guarded.fleet
+        once = ("--max-retries", "1")  # and not for ever, as it is without
+        refused = {
+            guarded.start_supernode("stranger", {}, make_key_pair(tmp_path / "unknown"), *once): "code: ",
+            guarded.start_supernode("keyless", {}, None, *once): "code: ",
+            plain.start_supernode("open", {}, None, *once): "Failed to initialize the connection",
+        }
+        for started, reason in refused.items():
+            assert started.process.wait(120) != 0
+            assert reason in started.log.read_text(), started.obituary()
+        with pytest.raises((URLError, OSError)):
+            urlopen(f"http://127.0.0.1:{guarded.http}/health", timeout=5).close()
+        assert guarded.count_online() == 0
+
+        guarded.nodes.clear()
+        guarded.start_supernode("known", {}, known)
+        guarded.wait_until_connected()
+        assert guarded.count_online() == 1
+
+
+def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
+    with fleet(tmp_path) as process:
+        wait_for(lambda: named(process.pid, "flwr-clientapp"), process, tmp_path)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130, said(tmp_path)
+    assert "fedapps: interrupted; what was trained is in the run's folder" in said(tmp_path)
+    assert_nothing_is_left(tmp_path)
+
+
+def test_being_terminated_at_the_start_ends_everything(tmp_path: Path) -> None:
+    with fleet(tmp_path, "--tls") as process:
+        wait_for(lambda: named(process.pid, "flower-superlink"), process, tmp_path)
+        process.terminate()
+        assert process.wait(60) == 130, said(tmp_path)
+    assert_nothing_is_left(tmp_path)
+
+
+def test_a_supernode_that_dies_at_the_start_is_told_of_and_ends_the_fleet(tmp_path: Path) -> None:
+    with fleet(tmp_path) as process:
+        node, *_ = wait_for(lambda: named(process.pid, "flower-supernode"), process, tmp_path)
+        os.kill(node, signal.SIGKILL)
+        assert process.wait(120) == 1, said(tmp_path)
+    assert "has ended (killed by signal 9); the end of its log, " in said(tmp_path)
+    assert str(tmp_path / "run-fleet" / "node-") in said(tmp_path)
+    assert not (tmp_path / "run").exists(), "no run was submitted"
+    assert_nothing_is_left(tmp_path)
