@@ -51,7 +51,7 @@ def run(given: argparse.Namespace) -> int:
 
 def fleet(given: argparse.Namespace) -> int:
     """Run one federation on a SuperLink and SuperNodes of this machine, and print where its report is."""
-    from .fleet import run_fleet
+    from .fleet.command import run_fleet
 
     return run_fleet(
         read_recipe(Path(given.recipe)) | _assignments(given.set),

@@ -11,9 +11,8 @@ from fedapps.launch import APP, conclude, resolve
 from fedapps.run_folder import RunFolder
 
 from .data import NodeData
-from .deployment import Deployment
-from .interrupts import Interrupts
-from .processes import FleetError, Processes
+from .deployment import Deployment, deployment
+from .processes import FleetError
 
 
 def run_fleet(
@@ -38,11 +37,8 @@ def run_fleet(
     folder = fleet_folder(path, resume=config.run.resume)
     data.check(config)
     begun = time.monotonic()
-    folder.mkdir(parents=True, exist_ok=True)
     try:
-        with Interrupts() as interrupts, Processes(folder / "tmp", interrupts) as processes:
-            fleet = Deployment(folder, processes, tls=tls or auth, auth=auth)
-            processes.afterwards(fleet.tidy)
+        with deployment(folder, tls=tls or auth, auth=auth) as fleet:
             _deploy_and_run(config, data, fleet)
     except FleetError as error:
         print(f"\nfedapps: {error}", file=sys.stderr)

@@ -5,8 +5,8 @@ import os
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import tomli_w
@@ -15,6 +15,7 @@ from sim.flower_run import CONNECTION, connect, submission, wait_until_healthy
 from sim.processes import flower_environment, free_port, tool
 
 from .certificates import make_certificates
+from .interrupts import Interrupts
 from .keys import KeyPair, make_key_pair
 from .processes import FleetError, Processes, Started
 
@@ -23,12 +24,22 @@ _LOOPBACK = "127.0.0.1"
 _CONNECT_SECONDS, _CONNECT_SECONDS_EACH = 60.0, 10.0
 
 
-class Deployment:
-    """One SuperLink with its SuperNodes, in ``folder``; ``processes`` ends them.
+@contextmanager
+def deployment(folder: Path, *, tls: bool = False, auth: bool = False) -> Iterator["Deployment"]:
+    """A SuperLink and SuperNodes to be started within this context, which ends them and tidies ``folder``.
 
     With ``tls`` all connections to the SuperLink are encrypted, with certificates made here; with ``auth``, which
-    needs ``tls``, it knows its SuperNodes by their keys and refuses others.
+    needs ``tls``, it knows its SuperNodes by their keys and refuses others. Enter it in the main thread: SIGINT,
+    SIGTERM and SIGHUP raise ``KeyboardInterrupt`` in it.
     """
+    with Interrupts() as interrupts, Processes(folder / "tmp", interrupts) as processes:
+        deployed = Deployment(folder, processes, tls=tls, auth=auth)
+        processes.afterwards(deployed.tidy)
+        yield deployed
+
+
+class Deployment:
+    """One SuperLink with its SuperNodes; see :func:`deployment`, which makes it."""
 
     def __init__(self, folder: Path, processes: Processes, *, tls: bool, auth: bool) -> None:
         self.folder = folder

@@ -18,10 +18,8 @@ import tomli_w
 
 from fedapps.checkpoints import read_snapshot
 from fedapps.config import parse
-from fedapps.fleet.deployment import Deployment
-from fedapps.fleet.interrupts import Interrupts
+from fedapps.fleet.deployment import deployment
 from fedapps.fleet.keys import make_key_pair
-from fedapps.fleet.processes import Processes
 from fedapps.launch import execute, resolve
 from sim.processes import descendants, is_alive
 
@@ -132,13 +130,10 @@ def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: 
 
 
 def test_strangers_and_plain_text_are_refused(tmp_path: Path) -> None:
-    with Interrupts() as interrupts, Processes(tmp_path / "tmp", interrupts) as processes:
-        guarded = Deployment(tmp_path / "guarded", processes, tls=True, auth=True)
+    with deployment(tmp_path / "guarded", tls=True, auth=True) as guarded, deployment(tmp_path / "plain") as plain:
         guarded.start_superlink()
         known = make_key_pair(tmp_path / "known")
         guarded.register([known.public])
-
-        plain = Deployment(tmp_path / "plain", processes, tls=False, auth=False)
         plain.fleet = guarded.fleet
         once = ("--max-retries", "1")  # and not for ever, as it is without
         refused = {
