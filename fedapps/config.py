@@ -46,6 +46,8 @@ def parse(given: Mapping[str, Any]) -> Config:
     run = _rounds_of(RunConfig(**arguments))
     errors += _method_errors(run)
     options, bad_options = _parse_options(given, run.task)
+    if getattr(options, "source", "") == "auto":
+        options = replace(options, source="files" if run.data_dir else "simulated")
     errors += bad_options
     found = [*conflicts(run), *([] if bad_options else task_conflicts(run, options))]
     refused = {key.replace("-", "_") for key in general} - arguments.keys()

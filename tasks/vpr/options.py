@@ -20,9 +20,10 @@ class Options:
     """Options of the task "vpr"; the defaults are those of Dutto et al., FedVPR, 2024, and of what it builds on."""
 
     source: str = option(
-        "files",
-        "files: pictures in the folder data-dir; simulated: without a data-dir, made-up cities are drawn",
-        choices=("files", "simulated"),
+        "auto",
+        "files: pictures in the folder data-dir; simulated: without a data-dir, made-up cities are drawn; auto: files "
+        "where data-dir is given",
+        choices=("auto", "files", "simulated"),
     )
     dataset: str = option(
         "auto",

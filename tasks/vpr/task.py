@@ -65,7 +65,7 @@ class VprTask(Task):
 
     @property
     def has_world(self) -> bool:
-        return self.options.source == "simulated"
+        return self.options.source != "files"
 
     def check_nodes(self, num_nodes: int) -> None:
         """Raises :class:`DataError` for weights, or a size of pictures, that do not fit the network."""
@@ -75,7 +75,7 @@ class VprTask(Task):
     @property
     def world_options(self) -> dict[str, object]:
         """The options that :meth:`make_world` depends on: the same cities serve all others."""
-        names = ("source", "size", "world_cities", "world_test_cities", "world_metres", "world_spacing")
+        names = ("size", "world_cities", "world_test_cities", "world_metres", "world_spacing")
         return {name: getattr(self.options, name) for name in names}
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:

@@ -7,6 +7,10 @@ from small_runs import run_inline, with_changes
 from striped_places import write_places
 from toys import same_bits
 
+from fedapps.config import parse
+from fedapps.launch import check_data
+from tasks.base import DataError
+
 METHODS = ["untrained", "cloud", "local", "fedavg", "fedadam", "fedvc", "h-fl", "clustered"]
 SMALL = {
     "task": "vpr", "num-nodes": 4, "rounds": 2, "fraction-train": 1.0, "steps": 2, "batch-size": 4,
@@ -113,3 +117,12 @@ def test_steps_times_rounds(run_with):
     rows = lines(folder, "metrics.jsonl", "fedavg")
     assert len(rows) == 3
     assert all(row["train"]["steps"] == 2 for row in rows)
+
+
+def test_without_a_folder_cities_are_made_up_and_with_one_its_pictures_are_taken(places):
+    given = {"task": "vpr", "collect-after": 0, "methods": "fedavg"}
+    assert parse(given).options.source == "simulated"
+    assert parse(given | places).options.source == "files"
+    assert parse(given | {"vpr.source": "files"}).options.source == "files"
+    with pytest.raises(DataError, match="data-dir = ''"):
+        check_data(parse(given | {"vpr.source": "files"}))

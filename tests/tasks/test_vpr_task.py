@@ -418,6 +418,6 @@ def test_made_up_cities_serve_whatever_is_learned_from_them():
 
 
 def test_files_are_not_made_up(tmp_path):
-    assert not task_with().has_world
+    assert not task_with(source="files").has_world
     with pytest.raises(DataError, match="name the folder of pictures as data-dir"):
-        task_with().make_world(tmp_path, 2, 0)
+        task_with(source="files").make_world(tmp_path, 2, 0)
