@@ -1,25 +1,19 @@
 """The projects in ``examples/`` run to their ends and show what their pages say, on every engine."""
 
 import shutil
-import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import numpy as np
 import pytest
-import tomli_w
 from example_apps import EXAMPLES, load_example, told
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from lean_environment import make_environment, run_example, run_tool
 
-from sim.flower_run import Fleet, end_group, flower_environment, flower_run, free_port, tool
+from fedapps.fleet.deployment import deployment
+from sim.flower_run import Fleet, flower_run
 from sim.inprocess import run_inprocess
 
 PROJECT = EXAMPLES.parent
@@ -71,7 +65,6 @@ def test_private_heads_differ_and_classify_where_a_common_head_cannot(caplog: py
 
     @common.main()
     def main(grid: Grid, context: Context) -> None:
-        from flwr.app import ConfigRecord
         from pytorch_partial.task import Net
 
         strategy = FedAvg()
@@ -108,58 +101,14 @@ def test_the_numpy_example_in_ray(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 def test_the_pytorch_example_on_a_superlink_with_two_supernodes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with fleet(tmp_path, num_nodes=2) as environment:
-        submit = [tool("flwr"), "run", str(EXAMPLES / "pytorch-partial"), "fleet", "--stream"]
-        submit += ["--run-config", "num-server-rounds=2"]
-        done = subprocess.run(submit, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    losses = told(done.stdout, "eval_loss")
-    logs = "\n".join(path.read_text()[-2000:] for path in sorted(tmp_path.glob("*.log")))
-    assert len(losses) == 2, done.stdout + logs
+    lines: list[str] = []
+    with deployment(tmp_path / "fleet") as fleet:
+        fleet.start_superlink()
+        fleet.start_supernodes([{"partition-id": index, "num-partitions": 2} for index in range(2)])
+        fleet.run(EXAMPLES / "pytorch-partial", {"num-server-rounds": 2}, lines.append)
+    losses = told("\n".join(lines), "eval_loss")
+    assert len(losses) == 2, lines
     # Had a node lost its head between two messages, it would not come as far as nodes in one process do.
     inline = rounds(caplog, "eval_loss", "pytorch-partial", 2, **{"num-server-rounds": 2})
     np.testing.assert_allclose(losses, inline, rtol=1e-2)
     assert losses[0] > losses[1]
-
-
-@contextmanager
-def fleet(folder: Path, num_nodes: int) -> Iterator[dict[str, str]]:
-    """A SuperLink and SuperNodes on free ports of the loopback; gives the environment for ``flwr``."""
-    home = folder / "flwr"
-    home.mkdir()
-    environment = flower_environment(home)
-    http, control, grpc = free_port(), free_port(), free_port()
-    with ExitStack() as stack:
-
-        def start(name: str, *command: str) -> None:
-            log = stack.enter_context((folder / f"{name}.log").open("wb"))
-            process = subprocess.Popen(
-                [tool(command[0]), *command[1:]], env=environment, stdout=log, stderr=log, start_new_session=True
-            )
-            stack.callback(end_group, process)
-
-        start(
-            "superlink", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(http),
-            "--control-api-address", f"127.0.0.1:{control}", "--fleet-api-type", "grpc-rere",
-            "--fleet-api-address", f"127.0.0.1:{grpc}",
-        )  # fmt: skip
-        wait_for(f"http://127.0.0.1:{http}/health")
-        for index in range(num_nodes):
-            start(
-                f"node-{index}", "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{grpc}",
-                "--port", str(free_port()),
-                "--node-config", f"partition-id={index} num-partitions={num_nodes}",
-            )  # fmt: skip
-        connection = {"superlink": {"default": "fleet", "fleet": {"address": f"127.0.0.1:{http}", "insecure": True}}}
-        (home / "config.toml").write_text(tomli_w.dumps(connection))
-        yield environment
-
-
-def wait_for(url: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            urlopen(url, timeout=1).close()
-            return
-        except (URLError, OSError):
-            assert time.monotonic() < deadline, f"{url} does not answer"
-            time.sleep(0.1)
