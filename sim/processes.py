@@ -50,7 +50,8 @@ def end_groups(processes: Sequence[subprocess.Popen[bytes]], patience: float = 1
     They are asked at the same time, so many take no longer than one. What they started is left to them for a quarter
     of that time before it is asked as well.
     """
-    started = set(descendants(*(process.pid for process in processes)))
+    leaders = [process.pid for process in processes]
+    started = {*descendants(*leaders), *_members(leaders)}.difference(leaders)
     deadline = time.monotonic() + patience
     for process in processes:
         process.terminate()
@@ -68,11 +69,7 @@ def end_groups(processes: Sequence[subprocess.Popen[bytes]], patience: float = 1
 
 def descendants(*roots: int) -> list[int]:
     """Process ids below ``roots``; read them before those end, because orphans forget whose children they were."""
-    listing = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    children: dict[int, list[int]] = {}
-    for line in listing.splitlines():
-        pid, parent = map(int, line.split())
-        children.setdefault(parent, []).append(pid)
+    children = _by("ppid")
     found: list[int] = []
     queue = list(roots)
     while queue:
@@ -89,6 +86,22 @@ def is_alive(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+def _members(leaders: Iterable[int]) -> list[int]:
+    """Process ids in the sessions of ``leaders``, also of those that have ended and left children behind."""
+    sessions = _by("sess")
+    return [pid for leader in leaders for pid in sessions.get(leader, [])]
+
+
+def _by(relation: str) -> dict[int, list[int]]:
+    """All process ids, by a column of ``ps``."""
+    listing = subprocess.run(["ps", "-eo", f"pid=,{relation}="], capture_output=True, text=True, check=True).stdout
+    found: dict[int, list[int]] = {}
+    for line in listing.splitlines():
+        pid, related = map(int, line.split())
+        found.setdefault(related, []).append(pid)
+    return found
 
 
 def _wait_until_gone(pids: Iterable[int], deadline: float) -> list[int]:

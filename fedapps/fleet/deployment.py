@@ -161,7 +161,7 @@ class Deployment:
                 for node in self._ended():
                     if node.name not in missed:
                         missed.add(node.name)
-                        show(f"fleet: {node.obituary()}\nfleet: the run goes on without it")
+                        show(f"fleet: {node.fate()}, the run goes on without it; its log is {node.log}")
                 self._check_superlink()
                 time.sleep(0.2)
         if submitted.process.returncode:

@@ -31,11 +31,14 @@ class Started:
         """Whether it runs no more."""
         return self.process.poll() is not None
 
+    def fate(self) -> str:
+        """That it ended, and how."""
+        status = self.process.returncode
+        return f"{self.name} has ended ({f'killed by signal {-status}' if status < 0 else f'exit status {status}'})"
+
     def obituary(self) -> str:
         """How it ended, where its log is and what stands at the end of it."""
-        status = self.process.returncode
-        how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        return f"{self.name} has ended ({how}); {self.last_words()}"
+        return f"{self.fate()}; {self.last_words()}"
 
     def last_words(self) -> str:
         """Where its log is, and the last lines in it."""

@@ -20,6 +20,7 @@ from fedapps.fleet.interrupts import Interrupts
 from fedapps.fleet.keys import make_key_pair
 from fedapps.fleet.processes import Processes
 from sim.lqr import write_world
+from sim.processes import is_alive
 from tasks.base import DataError
 
 
@@ -204,3 +205,14 @@ def test_a_process_that_ended_is_told_of_with_the_end_of_its_log(tmp_path: Path)
     assert long.process.returncode == -signal.SIGTERM
     assert "killed by signal 15" in long.obituary()
     assert not (tmp_path / "tmp").exists()
+
+
+def test_what_a_process_left_behind_when_it_was_killed_is_ended_too(tmp_path: Path):
+    child = "import time; time.sleep(600)"
+    code = f"import subprocess, sys, time; print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True)"
+    with Interrupts() as interrupts, Processes(tmp_path / "tmp", interrupts) as processes:
+        started = processes.start("node-0", ["python", "-c", code], os.environ, tmp_path / "log")
+        started.process.wait()
+        left = int(started.log.read_text())
+        assert is_alive(left)
+    assert not is_alive(left)

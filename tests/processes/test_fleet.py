@@ -137,8 +137,8 @@ def test_strangers_and_plain_text_are_refused(tmp_path: Path) -> None:
         plain.fleet = guarded.fleet
         once = ("--max-retries", "1")  # and not for ever, as it is without
         refused = {
-            guarded.start_supernode("stranger", {}, make_key_pair(tmp_path / "unknown"), *once): "code: ",
-            guarded.start_supernode("keyless", {}, None, *once): "code: ",
+            guarded.start_supernode("stranger", {}, make_key_pair(tmp_path / "unknown"), *once): "Failed to activate",
+            guarded.start_supernode("keyless", {}, None, *once): "must be registered",
             plain.start_supernode("open", {}, None, *once): "Failed to initialize the connection",
         }
         for started, reason in refused.items():
