@@ -251,8 +251,8 @@ class BaseStrategy(Strategy):
     # -- the machinery -------------------------------------------------------------------------------------
 
     def profiles(self, grid: Grid) -> list[Profile]:
-        """The connected nodes in the order of their stable keys; only nodes not seen before are asked."""
-        return [self.label(profile) for profile in connected_profiles(grid, self._profiles)]
+        """The connected nodes with data, in the order of their stable keys; only nodes not seen before are asked."""
+        return [self.label(node) for node in connected_profiles(grid, self._profiles) if not node.no_data]
 
     def wait_for_nodes(self, grid: Grid) -> None:
         """Wait until ``min_nodes`` are connected. Raises ``TooFewRepliesError`` after ``node_wait`` seconds."""

@@ -5,7 +5,7 @@ is asked for a key that stays the same: the name of its car, house, city or data
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import WARNING
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -33,12 +33,15 @@ class Profile:
         Training examples the node says it has, ≥ 0: with 0 it is not asked to train. ``None`` if it did not say.
     groups : mapping of str to str
         Labels by kind, such as ``{"house": "12", "seen": "yes"}``.
+    no_data : str
+        Why the node has no data at all for this run, by its own word: it is asked nothing more. Empty where it has.
     """
 
     node_id: int
     key: str
     num_examples: int | None = None
     groups: Mapping[str, str] = field(default_factory=dict, hash=False)
+    no_data: str = ""
 
     @classmethod
     def unknown(cls, node_id: int) -> "Profile":
@@ -57,7 +60,8 @@ def query_profiles(
     """Ask nodes for their profiles by messages of type ``query.profile``.
 
     A node answers with the ConfigRecord ``profile``: ``key`` (str), ``num-examples`` (int) and
-    ``group.<kind>`` (str) for each group it belongs to. One that does not answer in time, answers with an
+    ``group.<kind>`` (str) for each group it belongs to; ``no-data`` (str) is the reason why it has none at all, which
+    is logged. One that does not answer in time, answers with an
     error or without a usable key is known as ``node-<node id>``. If a key is claimed twice, the node with the
     greater Flower id gets the key with ``#2`` behind it (then ``#3`` ...), with a warning: its key is then no
     longer stable.
@@ -93,7 +97,7 @@ def query_profiles(
                 profile.key,
                 key,
             )
-        profiles[key] = Profile(node_id, key, profile.num_examples, profile.groups)
+        profiles[key] = replace(profile, key=key)
     return in_key_order(profiles.values())
 
 
@@ -104,7 +108,8 @@ def in_key_order(profiles: Collection[Profile]) -> list[Profile]:
 
 def _read(node_id: int, reply: Message | NodeFailure) -> Profile:
     if isinstance(reply, NodeFailure):
-        log(WARNING, "node %s did not tell its profile: %s", node_id, reply.reason)
+        said = reply.reason.strip().partition("\n")[0]
+        log(WARNING, "node %s told no profile and takes part under its node id: %s", node_id, said)
         return Profile.unknown(node_id)
     record = reply.content.config_records.get(RECORD, ConfigRecord())
     key, examples = record.get("key"), record.get("num-examples")
@@ -118,7 +123,12 @@ def _read(node_id: int, reply: Message | NodeFailure) -> Profile:
         for name, label in record.items()
         if name.startswith(GROUP_PREFIX) and isinstance(label, str)
     }
-    return Profile(node_id, key, examples, groups)
+    no_data = record.get("no-data")
+    if not isinstance(no_data, str):
+        no_data = ""
+    if no_data:
+        log(WARNING, "node %s has no data for this run and is left out: %s", key, no_data)
+    return Profile(node_id, key, examples, groups, no_data)
 
 
 def _free(key: str, taken: Collection[str]) -> str:
