@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import Client, ClientApp
+from flwr.common.logger import log
 
 from clients.base import FederatedClient, Reply
 from clients.decomposed_client import ADAPTIVE, DecomposedClient, Knowledge
@@ -18,7 +20,7 @@ from clients.reconstruction import ReconstructingClient
 from clients.settings import RoundSettings
 from clients.sources import DataSource, cached_load, find_source
 from clients.state import ContextState, DiskState, PrivateState
-from tasks.base import Task
+from tasks.base import DataError, Task
 
 from .catalogue import privacy_of, task_class
 from .config import Config, parse
@@ -33,11 +35,13 @@ class NodeFailedError(RuntimeError):
 
 
 def told_in_full(handler: Handler) -> Handler:
-    """Have the server see the traceback of what went wrong here."""
+    """Have the server see the traceback of what went wrong here; what is wrong with data needs none."""
 
     def handle(message: Message, context: Context) -> Message:
         try:
             return handler(message, context)
+        except DataError as error:
+            raise NodeFailedError(str(error)) from None
         except Exception as error:
             raise NodeFailedError(f"{error}\n{traceback.format_exc()}") from None  # or it would be told twice
 
@@ -50,12 +54,17 @@ app = ClientApp()
 @app.query("profile")
 @told_in_full
 def profile(message: Message, context: Context) -> Message:
-    """Who this node is: its stable key, how much it has to learn from, its groups."""
-    node = Node(context)
-    first, *_ = node.config.run.method_names()
-    data = cached_load(node.source, node.task.under(privacy_of(first)), False)
-    groups = {f"group.{name}": label for name, label in data.groups.items()}
-    record = ConfigRecord({"key": data.key, "num-examples": data.count("train"), **groups})
+    """Who this node is: its stable key, how much it has to learn from, its groups.
+
+    A deployed node whose data is missing or cannot be read says so, here and to the server, and is asked nothing more.
+    """
+    try:
+        record = _profile(Node(context))
+    except (DataError, OSError) as error:
+        if not has_own_folder(context.node_config):
+            raise
+        log(WARNING, "this node takes no part in the run, it has no data for it: %s", error)
+        record = ConfigRecord({"key": f"no-data-{context.node_id}", "num-examples": 0, "no-data": str(error)})
     return Message(RecordDict({"profile": record}), reply_to=message)
 
 
@@ -140,6 +149,18 @@ class Node:
         if run.state_backend == "context":
             return ContextState(self.context.state, scope=f"private.{settings.method}")
         return DiskState(state_root(run, self.context) / settings.run / settings.method / key)
+
+
+def _profile(node: Node) -> ConfigRecord:
+    first, *_ = node.config.run.method_names()
+    data = cached_load(node.source, node.task.under(privacy_of(first)), False)
+    groups = {f"group.{name}": label for name, label in data.groups.items()}
+    return ConfigRecord({"key": data.key, "num-examples": data.count("train"), **groups})
+
+
+def has_own_folder(node_config: Mapping[str, Any]) -> bool:
+    """Whether a node with this config is a deployed one, which learns from a folder of its own."""
+    return bool(node_config.get("data-dir")) or "partition-id" not in node_config
 
 
 def data_source(run: RunConfig, task: Task, node_config: Mapping[str, Any]) -> DataSource:

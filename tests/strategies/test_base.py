@@ -59,6 +59,14 @@ def test_a_node_that_says_it_has_nothing_to_train_on_is_not_asked():
     assert (kinds.count("train"), kinds.count("evaluate")) == (2, 4)
 
 
+def test_a_node_that_says_it_has_no_data_is_asked_nothing_more():
+    seen = []
+    app = grouped_app(lambda partition: {"no-data": "gone"} if partition else {}, add_partition, seen=seen)
+    federate(BaseStrategy(), app, START, num_nodes=2, num_rounds=2)
+    assert [message.metadata.message_type for message in seen].count("train") == 2
+    assert {message.metadata.dst_node_id for message in seen} == {seen[0].metadata.dst_node_id}
+
+
 def test_if_no_node_has_anything_the_round_fails():
     app = grouped_app(lambda partition: {"num-examples": 0}, add_partition)
     with pytest.raises(TooFewRepliesError, match="0 usable replies"):

@@ -90,6 +90,12 @@ def test_a_number_of_examples_that_is_none_is_unknown(examples):
     assert profile == Profile(1, "a", None)
 
 
+def test_a_node_says_why_it_has_no_data(warnings):
+    grid = FakeGrid({1: {"key": "a", "num-examples": 0, "no-data": "no such folder"}, 2: {"key": "b", "no-data": 3}})
+    assert query_profiles(grid, [1, 2], 1) == [Profile(1, "a", 0, {}, "no such folder"), Profile(2, "b")]
+    assert warnings == ["node a has no data for this run and is left out: no such folder"]
+
+
 def test_groups_are_kept_without_a_key():
     (profile,) = query_profiles(FakeGrid({1: {"group.city": "lima", "group.size": 3}}), [1], 1)
     assert profile == Profile(1, "node-1", None, {"city": "lima"})
