@@ -165,7 +165,7 @@ class Deployment:
                 self._check_superlink()
                 time.sleep(0.2)
         if submitted.process.returncode:
-            raise FleetError(submitted.obituary())
+            raise FleetError(f"{submitted.fate()}; what it said is above, and in {submitted.log}")
 
     def tidy(self) -> None:
         """Once the SuperLink has ended: have SQLite put into the database what it left beside it."""
