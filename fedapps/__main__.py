@@ -1,4 +1,4 @@
-"""``python -m fedapps``: list, nodes, run, fleet, compare, audit, report."""
+"""``python -m fedapps``: list, nodes, run, fleet, compare, audit, report, keys, check-node."""
 
 import argparse
 import sys
@@ -122,6 +122,29 @@ def audit(given: argparse.Namespace) -> int:
     return 0
 
 
+def certificates(given: argparse.Namespace) -> int:
+    """Make a SuperLink's certificates, and print what goes where."""
+    from .issue import issue_certificates
+
+    print(issue_certificates(Path(given.folder), given.host, given.days))
+    return 0
+
+
+def node_key(given: argparse.Namespace) -> int:
+    """Make the key of a node, and print what goes where."""
+    from .issue import issue_node_key
+
+    print(issue_node_key(Path(given.folder), given.name))
+    return 0
+
+
+def check_node(given: argparse.Namespace) -> int:
+    """Try on this machine what a recipe will ask of a node, and print whether it can join."""
+    from .check_node import check
+
+    return check(Path(given.recipe), _assignments(given.set), Path(given.data_dir), given.state_dir)
+
+
 def report(given: argparse.Namespace) -> int:
     """Draw the report of a run folder again."""
     from .report import write_report
@@ -216,6 +239,32 @@ def _parser() -> argparse.ArgumentParser:
     auditing.add_argument("--json", default="", help="write rows and recovered sentences to this file")
     auditing.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key")
     auditing.add_argument("--output-dir", default="runs", help="folder of the audit's folder (default ./runs)")
+
+    issuing = commands.add_parser("keys", help="certificates for a SuperLink and keys for nodes, on other machines")
+    kinds = issuing.add_subparsers(required=True, metavar="kind")
+    certifying = kinds.add_parser("certificates", help="a SuperLink's, signed by an authority of their own")
+    certifying.set_defaults(command=certificates)
+    certifying.add_argument("folder", help="where to write ca.crt, superlink.crt and superlink.key")
+    certifying.add_argument(
+        "--host", nargs="+", required=True, help="names and IP addresses by which nodes reach the SuperLink"
+    )
+    certifying.add_argument("--days", type=int, default=365, help="how long they are good (default 365)")
+    pairing = kinds.add_parser("node", help="a node's, by which the SuperLink knows it")
+    pairing.set_defaults(command=node_key)
+    pairing.add_argument("folder", help="where to write NAME.key and NAME.pub")
+    pairing.add_argument("name", help="what to call the node, such as car-7")
+
+    checking = commands.add_parser(
+        "check-node",
+        help="whether this machine can join a run as a node",
+        description="Reads the node's data, trains one step of each method and evaluates once, in this process, and "
+        "looks at disk and memory. Nothing is sent and nothing is left behind. Exit status 1 if something is wrong.",
+    )
+    checking.set_defaults(command=check_node)
+    checking.add_argument("recipe", help="run-config file or the name of the recipe that will be run")
+    checking.add_argument("--data-dir", required=True, help="the node's own data")
+    checking.add_argument("--state-dir", help="where it will keep its private state (default ~/fedapps/nodes)")
+    checking.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key")
 
     reporting = commands.add_parser("report", help="draw the report of a run folder again")
     reporting.set_defaults(command=report)

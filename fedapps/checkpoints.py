@@ -13,7 +13,8 @@ from safetensors.numpy import save_file
 
 from strategies.rounds import Snapshot
 
-_KEPT = 2
+#: How many of the newest rounds a run can go back to.
+KEPT_SNAPSHOTS = 2
 
 
 class DiskCheckpoints:
@@ -28,7 +29,7 @@ class DiskCheckpoints:
         self._write(self._path(snapshot.round), snapshot)
         if best:
             self._write(self.folder / "best.safetensors", snapshot)
-        for version in sorted(self._rounds())[:-_KEPT]:
+        for version in sorted(self._rounds())[:-KEPT_SNAPSHOTS]:
             self._path(version).unlink()
 
     def latest(self) -> Snapshot | None:

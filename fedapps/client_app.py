@@ -28,6 +28,8 @@ from .run_config import RunConfig
 from .run_folder import run_path
 
 Handler = Callable[[Message, Context], Message]
+#: Where a deployed node keeps its private state if its node config has no state-dir.
+DEFAULT_STATE = "~/fedapps/nodes"
 
 
 class NodeFailedError(RuntimeError):
@@ -200,7 +202,7 @@ def state_root(run: RunConfig, context: Context) -> Path:
         return Path(str(own)).expanduser()
     if "partition-id" in context.node_config:
         return run_path(run, context.run_id) / "nodes"
-    return Path("~/fedapps/nodes").expanduser()
+    return Path(DEFAULT_STATE).expanduser()
 
 
 def choose_device(wanted: str) -> torch.device:
