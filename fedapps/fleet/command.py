@@ -41,7 +41,8 @@ def run_fleet(
         with deployment(folder, tls=tls or auth, auth=auth) as fleet:
             _deploy_and_run(config, data, fleet)
     except FleetError as error:
-        print(f"\nfedapps: {error}", file=sys.stderr)
+        kept = f"\nwhat was trained is in {path}: go on with resume = true" if path.exists() else ""
+        print(f"\nfedapps: {error}{kept}", file=sys.stderr)
         return 1
     return conclude(config, path, "a fleet", begun)
 
