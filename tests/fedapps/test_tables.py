@@ -101,3 +101,13 @@ def test_the_summary_of_a_run_with_stages_leads_with_the_measures_of_continual_l
     head, _, row = summary_table(folder).splitlines()
     assert head.split()[:4] == ["method", "average_excess", "fwt_excess", "excess"]
     assert row.split()[:4] == ["sfl", "0.25", "0.75", "0.5"]
+
+
+def test_a_method_has_no_line_where_there_is_nothing_to_say_of_it():
+    cell = {"mean": 0.5, "std": 0.1}
+    names = [f"a_measure_with_a_long_name_number_{n}" for n in range(4)]
+    table = {"plain": {names[0]: cell}, "clustered": dict.fromkeys(names, cell)}
+    first, *others = comparison_text({"table": table, "paper": {}, "tests": []}).split("\n\n")
+    assert "plain" in first
+    assert others
+    assert all("clustered" in block and "plain" not in block for block in others)
