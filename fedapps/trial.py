@@ -86,7 +86,7 @@ class Trial:
         if not METHODS[self.method].personalise:
             return versions
         model = task.build_model_for(self.data).state_dict().values()
-        return versions + sum(tensor.nbytes for tensor in model)
+        return versions + sum(int(tensor.nbytes) for tensor in model)
 
 
 class _Timed:

@@ -1,0 +1,331 @@
+"""The files in deploy/ against what they are for: Flower's commands as installed, Docker's and systemd's formats.
+
+No container and no service is started.
+"""
+
+import re
+import shlex
+import shutil
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from configparser import RawConfigParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
+from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
+
+from fedapps.__main__ import _parser
+from fedapps.fleet.certificates import make_certificates
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+UNITS = {"fedapps-superlink.service": "superlink.env.example", "fedapps-supernode@.service": "supernode.env.example"}
+PARSERS = {"flower-superlink": _parse_args_run_superlink, "flower-supernode": _parse_args_run_supernode}
+#: Of the Compose Specification, those that are used here.
+TOP_KEYS = {"name", "services", "volumes"}
+SERVICE_KEYS = {
+    "build", "cap_drop", "command", "deploy", "healthcheck", "image", "init", "logging", "ports", "profiles",
+    "read_only", "restart", "security_opt", "tmpfs", "volumes",
+}  # fmt: skip
+HEALTH_KEYS = {"test", "interval", "timeout", "start_period", "retries"}
+BIND_KEYS = {"type", "source", "target", "read_only", "bind"}
+
+
+def options_of(words: list[str]) -> Any:
+    """What Flower's own parser makes of a command; it ends the process for an option that it does not know."""
+    return PARSERS[Path(words[0]).name]().parse_args(words[1:])
+
+
+def variables(name: str) -> dict[str, str]:
+    """Those of an environment file."""
+    lines = (DEPLOY / name).read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def filled(text: str, values: dict[str, str]) -> str:
+    """With the values of ``${NAME}`` and ``${NAME:-default}``; every one must have one in the environment file."""
+    return re.sub(r"\$\{(\w+)(?::-[^}]*)?\}", lambda found: values[found[1]], text)
+
+
+# -- compose ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    return yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+
+
+def test_compose_has_no_key_that_docker_does_not_know(compose):
+    assert {key for key in compose if not key.startswith("x-")} == TOP_KEYS
+    assert compose["services"].keys() == {"superlink", "supernode"}
+    gpu = yaml.safe_load((DEPLOY / "compose.gpu.yaml").read_text())
+    assert gpu.keys() == {"services"}
+    assert gpu["services"].keys() <= compose["services"].keys()
+    for service in [*compose["services"].values(), *gpu["services"].values()]:
+        assert service.keys() <= SERVICE_KEYS
+        assert service.get("healthcheck", {}).keys() <= HEALTH_KEYS
+
+
+@pytest.mark.parametrize("name", ["superlink", "supernode"])
+def test_a_service_keeps_its_state_in_a_volume_and_gets_the_rest_read_only(compose, name):
+    service = compose["services"][name]
+    named = [volume for volume in service["volumes"] if isinstance(volume, str)]
+    assert named == [f"{name}:/var/lib/fedapps"]
+    assert name in compose["volumes"]
+    for bind in (volume for volume in service["volumes"] if not isinstance(volume, str)):
+        assert bind.keys() == BIND_KEYS
+        assert (bind["type"], bind["read_only"], bind["bind"]) == ("bind", True, {"create_host_path": False})
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in service["security_opt"]
+
+
+@pytest.mark.parametrize("name", ["superlink", "supernode"])
+def test_the_environment_files_say_what_compose_asks_for(compose, name):
+    values = variables(f"{name}.env.example")
+    text = yaml.safe_dump(compose["services"][name])
+    assert filled(text, values)
+    for default in re.findall(r"\$\{(\w+)\}", text):
+        pytest.fail(f"{default} has no default, which compose wants for the other service too")
+
+
+def test_flower_takes_the_commands_of_compose(compose):
+    services = compose["services"]
+    server = options_of([filled(word, variables("superlink.env.example")) for word in services["superlink"]["command"]])
+    assert server.enable_supernode_auth
+    assert not server.insecure
+    assert not server.runtime_dependency_install
+    assert (server.host, server.port, server.fleet_api_address) == ("0.0.0.0", 8000, "0.0.0.0:9092")
+    ports = [filled(port, variables("superlink.env.example")) for port in services["superlink"]["ports"]]
+    assert ports == ["9092:9092", "127.0.0.1:8000:8000"], "only nodes are let in from outside"
+    assert Path(server.database).parent == Path("/var/lib/fedapps")
+    mounted = {volume["target"] for volume in services["superlink"]["volumes"] if isinstance(volume, dict)}
+    assert {str(Path(path).parent) for path in (server.ssl_ca_certfile, server.ssl_certfile, server.ssl_keyfile)} == (
+        mounted
+    )
+    node = options_of([filled(word, variables("supernode.env.example")) for word in services["supernode"]["command"]])
+    assert not node.insecure
+    mounted = {volume["target"] for volume in services["supernode"]["volumes"] if isinstance(volume, dict)}
+    assert {"/data", node.root_certificates, node.auth_supernode_private_key} == mounted
+    assert node_config(node.node_config) == {"data-dir": "/data", "state-dir": "/var/lib/fedapps/state"}
+
+
+def node_config(text: str) -> dict[str, Any]:
+    """As a SuperNode reads it."""
+    from flwr.common.config import parse_config_args
+
+    return parse_config_args([text])
+
+
+@pytest.mark.parametrize("name", ["superlink", "supernode"])
+def test_health_checks_are_programs_that_compile(compose, name):
+    kind, python, flag, program = compose["services"][name]["healthcheck"]["test"]
+    assert (kind, python, flag) == ("CMD", "python", "-c")
+    compile(program, name, "exec")
+    asked = options_of([filled(word, variables(f"{name}.env.example")) for word in
+                        compose["services"][name]["command"]])  # fmt: skip
+    assert f"127.0.0.1:{asked.port}/health" in program
+
+
+# -- the image -------------------------------------------------------------------------------------------------
+
+
+def instructions() -> Iterator[tuple[str, str]]:
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            word, _, rest = line.partition(" ")
+            yield word, rest.strip()
+
+
+def test_the_image_holds_every_package_and_nothing_that_is_not_there():
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert ignored[1] == "*"
+    copied = []
+    for sources in (shlex.split(rest)[:-1] for word, rest in instructions() if word == "COPY"):
+        for source in sources:
+            assert (ROOT / source).exists(), source
+            assert f"!{source.rstrip('/')}" in ignored, source
+            copied.append(source.rstrip("/"))
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests"}
+    assert packages <= set(copied)
+    assert {line[1:] for line in ignored if line.startswith("!")} == set(copied)
+
+
+def test_the_image_is_pinned_and_its_user_is_not_root(compose):
+    found = list(instructions())
+    assert found[0] == ("FROM", "python:3.11-slim-bookworm")
+    assert compose["services"]["superlink"]["image"] == compose["services"]["supernode"]["image"]
+    project = (ROOT / "pyproject.toml").read_text()
+    version = re.search(r'^version = "(.*)"$', project, re.MULTILINE)
+    assert version
+    assert compose["services"]["superlink"]["image"] == f"fedapps:{version[1]}"
+    words = [word for word, _ in found]
+    assert dict(found)["USER"] == "fedapps"
+    assert words.index("USER") > max(index for index, word in enumerate(words) if word in ("RUN", "COPY"))
+    assert any("useradd" in rest and "10001" in rest for word, rest in found if word == "RUN")
+    for rest in (rest for word, rest in found if word == "RUN" and "pip install" in rest):
+        assert "--no-cache-dir" in rest
+        assert "--constraint constraints.txt" in rest or "--no-deps" in rest
+
+
+# -- systemd ---------------------------------------------------------------------------------------------------
+
+
+def unit(name: str) -> dict[str, dict[str, list[str]]]:
+    """Sections of a unit; a key may stand in it several times."""
+    parser = RawConfigParser(strict=False, dict_type=MultiDict, comment_prefixes=("#",), delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string((DEPLOY / name).read_text().replace("\\\n", " "))
+    return {section: {key: value.split("\n") for key, value in parser.items(section)} for section in parser.sections()}
+
+
+class MultiDict(dict):
+    """Adds to the lines of a key that is set again."""
+
+    def __setitem__(self, key, value):
+        if isinstance(value, list) and key in self and isinstance(self[key], list):
+            self[key].extend(value)
+        else:
+            super().__setitem__(key, value)
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_is_hardened_and_starts_again(name):
+    service = unit(name)["Service"]
+    expected = {
+        "User": "fedapps", "Restart": "on-failure", "NoNewPrivileges": "yes", "ProtectSystem": "strict",
+        "ProtectHome": "yes", "PrivateTmp": "yes", "CapabilityBoundingSet": "", "UMask": "0077",
+        "StateDirectoryMode": "0700",
+    }  # fmt: skip
+    assert {key: service[key] for key in expected} == {key: [value] for key, value in expected.items()}
+    assert service["StateDirectory"][0].startswith("fedapps-")
+    (environment,) = service["EnvironmentFile"]
+    assert environment.startswith("/etc/fedapps/")
+    assert any(line.startswith("PATH=/opt/fedapps/.venv/bin:") for line in service["Environment"]), (
+        "Flower starts its other commands by name"
+    )
+
+
+def started(name: str) -> Any:
+    """The options that Flower gets of a unit with the example of its environment."""
+    (command,) = unit(name)["Service"]["ExecStart"]
+    given = command.replace("%S", "/var/lib").replace("%i", "car-7")
+    return options_of([filled(word, variables(UNITS[name])) for word in shlex.split(given)])
+
+
+def test_flower_takes_the_command_of_the_servers_unit():
+    server = started("fedapps-superlink.service")
+    assert server.enable_supernode_auth
+    assert not server.insecure
+    assert not server.runtime_dependency_install
+    assert (server.host, server.port, server.fleet_api_address) == ("127.0.0.1", 8000, "0.0.0.0:9092")
+    assert server.database == "/var/lib/fedapps-superlink/superlink.db"
+
+
+def test_flower_takes_the_command_of_a_nodes_unit():
+    node = started("fedapps-supernode@.service")
+    assert not node.insecure
+    assert (node.superlink, node.host, node.port) == ("fl.example.org:9092", "127.0.0.1", 9094)
+    assert node_config(node.node_config) == {
+        "data-dir": "/srv/fedapps/car-7",
+        "state-dir": "/var/lib/fedapps-supernode/car-7/state",
+    }
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze on this machine")
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_finds_nothing_wrong_with_a_unit(name, tmp_path):
+    installed = Path(sys.executable).parent
+    (tmp_path / name).write_text((DEPLOY / name).read_text().replace("/opt/fedapps/.venv/bin", str(installed)))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / name)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+# -- the page --------------------------------------------------------------------------------------------------
+
+
+def commands(program: str) -> list[list[str]]:
+    """The lines of the page's code blocks that call ``program``, in words."""
+    parts = re.split(r"^```", (DEPLOY / "README.md").read_text(), flags=re.MULTILINE)[1::2]
+    blocks = [part for part in parts if part.startswith("\n")]  # those of another language say so
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    found = (shlex.split(line, comments=True) for line in lines if program in line and not line.startswith("#"))
+    return [words[index + 1 :] for words in found for index in [locate(words, program)] if index is not None]
+
+
+def locate(words: list[str], program: str) -> int | None:
+    """Where the words name ``program``; fedapps is called as a module."""
+    places = (index for index, word in enumerate(words) if word.rpartition("/")[2] == program)
+    return next((index for index in places if program != "fedapps" or words[index - 1] == "-m"), None)
+
+
+def test_the_page_calls_fedapps_as_it_is():
+    found = commands("fedapps")
+    assert {words[0] for words in found if words} >= {"keys", "check-node"}
+    for words in found:
+        if words:
+            _parser().parse_args(words)
+
+
+def test_the_page_calls_flwr_as_it_is():
+    from flwr.cli.app import app
+    from typer.main import get_command
+
+    group: Any = get_command(app)
+    found = commands("flwr")
+    assert {words[0] for words in found} >= {"run", "ls", "log", "stop", "supernode"}
+    for words in found:
+        command, rest = group, list(words)
+        while hasattr(command, "commands"):
+            command = command.commands[rest.pop(0)]
+        command.make_context("flwr", [word.replace("NODE-ID", "1").replace("RUN-ID", "1") for word in rest])
+
+
+def test_the_page_names_every_file_and_only_files_that_exist():
+    text = (DEPLOY / "README.md").read_text()
+    for path in DEPLOY.iterdir():
+        assert path.name in text or path.name in ("README.md", "Dockerfile.dockerignore"), path.name
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("https://") or (DEPLOY / target).exists(), target
+
+
+def test_nodes_with_two_authorities_in_a_file_trust_both(tmp_path):
+    """How a server's certificate is replaced: the page has nodes trust the old and the new one for a while."""
+    old, new = (make_certificates(tmp_path / name) for name in ("old", "new"))
+    both = tmp_path / "ca.crt"
+    both.write_bytes(old.ca.read_bytes() + new.ca.read_bytes())
+    for trusted, presented, good in ((both, old, True), (both, new, True), (old.ca, new, False)):
+        server, client = (ssl.SSLContext(kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
+        server.load_cert_chain(presented.certificate, presented.key)
+        client.load_verify_locations(trusted)
+        if good:
+            shake_hands(server, client)
+        else:
+            with pytest.raises(ssl.SSLCertVerificationError):
+                shake_hands(server, client)
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """In memory, without a socket."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    here = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    there = server.wrap_bio(to_server, to_client, server_side=True)
+    waiting = [here, there]
+    for _ in range(10):
+        for side in list(waiting):
+            try:
+                side.do_handshake()
+                waiting.remove(side)
+            except ssl.SSLWantReadError:
+                pass
+        if not waiting:
+            return
+    raise AssertionError("the handshake does not end")
