@@ -53,7 +53,7 @@ def issue_node_key(folder: Path, name: str) -> str:
             f"key of the node {name}:",
             f"  {pair.private}: stays with the node, SECRET: whoever has it can pose as the node",
             f"  {pair.public}: to where flwr is called. It is no secret. The SuperLink knows the node once you ran",
-            f"    flwr supernode register {pair.public} CONNECTION --name {name}",
+            f"    flwr supernode register {pair.public} CONNECTION",
         ]
     )
 

@@ -32,7 +32,7 @@ def test_a_node_key_is_named_after_its_node(tmp_path, capsys):
     assert stat.S_IMODE((tmp_path / "keys" / "car-7.key").stat().st_mode) == 0o600
     out = capsys.readouterr().out
     assert f"{tmp_path / 'keys' / 'car-7.key'}: stays with the node, SECRET" in out
-    assert f"flwr supernode register {tmp_path / 'keys' / 'car-7.pub'} CONNECTION --name car-7" in out
+    assert f"flwr supernode register {tmp_path / 'keys' / 'car-7.pub'} CONNECTION" in out
 
 
 def test_nothing_is_replaced(tmp_path, capsys):
