@@ -4,8 +4,10 @@ Each method of the recipe trains one step and evaluates once, as in a round of w
 ServerApp's orders, the same ClientApp, the same checks of the reply, all in this process.
 """
 
+import os
 import resource
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -107,20 +109,23 @@ class NodeCheck:
 
     def _state(self) -> Path | None:
         """An existing folder that can be written on the disk of the state folder."""
-        place = next(folder for folder in (self.state_dir.absolute(), *self.state_dir.absolute().parents)
-                     if folder.exists())  # fmt: skip
+        whole = self.state_dir.absolute()
         try:
+            place = next(folder for folder in (whole, *whole.parents) if folder.exists())
             with tempfile.TemporaryDirectory(prefix=".fedapps-check-", dir=place) as tried:
                 (Path(tried) / "file").write_bytes(b"written")
         except OSError as error:
-            self._wrong(f"--state-dir {self.state_dir}: cannot be written ({error}): make it a folder of the user that "
-                        "runs the node")  # fmt: skip
+            self._wrong(
+                f"--state-dir {self.state_dir}: cannot be written ({error}): make it a folder of the user that "
+                "runs the node"
+            )
             return None
         return place
 
     def _memory(self) -> None:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        total = _meminfo("MemTotal")
+        unit = 1 if sys.platform == "darwin" else 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._say(f"memory: {in_words(peak)} at most in this process, of {in_words(total)}")
         if torch.cuda.is_initialized():
             self._say(f"        {in_words(torch.cuda.max_memory_allocated())} on the GPU")
@@ -151,9 +156,3 @@ def _warm_up() -> None:
     parameter = torch.nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros(1)
     torch.optim.Adam([parameter]).step()
-
-
-def _meminfo(name: str) -> int:
-    """Bytes, as the kernel tells them."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
