@@ -27,11 +27,11 @@ METHODS = [name for name, method in ALL.items() if method.memory == "nothing" an
 NODES = 3
 ROUNDS = 3
 #: How many nodes train in a round.
-TRAINING = {method: 1 if method == "cloud" else NODES for method in METHODS}
+TRAINING = {method: 1 if method in ("cloud", "untrained") else NODES for method in METHODS}
 SMALL = {
     "task": "lqr", "num-nodes": NODES, "rounds": ROUNDS, "epochs": 1, "personal-epochs": 1, "batch-size": 16,
     "learning-rate": 0.01, "personal-learning-rate": 0.01, "collect-after": 0, "evaluate-every": 1,
-    "lqr.trajectories": 4, "lqr.horizon": 6, "name": "run",
+    "lqr.trajectories": 4, "lqr.horizon": 6, "name": "run", "cluster-groups": "control-weight", "cluster-intervals": "2",
 }  # fmt: skip
 
 
@@ -86,18 +86,19 @@ def test_every_method_has_a_line_per_round(whole):
     assert [(row["method"], row["round"]) for row in lines] == [(m, r) for m in METHODS for r in (1, 2, 3)]
     for row in lines:
         assert row["stage"] == "given data"
-        assert row["replies"] == (1 if row["method"] == "cloud" else NODES)
+        assert row["replies"] == TRAINING[row["method"]]
         assert row["refused"] == []
         assert row["bytes_up"] > 0
         assert row["bytes_down"] > 0
         assert row["seconds"] > 0
-        assert np.isfinite([row["train"]["loss"], row["evaluate"]["test.total_loss"]]).all()
+        assert np.isfinite(row["evaluate"]["test.total_loss"])
+        assert row["method"] == "untrained" or np.isfinite(row["train"]["loss"])
 
 
 def test_every_node_has_a_line_per_round_and_phase(whole):
     robots = [f"robot-{robot:02d}" for robot in range(NODES)]
     for method in METHODS:
-        trained = robots[:1] if method == "cloud" else robots
+        trained = robots[: TRAINING[method]]
         assert [(row["round"], row["node"]) for row in rows(whole, method, "train")] == [
             (r, node) for r in (1, 2, 3) for node in trained
         ]
@@ -146,7 +147,7 @@ def test_the_checkpoints_hold_what_is_shared(whole):
 def test_training_and_personalisation_do_something(whole):
     for method in METHODS:
         losses = [row["test.total_loss"] for row in evaluations(whole, method)]
-        assert losses[-1] < losses[0]
+        assert losses[-1] < losses[0] or (method == "untrained" and len(set(losses)) == 1)
     finals = {method: evaluations(whole, method)[-1]["test.total_loss"] for method in METHODS}
     # One stage has no past: Elastic Transfer from the past alone is FedAvg, the sfl of other papers.
     assert finals["sfl"] == finals["fedavg"] == finals["elastic-transfer"]
