@@ -24,7 +24,7 @@ def report(server_round):
         replies=1,
         evaluate={"loss": 0.5},
         refused=[Refusal("b", "train", "NaN")],
-        nodes=[NodeReport("a", "evaluate", 3.0, {"loss": 0.5, "list": [1.0, 2.0]})],
+        nodes=[NodeReport("a", "evaluate", 3.0, {"loss": 0.5, "list": [1.0, 2.0]}, {"city": "rome"})],
     )
 
 
@@ -142,7 +142,7 @@ def test_a_round_is_a_line_and_a_line_per_node(tmp_path):
     assert folder.lines("nodes.jsonl") == [
         {
             "method": "sfl", "round": 1, "node": "a", "phase": "evaluate", "num_examples": 3.0,
-            "metrics": {"loss": 0.5, "list": [1.0, 2.0]},
+            "metrics": {"loss": 0.5, "list": [1.0, 2.0]}, "groups": {"city": "rome"},
         }
     ]  # fmt: skip
 
