@@ -31,7 +31,8 @@ TRAINING = {method: 1 if method in ("cloud", "untrained") else NODES for method 
 SMALL = {
     "task": "lqr", "num-nodes": NODES, "rounds": ROUNDS, "epochs": 1, "personal-epochs": 1, "batch-size": 16,
     "learning-rate": 0.01, "personal-learning-rate": 0.01, "collect-after": 0, "evaluate-every": 1,
-    "lqr.trajectories": 4, "lqr.horizon": 6, "name": "run", "cluster-groups": "control-weight", "cluster-intervals": "2",
+    "lqr.trajectories": 4, "lqr.horizon": 6, "name": "run", "cluster-groups": "control-weight",
+    "cluster-intervals": "2",
 }  # fmt: skip
 
 
