@@ -50,7 +50,10 @@ def _figure(run: RunData, varied: Varied, metric: Metric) -> str:
         found = [mean for points in lines.values() for _, mean, _ in points]
         if min(found) > 0 and max(found) > _WIDE_RANGE * min(found):
             axes.set_yscale("log")
+        if min(places) > 0 and max(places) > _WIDE_RANGE * min(places):
+            axes.set_xscale("log")
         axes.set_xticks(places, [str(value) for value, _ in varied.values])
+        axes.set_xticks([], minor=True)
         axes.set_xlabel(varied.key)
         axes.set_title(metric.axis + (f"  ({metric.direction})" if metric.better else ""))
     return figure.markup
