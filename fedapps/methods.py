@@ -144,7 +144,7 @@ def _shared(method: Method, fixed: tuple[str, ...], parameters: Iterable[str]) -
     if method.private == EVERYTHING:
         return ()
     names = list(parameters)
-    idle = [pattern for pattern in staying if not any(matches(name, [pattern]) for name in names)]
+    idle = [pattern for pattern in method.private if not any(matches(name, [pattern]) for name in names)]
     if idle:
         raise ValueError(f"private = {', '.join(idle)}: no parameter of the model matches; it has {', '.join(names)}")
     return tuple(name for name in names if not matches(name, staying))

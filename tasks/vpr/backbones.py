@@ -35,10 +35,13 @@ class Backbone:
     unused: tuple[str, ...]
     renamed: Mapping[str, str] = field(default_factory=dict)
 
-    def parts(self) -> tuple[nn.Sequential, nn.Sequential]:
-        """The frozen and the trained layers, freshly drawn; a parameter has the same name in either as in the whole."""
-        layers = self.layers()
-        return _nested(layers[: self.frozen]), _nested(layers[self.frozen :])
+    def parts(self, *, train_all: bool = False) -> tuple[nn.Sequential, nn.Sequential]:
+        """The frozen layers, none to ``train_all``, and the trained ones, freshly drawn.
+
+        A parameter has the same name in either as in the whole.
+        """
+        layers, frozen = self.layers(), 0 if train_all else self.frozen
+        return _nested(layers[:frozen]), _nested(layers[frozen:])
 
 
 class BatchNorm(nn.BatchNorm2d):

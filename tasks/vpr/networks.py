@@ -69,13 +69,19 @@ class PlaceNetwork(nn.Module):
     """
 
     def __init__(
-        self, backbone: str, pooling: str, *, normalisation: Normalisation = "imagenet", batch_norms: BatchNorms
+        self,
+        backbone: str,
+        pooling: str,
+        *,
+        normalisation: Normalisation = "imagenet",
+        batch_norms: BatchNorms,
+        train_all: bool = False,
     ) -> None:
         super().__init__()
         self.width = BACKBONES[backbone].width
         self.weights_from: Path | None = None
         self.normalise = Normalise(normalisation)
-        self.frozen, self.trained = BACKBONES[backbone].parts()
+        self.frozen, self.trained = BACKBONES[backbone].parts(train_all=train_all)
         self.pooling = POOLINGS[pooling]()
         self.frozen.requires_grad_(False)
         self._kept: list[nn.Module] = [self.frozen]
@@ -124,12 +130,13 @@ def place_network(
     weights: Path | None = None,
     normalisation: Normalisation | None = None,
     batch_norms: BatchNorms = "frozen",
+    train_all: bool = False,
 ) -> PlaceNetwork:
     """A network of ``BACKBONES`` with a pooling of ``POOLINGS``, its backbone's weights from a file if one is given.
 
-    Without, they are drawn from torch's global generator. ``normalisation`` must be what the weights were trained with;
-    ``None`` takes ``"caffe"`` for an ``.npz`` file, otherwise torchvision's ``"imagenet"``. Raises :class:`DataError`
-    for a name that does not exist and for a file that does not fit.
+    Without, they are drawn from torch's global generator; with ``train_all`` no layer is frozen. ``normalisation`` must
+    be what the weights were trained with; ``None`` takes ``"caffe"`` for an ``.npz`` file, otherwise torchvision's
+    ``"imagenet"``. Raises :class:`DataError` for a name that does not exist and for a file that does not fit.
     """
     if backbone not in BACKBONES:
         raise DataError(f"backbone = {backbone!r}: must be one of {', '.join(BACKBONES)}")
@@ -137,7 +144,7 @@ def place_network(
         raise DataError(f"pooling = {pooling!r}: must be one of {', '.join(POOLINGS)}")
     if normalisation is None:
         normalisation = "caffe" if weights is not None and weights.suffix == ".npz" else "imagenet"
-    network = PlaceNetwork(backbone, pooling, normalisation=normalisation, batch_norms=batch_norms)
+    network = PlaceNetwork(backbone, pooling, normalisation=normalisation, batch_norms=batch_norms, train_all=train_all)
     if weights is not None:
         _load(network, backbone, weights)
         network.weights_from = weights

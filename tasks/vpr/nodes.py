@@ -1,5 +1,6 @@
 """The nodes of a data set: who its clients are, and what one of them holds. Made once per process."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +25,8 @@ from .places import Places
 from .positions import in_range_of_degrees
 from .splits import clustering_split, group_split, proximity_split, random_split
 from .training_set import TrainingSet, miner_of
+
+logger = logging.getLogger(__name__)
 
 CLUSTERED_IMAGES = 5  # pictures of a sequence that say what it looks like
 
@@ -96,6 +99,14 @@ def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
 def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
     """All but the clients. Raises :class:`DataError` where the network cannot be made or pictures not be read."""
     check_network(options.backbone, options.pooling, options.weights_file, options.size)
+    if options.weights_file is None:
+        logger.warning(
+            "vpr.weights = '': %s begins from weights that are drawn%s",
+            options.backbone,
+            ""
+            if options.train_all
+            else ", of which the first layers stay so: set vpr.train-all = true, or name a file",
+        )
     dataset = read_dataset(folder, options, own=own)
     kept = KeptMaps(options.maps_megabytes * 2**20)
     common = {}

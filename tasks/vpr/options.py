@@ -97,6 +97,9 @@ class Options:
         path=True,
     )
     pooling: str = option("gem", "from local features to a descriptor", choices=tuple(POOLINGS))
+    train_all: bool = option(
+        False, "train the first layers too, as weights that are drawn need it; false: they stay as they are"
+    )
     batch_norms: str = option(
         "frozen",
         "batch normalisation in the trained layers: frozen suits small batches",

@@ -59,6 +59,7 @@ class VprTask(Task):
             chosen.pooling,
             weights=chosen.weights_file,
             batch_norms=cast(BatchNorms, chosen.batch_norms),
+            train_all=chosen.train_all,
         )
 
     # -- data ----------------------------------------------------------------------------------------------

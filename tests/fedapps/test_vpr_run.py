@@ -126,3 +126,11 @@ def test_without_a_folder_cities_are_made_up_and_with_one_its_pictures_are_taken
     assert parse(given | {"vpr.source": "files"}).options.source == "files"
     with pytest.raises(DataError, match="data-dir = ''"):
         check_data(parse(given | {"vpr.source": "files"}))
+
+
+def test_from_scratch_all_layers_are_trained_and_travel(run_with):
+    _, some = run_with("fedavg")
+    _, every = run_with("fedavg", **{"vpr.train-all": True})
+    assert len(every) > len(some)
+    assert "shared.trained.features.0.weight" in every
+    assert "shared.trained.features.0.weight" not in some

@@ -493,3 +493,20 @@ def test_gradients_of_the_loss():
     assert torch.autograd.gradcheck(
         lambda *of: triplet_loss(triplet_terms(*of, margin=0.7)), (q.detach().requires_grad_(), p.detach(), n)
     )
+
+
+@pytest.mark.parametrize("backbone", ["resnet18-layer3", "squeezenet1_1"])
+def test_all_layers_may_be_trained(backbone):
+    """The same draws give the same network; only what training may change differs."""
+    torch.manual_seed(0)
+    usual = place_network(backbone)
+    torch.manual_seed(0)
+    whole = place_network(backbone, train_all=True)
+    assert not any(name.startswith("frozen.") for name in whole.state_dict())
+    usual.eval(), whole.eval()
+    assert torch.equal(usual(images(2)), whole(images(2)))
+    whole(images(2)).sum().backward()
+    moved = {name for name, parameter in whole.named_parameters() if parameter.grad is not None}
+    assert {name.replace("frozen.", "trained.") for name, _ in usual.named_parameters() if "frozen." in name} & moved
+    maps = frozen_maps(whole, images(2))
+    assert torch.equal(describe_maps(whole, maps), describe(whole, images(2)))

@@ -421,3 +421,14 @@ def test_files_are_not_made_up(tmp_path):
     assert not task_with(source="files").has_world
     with pytest.raises(DataError, match="name the folder of pictures as data-dir"):
         task_with(source="files").make_world(tmp_path, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("train_all", "ending"), [(False, ", of which the first layers stay so: set"), (True, "drawn")]
+)
+def test_the_log_says_where_weights_are_drawn(folder, caplog, train_all, ending):
+    task_with(split_seed=77, train_all=train_all).load_node(folder, 0, 2)  # nobody has read this one before
+    (said,) = [record.getMessage() for record in caplog.records if "weights" in record.getMessage()]
+    assert said.startswith("vpr.weights = '': tiny begins from weights that are drawn")
+    assert ending in said
+    assert ("stay so" in said) is not train_all
