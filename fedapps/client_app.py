@@ -24,6 +24,7 @@ from tasks.base import DataError, Task
 
 from .catalogue import privacy_of, task_class
 from .config import Config, parse
+from .privacy import node_mod
 from .run_config import RunConfig
 from .run_folder import run_path
 
@@ -42,6 +43,8 @@ def told_in_full(handler: Handler) -> Handler:
     def handle(message: Message, context: Context) -> Message:
         try:
             return handler(message, context)
+        except NodeFailedError:
+            raise
         except DataError as error:
             raise NodeFailedError(str(error)) from None
         except Exception as error:
@@ -70,7 +73,18 @@ def profile(message: Message, context: Context) -> Message:
     return Message(RecordDict({"profile": record}), reply_to=message)
 
 
-@app.train()
+def private_training(message: Message, context: Context, call_next: Handler) -> Message:
+    """Guards the reply as the run config's ``dp`` says, or the message's ``clipping_norm``."""
+
+    def guarded(message: Message, context: Context) -> Message:
+        config, _ = _config_and_task(tuple(sorted(context.run_config.items())))
+        mod = node_mod(config.run, message, context)
+        return mod(message, context, call_next) if mod else call_next(message, context)
+
+    return told_in_full(guarded)(message, context)
+
+
+@app.train(mods=[private_training])
 @told_in_full
 def train(message: Message, context: Context) -> Message:
     """Train on this node's data and give back the names that came."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from .catalogue import METHODS, privacy_of, task_class
 from .methods import tiers_of, training_nodes
+from .privacy_conflicts import privacy_conflicts
 from .run_config import RunConfig
 
 
@@ -72,6 +73,7 @@ def conflicts(run: RunConfig) -> Iterator[tuple[set[str], str]]:
             f"(fraction-train = {run.fraction_train:g} of num-nodes = {run.num_nodes})",
         )
     yield from _federation_conflicts(run)
+    yield from privacy_conflicts(run)
     if run.total_steps and not run.steps:
         yield (
             {"total_steps", "steps"},

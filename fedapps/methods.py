@@ -21,6 +21,7 @@ from strategies.server_optimizer import ServerOptimizer
 from strategies.virtual_clients import VirtualClients
 
 from .catalogue import EVERYTHING, METHODS, Method, task_class
+from .privacy import central_privacy
 from .run_config import RunConfig
 
 
@@ -44,6 +45,7 @@ def build_strategy(run: RunConfig, method_name: str, parameters: Iterable[str] =
         "sampler": _sampler(run) if method.trains == "nodes" else FirstNode(),
         "evaluate_sampler": UniformFraction(run.fraction_evaluate, seed=run.seed),
         "weighting": run.weighting,
+        "privacy": central_privacy(run),
         "server_optimizer": _optimizer(optimizer, getattr(run, rate), run),
         "min_replies": run.min_replies if method.trains == "nodes" else 1,
         "min_nodes": run.num_nodes,

@@ -57,6 +57,18 @@ class RunConfig:
     evaluate_every: int = option(2, "rounds from one evaluation to the next; the last is evaluated", minimum=1)
     min_replies: int = option(1, "usable replies below which a round fails", minimum=1)
     weighting: str = option("uniform", "weight of a node in means", choices=["num-examples", "uniform"])
+    dp: str = option(
+        "none",
+        "differential privacy: noise by the nodes, or by the server once, updates being clipped by server or node",
+        choices=["none", "local", "central-server", "central-client"],
+    )
+    dp_clip: float = option(1.0, "largest L2 norm of a node's update under dp", above=0)
+    dp_noise: float = option(1.0, "noise multiplier: the noise's standard deviation in units of dp-clip", minimum=0)
+    dp_delta: float = option(1e-5, "delta for which the epsilon of dp is told", above=0, maximum=0.5)
+    dp_seeded: bool = option(
+        False, "draw the noise from seed, to repeat an experiment; no privacy from anybody who knows the seed"
+    )
+    secure_aggregation: bool = option(False, "must be false: Flower's SecAgg+ works with its older strategies only")
     server_optimizer: str = option("sgd", "server optimizer", choices=OPTIMIZERS)
     server_learning_rate: float = option(1.0, "server learning rate; 1 with sgd is FedAvg", above=0)
     server_tau: float = option(0.001, "tau of the server optimizers adam, adagrad and yogi", above=0)

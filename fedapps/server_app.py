@@ -17,6 +17,7 @@ from .config import Config, parse
 from .continual import continual_metrics
 from .methods import build_strategy, tracked_metric
 from .orders import evaluate_orders, stage_of, train_orders
+from .privacy import spent
 from .report import write_report
 from .run_config import RunConfig
 from .run_folder import RunFolder
@@ -47,6 +48,10 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str) -> No
     run = config.run
     log(INFO, "")
     log(INFO, "== %s on %s, seed %s, %s rounds", method, run.task, run.seed, run.rounds)
+    for name, value in spent(run, method, run.rounds).items():
+        log(
+            INFO, "dp = %s: %s %.3g at delta %g for a node that trains in all rounds", run.dp, name, value, run.dp_delta
+        )
     begun = time.monotonic()
     checkpoints = folder.checkpoints(method)
     latest = checkpoints.latest()
@@ -103,7 +108,7 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
     if config.num_stages > 1:
         final = final | continual_metrics(rounds, config.num_stages, rounds=config.run.rounds)
         final |= {name: value for name, value in rounds[-1]["train"].items() if name.endswith("_parameters")}
-    final = final | _traffic(rounds) | _time_to_target(config.run, evaluated)
+    final = final | spent(config.run, method, len(rounds)) | _traffic(rounds) | _time_to_target(config.run, evaluated)
     return {
         "rounds": len(rounds),
         "final": final,

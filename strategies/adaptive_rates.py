@@ -4,7 +4,7 @@ Nakanoya et al., Personalized Federated Learning of Driver Prediction Models for
 (called APFL there; unrelated to the APFL of Deng et al. 2020, hence the other name here).
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,6 +31,10 @@ class AdaptiveRates(BaseStrategy):
     power : float
         1.0 is the published ratio of squared deviations, 0.5 the ratio of standard deviations. Must be above 0.
     """
+
+    beside_the_mean: ClassVar[str] = (
+        "it also takes the deviation of single replies, and tells all nodes the rates that come of it"
+    )
 
     def __init__(self, *, granularity: Granularity = "tensor", power: float = 1.0, **base: Any) -> None:
         super().__init__(**base)

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from logging import INFO
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from flwr.common.logger import log
@@ -63,6 +63,10 @@ class ClusteredFedAvg(HierarchicalFedAvg):
     **base
         ``cluster_weights``, and what :class:`BaseStrategy` takes.
     """
+
+    beside_the_mean: ClassVar[str] = (
+        "it also compares single updates, and tells by the cluster of a node what its update was like"
+    )
 
     def __init__(
         self,

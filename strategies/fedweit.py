@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -71,6 +71,10 @@ class FedWeIT(BaseStrategy):
         As in :class:`BaseStrategy`; ``shared`` names the parameters that are decomposed, such as ``["*.weight"]``. A
         server optimizer other than the default moves the units that nobody sent by its momentum, unseen by the nodes.
     """
+
+    beside_the_mean: ClassVar[str] = (
+        "nodes also send masks and, once per stage, adaptive parameters that are handed on to the others"
+    )
 
     def __init__(self, *, query_timeout: float = 60.0, **base: Any) -> None:
         super().__init__(**base)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -86,6 +86,10 @@ class FisherExchange(BaseStrategy):
 
     Raises ``ValueError`` naming the parameter, its value and what is allowed.
     """
+
+    beside_the_mean: ClassVar[str] = (
+        "it also takes each node's Fisher information and parameters, and hands them on to the others"
+    )
 
     def __init__(
         self,

@@ -167,9 +167,15 @@ class HierarchicalFedAvg(BaseStrategy):
             self._records[id(model)] = to_record(model)
         return self._records[id(model)]
 
+    def sent_to(self, profile: Profile) -> Arrays:
+        path = self.cluster_of(profile)
+        return self.tiers.model(path) if path else self._current
+
     def mean_for(self, reply: Reply, mean: StreamingMean) -> StreamingMean:
         path = self.cluster_of(reply.profile)
-        return self._means.setdefault(path, StreamingMean(self.integers)) if path else mean
+        if path and path not in self._means:
+            self._means[path] = self.new_mean("/".join(path))
+        return self._means[path] if path else mean
 
     def close_round(self, server_round: int, current: Arrays, mean: Arrays) -> Arrays:
         replies = {"/".join(path): cluster.count for path, cluster in sorted(self._means.items())}

@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from .base import BaseStrategy
+from .privacy import CentralPrivacy
 from .profiles import Profile, in_key_order
 from .samplers import ProportionalToSize, Sampler
 
@@ -60,6 +61,11 @@ class VirtualClients(BaseStrategy):
         if (examples > 0) == (steps > 0):
             raise ValueError(f"examples = {examples}, steps = {steps}: exactly one of them must be above 0")
         super().__init__(sampler=sampler, weighting="uniform", **base)
+        if isinstance(self.privacy, CentralPrivacy) and isinstance(sampler, IndependentDraws):
+            raise ValueError(
+                f"privacy = {self.privacy}: needs a sampler of distinct nodes such as ProportionalToSize; a node that "
+                "is drawn twice moves the mean by twice the clipping norm"
+            )
         self.work = {EXAMPLES: examples} if examples else {STEPS: steps}
 
     def configure_train(

@@ -26,3 +26,8 @@ def weighting(name: str) -> Weighting:
     if name not in WEIGHTINGS:
         raise ValueError(f"weighting = {name!r}: must be one of {', '.join(WEIGHTINGS)}")
     return WEIGHTINGS[name]
+
+
+def to_weighting(given: str | Weighting) -> Weighting:
+    """A weighting that is given itself, or by its name."""
+    return weighting(given) if isinstance(given, str) else given

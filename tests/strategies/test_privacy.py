@@ -1,0 +1,238 @@
+"""Central privacy: clipping one by one, noise on the mean, and what both amount to."""
+
+from dataclasses import dataclass, field, replace
+from math import erf, exp, inf, log, sqrt
+
+import grouped
+import numpy as np
+import pytest
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from toys import arithmetic_app, arrays_of, federate, same_bits
+
+from strategies.adaptive_rates import AdaptiveRates
+from strategies.base import BaseStrategy
+from strategies.clustered import ClusteredFedAvg
+from strategies.fedweit import FedWeIT
+from strategies.fisher_exchange import FisherExchange
+from strategies.hierarchical import HierarchicalFedAvg
+from strategies.optimizers import Adam
+from strategies.privacy import CentralPrivacy, clipped
+from strategies.privacy_budget import delta_of, epsilon
+from strategies.samplers import ProportionalToSize
+from strategies.virtual_clients import IndependentDraws, VirtualClients
+
+START = {"w": np.array([1.0, 2.0], np.float32), "scale": np.array(3.0, np.float32)}
+
+
+def moves(partition, received, config):
+    """Node k moves every number by k + 1."""
+    return {name: (a + (partition + 1)).astype(a.dtype) for name, a in received.items()}, {"num-examples": 4}
+
+
+def uniform(**parts):
+    return BaseStrategy(weighting="uniform", **parts)
+
+
+# -- numbers -------------------------------------------------------------------------------------------------
+
+
+def test_by_hand_every_update_is_cut_to_the_clip_before_the_mean():
+    # updates (1, 1, 1), (2, 2, 2), (3, 3, 3) of norms 1.73, 3.46, 5.2; a clip of 2 sqrt(3) leaves 1, 2, 2
+    result = federate(
+        uniform(privacy=CentralPrivacy(2 * sqrt(3), 0.0)), arithmetic_app(moves), START, num_nodes=3, num_rounds=1
+    )
+    np.testing.assert_allclose(result.arrays["w"].numpy(), [1 + 5 / 3, 2 + 5 / 3], rtol=1e-6)
+    np.testing.assert_allclose(result.arrays["scale"].numpy(), 3 + 5 / 3, rtol=1e-6)
+
+
+def test_names_are_matched_whatever_their_order():
+    sent = {"a": np.zeros(2), "b": np.full(2, 5.0)}
+    reply = {"b": np.full(2, 5.0), "a": np.array([3.0, 4.0])}
+    found = clipped(reply, sent, 1.0)
+    np.testing.assert_allclose(found["a"], [0.6, 0.8])
+    assert list(found) == ["a", "b"]
+    assert (found["b"] == 5.0).all()
+
+
+def test_integers_stay_as_they_were_sent():
+    sent = {"n": np.array(3), "w": np.zeros(1)}
+    assert clipped({"n": np.array(9), "w": np.ones(1)}, sent, 10.0)["n"] == 3
+
+
+@pytest.mark.parametrize("wrapper", [DifferentialPrivacyServerSideFixedClipping])
+def test_on_the_same_draws_the_model_is_that_of_flowers_wrapper(monkeypatch, wrapper):
+    start = {"w": np.array([1.0, 2.0], np.float32), "v": np.zeros((2, 3), np.float32)}
+    np.random.seed(5)  # noqa: NPY002 - Flower draws from the global state
+    theirs = federate(
+        wrapper(FedAvg(min_available_nodes=3), 0.7, 2.0, 3), arithmetic_app(moves), start, num_nodes=3, num_rounds=2
+    )
+    draws = np.random.RandomState(5)  # noqa: NPY002
+    monkeypatch.setattr(CentralPrivacy, "generator", lambda *which: draws)
+    ours = federate(
+        uniform(privacy=CentralPrivacy(2.0, 0.7)), arithmetic_app(moves), start, num_nodes=3, num_rounds=2
+    )
+    for name, array in theirs.arrays.items():
+        np.testing.assert_allclose(ours.arrays[name].numpy(), array.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_an_infinite_clip_without_noise_is_fedavg_bit_for_bit():
+    plain = federate(uniform(), arithmetic_app(moves), START, num_nodes=3, num_rounds=3)
+    guarded = federate(
+        uniform(privacy=CentralPrivacy(inf, 0.0)), arithmetic_app(moves), START, num_nodes=3, num_rounds=3
+    )
+    assert same_bits(arrays_of(plain.arrays), arrays_of(guarded.arrays))
+
+
+def test_in_one_cluster_hierarchy_is_the_base_strategy_with_its_noise_and_clips_around_the_clusters_model():
+    still = CentralPrivacy(0.5, 0.0)
+    strategy = HierarchicalFedAvg(groups=("city",), intervals=(0,), weighting="uniform", privacy=still)
+    app = grouped.app(moves) if hasattr(grouped, "app") else None
+    if app is None:
+        pytest.skip("no nodes with groups")
+    federate(strategy, app, START, num_nodes=4, num_rounds=3)
+    for model in strategy.cluster_models().values():
+        moved = sqrt(sum(float(((model[name] - START[name]) ** 2).sum()) for name in START))
+        assert moved == pytest.approx(1.5, rel=1e-5)
+
+
+# -- properties ----------------------------------------------------------------------------------------------
+
+numbers = arrays(np.float32, 4, elements=st.floats(-1e6, 1e6, width=32))
+
+
+@given(sent=numbers, reply=numbers, clip=st.floats(1e-3, 1e4))
+def test_what_enters_the_mean_never_moves_by_more_than_the_clip(sent, reply, clip):
+    found = clipped({"w": reply}, {"w": sent}, clip)["w"]
+    # float64 rounds numbers of 1e6 to 1e-10
+    assert np.linalg.norm(found - sent.astype(np.float64)) <= clip * (1 + 1e-6)
+
+
+@given(sent=numbers, reply=numbers)
+def test_what_is_short_enough_passes_untouched(sent, reply):
+    assert same_bits(clipped({"w": reply}, {"w": sent}, inf), {"w": reply.astype(np.float64)})
+
+
+@settings(max_examples=20, deadline=None)
+@given(noise=st.floats(0.1, 10), clip=st.floats(0.1, 10), count=st.integers(1, 5))
+def test_the_noise_of_the_mean_has_the_deviation_it_should_have(noise, clip, count):
+    like = {"w": np.zeros(20_000), "n": np.zeros(3, np.int64)}
+    mean = CentralPrivacy(clip, noise, seed=1).mean("newest", like, 1)
+    for _ in range(count):
+        mean.add(like, 1.0)
+    drawn = mean.result()
+    assert drawn["w"].std() == pytest.approx(noise * clip / count, rel=5 / sqrt(40_000))
+    assert abs(drawn["w"].mean()) < 5 * noise * clip / count / sqrt(20_000)
+    assert not drawn["n"].any()
+
+
+# -- noise ---------------------------------------------------------------------------------------------------
+
+
+def noisy(seed, **parts):
+    privacy = CentralPrivacy(1.0, 1.0, seed)
+    return federate(uniform(privacy=privacy, **parts), arithmetic_app(moves), START, num_nodes=3, num_rounds=2)
+
+
+def test_noise_repeats_with_a_seed_and_never_without():
+    same, again, other, free, free_again = (arrays_of(noisy(seed).arrays) for seed in (1, 1, 2, None, None))
+    assert same_bits(same, again)
+    assert not same_bits(same, other)
+    assert not same_bits(free, free_again)
+
+
+def test_rounds_and_clusters_have_noise_of_their_own():
+    privacy = CentralPrivacy(1.0, 1.0, 1)
+    draws = {float(privacy.generator(r, label).normal()) for r in (1, 2) for label in ("", "rome", "oslo")}
+    assert len(draws) == 6
+
+
+def test_the_noise_comes_before_the_servers_step():
+    # Adam moves a number by its learning rate at most, however large the noise is
+    privacy = CentralPrivacy(1.0, 1e6, 1)
+    result = federate(
+        uniform(privacy=privacy, server_optimizer=Adam(0.1)), arithmetic_app(moves), START, num_nodes=3, num_rounds=1
+    )
+    assert np.abs(result.arrays["w"].numpy() - START["w"]).max() < 1.1
+
+
+# -- what cannot be guarded ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [AdaptiveRates, FisherExchange, FedWeIT, ClusteredFedAvg])
+def test_strategies_that_take_more_than_the_mean_are_refused(cls):
+    parts = {"num_clusters": 2} if cls is ClusteredFedAvg else {}
+    with pytest.raises(ValueError, match="does not cover this strategy, because"):
+        cls(weighting="uniform", privacy=CentralPrivacy(1.0, 1.0), **parts)
+
+
+def test_weights_must_be_uniform():
+    with pytest.raises(ValueError, match="needs weighting = 'uniform'"):
+        BaseStrategy(privacy=CentralPrivacy(1.0, 1.0))
+
+
+def test_a_node_is_drawn_once_a_round_at_most():
+    with pytest.raises(ValueError, match="distinct nodes"):
+        VirtualClients(sampler=IndependentDraws(2), steps=1, privacy=CentralPrivacy(1.0, 1.0))
+    VirtualClients(sampler=ProportionalToSize(2), steps=1, privacy=CentralPrivacy(1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clip": 0.0}, "clip = 0.0: must be above 0"),
+        ({"clip": float("nan")}, "clip = nan"),
+        ({"clip": inf}, "must be finite with noise = 1.0"),
+        ({"noise": -1.0}, "noise = -1.0: must be finite and at least 0"),
+        ({"noise": inf}, "noise = inf"),
+        ({"seed": -1}, "seed = -1"),
+        ({"clipping": "nobody"}, "clipping = 'nobody': must be 'server' or 'nodes'"),
+    ],
+)
+def test_parameters_out_of_range_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CentralPrivacy(1.0, 1.0), **changes)
+
+
+def test_only_nodes_that_clip_are_told_the_norm():
+    assert CentralPrivacy(2.0, 1.0).orders() == {}
+    assert CentralPrivacy(2.0, 1.0, clipping="nodes").orders() == {"clipping_norm": 2.0}
+
+
+# -- the budget ----------------------------------------------------------------------------------------------
+
+
+def test_the_delta_of_epsilon_0_is_the_distance_of_two_normal_distributions():
+    assert delta_of(1.0, 0.0) == pytest.approx(erf(0.5 / sqrt(2)))
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("eps", [0.1, 1.0, 5.0])
+def test_delta_is_the_integral_that_defines_it(mu, eps):
+    x = np.linspace(-30, 40, 700_001)
+    p, q = (np.exp(-((x - m) ** 2) / 2) / sqrt(2 * np.pi) for m in (mu, 0.0))
+    expected = np.maximum(p - exp(eps) * q, 0).sum() * (x[1] - x[0])
+    assert delta_of(mu, eps) == pytest.approx(expected, abs=1e-7)
+
+
+@given(noise=st.floats(0.05, 50), rounds=st.integers(1, 2000), delta=st.floats(1e-9, 0.1))
+def test_epsilon_is_the_smallest_and_below_the_renyi_bound(noise, rounds, delta):
+    found, mu = epsilon(noise, rounds, delta), sqrt(rounds) / noise
+    assert 0 <= found <= mu * mu / 2 + mu * sqrt(2 * log(1 / delta))
+    assert delta_of(mu, found) <= delta * (1 + 1e-6)
+    if found > 0:
+        assert delta_of(mu, found * (1 - 1e-6)) >= delta * (1 - 1e-6)
+
+
+def test_no_noise_is_no_privacy_and_no_round_costs_nothing():
+    assert epsilon(0.0, 1, 1e-5) == inf
+    assert epsilon(1.0, 0, 1e-5) == 0.0
+    assert epsilon(1.0, 4, 1e-5) == epsilon(0.5, 1, 1e-5) == epsilon(1.0, 1, 1e-5, sensitivity=2.0)
+    with pytest.raises(ValueError, match="delta = 0"):
+        epsilon(1.0, 1, 0)
