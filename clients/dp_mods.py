@@ -41,26 +41,18 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
         received = message.content["arrays"]
         assert isinstance(received, ArrayRecord)
         sent = {name: array.numpy() for name, array in received.items()}
-        if not any(_is_float(array) for array in sent.values()):
-            return call_next(message, context)
         shown = Message(RecordDict({"arrays": _shown(sent, 0.0)}), message.metadata.dst_node_id, "train")
         if "config" in message.content:
             shown.content["config"] = message.content["config"]
-        replies: list[Message] = []
-
-        def answer(_: Message, own: Context) -> Message:
-            reply = call_next(message, own)
-            replies.append(reply)
-            if reply.has_error():
-                return reply
-            content = RecordDict({**reply.content, "arrays": _shown(_returned(reply, sent), _LEAST)})
-            return Message(content, reply_to=shown)
-
-        with _drawing(seed):
-            outcome = mod(shown, context, answer)
+        reply = call_next(message, context)
+        if reply.has_error() or not any(_is_float(array) for array in sent.values()):
+            return reply
+        content = RecordDict({**reply.content, "arrays": _shown(_returned(reply, sent), _LEAST)})
+        answer = Message(content, reply_to=shown)
+        with _drawing(seed):  # training is over: its own draws are its own affair
+            outcome = mod(shown, context, lambda *_: answer)
         if outcome.has_error():
             return Message(outcome.error, reply_to=message)
-        (reply,) = replies
         for name, record in outcome.content.items():
             reply.content[name] = record
         reply.content["arrays"] = _restored(outcome.content.array_records["arrays"], sent)

@@ -100,8 +100,24 @@ def test_what_the_mod_would_not_protect_is_not_sent():
         answered(on_floats(local()), SENT, {"w": RETURNED["w"]})
 
 
+def test_what_training_draws_is_left_to_it():
+    draws = []
+
+    def train(message, context):
+        draws.append(np.random.random())  # noqa: NPY002
+        return Message(RecordDict({"arrays": record_of(SENT), "metrics": MetricRecord({"a": 1})}), reply_to=message)
+
+    np.random.seed(3)  # noqa: NPY002
+    for _ in range(2):
+        on_floats(local(1.0), 7)(Message(RecordDict({"arrays": record_of(SENT)}), 2, "train"), CONTEXT, train)
+    np.random.seed(3)  # noqa: NPY002
+    assert draws == [np.random.random(), np.random.random()]  # noqa: NPY002
+
+
 def test_an_error_of_the_mod_answers_the_message():
     message = Message(RecordDict({"arrays": record_of(SENT)}), 2, "train")  # tells no norm
-    reply = on_floats(fixedclipping_mod)(message, CONTEXT, lambda m, c: Message(RecordDict(), reply_to=m))
+    reply = on_floats(fixedclipping_mod)(
+        message, CONTEXT, lambda m, c: Message(RecordDict({"arrays": record_of(RETURNED)}), reply_to=m)
+    )
     assert reply.has_error()
     assert reply.metadata.reply_to_message_id == message.metadata.message_id

@@ -15,6 +15,7 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAvg,
 )
@@ -79,6 +80,13 @@ def test_foreign_nodes_with_flowers_clipping_mod_hear_the_norm_from_our_strategy
     np.testing.assert_allclose(
         model(told), model(federate(ours, arithmetic_app(moves), START, num_nodes=3, num_rounds=2)), rtol=1e-6
     )
+
+
+def test_flowers_adaptive_clipping_lowers_the_norm_when_too_many_are_clipped():
+    # Andrew et al. (2021), Section 2.2, raise it; so there is no key for it
+    wrapped = DifferentialPrivacyServerSideAdaptiveClipping(BaseStrategy(), 0.0, 3, initial_clipping_norm=1.0)
+    federate(wrapped, arithmetic_app(moves), START, num_nodes=3, num_rounds=1)
+    assert wrapped.clipping_norm == pytest.approx(np.exp(-0.2 * (1.0 - 0.5)))
 
 
 # -- our nodes under Flower's strategies ----------------------------------------------------------------------
