@@ -57,7 +57,7 @@ class BaseStrategy(Strategy):
     integers : "newest" or "round"
         What becomes of integer and boolean arrays, which are never averaged into floats.
     privacy : Privacy
-        What is done to replies, and to their mean, to hide single nodes; nothing by default.
+        Hides single nodes in the mean: :class:`~strategies.privacy.CentralPrivacy`; nothing by default.
     min_replies : int
         A round with fewer usable replies raises :class:`TooFewRepliesError`.
     min_nodes, node_wait : int, float
