@@ -20,6 +20,7 @@ from clients.reconstruction import ReconstructingClient
 from clients.settings import RoundSettings
 from clients.sources import DataSource, cached_load, find_source
 from clients.state import ContextState, DiskState, PrivateState
+from strategies.hierarchical import SHARED
 from tasks.base import DataError, Task
 
 from .catalogue import privacy_of, task_class
@@ -114,7 +115,7 @@ def evaluate(message: Message, context: Context) -> Message:
     node = Node(context)
     settings = node.settings(message)
     rates = message.content.array_records.get("adaptive.rates")
-    shared = message.content.array_records.get("hierarchical.shared")
+    shared = message.content.array_records.get(SHARED)
     reply = node.client(settings).evaluate_round(
         _arrays(message),
         settings,

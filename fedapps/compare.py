@@ -19,9 +19,8 @@ from .continual import measure_names, stage_metrics, train_test_matrix
 from .launch import check_data, execute, resolve
 from .papers import PAPERS, papers_of
 from .plan import Plan, Vary
-from .recipe_files import read_recipe, recipe_vary
+from .recipe_files import read_recipe
 from .report import write_report
-from .run_config import RunConfig
 from .run_folder import RunFolder
 from .significance import all_tests
 from .tables import comparison_text
@@ -53,10 +52,7 @@ def compare_recipe(
         raise ValueError(f"--seeds {seeds}: must be at least 1")
     name = f"compare-{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     base = resolve(read_recipe(recipe) | dict(overrides or {}) | {"name": name}, output_dir)
-    named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
-    chosen = tuple(method.strip() for method in named.split(",") if method.strip())
-    study = vary or Vary.read(recipe_vary(recipe))
-    plan = Plan(recipe.stem, base, chosen, tuple(range(first_seed, first_seed + seeds)), engine, study)
+    plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary)
     _check(plan)
     folder = Path(str(base["output-dir"])) / name
     folder.mkdir(parents=True)

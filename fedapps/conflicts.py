@@ -25,12 +25,12 @@ def task_conflicts(run: RunConfig, options: Any) -> Iterator[tuple[set[str], str
     except ValueError as error:
         yield {"task", "methods"}, str(error)
         return
-    cut = getattr(options, "queries_per_epoch", 0)
+    cut = task.longest_epoch
     if 0 < cut < run.virtual_examples and not run.steps and "fedvc" in names:
         yield (
             {"methods", "virtual_examples", "steps"},
-            f"virtual-examples = {run.virtual_examples}: must be at most {run.task}.queries-per-epoch = {cut}, or set "
-            "that to 0",
+            f"virtual-examples = {run.virtual_examples}: must be at most {cut}, the most examples of an epoch of task "
+            f"{run.task!r} (for vpr: raise vpr.queries-per-epoch, or set it to 0)",
         )
     if run.collect_after and not task.can_collect:
         given = f"collect-after = {run.collect_after}"

@@ -7,15 +7,14 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from clients.sources import find_source
 from tasks.base import NodeData, Task
 
 from .catalogue import privacy_of, task_class
+from .client_app import data_source
 from .config import Config
 from .launch import check_data, resolve
 from .plan import Plan, Vary
-from .recipe_files import Value, read_recipe, recipe_vary
-from .run_config import RunConfig
+from .recipe_files import Value, read_recipe
 from .tables import text_table
 
 _MOST_LABELS = 12
@@ -28,10 +27,7 @@ def nodes_text(recipe: Path, overrides: Mapping[str, Any], vary: Vary | None = N
     ``ConfigError`` or ``DataError`` when the recipe or its data cannot be used.
     """
     base = resolve(read_recipe(recipe) | dict(overrides), "runs")
-    methods = tuple(name.strip() for name in str(base.get("methods", RunConfig.methods)).split(",") if name.strip())
-    plan = Plan(
-        recipe.stem, base, methods, (int(base.get("seed", 0)),), "inline", vary or Vary.read(recipe_vary(recipe))
-    )
+    plan = Plan.of(recipe, base, (), [int(base.get("seed", 0))], "inline", vary)
     found = {value: _found(config) for value, config in zip(plan.values, plan.configs(), strict=True)}
     texts = [_table(plan.vary, found)]
     for value, of_value in found.items():
@@ -51,9 +47,8 @@ def _found(config: Config) -> _Found:
     run = config.run
     check_data(config)
     task = task_class(run.task)(config.options).under(privacy_of(run.method_names()[0]))
-    cache_dir = Path(run.cache_dir or "~/fedapps/worlds").expanduser()
     places = ({"partition-id": node, "num-partitions": run.num_nodes} for node in range(run.num_nodes))
-    sources = [find_source(task, at, data_dir=run.data_dir, cache_dir=cache_dir, seed=run.seed) for at in places]
+    sources = [data_source(run, task, place) for place in places]
     nodes = [source.load(task) for source in sources]
     return _Found(task, nodes, task.remarks(sources[0].folder, run.num_nodes))
 

@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from .config import Config, defaults, parse
-from .recipe_files import Value
+from .recipe_files import Value, recipe_vary
+from .run_config import RunConfig
 
 #: Keys that the comparison itself gives to its runs.
 _OWN_KEYS = ("methods", "seed", "name", "output-dir", "resume")
@@ -43,6 +44,24 @@ class Plan:
     seeds: tuple[int, ...]
     engine: str
     vary: Vary | None = None
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Path,
+        base: Mapping[str, Any],
+        methods: Sequence[str],
+        seeds: Sequence[int],
+        engine: str,
+        vary: Vary | None,
+    ) -> "Plan":
+        """The plan of a ``recipe`` whose keys, with all overrides, are ``base``.
+
+        Without ``methods`` or ``vary`` they are the recipe's.
+        """
+        named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
+        chosen = tuple(method.strip() for method in named.split(",") if method.strip())
+        return cls(recipe.stem, base, chosen, tuple(seeds), engine, vary or Vary.read(recipe_vary(recipe)))
 
     def configs(self) -> list[Config]:
         """The config of each value, one alone where nothing is varied.

@@ -75,18 +75,17 @@ def _one_comparison(part: Mapping[str, Any]) -> str:
             room = _WIDTH - max(map(len, ("method", *table)))
         blocks[-1].append(name)
         room -= width
-    rows = {block[0]: [[m, *(cells[name][i] for name in block)] for i, m in enumerate(table)] for block in blocks}
-    texts = [text_table(["method", *block], _with_values(rows[block[0]])) for block in blocks]
+    texts = []
+    for block in blocks:
+        rows = [[method, *(cells[name][i] for name in block)] for i, method in enumerate(table)]
+        # Not the methods of which there is nothing to say, such as the clusters of those that have none.
+        told = [row for row in rows if any(cell.strip() != "-" for cell in row[1:])]
+        texts.append(text_table(["method", *block], told))
     of_metric = {
         metric: [t for t in tests if t["metric"] == metric] for metric in dict.fromkeys(t["metric"] for t in tests)
     }
     tested = [_tests(metric, found) for metric, found in of_metric.items()]
     return "\n\n".join([*texts, *tested, *_claims(part.get("claims", []))])
-
-
-def _with_values(rows: Sequence[list[str]]) -> list[list[str]]:
-    """Without the methods of which there is nothing to say, such as the clusters of those that have none."""
-    return [row for row in rows if any(cell.strip() != "-" for cell in row[1:])]
 
 
 def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -128,6 +128,11 @@ class Task(ABC):
         return 1
 
     @property
+    def longest_epoch(self) -> int:
+        """The most examples that one epoch goes through; 0 where it goes through all there are, as in most tasks."""
+        return 0
+
+    @property
     def can_collect(self) -> bool:
         """Whether :meth:`collect` can gather new experience; most tasks only learn from given data."""
         return False

@@ -68,6 +68,10 @@ class VprTask(Task):
     def has_world(self) -> bool:
         return self.options.source != "files"
 
+    @property
+    def longest_epoch(self) -> int:
+        return self.options.queries_per_epoch
+
     def check_nodes(self, num_nodes: int) -> None:
         """Raises :class:`DataError` for weights, or a size of pictures, that do not fit the network."""
         chosen = self.options

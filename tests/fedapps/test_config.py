@@ -167,7 +167,7 @@ def test_nan_is_refused(key):
                 "virtual-examples": 60,
                 "vpr.queries-per-epoch": 50,
             },
-            "virtual-examples = 60: must be at most vpr.queries-per-epoch = 50",
+            "virtual-examples = 60: must be at most 50, the most examples of an epoch of task 'vpr'",
         ),
         ({"min-replies": 8}, "min-replies = 8: must be at most 7, the nodes that train in a round"),
         ({"min-replies": 5, "fraction-train": 0.6}, "min-replies = 5: must be at most 4"),

@@ -46,9 +46,11 @@ def test_a_line_for_each_value_of_a_key(places):
     ]
 
 
-def test_nodes_of_different_size(tmp_path):
-    text = nodes_text(Path("lqr"), {"cache-dir": str(tmp_path)})
-    assert "train examples" in text.splitlines()[0]
+def test_a_task_that_says_no_more_counts_the_examples_of_each_split(tmp_path):
+    small = {"cache-dir": str(tmp_path), "num-nodes": 2, "lqr.trajectories": 4, "lqr.horizon": 6}
+    head, _, row, *_ = nodes_text(Path("lqr"), small).splitlines()
+    assert head.split() == ["nodes", "train", "examples", "test", "examples"]
+    assert row.split() == ["2", "18", "6"]  # four trajectories of six steps, one of them for the test
 
 
 def test_what_cannot_be_used_is_refused(places, capsys):

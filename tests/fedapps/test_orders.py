@@ -8,11 +8,9 @@ from fedapps.orders import evaluate_orders, stage_of, train_orders
 from fedapps.run_config import RunConfig
 
 RUN = RunConfig(
-    seed=3, rounds=8, num_nodes=5, collect_after=4, epochs=2, learning_rate=0.1, batch_size=16, optimizer="sgd",
-    fedprox_mu=0.5, clip_norm=3.0, linear_decay=True, weight_decay=0.01, plateau_patience=4, personal_epochs=7,
+    rounds=8, collect_after=4, epochs=2, learning_rate=0.1, batch_size=16, optimizer="sgd", fedprox_mu=0.5,
+    clip_norm=3.0, linear_decay=True, weight_decay=0.01, plateau_patience=4, personal_epochs=7,
     personal_learning_rate=0.01,
-    fraction_train=0.5, fraction_evaluate=0.75, min_replies=2, weighting="num-examples",
-    server_optimizer="adam", server_learning_rate=0.3, rate_granularity="parameter", node_wait=9.0,
 )  # fmt: skip
 
 
