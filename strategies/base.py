@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from .aggregation import IntegerPolicy, StreamingMean
 from .arrays import Arrays, from_record, select, to_record
-from .connected import connected_profiles, wait_for_nodes
+from .connected import Roster, wait_for_nodes
 from .exchange import NodeFailure, exchange
 from .intake import Intake, too_few
 from .metrics import MetricMean, MetricRule
@@ -35,6 +35,8 @@ from .training import RoundConfig, Training
 from .weighting import Weighting, to_weighting
 
 ExtraRecords = Mapping[str, ArrayRecord | ConfigRecord]
+#: So many bytes of replies that come before their turn are kept at the server; the others wait in the SuperLink.
+EARLY_BYTES = 2**27
 _OPTIMIZER = "optimizer."
 
 
@@ -102,7 +104,7 @@ class BaseStrategy(Strategy):
         self.node_wait = node_wait
         self.poll = poll
         self.report = RoundReport(0)
-        self._profiles: dict[int, Profile] = {}
+        self.roster = Roster()
         self._current: Arrays = {}
 
     # -- Flower's face -------------------------------------------------------------------------------------
@@ -262,7 +264,7 @@ class BaseStrategy(Strategy):
 
     def profiles(self, grid: Grid) -> list[Profile]:
         """The connected nodes with data, in the order of their stable keys; only nodes not seen before are asked."""
-        return [self.label(node) for node in connected_profiles(grid, self._profiles) if not node.no_data]
+        return [self.label(node) for node in self.roster.connected(grid) if not node.no_data]
 
     def wait_for_nodes(self, grid: Grid) -> None:
         """Wait until ``min_nodes`` are connected. Raises ``TooFewRepliesError`` after ``node_wait`` seconds."""
@@ -271,16 +273,18 @@ class BaseStrategy(Strategy):
     def send(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message | NodeFailure]:
         """Send the messages; yields a reply or a failure per message, in the order of the messages."""
         outgoing = list(messages)
-        for message in outgoing:
-            self.report.count_message(message.metadata.message_type, count_bytes(message.content))
-        return exchange(grid, outgoing, timeout, poll=self.poll)
+        sizes = [count_bytes(message.content) for message in outgoing]
+        for message, size in zip(outgoing, sizes, strict=True):
+            self.report.count_message(message.metadata.message_type, size)
+        ahead = EARLY_BYTES // max([1, *sizes])  # a reply to training is about as large as its message
+        return exchange(grid, outgoing, timeout, poll=self.poll, ahead=ahead)
 
     def new_mean(self, label: str = "") -> StreamingMean:
         """An empty mean for replies of this round, one for each ``label``."""
         return self.privacy.mean(self.integers, self._current, self.report.round, label)
 
     def _labelled(self) -> dict[int, Profile]:
-        return {node: self.label(profile) for node, profile in self._profiles.items()}
+        return {node: self.label(profile) for node, profile in self.roster.known.items()}
 
     def _messages(
         self,

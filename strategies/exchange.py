@@ -1,14 +1,16 @@
 """Messages out, replies in: one reply at a time, in the order in which the messages were sent.
 
-Only the next wanted reply is pulled. Replies that came earlier than their turn wait in Flower's store, so the
-server holds one reply at a time, and sums over replies have one order whatever the scheduling of the nodes:
-the same seed gives the same bits. The price: a reply waiting for its turn is lost if its node goes offline
-meanwhile, because the SuperLink answers for an offline node with an error even where a reply is stored.
+Sums over replies have one order whatever the scheduling of the nodes: the same seed gives the same bits. A reply
+that comes before its turn waits: a bounded number of them here, the others in Flower's store, so that the memory of
+the server does not grow with the number of nodes. Those in the store are lost if their node goes offline meanwhile,
+because the SuperLink answers for an offline node with an error even where it has a reply.
 """
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -26,12 +28,12 @@ class NodeFailure:
 
 
 def exchange(
-    grid: Grid, messages: Iterable[Message], timeout: float | None, poll: float = 0.02
+    grid: Grid, messages: Iterable[Message], timeout: float | None, poll: float = 0.02, *, ahead: int = 0
 ) -> Iterator[Message | NodeFailure]:
     """Send messages and yield what becomes of each, in the order of the messages.
 
     The messages are sent when the first item is asked for. Keep no reply while asking for the next: then at
-    most one is in memory.
+    most one is in memory, beside the ``ahead`` that came before their turn.
 
     Parameters
     ----------
@@ -45,6 +47,8 @@ def exchange(
     poll : float
         Seconds, > 0, until the second look for a reply; grows by half from look to look, up to 0.5 s, and
         begins anew with the next message.
+    ahead : int
+        ≥ 0, how many replies are fetched before their turn, while the next one is awaited.
 
     Yields
     ------
@@ -55,29 +59,32 @@ def exchange(
     Raises
     ------
     ValueError
-        ``timeout`` is negative or ``poll`` is not positive.
+        ``timeout`` or ``ahead`` is negative, or ``poll`` is not positive.
     """
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout = {timeout!r}: must be at least 0 seconds, or None")
     if not poll > 0:
         raise ValueError(f"poll = {poll!r}: must be above 0 seconds")
-    return _exchange(grid, list(messages), timeout, poll)
+    if ahead < 0:
+        raise ValueError(f"ahead = {ahead}: must be at least 0")
+    return _exchange(grid, list(messages), timeout, poll, ahead)
 
 
 def _exchange(
-    grid: Grid, messages: list[Message], timeout: float | None, poll: float
+    grid: Grid, messages: list[Message], timeout: float | None, poll: float, ahead: int
 ) -> Iterator[Message | NodeFailure]:
     if not messages:
         return
     sent = _push(grid, messages)
     messages.clear()
     deadline = None if timeout is None else time.monotonic() + timeout
+    mailbox = _Mailbox(grid, [message_id for _, message_id in sent if message_id is not None], ahead)
     for node_id, message_id in sent:
         if message_id is None:
             yield NodeFailure(node_id, "the message was not accepted: the node is unknown or the message too large")
         else:
             # No name here may hold the reply while the next one is awaited.
-            yield _outcome(node_id, _await(grid, message_id, deadline, poll), timeout)
+            yield _outcome(node_id, mailbox.next(deadline, poll), timeout)
 
 
 def _push(grid: Grid, messages: list[Message]) -> list[tuple[int, str | None]]:
@@ -97,17 +104,37 @@ def _push(grid: Grid, messages: list[Message]) -> list[tuple[int, str | None]]:
     return [(message.metadata.dst_node_id, id_) for message, id_ in zip(messages, ids, strict=True)]
 
 
-def _await(grid: Grid, message_id: str, deadline: float | None, poll: float) -> Message | None:
-    """The reply to one message, ``None`` if there is none by the deadline; looks at least once."""
-    while True:
-        for reply in grid.pull_messages([message_id]):
-            if reply.metadata.reply_to_message_id == message_id:
+class _Mailbox:
+    """Replies to the messages of the given ids, handed out in their order."""
+
+    def __init__(self, grid: Grid, ids: Sequence[str], ahead: int) -> None:
+        self._grid = grid
+        self._ids = deque(ids)
+        self._ahead = ahead
+        self._early: dict[str, Message] = {}
+
+    def next(self, deadline: float | None, poll: float) -> Message | None:
+        """The reply to the next message, ``None`` if there is none by the deadline; looks at least once."""
+        wanted = self._ids.popleft()
+        while wanted not in self._early:
+            if reply := self._fetch([wanted]).get(wanted):
                 return reply
-        left = float("inf") if deadline is None else deadline - time.monotonic()
-        if left <= 0:
-            return None
-        time.sleep(min(poll, left))
-        poll = min(poll * _GROWTH, LONGEST_POLL)
+            left = float("inf") if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return None
+            if room := self._ahead - len(self._early):
+                later = (message_id for message_id in self._ids if message_id not in self._early)
+                self._early |= self._fetch(list(islice(later, room)))
+            time.sleep(min(poll, left))
+            poll = min(poll * _GROWTH, LONGEST_POLL)
+        return self._early.pop(wanted)
+
+    def _fetch(self, ids: Sequence[str]) -> dict[str, Message]:
+        """Those of the replies to some messages that have come, by the ids of the messages."""
+        if not ids:
+            return {}
+        replies = {reply.metadata.reply_to_message_id: reply for reply in self._grid.pull_messages(ids)}
+        return {message_id: replies[message_id] for message_id in ids if message_id in replies}
 
 
 def _outcome(node_id: int, reply: Message | None, timeout: float | None) -> Message | NodeFailure:

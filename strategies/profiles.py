@@ -4,7 +4,7 @@ Flower draws new node ids for every run. Sampling, clusters and reports must not
 is asked for a key that stays the same: the name of its car, house, city or data partition.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 
@@ -54,17 +54,14 @@ def query_profiles(
     node_ids: Sequence[int],
     timeout: float | None = 60.0,
     *,
-    taken: Collection[str] = (),
     poll: float = 0.02,
 ) -> list[Profile]:
     """Ask nodes for their profiles by messages of type ``query.profile``.
 
     A node answers with the ConfigRecord ``profile``: ``key`` (str), ``num-examples`` (int) and
     ``group.<kind>`` (str) for each group it belongs to; ``no-data`` (str) is the reason why it has none at all, which
-    is logged. One that does not answer in time, answers with an
-    error or without a usable key is known as ``node-<node id>``. If a key is claimed twice, the node with the
-    greater Flower id gets the key with ``#2`` behind it (then ``#3`` ...), with a warning: its key is then no
-    longer stable.
+    is logged. One that does not answer in time, answers with an error or without a usable key is known as
+    ``node-<node id>``. Two may claim the same key: see :func:`told_apart`.
 
     Parameters
     ----------
@@ -74,29 +71,28 @@ def query_profiles(
         Whom to ask; their order is free.
     timeout : float or None
         Seconds to wait for all answers together; ``None`` waits for ever.
-    taken : collection of str
-        Keys that other nodes already have.
     poll : float
         Seconds, > 0, until the second look for an answer.
 
     Returns
     -------
     list of Profile
-        One per node, in the order of the keys.
+        One per node, in the order of the node ids.
     """
     messages = [Message(RecordDict(), dst_node_id=node, message_type=QUERY) for node in sorted(node_ids)]
+    replies = exchange(grid, messages, timeout, poll, ahead=len(messages))
+    return [_read(node_id, reply) for node_id, reply in zip(sorted(node_ids), replies, strict=True)]
+
+
+def told_apart(claims: Iterable[Profile]) -> list[Profile]:
+    """Profiles with distinct keys, in the order of the keys.
+
+    Of two that claim the same key the one that comes first has it, the next gets ``#2`` behind it (then ``#3`` ...):
+    its key is then no longer stable.
+    """
     profiles: dict[str, Profile] = {}
-    for node_id, reply in zip(sorted(node_ids), exchange(grid, messages, timeout, poll), strict=True):
-        profile = _read(node_id, reply)
-        key = _free(profile.key, {*taken, *profiles})
-        if key != profile.key:
-            log(
-                WARNING,
-                "node %s claims the key %r, which is taken: it is called %r",
-                node_id,
-                profile.key,
-                key,
-            )
+    for profile in claims:
+        key = _free(profile.key, profiles)
         profiles[key] = replace(profile, key=key)
     return in_key_order(profiles.values())
 

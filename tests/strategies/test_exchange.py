@@ -5,6 +5,8 @@ import weakref
 import pytest
 from flwr.app import Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from strategies import exchange as module
 from strategies.exchange import NodeFailure, exchange
@@ -42,8 +44,10 @@ class FakeGrid:
         return ids
 
     def pull_messages(self, message_ids):
-        (message_id,) = message_ids
-        self.pulls.append(message_id)
+        self.pulls.append(message_ids[0] if len(message_ids) == 1 else tuple(message_ids))
+        return [reply for message_id in message_ids for reply in self._pull(message_id)]
+
+    def _pull(self, message_id):
         message, state = self.sent[message_id]
         if state is None:
             return []
@@ -127,6 +131,32 @@ def test_no_reply_is_held_while_the_next_one_is_awaited(monkeypatch):
     assert not any(reference() for reference in seen)
 
 
+def test_what_comes_before_its_turn_is_fetched_while_a_slow_node_is_awaited():
+    grid = FakeGrid({1: 3, 2: 1, 3: 0, 4: 0, 5: 0})
+    replies = exchange(grid, messages(1, 2, 3, 4, 5), 10, poll=1e-4, ahead=2)
+    assert outcome([next(replies)]) == [1]
+    # two behind it are looked for; 3 is there at once, 2 at the second look, and then there is no room for more
+    assert grid.pulls == ["id-1", ("id-2", "id-3"), "id-1", "id-2", "id-1", "id-1"]
+    assert outcome(replies) == [2, 3, 4, 5]
+    assert grid.pulls[6:] == ["id-4", "id-5"], "no reply is asked for twice"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.integers(0, 6))
+def test_looking_ahead_changes_neither_the_order_nor_what_comes(looks, ahead):
+    nodes = range(1, len(looks) + 1)
+    grid = FakeGrid(dict(zip(nodes, looks, strict=True)))
+    assert outcome(exchange(grid, messages(*nodes), None, poll=1e-6, ahead=ahead)) == list(nodes)
+
+
+def test_a_reply_that_came_in_time_is_not_lost_with_its_node():
+    grid = FakeGrid({1: 3, 2: 0})
+    replies = exchange(grid, messages(1, 2), 10, poll=1e-4, ahead=1)
+    next(replies)
+    grid.sent["id-2"][1] = Error(0, "node unavailable")
+    assert outcome(replies) == [2]
+
+
 def test_looks_grow_rarer_and_begin_anew(monkeypatch):
     naps = []
     monkeypatch.setattr(module.time, "sleep", naps.append)
@@ -141,3 +171,5 @@ def test_ranges_are_checked_at_the_call():
         exchange(None, [], -1)
     with pytest.raises(ValueError, match="poll = 0"):
         exchange(None, [], 1, poll=0)
+    with pytest.raises(ValueError, match="ahead = -1"):
+        exchange(None, [], 1, ahead=-1)

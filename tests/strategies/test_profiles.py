@@ -6,7 +6,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.profiles import Profile, in_key_order, query_profiles
+from strategies.profiles import Profile, in_key_order, query_profiles, told_apart
 
 
 @pytest.fixture(autouse=True)
@@ -39,14 +39,14 @@ class FakeGrid:
         return list(self.sent)
 
     def pull_messages(self, message_ids):
-        (message,) = (self.sent[message_id] for message_id in message_ids)
-        answer = self.answers.get(message.metadata.dst_node_id)
-        if isinstance(answer, dict):
-            answer = RecordDict({"profile": ConfigRecord(answer)})
-        return [] if answer is None else [Message(answer, reply_to=message)]
+        answers = [(self.sent[i], self.answers.get(self.sent[i].metadata.dst_node_id)) for i in message_ids]
+        return [Message(self._content(answer), reply_to=sent) for sent, answer in answers if answer is not None]
+
+    def _content(self, answer):
+        return RecordDict({"profile": ConfigRecord(answer)}) if isinstance(answer, dict) else answer
 
 
-def test_profiles_are_read_and_sorted_by_key():
+def test_profiles_are_read():
     grid = FakeGrid(
         {
             7: {
@@ -60,8 +60,8 @@ def test_profiles_are_read_and_sorted_by_key():
         }
     )
     assert query_profiles(grid, [9, 7], 1) == [
-        Profile(9, "car-1"),
         Profile(7, "car-2", 40, {"city": "oslo", "seen": "no"}),
+        Profile(9, "car-1"),
     ]
     assert {message.metadata.message_type for message in grid.sent.values()} == {"query.profile"}
 
@@ -101,22 +101,15 @@ def test_groups_are_kept_without_a_key():
     assert profile == Profile(1, "node-1", None, {"city": "lima"})
 
 
-def test_a_key_claimed_twice_is_told_apart_by_node_id(warnings):
-    grid = FakeGrid({3: {"key": "a"}, 1: {"key": "a"}, 2: {"key": "a#2"}, 4: {"key": "b"}})
-    assert query_profiles(grid, [4, 3, 2, 1], 1, taken={"b"}) == [
-        Profile(1, "a"),
-        Profile(2, "a#2"),
-        Profile(3, "a#3"),
-        Profile(4, "b#2"),
-    ]
-    assert len(warnings) == 2
-    assert "'a#3'" in warnings[0]
+def test_a_key_claimed_twice_is_told_apart():
+    claims = [Profile(1, "a"), Profile(2, "a#2"), Profile(3, "a"), Profile(4, "b")]
+    assert told_apart(claims) == [Profile(1, "a"), Profile(2, "a#2"), Profile(3, "a#3"), Profile(4, "b")]
 
 
 @given(st.lists(st.sampled_from(["a", "b", "a#2", "node-1"]), min_size=1, max_size=8))
 def test_keys_are_always_distinct(claims):
-    profiles = query_profiles(FakeGrid({node: {"key": key} for node, key in enumerate(claims, 1)}), range(1, 9), 0)
-    assert len({profile.key for profile in profiles}) == len(profiles) == 8
+    profiles = told_apart([Profile(node, key) for node, key in enumerate(claims, 1)])
+    assert len({profile.key for profile in profiles}) == len(profiles) == len(claims)
     assert profiles == in_key_order(profiles[::-1])
 
 

@@ -1,0 +1,78 @@
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from strategies.connected import Roster
+
+
+@pytest.fixture(autouse=True)
+def _identity(monkeypatch):
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class FakeGrid:
+    """Nodes that are connected, by the key that each claims."""
+
+    def __init__(self, nodes):
+        self.nodes, self.asked = nodes, []
+
+    def get_node_ids(self):
+        return list(self.nodes)
+
+    def push_messages(self, messages):
+        self.asked = list(messages)
+        for number, message in enumerate(self.asked):
+            message.metadata.__dict__["_message_id"] = f"id-{number}"
+        return [message.metadata.message_id for message in self.asked]
+
+    def pull_messages(self, message_ids):
+        sent = [message for message in self.asked if message.metadata.message_id in message_ids]
+        return [Message(RecordDict({"profile": self._record(message)}), reply_to=message) for message in sent]
+
+    def _record(self, message):
+        return ConfigRecord({"key": self.nodes[message.metadata.dst_node_id]})
+
+
+def keys(roster, grid):
+    return {profile.node_id: profile.key for profile in roster.connected(grid)}
+
+
+def test_only_nodes_not_seen_before_are_asked():
+    roster, grid = Roster(), FakeGrid({5: "b", 3: "a"})
+    assert list(keys(roster, grid).values()) == ["a", "b"]
+    grid.nodes[1] = "c"
+    assert keys(roster, grid) == {3: "a", 5: "b", 1: "c"}
+    assert [message.metadata.dst_node_id for message in grid.asked] == [1]
+
+
+def test_who_returns_under_a_new_id_is_known_by_the_old_key():
+    roster, grid = Roster(), FakeGrid({7: "a", 8: "b"})
+    keys(roster, grid)
+    grid.nodes[2] = "a"
+    assert keys(roster, grid) == {2: "a", 7: "a#2", 8: "b"}, "the old one is still counted as connected"
+    del grid.nodes[7]
+    assert keys(roster, grid) == {2: "a", 8: "b"}
+    assert set(roster.known) == {2, 8}
+    grid.nodes[9] = "a"
+    assert keys(roster, grid) == {9: "a", 2: "a#2", 8: "b"}
+
+
+def test_of_two_that_come_together_the_smaller_id_has_the_key(caplog):
+    roster, grid = Roster(), FakeGrid({4: "a", 3: "a", 6: "a"})
+    for _ in range(3):
+        assert keys(roster, grid) == {3: "a", 4: "a#2", 6: "a#3"}
+    assert [record.getMessage() for record in caplog.records] == [
+        "a newer node claims the key 'a' too: node 4 is now 'a#2'",
+        "a newer node claims the key 'a' too: node 6 is now 'a#3'",
+    ]
+
+
+def test_who_is_gone_for_a_while_is_not_asked_again():
+    roster, grid = Roster(), FakeGrid({1: "a", 2: "b"})
+    keys(roster, grid)
+    gone = grid.nodes.pop(1)
+    assert keys(roster, grid) == {2: "b"}
+    grid.nodes[1], grid.asked = gone, []
+    assert keys(roster, grid) == {1: "a", 2: "b"}
+    assert grid.asked == []
