@@ -1,7 +1,6 @@
 """Private tensors of a node between rounds: they stay on the node, and a repeated round starts where it did."""
 
 import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Protocol
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
+from .files import write_whole
 from .named import Arrays
 
 logger = logging.getLogger(__name__)
@@ -42,10 +42,11 @@ class PrivateState(Protocol):
 
 
 class DiskState:
-    """Safetensors files in a folder of the node, written under a temporary name and renamed.
+    """Safetensors files in a folder of the node, each there in full or not at all.
 
-    A damaged file is put aside with the suffix ``.corrupt``, with a warning; the node then goes on from the next
-    older version, or from the shared model where there is none.
+    What cannot be written raises :class:`~clients.files.UnwritableError`, and nothing is forgotten. A damaged file is
+    put aside with the suffix ``.corrupt``, with a warning; the node then goes on from the next older version, or from
+    the shared model where there is none.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -82,20 +83,14 @@ class DiskState:
     def _read(self, path: Path) -> Arrays | None:
         try:
             return dict(load_file(path))
-        except (SafetensorError, OSError) as error:
+        except SafetensorError as error:
             aside = path.with_name(path.name + ".corrupt")
             path.replace(aside)
             logger.warning("state file %s is damaged (%s): put aside as %s", path, error, aside.name)
             return None
 
     def _write(self, path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, temporary)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(path, save({name: np.asarray(array, order="C") for name, array in arrays.items()}))
 
 
 class ContextState:

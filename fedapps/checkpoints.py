@@ -1,16 +1,15 @@
 """Snapshots of a run on disk: one safetensors file per round with the facts as JSON in its header."""
 
 import json
-import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
+from clients.files import write_whole
 from strategies.rounds import Snapshot
 
 #: How many of the newest rounds a run can go back to.
@@ -18,14 +17,13 @@ KEPT_SNAPSHOTS = 2
 
 
 class DiskCheckpoints:
-    """Snapshots in ``folder``: the two newest and the best. Written under a temporary name, then renamed."""
+    """Snapshots in ``folder``: the two newest and the best. Each is there in full or not at all."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def save(self, snapshot: Snapshot, *, best: bool) -> None:
         """Write a snapshot; see :class:`strategies.rounds.Checkpoints`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         self._write(self._path(snapshot.round), snapshot)
         if best:
             self._write(self.folder / "best.safetensors", snapshot)
@@ -49,18 +47,9 @@ class DiskCheckpoints:
         return [int(match[1]) for match in found if match]
 
     def _write(self, path: Path, snapshot: Snapshot) -> None:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         header = {"round": str(snapshot.round), "facts": json.dumps(snapshot.facts)}
-        arrays: Mapping[str, np.ndarray] = {
-            name: np.asarray(array, order="C") for name, array in snapshot.arrays.items()
-        }
-        try:
-            save_file(dict(arrays), temporary, metadata=header)
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        arrays = {name: np.asarray(array, order="C") for name, array in snapshot.arrays.items()}
+        write_whole(path, save(arrays, metadata=header), sync=True)
 
 
 def read_snapshot(path: Path) -> Snapshot:

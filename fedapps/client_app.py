@@ -15,6 +15,7 @@ from flwr.common.logger import log
 
 from clients.base import FederatedClient, Reply
 from clients.decomposed_client import ADAPTIVE, DecomposedClient, Knowledge
+from clients.files import UnwritableError
 from clients.fisher_client import FisherClient, FisherOrder
 from clients.reconstruction import ReconstructingClient
 from clients.settings import RoundSettings
@@ -39,14 +40,14 @@ class NodeFailedError(RuntimeError):
 
 
 def told_in_full(handler: Handler) -> Handler:
-    """Have the server see the traceback of what went wrong here; what is wrong with data needs none."""
+    """Have the server see the traceback of what went wrong here; what is wrong with data or disk needs none."""
 
     def handle(message: Message, context: Context) -> Message:
         try:
             return handler(message, context)
         except NodeFailedError:
             raise
-        except DataError as error:
+        except (DataError, UnwritableError) as error:
             raise NodeFailedError(str(error)) from None
         except Exception as error:
             raise NodeFailedError(f"{error}\n{traceback.format_exc()}") from None  # or it would be told twice

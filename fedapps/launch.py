@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from clients.files import UnwritableError
 from sim.flower_run import Fleet, flower_run
 from sim.inprocess import run_inprocess
 from strategies.rounds import TooFewRepliesError
@@ -32,7 +33,7 @@ def launch(overrides: Mapping[str, Any], *, engine: str, output_dir: str) -> int
     begun = time.monotonic()
     try:
         execute(config, engine)
-    except TooFewRepliesError as error:
+    except (TooFewRepliesError, UnwritableError) as error:
         print(f"\n{error}", file=sys.stderr)
     return conclude(config, path, engine, begun)
 

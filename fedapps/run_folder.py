@@ -11,6 +11,7 @@ from typing import Any
 
 import tomli_w
 
+from clients.files import told, write_whole
 from strategies.rounds import RoundReport
 
 from .checkpoints import DiskCheckpoints
@@ -115,15 +116,14 @@ class RunFolder:
         self._write("summary.json", json.dumps(head | {"methods": methods}, indent=2) + "\n")
 
     def _append(self, name: str, rows: list[dict[str, Any]]) -> None:
-        with (self.path / name).open("a") as lines:
+        path = self.path / name
+        with told(path), path.open("a") as lines:
             lines.write("".join(json.dumps(row) + "\n" for row in rows))
             lines.flush()
             os.fsync(lines.fileno())
 
     def _write(self, name: str, text: str) -> None:
-        temporary = self.path / f".{name}.{os.getpid()}"
-        temporary.write_text(text)
-        temporary.replace(self.path / name)
+        write_whole(self.path / name, text.encode())
 
 
 def _check_resumable(path: Path, config: Config) -> None:

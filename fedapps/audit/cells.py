@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from clients.files import write_whole
 from sim.seeding import derive_seed
 from tasks.text.privacy.attackers import attacker
 from tasks.text.privacy.audit import Attack, Attacker, audit, gradient_matching, row_reading
@@ -55,9 +56,7 @@ def run_cell(attack: str, batch_size: int, start: int, stop: int, config: dict[s
     ]
     path = Path(config["folder"]) / f"{attack}-{batch_size}-{start:05d}.json"
     # Another process may be looking: it sees the whole file or none.
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(parts) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    write_whole(path, (json.dumps(parts) + "\n").encode())
 
 
 def finished(folder: Path, recipe: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from clients.files import write_whole
 from fedapps.config import parse
 from fedapps.launch import resolve
 from fedapps.recipe_files import read_recipe
@@ -74,10 +75,7 @@ class _Watch:
 
     def look(self) -> dict[str, Any]:
         found = finished(self.folder / "cells", self.recipe)
-        path = self.folder / "audit.json"
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_text(_json(found), encoding="utf-8")
-        unfinished.replace(path)
+        write_whole(self.folder / "audit.json", _json(found).encode())
         return found
 
 

@@ -55,7 +55,7 @@ class Deployment:
             "PYTHONUNBUFFERED": "1",  # a log is read while it is written
         }
         self._environment.pop("FORCE_COLOR", None)  # flwr's JSON is to be read by a program
-        self._superlink: Started | None = None
+        self.superlink: Started | None = None
 
     @property
     def database(self) -> Path:
@@ -68,9 +68,14 @@ class Deployment:
         return self._certificates.ca if self._certificates else None
 
     def start_superlink(self) -> None:
-        """Start it on an empty database, and wait until it answers. Raises :class:`FleetError` when it does not."""
-        for leftover in self.folder.glob(f"{self.database.name}*"):  # with SQLite's own files beside it
-            leftover.unlink()
+        """Start it, or once it has ended start it again, and wait until it answers.
+
+        The first time its database is empty; later it knows its nodes, runs and messages from before. Raises
+        :class:`FleetError` when it does not answer.
+        """
+        if self.superlink is None:
+            for leftover in self.folder.glob(f"{self.database.name}*"):  # with SQLite's own files beside it
+                leftover.unlink()
         secured = self._certificates.superlink_options() if self._certificates else ["--insecure"]
         command = [
             "flower-superlink", "--host", _LOOPBACK, "--port", str(self.http),
@@ -80,7 +85,7 @@ class Deployment:
         superlink = self._processes.start("the SuperLink", command, self._environment, self.folder / "superlink.log")
         if not wait_until_healthy(superlink.process, self.http, self.ca):
             raise FleetError(_what_became_of(superlink, "does not answer"))
-        self._superlink = superlink
+        self.superlink = superlink
         connect(self._home, f"{_LOOPBACK}:{self.http}", self.ca)
 
     def start_supernodes(self, configs: Sequence[NodeConfig]) -> None:
@@ -115,7 +120,8 @@ class Deployment:
     def start_supernode(self, name: str, config: NodeConfig, key: KeyPair | None, *options: str) -> Started:
         """Start one SuperNode in the folder ``name``, with a Flower home and a private state of its own.
 
-        ``options`` are more options of ``flower-supernode``.
+        One of that name must have ended; the new one goes on from its state. ``options`` are more options of
+        ``flower-supernode``.
         """
         folder = self.folder / name
         home, node_config = folder / "flower", folder / "node.toml"
@@ -129,7 +135,7 @@ class Deployment:
         ]  # fmt: skip
         environment = self._environment | {"FLWR_HOME": str(home)}  # Flower unpacks the app here, not atomically
         started = self._processes.start(name, command, environment, folder / "supernode.log")
-        self.nodes.append(started)
+        self.nodes = [node for node in self.nodes if node.name != name] + [started]
         return started
 
     def node_folder(self, index: int) -> Path:
@@ -148,6 +154,7 @@ class Deployment:
         submitted = self._processes.start("flwr run", command, self._environment, self.folder / "run.log")
         missed: set[str] = set()
         with submitted.log.open(errors="replace") as log:
+            log.seek(submitted.begin)
             line = ""
             while True:
                 last = submitted.has_ended
@@ -205,8 +212,8 @@ class Deployment:
         return [node for node in self.nodes if node.has_ended]
 
     def _check_superlink(self) -> None:
-        if self._superlink and self._superlink.has_ended:
-            raise FleetError(self._superlink.obituary())
+        if self.superlink and self.superlink.has_ended:
+            raise FleetError(self.superlink.obituary())
 
 
 def _what_became_of(started: Started, otherwise: str) -> str:

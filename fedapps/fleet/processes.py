@@ -20,11 +20,12 @@ class FleetError(RuntimeError):
 
 @dataclass(frozen=True)
 class Started:
-    """A process with the name that messages call it by."""
+    """A process with the name that messages call it by; what it says comes after byte ``begin`` of its log."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    begin: int = 0
 
     @property
     def has_ended(self) -> bool:
@@ -77,13 +78,14 @@ class Processes:
         self._afterwards.append(function)
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> Started:
-        """Start a command of this Python environment in ``log``'s folder, with its output in ``log``.
+        """Start a command of this Python environment in ``log``'s folder, with its output at the end of ``log``.
 
         Raises ``RuntimeError`` when the command is not installed.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         whole = [tool(command[0]), *command[1:]]
-        with self._interrupts.held(), log.open("wb") as output:
+        with self._interrupts.held(), log.open("ab") as output:
+            begin = output.tell()
             process = subprocess.Popen(
                 whole,
                 env={**environment, "TMPDIR": str(self._scratch)},
@@ -93,6 +95,6 @@ class Processes:
                 cwd=log.parent,
                 start_new_session=True,
             )
-            started = Started(name, process, log)
+            started = Started(name, process, log, begin)
             self._started.append(started)
         return started

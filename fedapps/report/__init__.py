@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from clients.files import write_whole
 
 from .page import render
 from .reading import ReportError
@@ -26,7 +27,5 @@ def write_report(run_folder: Path) -> Path:
     """
     page = render(read_run(run_folder))
     target = run_folder / "report.html"
-    written = run_folder / f"report.html.{os.getpid()}.tmp"
-    written.write_text(page, encoding="utf-8")
-    written.replace(target)
+    write_whole(target, page.encode())
     return target

@@ -5,11 +5,12 @@ import logging
 import numpy as np
 import pytest
 from flwr.app import RecordDict
+from full_disk import full_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import same_bits
 
-from clients import state as module
+from clients.files import UnwritableError
 from clients.state import ContextState, DiskState
 
 
@@ -143,32 +144,36 @@ def test_when_all_is_damaged_there_is_no_version(tmp_path):
     assert state.load(2) is None
 
 
-def test_a_crash_while_writing_leaves_the_old_version(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_old_version(tmp_path):
     state = DiskState(tmp_path)
     state.save(1, of(1), 0)
     state.save_extra("traces", of(5))
 
-    def half(arrays, path):
-        path.write_bytes(b"half a fi")
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(module, "save_file", half)
-    for attempt in (lambda: state.save(1, of(11), 0), lambda: state.save_extra("traces", of(55))):
-        with pytest.raises(OSError, match="no space left"):
-            attempt()
+    big = {"w": np.zeros(5000)}
+    with full_disk():
+        for attempt in (lambda: state.save(1, big, 0), lambda: state.save_extra("traces", big)):
+            with pytest.raises(UnwritableError, match="make room on the disk"):
+                attempt()
     assert version_in(state.load(2)) == 1
     assert version_in(state.load_extra("traces")) == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["round-000001.safetensors", "traces.safetensors"]
 
 
-def test_a_crash_before_the_write_forgets_nothing(tmp_path, monkeypatch):
+def test_a_write_that_fails_forgets_nothing(tmp_path):
     state = DiskState(tmp_path)
     for server_round in (1, 2):
         state.save(server_round, of(server_round), 0)
-    monkeypatch.setattr(module, "save_file", lambda arrays, path: (_ for _ in ()).throw(OSError("no space")))
-    with pytest.raises(OSError, match="no space"):
-        state.save(3, of(3), durable_round=2)
+    with full_disk(), pytest.raises(UnwritableError):
+        state.save(3, {"w": np.zeros(5000)}, durable_round=2)
     assert version_in(state.load(2)) == 1
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_a_damaged_one(tmp_path):
+    state = DiskState(tmp_path)
+    (tmp_path / "round-000001.safetensors").mkdir()
+    with pytest.raises(OSError, match="No such device"):
+        state.load(2)
+    assert (tmp_path / "round-000001.safetensors").exists()
 
 
 def test_siblings_are_the_nodes_of_the_same_run(tmp_path):

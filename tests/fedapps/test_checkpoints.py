@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from full_disk import full_disk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from toys import same_bits
 
-import fedapps.checkpoints
+from clients.files import UnwritableError
 from fedapps.checkpoints import DiskCheckpoints, read_snapshot
 from strategies.rounds import Snapshot
 
@@ -99,25 +100,13 @@ def test_a_foreign_file_is_damaged(tmp_path):
         DiskCheckpoints(tmp_path).latest()
 
 
-@pytest.mark.parametrize("when", ["writing", "before the rename"])
-def test_a_crash_leaves_the_previous_snapshot(tmp_path, monkeypatch, when):
+def test_a_full_disk_leaves_the_previous_snapshot(tmp_path):
     checkpoints = DiskCheckpoints(tmp_path)
     checkpoints.save(snapshot(1, 1.0), best=True)
     before = names(tmp_path)
-
-    def half(arrays, path, metadata):
-        path.write_bytes(b"half a file")
-        raise OSError("disk full")
-
-    def no_sync(descriptor):
-        raise OSError("disk full")
-
-    if when == "writing":
-        monkeypatch.setattr(fedapps.checkpoints, "save_file", half)
-    else:
-        monkeypatch.setattr(fedapps.checkpoints.os, "fsync", no_sync)
-    with pytest.raises(OSError, match="disk full"):
-        checkpoints.save(snapshot(2, 2.0), best=True)
+    big = Snapshot(2, {"w": np.zeros(5000)}, FACTS)
+    with full_disk(), pytest.raises(UnwritableError, match=r"round-000002\.safetensors cannot be written"):
+        checkpoints.save(big, best=True)
     assert names(tmp_path) == before
     assert checkpoints.latest().arrays["w"][0, 0] == 1
     assert read_snapshot(tmp_path / "best.safetensors").round == 1

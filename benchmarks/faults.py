@@ -1,0 +1,155 @@
+"""What goes wrong with a fleet, done to it on purpose: processes killed, held up, brought back."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedapps.config import Config
+from fedapps.fleet.deployment import Deployment, NodeConfig
+from fedapps.fleet.keys import KeyPair
+from fedapps.fleet.processes import FleetError, Started
+from fedapps.launch import APP
+from fedapps.run_folder import RunFolder, run_path
+from sim.processes import descendants
+
+
+class FaultyFleet:
+    """A deployment, the run that it works on in a thread of its own, and the faults that come over both.
+
+    Parameters
+    ----------
+    deployed : Deployment
+        With nothing started yet.
+    config : Config
+        Of the run; it has a name.
+    node_configs : sequence of mappings
+        One for each SuperNode.
+    """
+
+    def __init__(self, deployed: Deployment, config: Config, node_configs: Sequence[NodeConfig]) -> None:
+        self.deployed = deployed
+        self.config = config
+        self.node_configs = node_configs
+        self.said: list[str] = []
+        self._run: threading.Thread | None = None
+
+    def start(self, count: int | None = None) -> None:
+        """Start the SuperLink and the first ``count`` SuperNodes, all by default."""
+        self.deployed.start_superlink()
+        self.deployed.start_supernodes(self.node_configs[:count])
+
+    # -- the run ---------------------------------------------------------------------------------------------------
+
+    def submit(self, *, resume: bool = False) -> None:
+        """Submit the run, or submit it again."""
+        flat = self.config.flat() | {"resume": resume}
+        self._run = threading.Thread(target=self._follow, args=(flat,))
+        self._run.start()
+
+    def _follow(self, run_config: Mapping[str, Any]) -> None:
+        with suppress(FleetError):  # a SuperLink that is killed ends the run
+            self.deployed.run(APP, run_config, self.said.append)
+
+    def has_ended(self) -> bool:
+        """Whether the run that was submitted last has ended, well or not."""
+        return self._run is None or not self._run.is_alive()
+
+    def wait(self, happened: Callable[[], object], seconds: float = 240.0) -> None:
+        """Wait for something. Raises ``RuntimeError`` with the run's log when the run ends before, or in time."""
+        deadline = time.monotonic() + seconds
+        while not happened():
+            if self.has_ended() or time.monotonic() > deadline:
+                if happened():
+                    return
+                raise RuntimeError("\n".join(["this was waited for in vain; the run said:", *self.said]))
+            time.sleep(0.05)
+
+    def wait_until_ended(self, seconds: float = 600.0) -> None:
+        """Wait for the end of the run. Raises ``RuntimeError`` when it does not come in time."""
+        assert self._run
+        self._run.join(seconds)
+        if self._run.is_alive():
+            raise RuntimeError("\n".join([f"the run has not ended within {seconds:.0f} s; it said:", *self.said]))
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return run_path(self.config.run, 0)
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The lines of the rounds that are over."""
+        return RunFolder(self.folder, "").lines("metrics.jsonl")
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The lines of the replies that were used."""
+        return RunFolder(self.folder, "").lines("nodes.jsonl")
+
+    def wait_for_round(self, number: int) -> None:
+        """Wait until a round is over."""
+        self.wait(lambda: len(self.rounds()) >= number)
+
+    def has_finished(self) -> bool:
+        """Whether every method has run to its end."""
+        return all(RunFolder(self.folder, "").finished(method) for method in self.config.run.method_names())
+
+    # -- faults ----------------------------------------------------------------------------------------------------
+
+    def node(self, index: int) -> Started:
+        """A SuperNode that was started."""
+        return next(node for node in self.deployed.nodes if node.name == f"node-{index}")
+
+    def state(self, index: int) -> list[Path]:
+        """The files of a node's private state."""
+        return sorted((self.deployed.node_folder(index) / "state").rglob("*.safetensors"))
+
+    def working(self, index: int) -> list[int]:
+        """The processes of a node that work on a message."""
+        return [pid for pid in descendants(self.node(index).process.pid) if _runs(pid, "flwr-clientapp")]
+
+    def kill_node(self, index: int) -> None:
+        """Kill a SuperNode and all that it started, without a word to the SuperLink."""
+        _kill(self.node(index))
+
+    def stop_node(self, index: int) -> None:
+        """Ask a SuperNode to end, as on shutdown; it says goodbye to the SuperLink."""
+        process = self.node(index).process
+        process.terminate()
+        process.wait()
+
+    def start_node(self, index: int) -> None:
+        """Start a SuperNode, or start it again with its key and its state."""
+        folder = self.deployed.node_folder(index)
+        pair = KeyPair(folder / "supernode.key", folder / "supernode.pub") if self.deployed.auth else None
+        self.deployed.start_supernode(f"node-{index}", self.node_configs[index], pair)
+
+    def kill_server(self) -> None:
+        """Kill the SuperLink and the run's ServerApp, as when the machine loses power."""
+        assert self.deployed.superlink
+        _kill(self.deployed.superlink)
+        self.wait_until_ended()
+
+    def server(self) -> list[int]:
+        """The processes of the run's ServerApp."""
+        assert self.deployed.superlink
+        return [pid for pid in descendants(self.deployed.superlink.process.pid) if _runs(pid, "flwr-serverapp")]
+
+
+def _runs(pid: int, command: str) -> bool:
+    """Whether a process runs a command of Flower."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(Path(os.fsdecode(word)).name == command for word in words)
+
+
+def _kill(started: Started) -> None:
+    for pid in [started.process.pid, *descendants(started.process.pid)]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    started.process.wait()

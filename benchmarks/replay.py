@@ -1,0 +1,75 @@
+"""The rounds of a run once more, in one process, with the nodes whose replies were used."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedapps.checkpoints import DiskCheckpoints
+from fedapps.client_app import app as client_app
+from fedapps.config import Config
+from fedapps.fleet.deployment import NodeConfig
+from fedapps.methods import build_strategy
+from fedapps.orders import evaluate_orders, train_orders
+from fedapps.server_app import initial_arrays
+from sim.inprocess import run_inprocess
+from strategies.profiles import Profile, in_key_order
+from strategies.rounds import Phase, Snapshot
+from strategies.samplers import Sampler
+
+
+@dataclass(frozen=True)
+class Recorded(Sampler):
+    """The nodes whose replies were used in a phase of each round."""
+
+    keys: Mapping[int, Collection[str]]
+
+    @classmethod
+    def of(cls, lines: Sequence[Mapping[str, Any]], phase: Phase) -> "Recorded":
+        """From the lines of ``nodes.jsonl``."""
+        keys: dict[int, set[str]] = {}
+        for line in lines:
+            if line["phase"] == phase:
+                keys.setdefault(line["round"], set()).add(line["node"])
+        return cls(keys)
+
+    def sample(self, profiles: Collection[Profile], server_round: int) -> list[Profile]:
+        return in_key_order([node for node in profiles if node.key in self.keys.get(server_round, ())])
+
+
+def replay(
+    config: Config, lines: Sequence[Mapping[str, Any]], node_configs: Sequence[NodeConfig], folder: Path
+) -> Snapshot:
+    """Run the only method of ``config`` with the nodes of ``lines`` (``nodes.jsonl``); the last snapshot.
+
+    Nodes keep their private state in ``folder``, under ``node-<index>/state``. What a node trained without its reply
+    being used is not trained again: a method whose nodes train on from private parameters may end otherwise.
+    """
+    (method,) = config.run.method_names()
+    checkpoints = DiskCheckpoints(folder / "checkpoints")
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        run = config.run
+        initial = initial_arrays(config, method)
+        strategy = build_strategy(run, method, initial.keys())
+        strategy.sampler, strategy.evaluate_sampler = Recorded.of(lines, "train"), Recorded.of(lines, "evaluate")
+        strategy.start(
+            grid,
+            initial,
+            num_rounds=run.rounds,
+            train_config=lambda server_round: train_orders(run, method, "replay", server_round),
+            evaluate_config=lambda server_round: evaluate_orders(run, method, "replay", server_round),
+            evaluate_every=run.evaluate_every,
+            checkpoints=checkpoints,
+        )
+
+    own = [{**given, "state-dir": str(folder / f"node-{i}" / "state")} for i, given in enumerate(node_configs)]
+    run_inprocess(app, client_app, node_configs=own, run_config=config.flat())
+    snapshot = checkpoints.latest()
+    assert snapshot
+    return snapshot

@@ -1,0 +1,70 @@
+"""A SuperNode made by hand, on Flower's own calls to the SuperLink, that sends what no real one would."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.client.grpc_rere_client.connection import grpc_request_response
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.retry import RetryInvoker, exponential
+
+ClientApp = Callable[[Message, Context], Message]
+
+
+class RepeatingNode(threading.Thread):
+    """Answers each message as ``client_app`` does, then once more with other arrays, then its former message again.
+
+    ``answered`` counts the messages, ``ignored`` the second and late replies that the SuperLink did not want to have.
+    """
+
+    def __init__(self, address: str, client_app: ClientApp, node_config: Mapping[str, Any], run_config: Any) -> None:
+        super().__init__()
+        self.address, self.client_app = address, client_app
+        self.node_config, self.run_config = dict(node_config), run_config
+        self.online, self.leaving = threading.Event(), threading.Event()
+        self.answered = self.ignored = 0
+
+    def run(self) -> None:
+        retries = RetryInvoker(exponential, Exception, max_tries=1, max_time=None)
+        with grpc_request_response(self.address, True, retries) as (node_id, receive, send, _, _, pull, push, confirm):
+            context = Context(0, node_id, self.node_config, RecordDict(), self.run_config)
+            self.online.set()
+            former: Message | None = None
+            while not self.leaving.is_set():
+                if (received := receive()) is None:
+                    time.sleep(0.05)
+                    continue
+                bare, tree = received
+                run = bare.metadata.run_id
+                message = pull_and_inflate_object_from_tree(
+                    tree, partial(pull, run), partial(confirm, run), return_type=Message
+                )
+                message.metadata.__dict__["_message_id"] = tree.object_id
+
+                def tell(reply: Message, run: int = run) -> bool:
+                    reply.metadata.__dict__["_message_id"] = reply.object_id
+                    wanted, session = send(reply, get_object_tree(reply), 0.0)
+                    push_objects(get_all_nested_objects(reply), partial(push, run, session), object_ids_to_push=wanted)
+                    return bool(wanted)
+
+                self.answered += tell(self.client_app(message, context))
+                for again in filter(None, (message, former)):
+                    self.ignored += not tell(_spoilt(self.client_app(again, context)))
+                former = message
+
+    def leave(self) -> None:
+        """Say goodbye to the SuperLink."""
+        self.leaving.set()
+        self.join()
+
+
+def _spoilt(reply: Message) -> Message:
+    """The same with arrays of another scale, so that it would change a mean."""
+    for name, record in list(reply.content.array_records.items()):
+        reply.content[name] = ArrayRecord([np.full_like(array, 1e6) for array in record.to_numpy_ndarrays()])
+    return reply

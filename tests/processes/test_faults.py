@@ -1,0 +1,173 @@
+"""What the page on faults says, done to real processes."""
+
+import os
+import resource
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_apps import EXAMPLES, load_example, told
+from hand_made_node import RepeatingNode
+from toys import same_bits
+
+from benchmarks.faults import FaultyFleet
+from benchmarks.replay import replay
+from fedapps.checkpoints import DiskCheckpoints
+from fedapps.config import parse
+from fedapps.fleet.deployment import deployment
+from fedapps.launch import resolve
+from sim.inprocess import run_inprocess
+from sim.processes import descendants
+
+pytestmark = pytest.mark.processes
+
+LQR = {"task": "lqr", "methods": "apfl", "epochs": 1, "personal-epochs": 1, "batch-size": 32, "collect-after": 0}
+
+
+@contextmanager
+def faulty(folder: Path, nodes: int, given: dict[str, Any]) -> Iterator[FaultyFleet]:
+    """A fleet for a run with this config; on the way out its run has ended."""
+    config = parse(resolve(given | {"name": "run", "cache-dir": str(folder / "worlds")}, str(folder)))
+    configs = [{"partition-id": index, "num-partitions": nodes} for index in range(nodes)]
+    with deployment(folder / "fleet") as deployed:
+        yield FaultyFleet(deployed, config, configs)
+
+
+def refused(fleet: FaultyFleet) -> list[tuple[int, str, str]]:
+    """Round, node and reason of each reply that was not used."""
+    return [(line["round"], told["node"], told["reason"]) for line in fleet.rounds() for told in line["refused"]]
+
+
+def trained(fleet: FaultyFleet, node: str) -> list[int]:
+    """The rounds in which a node's training was used."""
+    return [line["round"] for line in fleet.nodes() if line["phase"] == "train" and line["node"] == node]
+
+
+def assert_every_round_once(fleet: FaultyFleet) -> None:
+    assert [line["round"] for line in fleet.rounds()] == list(range(1, fleet.config.run.rounds + 1)), fleet.said
+    used = [(line["round"], line["phase"], line["node"]) for line in fleet.nodes()]
+    assert len(used) == len(set(used)), "a reply was counted twice"
+
+
+def assert_same_as_replayed(fleet: FaultyFleet, folder: Path) -> None:
+    """The run ended with the bits of an undisturbed one in which the lost replies were never asked for."""
+    again = replay(fleet.config, fleet.nodes(), fleet.node_configs, folder)
+    ended = DiskCheckpoints(fleet.folder / "checkpoints" / fleet.config.run.methods).latest()
+    assert ended
+    assert ended.round == again.round == fleet.config.run.rounds
+    assert same_bits(ended.arrays, again.arrays)
+
+
+def signalled(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def limited(pids: Sequence[int], most: int) -> None:
+    """Let processes, and those that they will start, write no more than so many bytes into a file."""
+    for pid in pids:
+        with suppress(ProcessLookupError):  # one that worked on a message may end just now
+            _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, hard))
+
+
+def test_nodes_that_are_killed_held_up_late_or_back_again(tmp_path: Path) -> None:
+    with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 5, "evaluate-every": 5, "timeout": 60.0}) as fleet:
+        fleet.start(3)
+        fleet.submit()
+        fleet.wait_for_round(1)
+        of_round_1 = {*fleet.working(0), *fleet.working(1)}
+        fleet.wait(lambda: all({*fleet.working(node)} - of_round_1 for node in (0, 1)))
+        held = fleet.working(1)
+        signalled(held, signal.SIGSTOP)
+        fleet.kill_node(0)
+        fleet.start_node(3)
+        fleet.wait_for_round(2)
+        signalled(held, signal.SIGCONT)
+        fleet.start_node(0)
+        fleet.wait(lambda: fleet.working(2))
+        signalled(fleet.working(2), signal.SIGKILL)
+        fleet.wait_until_ended()
+
+        print(refused(fleet), [(line["round"], line["phase"], line["node"]) for line in fleet.nodes()])
+        print("\n".join(fleet.said[-60:]))
+        assert fleet.has_finished(), fleet.said
+        assert_every_round_once(fleet)
+        assert_same_as_replayed(fleet, tmp_path / "replay")
+
+
+def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    with faulty(tmp_path, 2, LQR | {"num-nodes": 2, "rounds": 4, "evaluate-every": 2}) as fleet:
+        fleet.start()
+        fleet.submit()
+        fleet.wait_for_round(2)
+        fleet.wait(lambda: fleet.working(0))
+        fleet.kill_server()
+        done = len(fleet.rounds())
+        fleet.deployed.start_superlink()
+        fleet.deployed.wait_until_connected()
+        fleet.submit(resume=True)
+        fleet.wait_until_ended()
+        assert fleet.has_finished(), fleet.said
+        assert f"resuming after round {done}" in "\n".join(fleet.said)
+        assert_every_round_once(fleet)
+        assert refused(fleet) == []
+        assert_same_as_replayed(fleet, tmp_path / "replay")
+
+
+TEXT = {"task": "text", "methods": "fedvocab", "num-nodes": 2, "epochs": 1, "adapt-epochs": 1, "collect-after": 0}
+SMALL = {"text.source": "simulated", "text.hidden": 8, "text.world-examples": 40}
+
+
+def test_full_disks_and_damaged_states(tmp_path: Path) -> None:
+    with faulty(tmp_path, 2, TEXT | SMALL | {"rounds": 4, "evaluate-every": 4}) as fleet:
+        fleet.start()
+        fleet.submit()
+        fleet.wait_for_round(1)
+        node = fleet.node(0).process.pid
+        limited([node, *descendants(node)], 200_000)
+        fleet.state(1)[-1].write_bytes(b"damaged")
+        fleet.wait_for_round(2)
+        limited([node, *descendants(node)], resource.RLIM_INFINITY)
+        limited(fleet.server(), 20_000)
+        fleet.wait_until_ended()
+        assert not fleet.has_finished(), fleet.said
+        assert "cannot be written (File too large); what was kept before is still there" in "\n".join(fleet.said)
+        fleet.submit(resume=True)
+        fleet.wait_until_ended()
+        assert fleet.has_finished(), fleet.said
+        assert_every_round_once(fleet)
+
+        assert trained(fleet, "client-001") == [1, 2, 3, 4], "a damaged state costs no round"
+        assert [path.name for path in fleet.deployed.folder.rglob("*.corrupt")] == ["round-000001.safetensors.corrupt"]
+        assert "round-000001.safetensors is damaged" in fleet.node(1).log.read_text()
+        ((number, node_key, reason),) = refused(fleet)
+        assert (number, node_key) == (2, "client-000")
+        assert "cannot be written (File too large)" in reason
+        assert "Traceback" not in reason
+        assert [path for path in fleet.deployed.folder.rglob(".*") if path.is_file()] == []
+
+
+def test_second_and_late_replies_count_for_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = EXAMPLES / "numpy-hierarchy"
+    server_app, client_app, config = load_example(app)
+    config |= {"num-server-rounds": 3, "strategy": "fedavg"}
+    lines: list[str] = []
+    with deployment(tmp_path / "fleet") as fleet:
+        fleet.start_superlink()
+        fleet.start_supernodes([{"partition-id": 0, "num-partitions": 2}])
+        node = RepeatingNode(f"127.0.0.1:{fleet.fleet}", client_app, {"partition-id": 1, "num-partitions": 2}, config)
+        node.start()
+        try:
+            assert node.online.wait(60)
+            fleet.run(app, config, lines.append)
+        finally:
+            node.leave()
+    run_inprocess(server_app, client_app, num_nodes=2, run_config=config)
+    losses = told("\n".join(lines), "eval_loss")
+    assert len(losses) == 3, lines
+    assert losses == told(caplog.text, "eval_loss")
+    assert (node.answered, node.ignored) == (7, 7 + 6)  # who it is, three times training and evaluating
