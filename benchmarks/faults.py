@@ -4,8 +4,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +111,41 @@ class FaultyFleet:
         """The processes of a node that work on a message."""
         return [pid for pid in descendants(self.node(index).process.pid) if _runs(pid, "flwr-clientapp")]
 
+    def wait_for_message(self, index: int) -> None:
+        """Wait until a node works on a message that it does not work on now."""
+        before = set(self.working(index))
+        self.wait(lambda: set(self.working(index)) - before)
+
     def kill_node(self, index: int) -> None:
         """Kill a SuperNode and all that it started, without a word to the SuperLink."""
         _kill(self.node(index))
+
+    @contextmanager
+    def held_up(self, index: int) -> Iterator[None]:
+        """Within this context a node works on its messages for ever, while it tells the SuperLink that it is there."""
+        over = threading.Event()
+        stopped: set[int] = set()
+
+        def stop() -> None:
+            while not over.wait(0.1):
+                for pid in self.working(index):  # also those that the SuperNode starts in place of a silent one
+                    stopped.add(pid)
+                    _signal(pid, signal.SIGSTOP)
+
+        holding = threading.Thread(target=stop)
+        holding.start()
+        try:
+            yield
+        finally:
+            over.set()
+            holding.join()
+            for pid in stopped:
+                _signal(pid, signal.SIGCONT)
+
+    def kill_worker(self, index: int) -> None:
+        """Kill the process in which a node works on a message, as a machine does that is out of memory."""
+        for pid in self.working(index):
+            _signal(pid, signal.SIGKILL)
 
     def stop_node(self, index: int) -> None:
         """Ask a SuperNode to end, as on shutdown; it says goodbye to the SuperLink."""
@@ -148,8 +180,12 @@ def _runs(pid: int, command: str) -> bool:
     return any(Path(os.fsdecode(word)).name == command for word in words)
 
 
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it may end just now
+        os.kill(pid, number)
+
+
 def _kill(started: Started) -> None:
     for pid in [started.process.pid, *descendants(started.process.pid)]:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        _signal(pid, signal.SIGKILL)
     started.process.wait()

@@ -1,8 +1,6 @@
 """What the page on faults says, done to real processes."""
 
-import os
 import resource
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -61,11 +59,6 @@ def assert_same_as_replayed(fleet: FaultyFleet, folder: Path) -> None:
     assert same_bits(ended.arrays, again.arrays)
 
 
-def signalled(pids: Sequence[int], number: signal.Signals) -> None:
-    for pid in pids:
-        os.kill(pid, number)
-
-
 def limited(pids: Sequence[int], most: int) -> None:
     """Let processes, and those that they will start, write no more than so many bytes into a file."""
     for pid in pids:
@@ -79,17 +72,14 @@ def test_nodes_that_are_killed_held_up_late_or_back_again(tmp_path: Path) -> Non
         fleet.start(3)
         fleet.submit()
         fleet.wait_for_round(1)
-        of_round_1 = {*fleet.working(0), *fleet.working(1)}
-        fleet.wait(lambda: all({*fleet.working(node)} - of_round_1 for node in (0, 1)))
-        held = fleet.working(1)
-        signalled(held, signal.SIGSTOP)
-        fleet.kill_node(0)
-        fleet.start_node(3)
-        fleet.wait_for_round(2)
-        signalled(held, signal.SIGCONT)
+        with fleet.held_up(1):
+            fleet.wait_for_message(0)
+            fleet.kill_node(0)
+            fleet.start_node(3)
+            fleet.wait_for_round(2)
         fleet.start_node(0)
-        fleet.wait(lambda: fleet.working(2))
-        signalled(fleet.working(2), signal.SIGKILL)
+        fleet.wait_for_message(2)
+        fleet.kill_worker(2)
         fleet.wait_until_ended()
 
         print(refused(fleet), [(line["round"], line["phase"], line["node"]) for line in fleet.nodes()])
