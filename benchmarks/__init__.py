@@ -1,0 +1,1 @@
+"""Measurements of this library beside Flower's own parts; not in the wheel."""

@@ -1,0 +1,115 @@
+"""Rounds of Flower's FedAvg or of ours, with what each round took; measured alike for both.
+
+A round lasts from one call of ``evaluate_fn`` to the next, which both strategies make after every evaluation. Within
+it the watched grid tells three parts of each exchange of messages: ``nodes`` from the messages' leaving until the last
+node has made its reply, ``fetch`` from there until the server holds that reply, and ``server``, all the rest.
+"""
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg, Strategy
+
+from strategies.base import BaseStrategy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the rounds; leave ``rounds.json`` and ``arrays.npz`` in the folder ``output``."""
+    config = context.run_config
+    nodes = int(config["nodes"])
+    strategies: dict[str, Strategy] = {
+        "flower": FedAvg(min_train_nodes=nodes, min_evaluate_nodes=nodes, min_available_nodes=nodes),
+        "fedapps": BaseStrategy(min_nodes=nodes, min_replies=nodes),
+    }
+    watch = Watch(grid)
+    result = strategies[str(config["strategy"])].start(
+        grid=grid,
+        initial_arrays=make_arrays(float(config["megabytes"]), int(config["arrays"])),
+        num_rounds=int(config["rounds"]),
+        evaluate_fn=watch.end_round,
+    )
+    if config["output"]:
+        output = Path(str(config["output"]))
+        watched = {"rounds": [asdict(took) for took in watch.rounds], "peak_megabytes": peak_megabytes()}
+        np.savez(output / "arrays.npz", *result.arrays.to_numpy_ndarrays())
+        (output / "rounds.json").write_text(json.dumps(watched))
+
+
+@dataclass
+class Round:
+    """Seconds of one round: all, and those of them that were spent waiting for nodes and fetching replies."""
+
+    seconds: float = 0.0
+    nodes: float = 0.0
+    fetch: float = 0.0
+
+
+@dataclass
+class Watch:
+    """What the rounds on a grid took; it goes on working as it did."""
+
+    grid: Grid
+    rounds: list[Round] = field(default_factory=list)
+    _now: Round = field(default_factory=Round)
+    _begun: float = 0.0
+    _sent: float = 0.0  # when the last messages had left
+    _made: float = 0.0  # when the last reply to them was made; clocks of other machines would not do
+    _held: float = 0.0  # when it was fetched
+
+    def __post_init__(self) -> None:
+        # Flower's grid sends and fetches by its own methods as well: they are watched in both strategies.
+        self._push, self._pull = self.grid.push_messages, self.grid.pull_messages
+        setattr(self.grid, "push_messages", self._push_messages)  # noqa: B010 - a method, to mypy
+        setattr(self.grid, "pull_messages", self._pull_messages)  # noqa: B010
+
+    def end_round(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Given as ``evaluate_fn``: called before the first round and after each."""
+        self._end_exchange()
+        now = time.time()
+        if server_round:
+            self._now.seconds = now - self._begun
+            self.rounds.append(self._now)
+        self._now, self._begun = Round(), now
+
+    def _push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        self._end_exchange()
+        ids = self._push(messages)
+        self._sent = self._made = self._held = time.time()
+        return ids
+
+    def _pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies = list(self._pull(message_ids))
+        if replies:
+            self._made = max(self._made, *(reply.metadata.created_at for reply in replies))
+            self._held = time.time()
+        return replies
+
+    def _end_exchange(self) -> None:
+        self._now.nodes += self._made - self._sent
+        self._now.fetch += self._held - self._made
+        self._sent = self._made = self._held = 0.0
+
+
+def make_arrays(megabytes: float, count: int) -> ArrayRecord:
+    """So many float32 arrays of the same length, drawn at random, at least a number in each."""
+    length = max(1, round(megabytes * 1e6 / 4 / count))
+    rng = np.random.default_rng(0)
+    return ArrayRecord([rng.normal(size=length).astype(np.float32) for _ in range(count)])
+
+
+def peak_megabytes() -> float:
+    """The most memory that this process ever held; ``ru_maxrss`` would begin with that of the process before."""
+    status: dict[str, Any] = dict(
+        line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line
+    )
+    return int(status["VmHWM"].split()[0]) * 1024 / 1e6
