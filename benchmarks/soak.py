@@ -99,9 +99,9 @@ def findings(fleet: FaultyFleet, scratch: Path) -> list[str]:
     rounds, lines = fleet.rounds(), fleet.nodes()
     if [line["round"] for line in rounds] != list(range(1, fleet.config.run.rounds + 1)):
         wrong.append(f"rounds lost or counted twice: {[line['round'] for line in rounds]}")
-    for line, times in Counter((line["round"], line["phase"], line["node"]) for line in lines).items():
+    for reply, times in Counter((line["round"], line["phase"], line["node"]) for line in lines).items():
         if times > 1:
-            wrong.append(f"counted {times} times: {line}")
+            wrong.append(f"counted {times} times: {reply}")
     for line in rounds:
         refused = sum(told["phase"] == "train" for told in line["refused"])
         if line["train_messages"] != line["replies"] + refused:
