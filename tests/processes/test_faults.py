@@ -82,10 +82,21 @@ def test_nodes_that_are_killed_held_up_late_or_back_again(tmp_path: Path) -> Non
         fleet.kill_worker(2)
         fleet.wait_until_ended()
 
-        print(refused(fleet), [(line["round"], line["phase"], line["node"]) for line in fleet.nodes()])
-        print("\n".join(fleet.said[-60:]))
         assert fleet.has_finished(), fleet.said
         assert_every_round_once(fleet)
+        assert trained(fleet, "robot-01") == [1, 3, 4, 5], "held up in round 2, and its late reply counts for nothing"
+        assert trained(fleet, "robot-02") == [1, 2, 3, 4, 5], "a worker that is killed costs time only"
+        assert trained(fleet, "robot-03")[-1] == 5, "who comes late takes part from the next round on"
+        assert trained(fleet, "robot-03")[0] > 1
+        away = trained(fleet, "robot-00")
+        assert (away[0], away[-1]) == (1, 5), "who returns is known by its old key"
+        assert 2 not in away
+        told = refused(fleet)
+        assert (2, "robot-01", "no reply within 60 s") in told
+        for number, node, reason in set(told) - {(2, "robot-01", "no reply within 60 s")}:
+            assert 2 <= number <= 4
+            assert node.startswith("robot-00")
+            assert reason == "no reply within 60 s" or "Node Unavailable" in reason
         assert_same_as_replayed(fleet, tmp_path / "replay")
 
 

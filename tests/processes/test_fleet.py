@@ -12,9 +12,9 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
-import numpy as np
 import pytest
 import tomli_w
+from toys import same_bits
 
 from fedapps.checkpoints import read_snapshot
 from fedapps.config import parse
@@ -29,6 +29,11 @@ APP = Path(__file__).parents[2]
 NODES, ROUNDS, METHOD = 3, 2, "apfl"
 
 
+LANE_SWAP = {"driving.scenario": "lane-swap", "driving.sessions-train": 2, "driving.sessions-test": 1}
+TEXT = {"text.source": "simulated", "text.hidden": 8, "text.world-examples": 40}
+TASKS = {"driving": LANE_SWAP | {"methods": "apfl"}, "text": TEXT | {"methods": "fedvocab"}}
+
+
 def settings(folder: Path) -> dict[str, Any]:
     given = {"task": "lqr", "methods": METHOD, "num-nodes": NODES, "rounds": ROUNDS, "evaluate-every": ROUNDS}
     training = {"epochs": 1, "personal-epochs": 1, "batch-size": 32, "collect-after": 0}
@@ -36,10 +41,10 @@ def settings(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def fleet(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def fleet(folder: Path, *options: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
     """The command, with its output in the file ``output`` of ``folder``; it is ended in any case."""
     recipe = folder / "recipe.toml"
-    recipe.write_text(tomli_w.dumps(settings(folder)))
+    recipe.write_text(tomli_w.dumps(settings(folder) | more))
     command = [sys.executable, "-m", "fedapps", "fleet", str(recipe), "--output-dir", str(folder), *options]
     with (folder / "output").open("w") as output:
         process = subprocess.Popen(
@@ -105,8 +110,10 @@ def mentions(pid: int, needle: bytes) -> bool:
     return needle in known and is_alive(pid)
 
 
-def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: Path) -> None:
-    with fleet(tmp_path, "--tls", "--auth") as process:
+@pytest.mark.parametrize("task", TASKS)
+def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: Path, task: str) -> None:
+    given = settings(tmp_path) | TASKS[task] | {"task": task}
+    with fleet(tmp_path, "--tls", "--auth", **given) as process:
         assert process.wait(500) == 0, said(tmp_path)
     output = said(tmp_path)
     assert "(TLS, node keys)" in output
@@ -117,16 +124,15 @@ def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: 
     assert_nothing_is_left(tmp_path)
 
     inline = tmp_path / "inline"
-    execute(parse(resolve(settings(tmp_path), str(inline))), "inline")
-    last = Path("run") / "checkpoints" / METHOD / f"round-{ROUNDS:06d}.safetensors"
+    execute(parse(resolve(given, str(inline))), "inline")
+    last = Path("run") / "checkpoints" / given["methods"] / f"round-{ROUNDS:06d}.safetensors"
     ours, theirs = read_snapshot(inline / last), read_snapshot(tmp_path / last)
-    assert ours.arrays.keys() == theirs.arrays.keys()
-    for name, array in ours.arrays.items():
-        np.testing.assert_array_equal(array, theirs.arrays[name], err_msg=name)
-    for index in range(NODES):
+    assert same_bits(ours.arrays, theirs.arrays)
+    for index, own in enumerate(sorted((inline / "run" / "nodes").glob("*/*/*/"))):
         state = tmp_path / "run-fleet" / f"node-{index}" / "state"
-        kept = [path.name for path in state.glob(f"*/{METHOD}/*/personal.safetensors")]
-        assert kept == ["personal.safetensors"], "the personal model stays on its node"
+        mine = {path.name: path.read_bytes() for path in own.glob("*.safetensors")}
+        assert mine == {path.name: path.read_bytes() for path in state.glob("*/*/*/*.safetensors")}, "private states"
+        assert mine, "what is private stays on its node"
 
 
 def test_strangers_and_plain_text_are_refused(tmp_path: Path) -> None:
