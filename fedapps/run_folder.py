@@ -15,7 +15,7 @@ from clients.files import told, write_whole
 from strategies.rounds import RoundReport
 
 from .checkpoints import DiskCheckpoints
-from .config import Config
+from .config import Config, defaults
 from .run_config import RunConfig
 
 #: Keys that may differ between a run and its resumption: they change nothing that is computed.
@@ -131,8 +131,10 @@ def _check_resumable(path: Path, config: Config) -> None:
         raise ValueError(
             f"resume = true, but there is no run in {path}: give the name and output-dir of the run to resume"
         )
-    before = tomllib.loads((path / "config.toml").read_text())
     now = config.flat() | {"name": path.name}
+    # What a key that is newer than the run would have said then is its default.
+    newer = {key: value for key, value in defaults().items() if key in now}
+    before = newer | tomllib.loads((path / "config.toml").read_text())
     changed = [
         f"{key}: was {before.get(key)!r}, is {now.get(key)!r}"
         for key in sorted(before.keys() | now.keys())

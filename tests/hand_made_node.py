@@ -1,10 +1,11 @@
 """A SuperNode made by hand, on Flower's own calls to the SuperLink, that sends what no real one would."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, RecordDict
@@ -13,19 +14,32 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
 from flwr.supercore.retry import RetryInvoker, exponential
 
+_FETCHED = 2.0  # seconds after which a server that waits for others has fetched the last reply
 ClientApp = Callable[[Message, Context], Message]
 
 
-class RepeatingNode(threading.Thread):
-    """Answers each message as ``client_app`` does, then once more with other arrays, then its former message again.
+class HandMadeNode(threading.Thread):
+    """Answers each message as ``client_app`` does.
 
-    ``answered`` counts the messages, ``ignored`` the second and late replies that the SuperLink did not want to have.
+    One that ``repeats`` does so once more with other arrays, and then answers its former message again with others.
+    ``messages`` is how many it answers before it says goodbye. ``answered`` counts the messages, ``ignored`` the second
+    and late replies that the SuperLink did not want to have.
     """
 
-    def __init__(self, address: str, client_app: ClientApp, node_config: Mapping[str, Any], run_config: Any) -> None:
+    def __init__(
+        self,
+        address: str,
+        client_app: ClientApp,
+        node_config: Mapping[str, Any],
+        run_config: Any,
+        *,
+        repeats: bool = False,
+        messages: float = math.inf,
+    ) -> None:
         super().__init__()
         self.address, self.client_app = address, client_app
         self.node_config, self.run_config = dict(node_config), run_config
+        self.repeats, self.messages = repeats, messages
         self.online, self.leaving = threading.Event(), threading.Event()
         self.answered = self.ignored = 0
 
@@ -35,7 +49,7 @@ class RepeatingNode(threading.Thread):
             context = Context(0, node_id, self.node_config, RecordDict(), self.run_config)
             self.online.set()
             former: Message | None = None
-            while not self.leaving.is_set():
+            while self.answered < self.messages and not self.leaving.is_set():
                 if (received := receive()) is None:
                     time.sleep(0.05)
                     continue
@@ -53,11 +67,17 @@ class RepeatingNode(threading.Thread):
                     return bool(wanted)
 
                 self.answered += tell(self.client_app(message, context))
-                for again in filter(None, (message, former)):
+                for again in filter(None, (message, former) if self.repeats else ()):
                     self.ignored += not tell(_spoilt(self.client_app(again, context)))
                 former = message
+            time.sleep(_FETCHED)
 
-    def leave(self) -> None:
+    def __enter__(self) -> Self:
+        self.start()
+        assert self.online.wait(60)
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """Say goodbye to the SuperLink."""
         self.leaving.set()
         self.join()

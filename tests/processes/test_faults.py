@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from example_apps import EXAMPLES, load_example, told
-from hand_made_node import RepeatingNode
+from hand_made_node import HandMadeNode
 from toys import same_bits
 
 from benchmarks.faults import FaultyFleet
@@ -22,6 +22,7 @@ from sim.processes import descendants
 
 pytestmark = pytest.mark.processes
 
+NUMPY = EXAMPLES / "numpy-hierarchy"
 LQR = {"task": "lqr", "methods": "apfl", "epochs": 1, "personal-epochs": 1, "batch-size": 32, "collect-after": 0}
 
 
@@ -152,23 +153,34 @@ def test_full_disks_and_damaged_states(tmp_path: Path) -> None:
         assert [path for path in fleet.deployed.folder.rglob(".*") if path.is_file()] == []
 
 
-def test_second_and_late_replies_count_for_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    app = EXAMPLES / "numpy-hierarchy"
-    server_app, client_app, config = load_example(app)
-    config |= {"num-server-rounds": 3, "strategy": "fedavg"}
+def with_hand_made_node(folder: Path, rounds: int, **manner: Any) -> tuple[HandMadeNode, str]:
+    """The NumPy example on one SuperNode and one made by hand; the latter, and the log."""
+    _, client_app, config = load_example(NUMPY)
+    config |= {"num-server-rounds": rounds, "strategy": "fedavg"}
     lines: list[str] = []
-    with deployment(tmp_path / "fleet") as fleet:
+    with deployment(folder / "fleet") as fleet:
         fleet.start_superlink()
         fleet.start_supernodes([{"partition-id": 0, "num-partitions": 2}])
-        node = RepeatingNode(f"127.0.0.1:{fleet.fleet}", client_app, {"partition-id": 1, "num-partitions": 2}, config)
-        node.start()
-        try:
-            assert node.online.wait(60)
-            fleet.run(app, config, lines.append)
-        finally:
-            node.leave()
+        config_of_it = {"partition-id": 1, "num-partitions": 2}
+        with HandMadeNode(f"127.0.0.1:{fleet.fleet}", client_app, config_of_it, config, **manner) as node:
+            fleet.run(NUMPY, config, lines.append)
+    return node, "\n".join(lines)
+
+
+def test_second_and_late_replies_count_for_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    node, log = with_hand_made_node(tmp_path, 2, repeats=True)
+    server_app, client_app, config = load_example(NUMPY)
+    config |= {"num-server-rounds": 2, "strategy": "fedavg"}
     run_inprocess(server_app, client_app, num_nodes=2, run_config=config)
-    losses = told("\n".join(lines), "eval_loss")
-    assert len(losses) == 3, lines
+    losses = told(log, "eval_loss")
+    assert len(losses) == 2, log
     assert losses == told(caplog.text, "eval_loss")
-    assert (node.answered, node.ignored) == (7, 7 + 6)  # who it is, three times training and evaluating
+    assert (node.answered, node.ignored) == (5, 5 + 4)  # who it is, twice training and evaluating
+
+
+def test_a_node_that_replies_and_leaves_has_not_worked_for_nothing(tmp_path: Path) -> None:
+    node, log = with_hand_made_node(tmp_path, 2, messages=2)
+    assert node.answered == 2  # who it is, and training
+    assert "round 1: 2 nodes train" in log
+    assert "refused the train reply" not in log
+    assert "round 2: 1 nodes train" in log
