@@ -44,7 +44,8 @@ class RoundSettings:
     anew in every round, on the share ``support_share`` of the node's examples, between 0 and 1, and the shared ones on
     the rest (FedRecon, :class:`~clients.reconstruction.ReconstructingClient`).
 
-    Raises ``ValueError`` where more than one of ``adapt_epochs``, ``reconstruct_epochs`` and ``decomposition`` is set.
+    Raises ``ValueError`` where more than one of ``adapt_epochs``, ``reconstruct_epochs`` and ``decomposition`` is set,
+    and where ``run`` or ``method`` could lead out of the folder of private states.
     """
 
     server_round: int = 1
@@ -88,6 +89,9 @@ class RoundSettings:
     support_share: float = 0.5
 
     def __post_init__(self) -> None:
+        for key, name in (("run", self.run), ("method", self.method)):
+            if name in ("", ".", "..") or not name.isprintable() or set(name) & set("/\\"):
+                raise ValueError(f"config {key} = {name!r}: must be the name of a folder, not a path")
         own_plans = {"adapt_epochs": 0, "reconstruct_epochs": 0, "decomposition": "none"}
         chosen = [f"{key_of(n)} = {getattr(self, n)!r}" for n, off in own_plans.items() if getattr(self, n) != off]
         if len(chosen) > 1:

@@ -21,6 +21,7 @@ from clients.reconstruction import ReconstructingClient
 from clients.settings import RoundSettings
 from clients.sources import DataSource, cached_load, find_source
 from clients.state import ContextState, DiskState, PrivateState
+from strategies.arrays import from_record
 from strategies.hierarchical import SHARED
 from tasks.base import DataError, Task
 
@@ -120,8 +121,8 @@ def evaluate(message: Message, context: Context) -> Message:
     reply = node.client(settings).evaluate_round(
         _arrays(message),
         settings,
-        None if rates is None else _to_numpy(rates),
-        None if shared is None else _to_numpy(shared),
+        None if rates is None else from_record(rates),
+        None if shared is None else from_record(shared),
     )
     return _reply(message, reply, arrays=False)
 
@@ -248,11 +249,7 @@ def _arrays(message: Message) -> dict[str, np.ndarray]:
     records = message.content.array_records
     if "arrays" not in records:
         raise ValueError(f"the message has no ArrayRecord 'arrays', only: {', '.join(records) or 'none'}")
-    return _to_numpy(records["arrays"])
-
-
-def _to_numpy(record: ArrayRecord) -> dict[str, np.ndarray]:
-    return {name: array.numpy() for name, array in record.items()}
+    return from_record(records["arrays"])
 
 
 def _to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:

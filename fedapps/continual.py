@@ -16,7 +16,7 @@ Matrix = NDArray[np.float64]
 Row = Mapping[str, Any]
 
 #: What an evaluation on one stage of several is called: ``stage-<j>.<split>.<metric>``, stages counted from 1.
-_ON_STAGE = re.compile(r"stage-(\d+)\.(.+)")
+_ON_STAGE = re.compile(r"stage-([1-9]\d*)\.(.+)")
 
 
 def on_stage(stage: int, metric: str) -> str:

@@ -18,9 +18,10 @@ from strategies.profiles import Profile, in_key_order
 from strategies.rounds import TrackedMetric
 from strategies.samplers import DropSchedule, FixedPerCluster, ProportionalToSize, Sampler, UniformFraction
 from strategies.server_optimizer import ServerOptimizer
+from strategies.sizes import Sizes
 from strategies.virtual_clients import VirtualClients
 
-from .catalogue import EVERYTHING, METHODS, Method, task_class
+from .catalogue import EVERYTHING, METHODS, Method, privacy_of, task_class
 from .privacy import central_privacy
 from .run_config import RunConfig
 
@@ -32,11 +33,13 @@ class FirstNode(Sampler):
         return in_key_order(profiles)[:1]
 
 
-def build_strategy(run: RunConfig, method_name: str, parameters: Iterable[str] = ()) -> BaseStrategy:
+def build_strategy(
+    run: RunConfig, method_name: str, parameters: Iterable[str] = (), num_stages: int = 1
+) -> BaseStrategy:
     """The strategy of a method with the run's sampling, weighting and server optimizer.
 
-    ``parameters`` are the names of the model's, of which a method can keep some private. Raises ``ValueError`` when
-    it would keep some private that the model does not have.
+    ``parameters`` are the names of the model's, of which a method can keep some private; ``num_stages`` are those of
+    the task's data. Raises ``ValueError`` when it would keep some private that the model does not have.
     """
     method = METHODS[method_name]
     optimizer, rate = method.server or (run.server_optimizer, "server_learning_rate")
@@ -45,6 +48,7 @@ def build_strategy(run: RunConfig, method_name: str, parameters: Iterable[str] =
         "sampler": _sampler(run) if method.trains == "nodes" else FirstNode(),
         "evaluate_sampler": UniformFraction(run.fraction_evaluate, seed=run.seed),
         "weighting": run.weighting,
+        "sizes": Sizes(most=run.max_examples, growing=_growing(run, method_name, num_stages)),
         "privacy": central_privacy(run),
         "server_optimizer": _optimizer(optimizer, getattr(run, rate), run),
         "min_replies": run.min_replies if method.trains == "nodes" else 1,
@@ -150,6 +154,13 @@ def _shared(method: Method, fixed: tuple[str, ...], parameters: Iterable[str]) -
     if idle:
         raise ValueError(f"private = {', '.join(idle)}: no parameter of the model matches; it has {', '.join(names)}")
     return tuple(name for name in names if not matches(name, staying))
+
+
+def _growing(run: RunConfig, method_name: str, num_stages: int) -> bool:
+    """Whether a node may train on more examples than its profile says: that of the first method, before any stage."""
+    first, *_ = run.method_names()
+    differs = METHODS[method_name].trains == "pooled" or privacy_of(method_name) != privacy_of(first)
+    return run.collect_after > 0 or num_stages > 1 or differs
 
 
 def _sampler(run: RunConfig) -> Sampler:

@@ -56,6 +56,9 @@ class RunConfig:
     fraction_evaluate: float = option(1.0, "fraction of the nodes that evaluate", above=0, maximum=1)
     evaluate_every: int = option(2, "rounds from one evaluation to the next; the last is evaluated", minimum=1)
     min_replies: int = option(1, "usable replies below which a round fails", minimum=1)
+    max_examples: int = option(
+        0, "examples beyond which a node that says it has more is not believed; 0: any number", minimum=0
+    )
     weighting: str = option("uniform", "weight of a node in means", choices=["num-examples", "uniform"])
     dp: str = option(
         "none",

@@ -63,7 +63,7 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str) -> No
         folder.record(method, stage_label(stage_of(run, report.round, stages), stages), report)
 
     initial = initial_arrays(config, method)
-    build_strategy(run, method, initial.keys()).start(
+    build_strategy(run, method, initial.keys(), stages).start(
         grid,
         initial,
         num_rounds=run.rounds,

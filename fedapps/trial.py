@@ -48,7 +48,7 @@ class Trial:
         reports: list[RoundReport] = []
         trial = cls(method, data)
         initial = initial_arrays(config, method)
-        strategy = build_strategy(run, method, initial.keys())
+        strategy = build_strategy(run, method, initial.keys(), config.num_stages)
         node_config = {"data-dir": str(data_dir), "state-dir": str(state)}
         grid = InProcessGrid(_Timed(seconds), [node_config], config.flat(), errors="reply")  # type: ignore[arg-type]
         orders = evaluate_orders(run, method, _LABEL, 1, config.num_stages)

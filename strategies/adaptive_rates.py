@@ -10,7 +10,8 @@ import numpy as np
 
 from .aggregation import StreamingDeviation
 from .arrays import Arrays, to_record
-from .base import BaseStrategy, ExtraRecords
+from .base import BaseStrategy
+from .messages import ExtraRecords
 from .profiles import Profile
 from .rates import Granularity, adaptive_rates
 from .replies import Reply

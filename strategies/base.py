@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO
 from typing import Any, ClassVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -23,18 +23,20 @@ from .arrays import Arrays, from_record, select, to_record
 from .connected import Roster, wait_for_nodes
 from .exchange import NodeFailure, exchange
 from .intake import Intake, too_few
+from .messages import ExtraRecords, to_all
 from .metrics import MetricMean, MetricRule
 from .optimizers import SGD
 from .privacy import Privacy
 from .profiles import Profile
-from .replies import Reply, count_bytes
-from .rounds import Checkpoints, RoundReport, TooFewRepliesError, TrackedMetric
+from .replies import Reply, count_bytes, most_bytes
+from .rounds import Checkpoints, DivergedError, Phase, RoundReport, TooFewRepliesError, TrackedMetric
 from .samplers import Sampler, UniformFraction
 from .server_optimizer import ServerOptimizer
+from .sizes import Sizes
 from .training import RoundConfig, Training
+from .validation import check_values
 from .weighting import Weighting, to_weighting
 
-ExtraRecords = Mapping[str, ArrayRecord | ConfigRecord]
 #: So many bytes of replies that come before their turn are kept at the server; the others wait in the SuperLink.
 EARLY_BYTES = 2**27
 _OPTIMIZER = "optimizer."
@@ -60,6 +62,8 @@ class BaseStrategy(Strategy):
         What becomes of integer and boolean arrays, which are never averaged into floats.
     privacy : Privacy
         Hides single nodes in the mean: :class:`~strategies.privacy.CentralPrivacy`; nothing by default.
+    sizes : Sizes
+        How many examples nodes may claim to have; any number by default.
     min_replies : int
         A round with fewer usable replies raises :class:`TooFewRepliesError`.
     min_nodes, node_wait : int, float
@@ -70,6 +74,8 @@ class BaseStrategy(Strategy):
 
     #: Why :class:`~strategies.privacy.CentralPrivacy`, which guards the mean of the replies alone, is not enough.
     beside_the_mean: ClassVar[str] = ""
+    #: How many records of the form of the shared parameters a reply may bring: much larger ones are not looked into.
+    reply_records: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -82,6 +88,7 @@ class BaseStrategy(Strategy):
         server_optimizer: ServerOptimizer | None = None,
         integers: IntegerPolicy = "newest",
         privacy: Privacy | None = None,
+        sizes: Sizes | None = None,
         min_replies: int = 1,
         min_nodes: int = 1,
         node_wait: float = 600.0,
@@ -98,13 +105,12 @@ class BaseStrategy(Strategy):
         self.metric_means = dict(metric_means or {})
         MetricMean(self.metric_means)  # raises now, and not after a round of training
         self.server_optimizer = server_optimizer or SGD(1.0)
-        self.integers = integers
+        self.integers, self.sizes = integers, sizes or Sizes()
         self.privacy = (privacy or Privacy()).covering(self.weight_of, self.beside_the_mean)
         self.min_replies, self.min_nodes = min_replies, min_nodes
-        self.node_wait = node_wait
-        self.poll = poll
+        self.node_wait, self.poll = node_wait, poll
         self.report = RoundReport(0)
-        self.roster = Roster()
+        self.roster = Roster(self.sizes)
         self._current: Arrays = {}
 
     # -- Flower's face -------------------------------------------------------------------------------------
@@ -174,15 +180,14 @@ class BaseStrategy(Strategy):
         cohort = self.sampler.sample(able, server_round)
         log(INFO, "round %s: %s nodes train", server_round, len(cohort))
         config = ConfigRecord({**config, **self.privacy.orders()})
-        return self._messages(MessageType.TRAIN, cohort, server_round, arrays, config, self.train_records)
+        return to_all(cohort, MessageType.TRAIN, server_round, arrays, config, self.arrays_for, self.train_records)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message | NodeFailure]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold the replies one at a time into the mean, then let the round close."""
         mean, metrics = self.new_mean(), MetricMean(self.metric_means)
-        intake = Intake(self.report, "train", self._labelled(), self._current, self.weight_of, self.metric_means)
-        for usable in intake.usable(replies):
+        for usable in self._intake("train").usable(replies):
             reply = self.privacy.bounded(usable, self.sent_to(usable.profile))
             self.mean_for(reply, mean).add(reply.arrays, reply.weight)
             metrics.add(reply.metrics, reply.weight)
@@ -191,7 +196,10 @@ class BaseStrategy(Strategy):
         if metrics.count < self.min_replies:
             raise TooFewRepliesError(too_few(self.report, server_round, metrics.count, self.min_replies))
         self.report.replies = metrics.count
-        self._current = self.close_round(server_round, self._current, mean.result() if mean.count else {})
+        closed = self.close_round(server_round, self._current, mean.result() if mean.count else {})
+        if fault := check_values(self._current, closed):
+            raise DivergedError(f"round {server_round}: after the step of {self.server_optimizer}, {fault}")
+        self._current = closed
         return to_record(self._current), metrics.result()
 
     def configure_evaluate(
@@ -199,14 +207,13 @@ class BaseStrategy(Strategy):
     ) -> Iterable[Message]:
         """One EVALUATE message per sampled node, in the order of the stable keys."""
         arrays = self.share(arrays)
-        cohort = self.evaluate_sampler.sample(self.profiles(grid), server_round)
-        return self._messages(MessageType.EVALUATE, cohort, server_round, arrays, config, self.evaluate_records)
+        nodes = self.evaluate_sampler.sample(self.profiles(grid), server_round)
+        return to_all(nodes, MessageType.EVALUATE, server_round, arrays, config, self.arrays_for, self.evaluate_records)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message | NodeFailure]) -> MetricRecord | None:
         """The means of the nodes' metrics, ``None`` when no node evaluated."""
         metrics = MetricMean(self.metric_means)
-        intake = Intake(self.report, "evaluate", self._labelled(), None, self.weight_of, self.metric_means)
-        for reply in intake.usable(replies):
+        for reply in self._intake("evaluate").usable(replies):
             metrics.add(reply.metrics, reply.weight)
             del reply
         return metrics.result() if metrics.count else None
@@ -235,6 +242,10 @@ class BaseStrategy(Strategy):
     def sent_to(self, profile: Profile) -> Arrays:
         """What :meth:`arrays_for` gave the node to train in this round."""
         return self._current
+
+    def reason_against(self, reply: Reply) -> str | None:
+        """Why a train reply that passed all other checks cannot be used, by what it brings beside the parameters."""
+        return None
 
     def mean_for(self, reply: Reply, mean: StreamingMean) -> StreamingMean:
         """The running mean that takes in a usable train reply: the round's, where the algorithm keeps no others."""
@@ -283,21 +294,8 @@ class BaseStrategy(Strategy):
         """An empty mean for replies of this round, one for each ``label``."""
         return self.privacy.mean(self.integers, self._current, self.report.round, label)
 
-    def _labelled(self) -> dict[int, Profile]:
-        return {node: self.label(profile) for node, profile in self.roster.known.items()}
-
-    def _messages(
-        self,
-        kind: str,
-        cohort: Sequence[Profile],
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        extra: Callable[[int, Profile], ExtraRecords],
-    ) -> list[Message]:
-        messages = []
-        for node in cohort:
-            own = ConfigRecord({**config, "server-round": server_round})
-            content = RecordDict({"arrays": self.arrays_for(node, arrays), "config": own, **extra(server_round, node)})
-            messages.append(Message(content, node.node_id, kind))
-        return messages
+    def _intake(self, phase: Phase) -> Intake:
+        profiles = {node: self.label(profile) for node, profile in self.roster.known.items()}
+        expected, size = self._current if phase == "train" else None, most_bytes(self._current, self.reply_records)
+        parts = (self.weight_of, self.metric_means, size, self.sizes, self.reason_against)
+        return Intake(self.report, phase, profiles, expected, *parts)

@@ -9,16 +9,19 @@ from flwr.serverapp import Grid
 
 from .profiles import Profile, query_profiles, told_apart
 from .rounds import TooFewRepliesError
+from .sizes import Sizes
 
 
 class Roster:
-    """The nodes that have been connected in a run, each asked once for its profile.
+    """The nodes that have been connected in a run, each asked for its profile until it answers.
 
-    A node that was killed and started again is another one to Flower, which counts the old one as connected for a
-    minute yet. Both claim the same key; the newer has it, so that whoever returns is known by the old key.
+    One that has not answered takes part under its node id. A node that was killed and started again is another one to
+    Flower, which counts the old one as connected for a minute yet. Both claim the same key; the newer has it, so that
+    whoever returns is known by the old key. ``sizes`` is what they may claim to have.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes | None = None) -> None:
+        self._sizes = sizes or Sizes()
         self._told: dict[int, Profile] = {}
         self._known: dict[int, Profile] = {}
 
@@ -28,13 +31,14 @@ class Roster:
         return self._known
 
     def connected(self, grid: Grid) -> list[Profile]:
-        """The connected nodes in the order of their stable keys; those not seen before are asked."""
+        """The connected nodes in the order of their keys; those that have told nothing yet are asked."""
         connected = set(grid.get_node_ids())
-        asked = query_profiles(grid, sorted(connected - self._told.keys()))
+        asked = self._sizes.believed(query_profiles(grid, sorted(connected - self._told.keys())))
         # The greatest id of those asked now comes first, the smallest last, which makes it the newest.
         self._told |= {profile.node_id: profile for profile in reversed(asked)}
+        silent = [Profile.unknown(node) for node in sorted(connected - self._told.keys())]
         newest_first = [profile for node, profile in reversed(self._told.items()) if node in connected]
-        profiles = told_apart(newest_first)
+        profiles = told_apart([*newest_first, *silent])
         for profile in profiles:
             self._warn(profile)
         self._known = {profile.node_id: profile for profile in profiles}
@@ -42,9 +46,11 @@ class Roster:
 
     def _warn(self, profile: Profile) -> None:
         """Say once that another node has the key."""
-        claimed = self._told[profile.node_id].key
-        if profile.key != claimed and profile != self._known.get(profile.node_id):
-            log(WARNING, "a newer node claims the key %r too: node %s is now %r", claimed, profile.node_id, profile.key)
+        told = self._told.get(profile.node_id, profile)
+        if profile.key != told.key and profile != self._known.get(profile.node_id):
+            log(
+                WARNING, "a newer node claims the key %r too: node %s is now %r", told.key, profile.node_id, profile.key
+            )
 
 
 def wait_for_nodes(grid: Grid, count: int, seconds: float) -> None:

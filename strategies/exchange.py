@@ -10,21 +10,30 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from flwr.app import Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 LONGEST_POLL = 0.5
+_LOOKS = 16  # for replies that come later, each time that the next one is not there
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, DecodeError)
+_OF_THE_SUPERLINK = (
+    ErrorCode.NODE_UNAVAILABLE,
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+)
 _GROWTH = 1.5
 
 
 @dataclass(frozen=True)
 class NodeFailure:
-    """A node that did not reply, and why."""
+    """A node that did not reply, and why; ``by_node`` where it said so itself, and is not just silent or gone."""
 
     node_id: int
     reason: str
+    by_node: bool = False
 
 
 def exchange(
@@ -109,37 +118,50 @@ class _Mailbox:
 
     def __init__(self, grid: Grid, ids: Sequence[str], ahead: int) -> None:
         self._grid = grid
-        self._ids = deque(ids)
         self._ahead = ahead
-        self._early: dict[str, Message] = {}
+        self._ids = deque(ids)
+        self._later = deque(ids)
+        self._early: dict[str, Message | str] = {}
 
-    def next(self, deadline: float | None, poll: float) -> Message | None:
+    def next(self, deadline: float | None, poll: float) -> Message | str | None:
         """The reply to the next message, ``None`` if there is none by the deadline; looks at least once."""
         wanted = self._ids.popleft()
-        while wanted not in self._early:
-            if reply := self._fetch([wanted]).get(wanted):
-                return reply
+        if wanted in self._early:
+            return self._early.pop(wanted)
+        self._later.remove(wanted)
+        while (reply := self._fetch(wanted)) is None:
             left = float("inf") if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return None
-            if room := self._ahead - len(self._early):
-                later = (message_id for message_id in self._ids if message_id not in self._early)
-                self._early |= self._fetch(list(islice(later, room)))
+            self._look_ahead()
             time.sleep(min(poll, left))
             poll = min(poll * _GROWTH, LONGEST_POLL)
-        return self._early.pop(wanted)
+        return reply
 
-    def _fetch(self, ids: Sequence[str]) -> dict[str, Message]:
-        """Those of the replies to some messages that have come, by the ids of the messages."""
-        if not ids:
-            return {}
-        replies = {reply.metadata.reply_to_message_id: reply for reply in self._grid.pull_messages(ids)}
-        return {message_id: replies[message_id] for message_id in ids if message_id in replies}
+    def _look_ahead(self) -> None:
+        """Fetch some of the replies that come later, one by one: one that cannot be read must not take others along."""
+        for _ in range(min(self._ahead - len(self._early), len(self._later), _LOOKS)):
+            self._later.rotate(-1)
+            message_id = self._later[-1]
+            if reply := self._fetch(message_id):
+                self._later.pop()
+                self._early[message_id] = reply
+
+    def _fetch(self, message_id: str) -> Message | str | None:
+        """The reply to a message if one has come, or why what has come cannot be read."""
+        try:
+            replies = self._grid.pull_messages([message_id])
+            return next((reply for reply in replies if reply.metadata.reply_to_message_id == message_id), None)
+        except _UNREADABLE as error:  # Flower puts the reply together from what the node sent
+            return f"the reply cannot be read: {type(error).__name__}: {error}"
 
 
-def _outcome(node_id: int, reply: Message | None, timeout: float | None) -> Message | NodeFailure:
+def _outcome(node_id: int, reply: Message | str | None, timeout: float | None) -> Message | NodeFailure:
     if reply is None:
         return NodeFailure(node_id, f"no reply within {timeout:g} s")
+    if isinstance(reply, str):
+        return NodeFailure(node_id, reply, by_node=True)
     if reply.has_error():
-        return NodeFailure(node_id, reply.error.reason or f"error {reply.error.code} without a reason")
+        by_node = reply.error.code not in _OF_THE_SUPERLINK
+        return NodeFailure(node_id, reply.error.reason or f"error {reply.error.code} without a reason", by_node)
     return reply

@@ -11,21 +11,22 @@ from logging import INFO, WARNING
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from .aggregation import StreamingMean
 from .arrays import Arrays, from_record, is_float, to_record
-from .base import BaseStrategy, ExtraRecords
+from .base import BaseStrategy
 from .exchange import NodeFailure
 from .masked_mean import MaskedMean, misfit
+from .messages import ExtraRecords
 from .precision_pairs import flat_by_key, nested_by_key
 from .profiles import Profile
-from .replies import Reply, count_bytes
+from .replies import Reply, check_size, count_bytes, most_bytes, read_arrays
 from .rounds import Refusal, RoundReport
-from .validation import check_reply
+from .wording import shortened
 
 QUERY = "query.adaptive"
 ADAPTIVE = "fedweit.adaptive"
@@ -75,6 +76,7 @@ class FedWeIT(BaseStrategy):
     beside_the_mean: ClassVar[str] = (
         "nodes also send masks and, once per stage, adaptive parameters that are handed on to the others"
     )
+    reply_records: ClassVar[int] = 3  # a mask of 64-bit integers is larger than what it masks
 
     def __init__(self, *, query_timeout: float = 60.0, **base: Any) -> None:
         super().__init__(**base)
@@ -119,13 +121,6 @@ class FedWeIT(BaseStrategy):
         self._records = {}
         return messages
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message | NodeFailure]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """As in :class:`BaseStrategy`, without the replies whose mask does not fit."""
-        # map, unlike a loop, holds no reply while the next one is awaited.
-        return super().aggregate_train(server_round, map(self._checked, replies))
-
     def begin_round(self, server_round: int, arrays: Arrays) -> None:
         self._mean = MaskedMean(self.integers)
 
@@ -152,6 +147,13 @@ class FedWeIT(BaseStrategy):
                 self._records[name] = to_record(arrays)
             records[name] = self._records[name]
         return records
+
+    def reason_against(self, reply: Reply) -> str | None:
+        try:
+            reason = misfit(_masks_of(reply.content), self._current)
+        except ValueError as refusal:
+            reason = str(refusal)
+        return f"{MASK}: {reason}" if reason else None
 
     def mean_for(self, reply: Reply, mean: StreamingMean) -> StreamingMean:
         masks = _masks_of(reply.content)
@@ -205,8 +207,9 @@ class FedWeIT(BaseStrategy):
             try:
                 found[node.key] = self._adaptive_of(answer, weights)
             except ValueError as refusal:
-                log(WARNING, "refused what node %s learned in the last stage: %s", node.key, str(refusal))
-                self.report.refused.append(Refusal(node.key, "train", f"{ADAPTIVE}: {refusal}"))
+                reason = shortened(str(refusal))
+                log(WARNING, "refused what node %s learned in the last stage: %s", node.key, reason)
+                self.report.refused.append(Refusal(node.key, "train", f"{ADAPTIVE}: {reason}"))
             del answer
         log(INFO, "%s of %s nodes told what they learned in stage %s", len(found), len(nodes), config["stage"])
         return found
@@ -215,26 +218,12 @@ class FedWeIT(BaseStrategy):
         if isinstance(answer, NodeFailure):
             raise ValueError(answer.reason)
         self.report.bytes_up += count_bytes(answer.content)
+        check_size(answer.content, most_bytes(weights, 1))
         record = answer.content.get(ADAPTIVE)
         if not isinstance(record, ArrayRecord):
             raise ValueError("no ArrayRecord of this name in the answer")
-        arrays = from_record(record)
-        if reason := check_reply(weights, arrays, 1):
-            raise ValueError(reason)
+        arrays = read_arrays(record, weights)
         return {name: arrays[name] for name in weights}
-
-    def _checked(self, reply: Message | NodeFailure) -> Message | NodeFailure:
-        """The reply, or a failure with the reason in place of one whose mask cannot be used."""
-        if isinstance(reply, NodeFailure) or not reply.has_content():
-            return reply
-        try:
-            reason = misfit(_masks_of(reply.content), self._current)
-        except ValueError as error:
-            reason = str(error)
-        if reason is None:
-            return reply
-        self.report.bytes_up += count_bytes(reply.content)
-        return NodeFailure(reply.metadata.src_node_id, f"{MASK}: {reason}")
 
 
 def _masks_of(content: RecordDict) -> Arrays:

@@ -14,16 +14,15 @@ from math import isfinite
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from .arrays import Arrays, from_record, is_float, to_record
-from .base import BaseStrategy, ExtraRecords
-from .exchange import NodeFailure
+from .arrays import Arrays, is_float, to_record
+from .base import BaseStrategy
+from .messages import ExtraRecords
 from .precision_pairs import Pair, PairSum, flat_by_key, nested_by_key
 from .profiles import Profile
-from .replies import Reply, count_bytes
-from .validation import check_reply
+from .replies import Reply, read_arrays
 
 ORDER = "fisher"
 PRECISION = "fisher.precision"
@@ -90,6 +89,7 @@ class FisherExchange(BaseStrategy):
     beside_the_mean: ClassVar[str] = (
         "it also takes each node's Fisher information and parameters, and hands them on to the others"
     )
+    reply_records: ClassVar[int] = 2
 
     def __init__(
         self,
@@ -135,13 +135,6 @@ class FisherExchange(BaseStrategy):
             self.stage = stage
         return super().configure_train(server_round, arrays, config, grid)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message | NodeFailure]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """As in :class:`BaseStrategy`, without the replies whose precision does not fit."""
-        # map, unlike a loop, holds no reply while the next one is awaited.
-        return super().aggregate_train(server_round, map(self._checked, replies) if self.exchanges else replies)
-
     def begin_round(self, server_round: int, arrays: Arrays) -> None:
         self._heard = 0
         if self.exchanges:  # summed anew in the order of the keys: no drift, and a resumed run has the same bits
@@ -158,9 +151,18 @@ class FisherExchange(BaseStrategy):
             records[PRIOR_LINEAR] = self._to_record(prior.linear)
         return records
 
+    def reason_against(self, reply: Reply) -> str | None:
+        if not self.exchanges:
+            return None
+        try:
+            self._precision_of(reply.content)
+        except ValueError as refusal:
+            return f"{PRECISION}: {refusal}"
+        return None
+
     def fold_reply(self, server_round: int, reply: Reply) -> None:
         if self.exchanges:
-            precision = _precision_of(reply.content)
+            precision = self._precision_of(reply.content)
             anchor = {name: reply.arrays[name] for name in precision}
             self._now[reply.profile.key] = _Published(precision, anchor)
             self._heard += 1
@@ -213,34 +215,14 @@ class FisherExchange(BaseStrategy):
     def _to_record(self, arrays: Arrays) -> ArrayRecord:
         return to_record({name: array.astype(self._current[name].dtype) for name, array in arrays.items()})
 
-    def _checked(self, reply: Message | NodeFailure) -> Message | NodeFailure:
-        """The reply, or a failure with the reason in place of one whose precision cannot be used."""
-        if isinstance(reply, NodeFailure) or not reply.has_content():
-            return reply
-        expected = {name: array for name, array in self._current.items() if is_float(array)}
-        reason = _reason_against(reply.content, expected)
-        if reason is None:
-            return reply
-        self.report.bytes_up += count_bytes(reply.content)
-        return NodeFailure(reply.metadata.src_node_id, f"{PRECISION}: {reason}")
-
-
-def _reason_against(content: RecordDict, expected: Arrays) -> str | None:
-    try:
-        precision = _precision_of(content)
-    except ValueError as error:
-        return str(error)
-    if reason := check_reply(expected, precision, 1):
-        return reason
-    negative = [name for name, array in precision.items() if (array < 0).any()]
-    return f"values are below 0: {', '.join(negative)}" if negative else None
-
-
-def _precision_of(content: RecordDict) -> Arrays:
-    record = content.get(PRECISION)
-    if not isinstance(record, ArrayRecord):
-        raise ValueError("no ArrayRecord of this name in the reply: the node takes no part in the exchange")
-    return from_record(record)
+    def _precision_of(self, content: RecordDict) -> Arrays:
+        record = content.get(PRECISION)
+        if not isinstance(record, ArrayRecord):
+            raise ValueError("no ArrayRecord of this name in the reply: the node takes no part in the exchange")
+        precision = read_arrays(record, {name: array for name, array in self._current.items() if is_float(array)})
+        if negative := [name for name, array in precision.items() if (array < 0).any()]:
+            raise ValueError(f"values are below 0: {', '.join(negative)}")
+        return precision
 
 
 def _weight(key: str, value: float) -> float:

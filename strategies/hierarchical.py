@@ -15,7 +15,8 @@ from flwr.serverapp import Grid
 
 from .aggregation import StreamingMean
 from .arrays import Arrays, to_record
-from .base import BaseStrategy, ExtraRecords
+from .base import BaseStrategy
+from .messages import ExtraRecords
 from .optimizers import SGD
 from .profiles import Profile
 from .replies import Reply

@@ -1,6 +1,6 @@
 """The replies of a round as they are taken in: counted, checked, told in the round's report, one at a time."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from logging import WARNING
 
@@ -13,7 +13,9 @@ from .metrics import MetricMean, MetricRule
 from .profiles import Profile
 from .replies import Reply, count_bytes, read_reply
 from .rounds import NodeReport, Phase, Refusal, RoundReport
+from .sizes import Sizes
 from .weighting import Weighting
+from .wording import shortened
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,12 @@ class Intake:
         The weight of a reply in means.
     metric_means : mapping from names of metrics to rules
         How the metrics will be averaged: a reply that a rule cannot take is refused.
+    most_bytes : int
+        The bytes above which a reply is not looked into.
+    sizes : Sizes
+        How many examples a reply may claim.
+    reason_against : function of a Reply, optional
+        Why an algorithm cannot use a train reply that passed all other checks; ``None`` if it can.
     """
 
     report: RoundReport
@@ -42,19 +50,17 @@ class Intake:
     expected: Arrays | None
     weight_of: Weighting
     metric_means: Mapping[str, MetricRule]
+    most_bytes: int
+    sizes: Sizes
+    reason_against: Callable[[Reply], str | None] | None = None
 
     def usable(self, replies: Iterable[Message | NodeFailure]) -> Iterator[Reply]:
         """The replies that pass every check, in their order. Holds none while the next one is awaited."""
-        counted = self.report.bytes_up
         for reply in replies:
             node_id = reply.node_id if isinstance(reply, NodeFailure) else reply.metadata.src_node_id
             profile = self.profiles.get(node_id) or Profile.unknown(node_id)
             if isinstance(reply, Message) and reply.has_content():
-                self.report.bytes_up += count_bytes(reply.content)
-            # An algorithm that refuses a reply before it comes here has counted its bytes.
-            size, counted = self.report.bytes_up - counted, self.report.bytes_up
-            if self.phase == "train" and size:
-                self.report.count_train_reply(size)
+                self.report.count_reply(self.phase, count_bytes(reply.content))
             usable = self._read(reply, profile)
             del reply  # or it would live on while the next one is awaited
             if usable is not None:
@@ -64,11 +70,11 @@ class Intake:
     def _read(self, reply: Message | NodeFailure, profile: Profile) -> Reply | None:
         """The reply, or ``None`` where it is refused; the report tells of both."""
         try:
-            usable = read_reply(reply, profile, self.expected, self.weight_of)
-            if reason := MetricMean.reason_against(usable.metrics, self.metric_means):
+            usable = read_reply(reply, profile, self.expected, self.weight_of, self.most_bytes)
+            if reason := self._doubt(usable):
                 raise ValueError(reason)
         except ValueError as refusal:
-            reason = str(refusal)  # the error itself holds the reply, and a log may keep what it is given
+            reason = shortened(str(refusal))  # the error itself holds the reply, and a log may keep what it is given
             log(WARNING, "refused the %s reply of node %s: %s", self.phase, profile.key, reason)
             self.report.refused.append(Refusal(profile.key, self.phase, reason))
             return None
@@ -77,6 +83,13 @@ class Intake:
             NodeReport(profile.key, self.phase, usable.num_examples, metrics, dict(profile.groups))
         )
         return usable
+
+    def _doubt(self, reply: Reply) -> str | None:
+        return (
+            self.sizes.reason_against(reply.num_examples, reply.profile, self.phase)
+            or MetricMean.reason_against(reply.metrics, self.metric_means)
+            or (self.reason_against(reply) if self.reason_against and self.phase == "train" else None)
+        )
 
 
 def too_few(report: RoundReport, server_round: int, usable: int, least: int) -> str:

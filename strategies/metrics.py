@@ -6,7 +6,15 @@ from typing import Literal, get_args
 
 from flwr.app import MetricRecord
 
+from .validation import LARGEST_COUNT
+from .wording import MOST_IN_NAME, is_name, shortened
+
 MetricRule = Literal["weighted", "uniform", "geometric"]
+#: What the server evaluates itself has this before its name.
+SERVER = "server."
+_MOST_METRICS = 1000
+_MOST_NUMBERS = 100_000
+_LARGEST = 1e200  # times any number of any counts it is finite
 
 
 class MetricMean:
@@ -69,18 +77,36 @@ class MetricMean:
     def reason_against(metrics: MetricRecord, rules: Mapping[str, MetricRule] | None = None) -> str | None:
         """Why metrics cannot be averaged, or ``None``.
 
-        A scalar is not finite, a count is negative, or so is a metric whose rule in ``rules`` is "geometric".
+        There are more than 1000 names or 100,000 numbers, a name is longer than 200 signs, has control characters or
+        begins with ``server.``; a scalar is not finite or beyond ±1e200, a count negative or above 2^53, or a metric
+        negative whose rule in ``rules`` is "geometric".
         """
+        if len(metrics) > _MOST_METRICS:
+            return f"{len(metrics)} metrics: at most {_MOST_METRICS} are taken"
+        numbers = sum(len(value) if isinstance(value, list) else 1 for value in metrics.values())
+        if numbers > _MOST_NUMBERS:
+            return f"{numbers} numbers in metrics: at most {_MOST_NUMBERS} are taken"
         for name, value in metrics.items():
-            if isinstance(value, list):
-                continue
-            if not math.isfinite(value):
-                return f"metric {name!r} is {value}, not finite"
-            if name.endswith(".count") and value < 0:
-                return f"metric {name!r} is {value}, but a count is at least 0"
-            if rules and rules.get(name) == "geometric" and value < 0:
-                return f"metric {name!r} is {value}, but its mean is geometric: it must be at least 0"
+            if not is_name(name) or name.startswith(SERVER):
+                called = shortened(name, MOST_IN_NAME)
+                return f"metric {called!r}: must have a short, printable name that does not begin with {SERVER!r}"
+            if not isinstance(value, list) and (reason := _reason_against(name, value, (rules or {}).get(name))):
+                return f"metric {name!r} is {reason}"
         return None
+
+
+def _reason_against(name: str, value: float, rule: MetricRule | None) -> str | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value}, not finite"
+    if abs(value) > _LARGEST:
+        return f"beyond ±{_LARGEST:g}, where sums overflow"
+    if name.endswith(".count") and value < 0:
+        return f"{value}, but a count is at least 0"
+    if name.endswith(".count") and value > LARGEST_COUNT:
+        return f"{value}, but counting ends at 2^53"
+    if rule == "geometric" and value < 0:
+        return f"{value}, but its mean is geometric: it must be at least 0"
+    return None
 
 
 def _is_total(name: str) -> bool:

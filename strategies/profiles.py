@@ -6,6 +6,7 @@ is asked for a key that stays the same: the name of its car, house, city or data
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from logging import WARNING
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -13,10 +14,12 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from .exchange import NodeFailure, exchange
+from .wording import is_name, shortened
 
 QUERY = "query.profile"
 RECORD = "profile"
 GROUP_PREFIX = "group."
+MOST_GROUPS = 32
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,10 @@ def query_profiles(
     """Ask nodes for their profiles by messages of type ``query.profile``.
 
     A node answers with the ConfigRecord ``profile``: ``key`` (str), ``num-examples`` (int) and
-    ``group.<kind>`` (str) for each group it belongs to; ``no-data`` (str) is the reason why it has none at all, which
-    is logged. One that does not answer in time, answers with an error or without a usable key is known as
-    ``node-<node id>``. Two may claim the same key: see :func:`told_apart`.
+    ``group.<kind>`` (str) for each group it belongs to, up to 32; ``no-data`` (str) is the reason why it has none at
+    all, which is logged. Keys, kinds and labels are printable, on one line and at most 200 signs long; others do not
+    count. One that answers with an error or without a usable key is known as ``node-<node id>``. Two may claim the same
+    key: see :func:`told_apart`.
 
     Parameters
     ----------
@@ -77,11 +81,12 @@ def query_profiles(
     Returns
     -------
     list of Profile
-        One per node, in the order of the node ids.
+        One for each node that answered, in the order of the node ids; who is silent, or gone, may be asked again.
     """
     messages = [Message(RecordDict(), dst_node_id=node, message_type=QUERY) for node in sorted(node_ids)]
     replies = exchange(grid, messages, timeout, poll, ahead=len(messages))
-    return [_read(node_id, reply) for node_id, reply in zip(sorted(node_ids), replies, strict=True)]
+    profiles = (_read(node_id, reply) for node_id, reply in zip(sorted(node_ids), replies, strict=True))
+    return [profile for profile in profiles if profile is not None]
 
 
 def told_apart(claims: Iterable[Profile]) -> list[Profile]:
@@ -102,26 +107,30 @@ def in_key_order(profiles: Collection[Profile]) -> list[Profile]:
     return sorted(profiles, key=lambda profile: profile.key)
 
 
-def _read(node_id: int, reply: Message | NodeFailure) -> Profile:
+def _read(node_id: int, reply: Message | NodeFailure) -> Profile | None:
     if isinstance(reply, NodeFailure):
-        said = reply.reason.strip().partition("\n")[0]
+        said = shortened(reply.reason.strip().partition("\n")[0])
         log(WARNING, "node %s told no profile and takes part under its node id: %s", node_id, said)
-        return Profile.unknown(node_id)
+        return Profile.unknown(node_id) if reply.by_node else None
     record = reply.content.config_records.get(RECORD, ConfigRecord())
     key, examples = record.get("key"), record.get("num-examples")
-    if not (isinstance(key, str) and key):
-        log(WARNING, "node %s answered without a key in the record %r", node_id, RECORD)
+    if not is_name(key):
+        log(WARNING, "node %s answered without a usable key in the record %r", node_id, RECORD)
         key = Profile.unknown(node_id).key
     if not isinstance(examples, int) or isinstance(examples, bool) or examples < 0:
         examples = None
     groups = {
         name.removeprefix(GROUP_PREFIX): label
         for name, label in record.items()
-        if name.startswith(GROUP_PREFIX) and isinstance(label, str)
+        if name.startswith(GROUP_PREFIX) and is_name(name) and (is_name(label) or label == "")
     }
+    if len(groups) > MOST_GROUPS:
+        log(WARNING, "node %s says it belongs to %s groups: the first %s count", key, len(groups), MOST_GROUPS)
+        groups = dict(islice(groups.items(), MOST_GROUPS))
     no_data = record.get("no-data")
     if not isinstance(no_data, str):
         no_data = ""
+    no_data = shortened(no_data)
     if no_data:
         log(WARNING, "node %s has no data for this run and is left out: %s", key, no_data)
     return Profile(node_id, key, examples, groups, no_data)

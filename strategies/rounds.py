@@ -16,6 +16,10 @@ class TooFewRepliesError(RuntimeError):
     """A round closed with fewer usable replies than ``min_replies``; the message holds every refusal."""
 
 
+class DivergedError(RuntimeError):
+    """The server's step made parameters that are not finite; those of the round before stand in its checkpoint."""
+
+
 @dataclass(frozen=True)
 class Refusal:
     """A reply that was not used: who sent it, in which phase, and why."""
@@ -67,10 +71,12 @@ class RoundReport:
             self.train_messages += 1
             self.train_bytes_down += size
 
-    def count_train_reply(self, size: int) -> None:
-        """Count a reply to TRAIN among those of training; its ``size`` bytes are in ``bytes_up`` already."""
-        self.train_replies += 1
-        self.train_bytes_up += size
+    def count_reply(self, phase: Phase, size: int) -> None:
+        """Count a reply of ``size`` bytes, used or refused."""
+        self.bytes_up += size
+        if phase == "train":
+            self.train_replies += 1
+            self.train_bytes_up += size
 
 
 @dataclass(frozen=True)

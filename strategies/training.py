@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from .arrays import Arrays, from_record, to_record
+from .metrics import SERVER
 from .rounds import BestRound, Checkpoints, RoundReport, Snapshot, TrackedMetric
 from .validation import check_reply
 
@@ -115,7 +116,7 @@ class Training:
             log(INFO, "round %s: %s", server_round, ", ".join(shown[:_SHOWN]))
         if self.evaluate_fn and (own := self.evaluate_fn(server_round, self.result.arrays)) is not None:
             self.result.evaluate_metrics_serverapp[server_round] = own
-            report.evaluate.update({f"server.{name}": value for name, value in own.items()})
+            report.evaluate.update({f"{SERVER}{name}": value for name, value in own.items()})
 
     def _track(self, server_round: int, report: RoundReport) -> bool:
         if self.tracked is None or not report.evaluate:

@@ -1,12 +1,17 @@
 """Whether a reply may enter the aggregate: one bad node never stops or poisons a round."""
 
 from collections.abc import Iterable
-from math import isfinite
+from math import inf, isfinite
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .arrays import Arrays, is_float
+from .wording import MOST_IN_NAME, shortened
 
+#: Counts above this are no longer whole numbers in float64.
+LARGEST_COUNT = 2**53
 _LISTED = 5
 
 
@@ -16,11 +21,11 @@ def check_reply(expected: Arrays, received: Arrays, num_examples: object) -> str
     Parameters
     ----------
     expected : dict of arrays
-        What the node received: the names, shapes and dtypes that it must return.
+        What the node received: the names, shapes and dtypes that it must return, and whence its values moved.
     received : dict of arrays
         What it returned, in any order.
     num_examples : object
-        Its ``num-examples`` metric as it came, ``None`` if missing. A finite number above 0 is accepted; a
+        Its ``num-examples`` metric as it came, ``None`` if missing. A number above 0 and up to 2^53 is accepted; a
         boolean, a string or a list is not.
 
     Returns
@@ -30,12 +35,43 @@ def check_reply(expected: Arrays, received: Arrays, num_examples: object) -> str
         first, then shapes, dtypes, values and the number of examples; the first kind of fault found is
         reported.
     """
-    return (
-        _differing_names(expected, received)
-        or _differing_form(expected, received)
-        or _non_finite(received)
-        or _bad_count(num_examples)
-    )
+    return check_form(expected, received) or check_values(expected, received) or check_count(num_examples)
+
+
+def check_form(expected: Arrays, received: Arrays) -> str | None:
+    """Names, shapes and dtypes only, for which :func:`~strategies.arrays.outlines` of what was received are enough."""
+    return _differing_names(expected, received) or _differing_form(expected, received)
+
+
+def check_values(expected: Arrays, received: Arrays) -> str | None:
+    """Whether all floating-point values are finite, and none is so far from ``expected`` that sums would overflow.
+
+    2^48 ≈ 2.8e14 is too far (2^384 in float64). Nearer ones can be subtracted, squared and added up over 2^30 replies
+    or rounds: means, deviations and the moments of server optimizers stay finite. Both arguments have the same form.
+    """
+    floats = {name: array for name, array in received.items() if is_float(array) and array.size}
+    suspects = {name: array for name, array in floats.items() if not _span(array) <= _farthest(array)}
+    faults = [(name, array.size - int(np.count_nonzero(np.isfinite(array))), array) for name, array in suspects.items()]
+    if any(bad for _, bad, _ in faults):
+        return f"values are not finite: {_listing(f'{n} ({bad} of {a.size})' for n, bad, a in faults if bad)}"
+    far = {name: _distance(expected[name], array) for name, array in suspects.items()}
+    moved = [f"{name} (by {far[name]:.2g})" for name, array in suspects.items() if not far[name] <= _farthest(array)]
+    return f"values are too far from those that were sent: {_listing(moved)}" if moved else None
+
+
+def check_count(num_examples: object) -> str | None:
+    """Why a number of examples cannot be one; see :func:`check_reply`."""
+    if num_examples is None:
+        return "num-examples is missing"
+    if isinstance(num_examples, bool) or not isinstance(num_examples, int | float | np.integer | np.floating):
+        return f"num-examples is {num_examples!r}, not a number"
+    if num_examples > LARGEST_COUNT and num_examples != inf:
+        return "num-examples is above 2^53, where counting ends"
+    if not isfinite(num_examples):
+        return f"num-examples is {num_examples!r}, not finite"
+    if not num_examples > 0:
+        return f"num-examples is {num_examples!r}, not positive"
+    return None
 
 
 def _differing_names(expected: Arrays, received: Arrays) -> str | None:
@@ -65,30 +101,22 @@ def _differing_form(expected: Arrays, received: Arrays) -> str | None:
     return f"array dtypes differ: {_listing(dtypes)}" if dtypes else None
 
 
-def _non_finite(received: Arrays) -> str | None:
-    faults = []
-    for name, array in received.items():
-        if not is_float(array):
-            continue
-        bad = array.size - int(np.count_nonzero(np.isfinite(array)))
-        if bad:
-            faults.append(f"{name} ({bad} of {array.size})")
-    return f"values are not finite: {_listing(faults)}" if faults else None
+def _span(array: NDArray[Any]) -> float:
+    """The largest absolute value, NaN where one is: without the memory that np.abs takes."""
+    return max(float(array.max()), -float(array.min()))
 
 
-def _bad_count(num_examples: object) -> str | None:
-    if num_examples is None:
-        return "num-examples is missing"
-    if isinstance(num_examples, bool) or not isinstance(num_examples, int | float | np.integer | np.floating):
-        return f"num-examples is {num_examples!r}, not a number"
-    if not isfinite(num_examples):
-        return f"num-examples is {num_examples!r}, not finite"
-    if not num_examples > 0:
-        return f"num-examples is {num_examples!r}, not positive"
-    return None
+def _farthest(array: NDArray[Any]) -> float:
+    working = np.finfo(np.result_type(array.dtype, np.float32))  # what optimizers compute in
+    return float(2.0 ** (3 * working.maxexp // 8))
+
+
+def _distance(expected: NDArray[Any], received: NDArray[Any]) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.abs(received - expected).max())
 
 
 def _listing(faults: Iterable[str]) -> str:
     faults = list(faults)
     more = f" and {len(faults) - _LISTED} more" if len(faults) > _LISTED else ""
-    return ", ".join(faults[:_LISTED]) + more
+    return ", ".join(shortened(fault, MOST_IN_NAME) for fault in faults[:_LISTED]) + more

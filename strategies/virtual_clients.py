@@ -6,7 +6,7 @@ with few as good as a part of one. Nothing is split: the node is drawn the more 
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,7 @@ class VirtualClients(BaseStrategy):
         if (examples > 0) == (steps > 0):
             raise ValueError(f"examples = {examples}, steps = {steps}: exactly one of them must be above 0")
         super().__init__(sampler=sampler, weighting="uniform", **base)
+        self.sizes = replace(self.sizes, drawn=examples)
         if isinstance(self.privacy, CentralPrivacy) and isinstance(sampler, IndependentDraws):
             raise ValueError(
                 f"privacy = {self.privacy}: needs a sampler of distinct nodes such as ProportionalToSize; a node that "

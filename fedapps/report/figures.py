@@ -13,6 +13,7 @@ from typing import Any
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from .palette import INK, NEUTRAL
 
@@ -105,6 +106,8 @@ def across(count: int) -> int:
 
 
 def _image(figure: Figure, alt: str) -> str:
+    for words in figure.findobj(lambda artist: isinstance(artist, Text) and "$" in artist.get_text()):
+        words.set_parse_math(False)  # type: ignore[attr-defined]  # names of nodes and metrics are no formulas
     stream = io.BytesIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     svg = stream.getvalue().decode("utf-8")

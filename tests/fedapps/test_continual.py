@@ -107,3 +107,9 @@ def test_a_model_that_never_changes_transfers_nothing_back(errors):
     matrix = np.tile(errors, (5, 1))
     assert backward_transfer(matrix) == 0
     assert average(matrix) == pytest.approx(errors.mean(), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["stage-0.test.mse", "stage-.test.mse", "stage--1.test.mse", "stage-01.test.mse"])
+def test_a_stage_that_there_cannot_be_is_none(name):
+    """A node may call a metric as it likes."""
+    assert not is_on_stage(name)

@@ -184,3 +184,23 @@ def test_the_tracked_metric():
     assert tracked_metric(RunConfig()) is None
     run = RunConfig(track_metric="test.elbo", track_mode="max", patience=3)
     assert tracked_metric(run) == TrackedMetric("test.elbo", "max", 3)
+
+
+STAGED = RunConfig(methods="sfl", collect_after=0, max_examples=500)
+
+
+@pytest.mark.parametrize(
+    ("run", "method", "stages", "growing"),
+    [
+        (STAGED, "sfl", 1, False),
+        (replace(STAGED, methods="fedvc"), "fedvc", 1, False),
+        (replace(STAGED, collect_after=2), "sfl", 1, True),  # nodes collect data
+        (STAGED, "sfl", 3, True),  # each stage has its own
+        (replace(STAGED, methods="cloud"), "cloud", 1, True),  # a node trains on everybody's
+        (replace(STAGED, task="text", methods="fedavg,fedvocab"), "fedvocab", 1, True),  # profiles are the first one's
+    ],
+)
+def test_a_node_may_claim_more_than_its_profile_where_it_may_come_to_have_more(run, method, stages, growing):
+    sizes = build_strategy(run, method, NAMES, stages).sizes
+    assert (sizes.most, sizes.growing) == (500, growing)
+    assert sizes.drawn == (256 if method == "fedvc" else 0)

@@ -7,11 +7,21 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from rogue import header, npy, serialised
 
-from strategies.arrays import check_alike, from_record, is_discrete, is_float, nbytes, select, to_record
+from strategies.arrays import check_alike, from_record, is_discrete, is_float, nbytes, outlines, select, to_record
 
 NAMES = ["encoder.weight", "encoder.bias", "encoder.norm.steps", "head.weight"]
 DTYPES = st.sampled_from(["bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "float32", "float64"])
+
+
+def _headers():
+    """Files whose headers may be false, in whole or in part."""
+    descr = st.sampled_from(
+        ["'<f4'", "'>i8'", "'|O'", "'|V0'", "[]", "5", "None", "'((('", "'<U9999999'", "[('a', '<f4')]"]
+    )
+    shape = st.lists(st.integers(-2, 2**70) | st.integers(0, 3), max_size=40).map(lambda dims: str(tuple(dims)))
+    return st.builds(lambda d, s, f, b: npy(header(d, s, f), b), descr, shape, st.booleans(), st.binary(max_size=24))
 
 
 @settings(max_examples=60, deadline=None)
@@ -91,3 +101,31 @@ def test_differences_are_named():
         check_alike(one, {"b": np.zeros(2, np.float32)})
     with pytest.raises(ValueError, match=r"'a' must be float32\[2\], not float64\[2\]"):
         check_alike(one, {"a": np.zeros(2)})
+
+
+@settings(max_examples=60, deadline=None)
+@given(DTYPES.flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0, max_side=4))))
+def test_outlines_are_the_forms_of_what_would_be_decoded(array):
+    record = to_record({"c": array, "f": np.asfortranarray(array)})
+    for name, outline in outlines(record).items():
+        decoded = from_record(record)[name]
+        assert (outline.dtype, outline.shape) == (decoded.dtype, decoded.shape)
+
+
+def test_the_order_of_columns_is_kept():
+    (array,) = from_record(to_record({"w": np.asfortranarray(np.arange(6.0).reshape(2, 3))})).values()
+    assert array.flags.f_contiguous
+    np.testing.assert_array_equal(array, [[0, 1, 2], [3, 4, 5]])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda b: npy(b.decode("latin1"))) | _headers())
+def test_whatever_the_bytes_are_the_sender_is_told(data):
+    """Any bytes give an array of as many bytes, or a ``ValueError`` with the name."""
+    reason, arrays = "", {}
+    try:
+        arrays = from_record(ArrayRecord({"w": serialised(data)}))
+    except ValueError as error:
+        reason = str(error)
+    assert bool(arrays) != ("array 'w' cannot be decoded" in reason)
+    assert nbytes(arrays) <= len(data)

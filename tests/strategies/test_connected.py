@@ -1,8 +1,13 @@
+from functools import partial
+
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from strategies import connected
 from strategies.connected import Roster
+from strategies.profiles import query_profiles
+from strategies.sizes import Sizes
 
 
 @pytest.fixture(autouse=True)
@@ -12,7 +17,7 @@ def _identity(monkeypatch):
 
 
 class FakeGrid:
-    """Nodes that are connected, by the key that each claims."""
+    """Nodes that are connected, by the key that each claims; one without is silent."""
 
     def __init__(self, nodes):
         self.nodes, self.asked = nodes, []
@@ -28,7 +33,8 @@ class FakeGrid:
 
     def pull_messages(self, message_ids):
         sent = [message for message in self.asked if message.metadata.message_id in message_ids]
-        return [Message(RecordDict({"profile": self._record(message)}), reply_to=message) for message in sent]
+        answering = [message for message in sent if self.nodes[message.metadata.dst_node_id]]
+        return [Message(RecordDict({"profile": self._record(message)}), reply_to=message) for message in answering]
 
     def _record(self, message):
         return ConfigRecord({"key": self.nodes[message.metadata.dst_node_id]})
@@ -76,3 +82,21 @@ def test_who_is_gone_for_a_while_is_not_asked_again():
     grid.nodes[1], grid.asked = gone, []
     assert keys(roster, grid) == {1: "a", 2: "b"}
     assert grid.asked == []
+
+
+def test_who_was_silent_takes_part_and_is_asked_again(monkeypatch):
+    monkeypatch.setattr(connected, "query_profiles", partial(query_profiles, timeout=0))
+    roster, grid = Roster(), FakeGrid({1: "", 2: "b"})
+    assert keys(roster, grid) == {2: "b", 1: "node-1"}
+    grid.nodes[1] = "a"
+    assert keys(roster, grid) == {1: "a", 2: "b"}
+    assert [message.metadata.dst_node_id for message in grid.asked] == [1]
+
+
+def test_a_size_that_nobody_can_have_is_not_believed(caplog):
+    grid = FakeGrid({1: "a"})
+    grid._record = lambda message: ConfigRecord({"key": "a", "num-examples": 101})
+    roster = Roster(Sizes(most=100))
+    for _ in range(2):
+        assert [profile.num_examples for profile in roster.connected(grid)] == [None]
+    assert len(caplog.records) == 1

@@ -4,6 +4,7 @@ import weakref
 
 import pytest
 from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -44,16 +45,16 @@ class FakeGrid:
         return ids
 
     def pull_messages(self, message_ids):
-        self.pulls.append(message_ids[0] if len(message_ids) == 1 else tuple(message_ids))
-        return [reply for message_id in message_ids for reply in self._pull(message_id)]
-
-    def _pull(self, message_id):
+        (message_id,) = message_ids
+        self.pulls.append(message_id)
         message, state = self.sent[message_id]
         if state is None:
             return []
         if isinstance(state, int) and state > 0:
             self.sent[message_id][1] -= 1
             return []
+        if isinstance(state, Exception):
+            raise state
         message.metadata.__dict__["_message_id"] = message_id
         content = state if isinstance(state, Error) else RecordDict()
         stray = Message(RecordDict(), dst_node_id=1, message_type="query")
@@ -80,10 +81,10 @@ def test_errors_and_silence_are_failures_and_the_others_are_still_taken():
     items = list(exchange(grid, messages(1, 2, 3, 4), 0.05, poll=0.01))
     assert time.monotonic() - began < 5
     assert outcome(items) == [
-        NodeFailure(1, "out of memory"),
+        NodeFailure(1, "out of memory", by_node=True),
         NodeFailure(2, "no reply within 0.05 s"),
         3,
-        NodeFailure(4, "error 7 without a reason"),
+        NodeFailure(4, "error 7 without a reason", by_node=True),
     ]
 
 
@@ -135,10 +136,10 @@ def test_what_comes_before_its_turn_is_fetched_while_a_slow_node_is_awaited():
     grid = FakeGrid({1: 3, 2: 1, 3: 0, 4: 0, 5: 0})
     replies = exchange(grid, messages(1, 2, 3, 4, 5), 10, poll=1e-4, ahead=2)
     assert outcome([next(replies)]) == [1]
-    # two behind it are looked for; 3 is there at once, 2 at the second look, and then there is no room for more
-    assert grid.pulls == ["id-1", ("id-2", "id-3"), "id-1", "id-2", "id-1", "id-1"]
+    # 3 is there at once and 4 at the second look; then there is no room for more
+    assert grid.pulls == ["id-1", "id-2", "id-3", "id-1", "id-4", "id-1", "id-1"]
     assert outcome(replies) == [2, 3, 4, 5]
-    assert grid.pulls[6:] == ["id-4", "id-5"], "no reply is asked for twice"
+    assert grid.pulls[7:] == ["id-2", "id-5"], "what is here is not asked for again"
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -149,11 +150,31 @@ def test_looking_ahead_changes_neither_the_order_nor_what_comes(looks, ahead):
     assert outcome(exchange(grid, messages(*nodes), None, poll=1e-6, ahead=ahead)) == list(nodes)
 
 
+def test_a_reply_that_cannot_be_read_is_a_failure_of_its_node_alone():
+    replies = {1: 2, 2: ValueError("no such object type"), 3: 0}
+    for ahead in (0, 2):
+        items = list(exchange(FakeGrid(dict(replies)), messages(1, 2, 3), 10, poll=1e-4, ahead=ahead))
+        reason = "the reply cannot be read: ValueError: no such object type"
+        assert outcome(items) == [1, NodeFailure(2, reason, by_node=True), 3]
+
+
+def test_what_breaks_on_the_way_is_no_fault_of_a_node():
+    with pytest.raises(ConnectionError):
+        list(exchange(FakeGrid({1: ConnectionError("the SuperLink is gone")}), messages(1), 10))
+
+
+def test_who_is_gone_has_not_said_so_itself():
+    gone = [ErrorCode.NODE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE]
+    replies = {node: Error(code, "?") for node, code in enumerate([*gone, ErrorCode.CLIENT_APP_RAISED_EXCEPTION], 1)}
+    items = exchange(FakeGrid(replies), messages(1, 2, 3, 4), 10)
+    assert [item.by_node for item in items] == [False, False, False, True]
+
+
 def test_a_reply_that_came_in_time_is_not_lost_with_its_node():
     grid = FakeGrid({1: 3, 2: 0})
     replies = exchange(grid, messages(1, 2), 10, poll=1e-4, ahead=1)
     next(replies)
-    grid.sent["id-2"][1] = Error(0, "node unavailable")
+    grid.sent["id-2"][1] = Error(ErrorCode.NODE_UNAVAILABLE, "node unavailable")
     assert outcome(replies) == [2]
 
 

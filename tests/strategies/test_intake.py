@@ -12,13 +12,15 @@ from strategies.exchange import NodeFailure
 from strategies.intake import Intake
 from strategies.profiles import Profile
 from strategies.rounds import RoundReport
+from strategies.sizes import Sizes
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 EXPECTED = {"w": np.zeros(3, np.float32)}
 
 
 def intake(report, phase="train"):
-    return Intake(report, phase, {}, EXPECTED if phase == "train" else None, lambda examples: examples, {})
+    expected = EXPECTED if phase == "train" else None
+    return Intake(report, phase, {}, expected, lambda examples: examples, {}, most_bytes=10_000, sizes=Sizes())
 
 
 def answer(arrays, examples):

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from flwr.app import MetricRecord
@@ -171,3 +173,28 @@ def test_without_rules_the_bits_are_those_of_a_plain_running_sum(replies):
         assert mean_of(*metrics, rules=rules)["x"].hex() == (total / weights).hex()
     alike = [(metrics, 1.0) for metrics, _ in metrics]
     assert mean_of(*alike, rules={"x": "uniform"})["x"].hex() == mean_of(*alike)["x"].hex()
+
+
+BOUNDS = {
+    "is nan, not finite": {"loss": math.nan},
+    "beyond": {"loss": -1e201},
+    "is -1, but a count is at least 0": {"loss.count": -1},
+    "counting ends at 2^53": {"loss.count": 2**53 + 2},
+    "1001 metrics: at most 1000": dict.fromkeys(map(str, range(1001)), 1.0),
+    "100001 numbers": {"losses": [0.0] * 100_001},
+    "must have a short, printable name": {"x" * 201: 1.0},
+    r"'a\nb': must have": {"a\nb": 1.0},
+    "that does not begin with 'server.'": {"server.loss": 1.0},
+}
+
+
+@pytest.mark.parametrize("reason", BOUNDS)
+def test_what_cannot_be_averaged_or_kept(reason):
+    assert reason in MetricMean.reason_against(MetricRecord(BOUNDS[reason]))
+
+
+def test_what_just_can():
+    taken = {"loss": 1e200, "loss.count": 2**53, "x" * 200: -1e200, "losses": [math.nan] * 1000}
+    assert MetricMean.reason_against(MetricRecord(taken)) is None
+    mean = mean_of(*[(taken, 2.0**53)] * 1000)
+    assert all(math.isfinite(value) for value in mean.values())

@@ -2,6 +2,7 @@ import logging
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,19 +70,24 @@ def test_profiles_are_read():
 @pytest.mark.parametrize(
     "answer",
     [
-        None,
         Error(0, "no query"),
         RecordDict(),
         RecordDict({"other": ConfigRecord({"key": "a"})}),
         {"key": ""},
         {"key": 3},
     ],
-    ids=["silence", "error", "nothing", "other record", "empty key", "number"],
+    ids=["error", "nothing", "other record", "empty key", "number"],
 )
 def test_a_node_without_a_profile_takes_part_under_its_id(answer, warnings):
     assert query_profiles(FakeGrid({12: answer}), [12], 0) == [Profile(12, "node-12")]
     assert len(warnings) == 1
     assert "node 12" in warnings[0]
+
+
+def test_who_is_silent_or_gone_tells_nothing(warnings):
+    grid = FakeGrid({2: Error(ErrorCode.NODE_UNAVAILABLE, "gone"), 3: {"key": "a"}})
+    assert query_profiles(grid, [1, 2, 3], 0) == [Profile(3, "a")]
+    assert len(warnings) == 2
 
 
 @pytest.mark.parametrize("examples", [-1, True, 2.5, "9"])
@@ -119,3 +125,34 @@ def test_nobody_is_asked_where_there_is_nobody():
 
 def test_profiles_can_stand_in_sets():
     assert len({Profile(1, "a", 3, {"x": "y"}), Profile(1, "a", 3, {"x": "y"})}) == 1
+
+
+@pytest.mark.parametrize(
+    "key", ["a" * 201, "a\nb", "a\x1b[2J", "a\u202eb"], ids=["long", "lines", "escape", "backwards"]
+)
+def test_a_key_that_is_no_name_is_not_used(key, warnings):
+    assert query_profiles(FakeGrid({1: {"key": key}}), [1], 1) == [Profile(1, "node-1")]
+    assert warnings == ["node 1 answered without a usable key in the record 'profile'"]
+
+
+def test_a_key_may_look_like_a_path_and_speak_any_language():
+    keys = ["../etc/passwd", "a/b", "żółw", "東京 2", "🚗"]
+    grid = FakeGrid({node: {"key": key} for node, key in enumerate(keys, 1)})
+    assert {profile.key for profile in query_profiles(grid, range(1, 6), 1)} == set(keys)
+
+
+def test_groups_are_few_and_short(warnings):
+    many = {f"group.{index:04d}": "x" for index in range(1000)}
+    odd = {"group.long": "x" * 201, "group." + "x" * 201: "a", "group.lines": "a\nb", "group.empty": ""}
+    grid = FakeGrid({1: {"key": "a", **many}, 2: {"key": "b", **odd}})
+    first, second = query_profiles(grid, [1, 2], 1)
+    assert list(first.groups) == [f"{index:04d}" for index in range(32)]
+    assert second.groups == {"empty": ""}
+    assert warnings == ["node a says it belongs to 1000 groups: the first 32 count"]
+
+
+def test_words_of_a_megabyte_are_cut(warnings):
+    grid = FakeGrid({1: Error(0, "x" * 1_000_000), 2: {"key": "b", "no-data": "x" * 1_000_000}})
+    profiles = query_profiles(grid, [1, 2], 1)
+    assert [len(profile.no_data) < 5000 for profile in profiles] == [True, True]
+    assert [len(warning) < 5000 for warning in warnings] == [True, True]

@@ -3,7 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.validation import check_reply
+from strategies.aggregation import StreamingDeviation, StreamingMean
+from strategies.optimizers import Adam
+from strategies.validation import LARGEST_COUNT, check_reply
 
 
 def arrays():
@@ -62,7 +64,7 @@ def test_number_of_examples(num_examples, reason):
     assert check_reply(arrays(), arrays(), num_examples) == reason
 
 
-@given(st.floats(min_value=0, exclude_min=True, allow_infinity=False) | st.integers(1, 2**62))
+@given(st.floats(min_value=0, exclude_min=True, max_value=2**53) | st.integers(1, 2**53))
 def test_every_positive_number_of_examples_is_accepted(num_examples):
     assert check_reply({}, {}, num_examples) is None
 
@@ -71,3 +73,45 @@ def test_every_positive_number_of_examples_is_accepted(num_examples):
 def test_empty_arrays_and_scalars(shape):
     expected = {"w": np.zeros(shape, np.float16)}
     assert check_reply(expected, {"w": np.zeros(shape, np.float16)}, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sent", "received", "refused"),
+    [
+        ("f4", 0, 2.0**48, False),
+        ("f4", 0, -(2.0**49), True),
+        ("f4", 0, 1e38, True),
+        ("f4", np.finfo("f4").min, np.finfo("f4").min, False),  # a mask that nobody moves
+        ("f4", np.finfo("f4").min, np.finfo("f4").max, True),  # a distance beyond float32
+        ("f8", 0, 2.0**384, False),
+        ("f8", 0, 1e300, True),
+        ("f2", 0, 65504, False),
+    ],
+)
+def test_values_that_would_overflow_sums(dtype, sent, received, refused):
+    expected, reply = ({"w": np.array([value, 1], dtype)} for value in (sent, received))
+    reason = check_reply(expected, reply, 1)
+    assert reason is None if not refused else reason.startswith("values are too far from those that were sent: w (by ")
+
+
+@given(st.integers(1, 40), st.sampled_from([np.float16, np.float32, np.float64]), st.integers(0, 2**32))
+def test_accepted_values_keep_every_mean_deviation_and_moment_finite(count, dtype, seed):
+    generator = np.random.default_rng(seed)
+    exponent = np.log2(np.finfo(dtype).max)
+    sent = {"w": np.zeros(4, dtype)}
+    mean, deviation, adam = StreamingMean(), StreamingDeviation(), Adam(0.1)
+    for _ in range(count):
+        values = generator.choice([-1, 1], 4) * np.exp2(np.floor(generator.uniform(-exponent, exponent, 4)))
+        if check_reply(sent, {"w": values.astype(dtype)}, 1) is None:
+            mean.add({"w": values.astype(dtype)}, float(generator.integers(1, LARGEST_COUNT)))
+            deviation.add({"w": values.astype(dtype)})
+    if mean.count:
+        stepped = adam.step(sent, mean.result())
+        for arrays in (mean.result(), deviation.result(), stepped, adam.state()):
+            assert all(np.isfinite(array).all() for array in arrays.values())
+
+
+def test_names_of_a_megabyte_are_cut():
+    reason = check_reply({}, {"w" * 1_000_000: np.zeros(1), "\x1b[2J\n": np.zeros(1)}, 1)
+    assert len(reason) < 400
+    assert reason.isprintable() or "\x1b" not in reason

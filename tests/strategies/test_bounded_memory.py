@@ -1,0 +1,72 @@
+"""The memory of the server while nodes attack it: a small multiple of the model, and one reply."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from rogue import MEGABYTE, header, npy, serialised
+from toys import record_of
+
+from strategies.base import BaseStrategy
+from strategies.fisher_exchange import PRECISION, FisherExchange
+
+pytestmark = pytest.mark.usefixtures("flower_identity")
+MODEL = {"w": np.ones(2 * MEGABYTE, np.float32), "b": np.ones(1000, np.float32)}  # 8 MB
+SIZE = sum(array.nbytes for array in MODEL.values())
+HONEST, LARGE = record_of(MODEL), record_of({"w": np.zeros(16 * MEGABYTE, np.float32)})
+TERABYTE = serialised(npy(header(shape="(274877906944,)"), b"\0" * SIZE))
+REPLIES = {
+    "honest": {"arrays": HONEST, PRECISION: HONEST},
+    "eight models": {"arrays": ArrayRecord({**HONEST, **LARGE})},
+    "a header that claims a terabyte": {"arrays": ArrayRecord({**HONEST, "w": TERABYTE})},
+    "many arrays": {"arrays": ArrayRecord(dict.fromkeys(map(str, range(3000)), serialised(b"\0" * 8)))},
+    "an extra record of eight models": {"arrays": HONEST, PRECISION: LARGE},
+}
+
+
+def copied(record: ArrayRecord) -> ArrayRecord:
+    """The record as if it had just come: with bytes of its own."""
+    fresh = {name: b"".join([a.data[:1], memoryview(a.data)[1:]]) for name, a in record.items()}
+    return ArrayRecord({n: Array(a.dtype, a.shape, a.stype, fresh[n]) for n, a in record.items()})
+
+
+def taken_in(strategy: BaseStrategy, reply: str) -> tuple[int, int]:
+    """Bytes of a reply of this kind, and the most memory that a training round with six of them takes."""
+    sizes = []
+
+    def replies():
+        for _ in range(6):
+            content = RecordDict({name: copied(record) for name, record in REPLIES[reply].items()})
+            content["metrics"] = MetricRecord({"num-examples": 3})
+            sizes.append(sum(record.count_bytes() for record in content.values()))
+            message = Message(RecordDict(), dst_node_id=1, message_type="train")
+            answer = Message(content, reply_to=message)
+            del content
+            yield answer
+            del answer
+
+    strategy._current = MODEL  # as configure_train leaves it
+    tracemalloc.start()
+    try:
+        if reply == "honest":
+            strategy.aggregate_train(1, replies())
+        else:
+            with pytest.raises(RuntimeError, match="0 usable replies"):
+                strategy.aggregate_train(1, replies())
+        return max(sizes), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_honest_replies_take_a_few_models():
+    reply, peak = taken_in(BaseStrategy(), "honest")
+    print(f"\npeak: {peak / SIZE:.1f} models, with one reply of {reply / SIZE:.1f}")
+    assert peak < reply + 8 * SIZE
+
+
+@pytest.mark.parametrize("reply", [name for name in REPLIES if name != "honest"])
+def test_a_refused_reply_takes_no_more_than_itself(reply):
+    size, peak = taken_in(FisherExchange(others_now=0.5), reply)
+    print(f"\npeak: {peak / SIZE:.1f} models, with one reply of {size / SIZE:.1f}")
+    assert peak < 1.1 * size + 8 * MEGABYTE

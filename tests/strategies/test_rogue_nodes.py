@@ -1,0 +1,258 @@
+"""Every fault of ``rogue`` under every strategy: the run ends as that of the honest nodes alone, bit for bit."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.client import ClientApp
+from flwr.serverapp import ServerApp
+from grouped import MemoryCheckpoints
+from rogue import ARRAY_FAULTS, METRIC_FAULTS, TRAIN_FAULTS, with_metrics, with_record
+from toys import arrays_of, record_of, same_bits
+
+from sim.inprocess import run_inprocess
+from strategies.adaptive_rates import AdaptiveRates
+from strategies.base import BaseStrategy
+from strategies.clustered import ClusteredFedAvg
+from strategies.fedweit import ADAPTIVE, KNOWLEDGE, MASK, FedWeIT
+from strategies.fisher_exchange import PRECISION, FisherExchange
+from strategies.hierarchical import HierarchicalFedAvg
+from strategies.optimizers import SGD, Adam
+from strategies.partial_aggregation import PartialAggregation
+from strategies.rounds import DivergedError
+from strategies.samplers import ProportionalToSize
+from strategies.sizes import Sizes
+from strategies.virtual_clients import VirtualClients
+
+START = {
+    "w": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "b": np.array([0.5, -0.5], np.float32),
+    "own": np.zeros(1, np.float32),
+}
+FIXED = Sizes(most=10_000, growing=False)
+STRATEGIES: dict[str, Callable[[], BaseStrategy]] = {
+    "FedAvg": lambda: BaseStrategy(sizes=FIXED),
+    "FedAdam": lambda: BaseStrategy(sizes=FIXED, server_optimizer=Adam(0.1)),
+    "AdaptiveRates": lambda: AdaptiveRates(sizes=FIXED),
+    "FisherExchange": lambda: FisherExchange(sizes=FIXED, others_now=0.5, own_past=0.1),
+    "FedWeIT": lambda: FedWeIT(sizes=FIXED, shared=["w", "b"]),
+    "HierarchicalFedAvg": lambda: HierarchicalFedAvg(sizes=FIXED, groups=["city"], intervals=[2]),
+    "ClusteredFedAvg": lambda: ClusteredFedAvg(sizes=FIXED, num_clusters=2),
+    "PartialAggregation": lambda: PartialAggregation(sizes=FIXED, shared=["w", "b"]),
+    "VirtualClients": lambda: VirtualClients(sizes=FIXED, sampler=ProportionalToSize(9), examples=7),
+}
+ROGUE = 1
+PARTITIONS = [0, ROGUE, 2, 3]
+
+
+class Fleet:
+    """Honest nodes, but for one whose ``train``, ``evaluate`` or answer to ``query`` is spoiled by these functions."""
+
+    def __init__(self, **spoil):
+        self.spoil, self.reports, self.sent = spoil, [], []
+
+    def __call__(self, message, context):
+        partition, kind = int(context.node_config["partition-id"]), message.metadata.message_type
+        self.sent.append(message)
+        content = getattr(self, f"_{kind.replace('.', '_')}")(partition, message)
+        if partition == ROGUE and kind.partition(".")[0] in self.spoil:
+            content = self.spoil[kind.partition(".")[0]](content)
+        return Message(content, reply_to=message)
+
+    def _train(self, partition, message):
+        received = arrays_of(message.content["arrays"])
+        arrays = {name: array + array.dtype.type(0.1 * (partition + 1)) for name, array in received.items()}
+        metrics = MetricRecord({"num-examples": partition + 2, "loss": 0.5 * partition})
+        precision = record_of({name: np.full_like(a, partition) for name, a in arrays.items()})
+        mask = record_of({"w": np.ones((2, 1), np.bool_)})
+        return RecordDict({"arrays": record_of(arrays), "metrics": metrics, PRECISION: precision, MASK: mask})
+
+    def _evaluate(self, partition, message):
+        return RecordDict({"metrics": MetricRecord({"num-examples": 3, "loss": float(partition)})})
+
+    def _query_profile(self, partition, message):
+        profile = {
+            "key": f"part-{partition}",
+            "num-examples": partition + 2,
+            "group.city": ["oslo", "rome"][partition % 2],
+        }
+        return RecordDict({"profile": ConfigRecord(profile)})
+
+    def _query_adaptive(self, partition, message):
+        return RecordDict({ADAPTIVE: record_of({"w": np.full((2, 3), partition, np.float32)})})
+
+    def run(self, strategy, partitions=PARTITIONS, *, rounds=2, stages=1, **options):
+        server_app, results = ServerApp(), []
+
+        @server_app.main()
+        def main(grid, context):
+            options.update(num_rounds=rounds, on_round=self.reports.append)
+            options["train_config"] = lambda r: ConfigRecord({"stage": (r - 1) * stages // rounds})
+            results.append(strategy.start(grid, record_of(START), **options))
+
+        configs = [{"partition-id": partition} for partition in partitions]
+        run_inprocess(server_app, self, node_configs=configs, errors="reply")
+        return results[0]
+
+    def refusals(self, phase):
+        return [refusal for report in self.reports for refusal in report.refused if refusal.phase == phase]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """What a strategy comes to with the honest nodes alone, told once."""
+    known = {}
+
+    def result(name):
+        if name not in known:
+            known[name] = Fleet().run(STRATEGIES[name](), [p for p in PARTITIONS if p != ROGUE])
+        return known[name]
+
+    return result
+
+
+def assert_as_alone(result, honest):
+    assert same_bits(arrays_of(result.arrays), arrays_of(honest.arrays))
+    assert result.train_metrics_clientapp == honest.train_metrics_clientapp
+
+
+def assert_bounded(fleet):
+    """What a node wrote a megabyte of leaves a few lines in the records."""
+    for report in fleet.reports:
+        assert len(json.dumps(asdict(report), allow_nan=False)) < 20_000
+
+
+@pytest.mark.parametrize("fault", TRAIN_FAULTS)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_bad_train_reply_leaves_no_trace_but_its_refusal(name, fault, alone):
+    spoil, reason = TRAIN_FAULTS[fault]
+    fleet = Fleet(train=spoil)
+    result = fleet.run(STRATEGIES[name]())
+    assert_as_alone(result, alone(name))
+    refusals = fleet.refusals("train")
+    assert [refusal.node for refusal in refusals] == ["part-1", "part-1"]
+    assert all(reason in refusal.reason for refusal in refusals)
+    assert_bounded(fleet)
+
+
+@pytest.mark.parametrize("fault", METRIC_FAULTS)
+@pytest.mark.parametrize("name", ["FedAvg", "AdaptiveRates", "HierarchicalFedAvg"])
+def test_a_bad_evaluation_leaves_no_trace_but_its_refusal(name, fault):
+    spoil, reason = METRIC_FAULTS[fault]
+    fleet = Fleet(evaluate=spoil)
+    fleet.run(STRATEGIES[name]())
+    assert [report.evaluate["loss"] for report in fleet.reports] == [(0 + 2 + 3) / 3] * 2
+    assert all(reason in refusal.reason for refusal in fleet.refusals("evaluate"))
+    assert len(fleet.refusals("evaluate")) == 2
+    assert_bounded(fleet)
+
+
+@pytest.mark.parametrize("fault", ARRAY_FAULTS)
+def test_a_bad_precision_is_refused(fault, alone):
+    spoil, reason = ARRAY_FAULTS[fault]
+    fleet = Fleet(train=spoil(PRECISION))
+    assert_as_alone(fleet.run(STRATEGIES["FisherExchange"]()), alone("FisherExchange"))
+    assert all(
+        refusal.reason.startswith(f"{PRECISION}: ") or "bytes" in refusal.reason for refusal in fleet.refusals("train")
+    )
+    assert [reason in refusal.reason for refusal in fleet.refusals("train")] == [True, True]
+    assert_bounded(fleet)
+
+
+@pytest.mark.parametrize("fault", ["bomb", "overflowing shape", "broken header", "pickle", "zip", "NaN", "huge arrays"])
+def test_a_bad_mask_is_refused(fault, alone):
+    spoil, _ = ARRAY_FAULTS[fault]
+    spoils = {"NaN": with_record(MASK, record_of({"w": np.full((2, 3), np.nan)}))}
+    fleet = Fleet(train=spoils.get(fault) or spoil(MASK))
+    assert_as_alone(fleet.run(STRATEGIES["FedWeIT"]()), alone("FedWeIT"))
+    assert len(fleet.refusals("train")) == 2
+    assert_bounded(fleet)
+
+
+@pytest.mark.parametrize("fault", ARRAY_FAULTS)
+def test_a_bad_answer_is_no_part_of_the_knowledge(fault):
+    spoil, reason = ARRAY_FAULTS[fault]
+    fleet = Fleet(query=lambda content: spoil(ADAPTIVE)(content) if ADAPTIVE in content else content)
+    strategy = STRATEGIES["FedWeIT"]()
+    fleet.run(strategy, stages=2)
+    assert list(strategy.knowledge) == ["part-0", "part-2", "part-3"]
+    (refusal,) = fleet.refusals("train")
+    assert refusal.node == "part-1"
+    assert reason in refusal.reason
+    told = [message for message in fleet.sent if any(name.startswith(KNOWLEDGE) for name in message.content)]
+    assert len(told) == 4
+    assert_bounded(fleet)
+
+
+def test_the_precision_is_never_taken_for_the_parameters():
+    """A foreign node may name its only ArrayRecord freely, but not after an algorithm's."""
+
+    def only_precision(content):
+        return RecordDict({"metrics": content["metrics"], PRECISION: content["arrays"]})
+
+    fleet = Fleet(train=only_precision)
+    fleet.run(STRATEGIES["FisherExchange"]())
+    assert ["expected one ArrayRecord 'arrays'" in refusal.reason for refusal in fleet.refusals("train")] == [
+        True,
+        True,
+    ]
+
+
+LIES = {
+    "a number of examples beyond all bounds": {"num-examples": 10**9},
+    "a key of a megabyte": {"key": "part-1" * 200_000},
+    "a key of two lines": {"key": "part-1\nERROR: all is lost"},
+    "a key with an escape sequence": {"key": "\x1b[2Jpart-1"},
+    "thousands of groups": {f"group.{index}": "x" for index in range(5000)},
+    "a label of a megabyte": {"group.city": "x" * 1_000_000},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("name", ["FedAvg", "HierarchicalFedAvg", "VirtualClients"])
+def test_a_lie_in_a_profile_costs_nobody_else_anything(name, lie):
+    def profile(content):
+        if "profile" not in content:
+            return content
+        return RecordDict({"profile": ConfigRecord({**content["profile"], **LIES[lie]})})
+
+    fleet = Fleet(query=profile, train=with_metrics(num_examples=10_001))
+    fleet.run(STRATEGIES[name]())
+    refusals = fleet.refusals("train")
+    assert len(refusals) == 2
+    assert all("claims 10001 examples: at most 10000 are believed" in refusal.reason for refusal in refusals)
+    assert all(len(refusal.node) < 50 and refusal.node.isprintable() for refusal in refusals)
+    assert_bounded(fleet)
+
+
+def test_nodes_that_tell_no_profile_are_bound_by_the_most_alone():
+    app, fleet, reports = ClientApp(), Fleet(), []
+    app.train()(fleet)
+    app.evaluate()(fleet)
+    server_app = ServerApp()
+
+    @server_app.main()
+    def main(grid, context):
+        strategy = BaseStrategy(sizes=Sizes(most=4, growing=False))
+        strategy.start(grid, record_of(START), num_rounds=1, on_round=reports.append)
+
+    run_inprocess(server_app, app, num_nodes=4, errors="reply")  # with 2, 3, 4 and 5 examples
+    assert reports[0].replies == 3
+    assert [refusal.reason for refusal in reports[0].refused] == ["claims 5 examples: at most 4 are believed"]
+
+
+def test_an_empty_share_leaves_no_room_for_arrays():
+    fleet = Fleet(train=with_record("arrays", ArrayRecord([np.zeros(1 << 20, np.float32)])))
+    fleet.run(BaseStrategy(shared=()))
+    assert ["bytes: at most 1,048,576 are taken" in refusal.reason for refusal in fleet.refusals("train")] == [True] * 2
+
+
+def test_a_server_that_diverges_says_so_and_keeps_nothing_of_it():
+    """No reply is at fault: each moves by 0.3 or so."""
+    kept = MemoryCheckpoints()
+    with pytest.raises(DivergedError, match=r"round 1: after the step of SGD.*values are too far"):
+        Fleet().run(BaseStrategy(server_optimizer=SGD(1e16)), checkpoints=kept)
+    assert not kept.snapshots
