@@ -1,10 +1,16 @@
-# Every target builds .venv when it is missing or older than the files that define it.
+# Every target builds .venv when it is missing or older than the files that define it; so does `test` with .venv-http,
+# which has the newest Flower and takes all else from .venv.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
 BIN := .venv/bin
 KEY := $(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-16)
 STAMP := .venv/.built-$(KEY)
+HTTP_KEY := $(shell cat pyproject.toml constraints.txt constraints-http.txt | sha256sum | cut -c1-16)
+HTTP_STAMP := .venv-http/.built-$(HTTP_KEY)
+# Tests of what Flower's versions may do differently.
+HTTP_TESTS := tests/processes/test_http.py tests/conformance tests/sim/test_inprocess.py
+PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 SQUEEZENET = $(FEDAPPS_DATA)/weights/squeezenet1_1_imagenet_notop.npz
 GLOVE = $(FEDAPPS_DATA)/text/glove/glove.6B.50d.subset.txt.xz
 
@@ -18,8 +24,9 @@ export FLWR_DISABLE_UPDATE_CHECK := 1
 run: $(STAMP)  ## train driver models in a federation of simulated cars; ends with a report
 	$(BIN)/python -m fedapps run
 
-test: lint  ## lint, types, architecture and all tests
+test: lint $(HTTP_STAMP)  ## lint, types, architecture and all tests
 	$(BIN)/python -m pytest
+	.venv-http/bin/python -m pytest $(HTTP_TESTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -67,5 +74,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
 
+$(HTTP_STAMP): $(STAMP) constraints-http.txt
+	rm -rf .venv-http
+	$(BIN)/python -m venv --without-pip .venv-http
+	printf '%s\n' "$$($(BIN)/python $(PACKAGES))" "$(CURDIR)" > "$$(.venv-http/bin/python $(PACKAGES))/after.pth"
+	$(BIN)/pip --python .venv-http install --disable-pip-version-check --quiet -c constraints-http.txt flwr
+	touch $(HTTP_STAMP)
+
 clean:
-	rm -rf .venv runs build ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-http runs build ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

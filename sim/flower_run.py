@@ -49,11 +49,11 @@ def flower_run(
         folder = home or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedapps-flwr-")))
         folder.mkdir(parents=True, exist_ok=True)
         environment = flower_environment(folder)
-        port, control_port = free_port(), free_port()
+        port = free_port()
         log_file = folder / "superlink.log"
         command = [
             tool("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
-            "--host", "127.0.0.1", "--port", str(port), "--control-api-address", f"127.0.0.1:{control_port}",
+            "--host", "127.0.0.1", "--port", str(port),
         ]  # fmt: skip
         output = stack.enter_context(log_file.open("wb"))
         superlink = subprocess.Popen(

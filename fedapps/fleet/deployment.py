@@ -18,6 +18,7 @@ from .certificates import make_certificates
 from .interrupts import Interrupts
 from .keys import KeyPair, make_key_pair
 from .processes import FleetError, Processes, Started
+from .protocol import node_options, node_port
 
 NodeConfig = Mapping[str, int | str]
 _LOOPBACK = "127.0.0.1"
@@ -44,7 +45,8 @@ class Deployment:
     def __init__(self, folder: Path, processes: Processes, *, tls: bool, auth: bool) -> None:
         self.folder = folder
         self.auth = auth
-        self.http, self.fleet = free_port(), free_port()
+        self.http = free_port()
+        self.fleet = node_port(self.http)
         self.nodes: list[Started] = []
         self._processes = processes
         self._certificates = make_certificates(folder / "certificates") if tls else None
@@ -79,7 +81,7 @@ class Deployment:
         secured = self._certificates.superlink_options() if self._certificates else ["--insecure"]
         command = [
             "flower-superlink", "--host", _LOOPBACK, "--port", str(self.http),
-            "--fleet-api-type", "grpc-rere", "--fleet-api-address", f"{_LOOPBACK}:{self.fleet}",
+            *node_options(f"{_LOOPBACK}:{self.fleet}"),
             "--database", str(self.database), *secured, *(["--enable-supernode-auth"] if self.auth else []),
         ]  # fmt: skip
         superlink = self._processes.start("the SuperLink", command, self._environment, self.folder / "superlink.log")

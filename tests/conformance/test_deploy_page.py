@@ -59,6 +59,16 @@ def test_the_page_names_every_file_and_only_files_that_exist():
         assert target.startswith("https://") or (DEPLOY / target).exists(), target
 
 
+def test_the_web_server_before_nodes_that_speak_http_passes_on_theirs_alone():
+    (site,) = re.findall(r"```nginx\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
+    settings = dict(re.findall(r"^(\w+)=(.*)$", (DEPLOY / "superlink.env.example").read_text(), re.MULTILINE))
+    assert re.findall(r"listen (\S+) ssl;", site) == [settings["FLEET_PORT"]]
+    assert re.findall(r"location (\S+) {\s+proxy_pass (\S+);", site) == [
+        ("/v1/fleet/", f"https://127.0.0.1:{settings['CONTROL_PORT']}")
+    ]
+    assert set(re.findall(r"(/\S+)/superlink\.", site)) == {settings["CERTIFICATES"]}
+
+
 def test_nodes_with_two_authorities_in_a_file_trust_both(tmp_path):
     """How a server's certificate is replaced: the page has nodes trust the old and the new one for a while."""
     old, new = (make_certificates(tmp_path / name) for name in ("old", "new"))
