@@ -95,7 +95,5 @@ class Intake:
 def too_few(report: RoundReport, server_round: int, usable: int, least: int) -> str:
     """What to tell when a round has fewer usable replies than ``least``: every reason of its refusals."""
     reasons = "\n".join(f"  {refusal.node}: {refusal.reason}" for refusal in report.refused)
-    return (
-        f"round {server_round}: {usable} usable replies, but min-replies is {least}. "
-        f"Refused:\n{reasons or '  no node replied'}"
-    )
+    told = f"Refused:\n{reasons}" if reasons else "Nobody was asked: no connected node has anything to train on"
+    return f"round {server_round}: {usable} usable replies, but min-replies is {least}. {told}"
