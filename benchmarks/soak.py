@@ -57,7 +57,7 @@ class Soak:
             self.faults["nodes killed"] += 1
 
     def run(self, server_kills: int) -> None:
-        """The whole run, the server killed as often as that on the way."""
+        """The whole run, disturbed from its second round on, the server killed as often as that on the way."""
         rounds = self.fleet.config.run.rounds
         kills = [rounds * (number + 1) // (server_kills + 1) for number in range(server_kills)]
         self.fleet.start()
@@ -74,7 +74,7 @@ class Soak:
             if kills and done >= kills[0]:
                 kills.pop(0)
                 self._kill_server()
-            elif not self.fleet.has_ended():
+            elif done and not self.fleet.has_ended():
                 self.disturb()
 
     def _kill_server(self) -> None:
@@ -167,7 +167,8 @@ def soaked(folder: Path, config: Config, seed: int, pause: float) -> Iterator[So
 def settings(nodes: int, rounds: int, timeout: float, folder: Path) -> Config:
     """The run: seconds of work for a node, which personalises every ten rounds."""
     given = {"task": "lqr", "methods": METHOD, "num-nodes": nodes, "rounds": rounds, "epochs": 1, "personal-epochs": 1}
-    rhythm = {"fraction-train": 0.5, "evaluate-every": 10, "collect-after": 0, "batch-size": 32}
+    parts = {"fraction-train": 0.3, "fraction-evaluate": 0.5, "evaluate-every": 10}
+    rhythm = parts | {"collect-after": 0, "batch-size": 32}
     patience = {"timeout": timeout, "node-wait": 600.0, "name": "run", "cache-dir": str(folder / "worlds")}
     return parse(resolve(given | rhythm | patience, str(folder)))
 
@@ -178,8 +179,8 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--server-kills", type=int, default=2)
-    parser.add_argument("--timeout", type=float, default=45.0, help="seconds that a round waits for replies")
-    parser.add_argument("--pause", type=float, default=4.0, help="mean seconds between two faults")
+    parser.add_argument("--timeout", type=float, default=90.0, help="seconds that a round waits for replies")
+    parser.add_argument("--pause", type=float, default=6.0, help="mean seconds between two faults")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fedapps-soak-"))

@@ -55,7 +55,7 @@ class Profile:
 def query_profiles(
     grid: Grid,
     node_ids: Sequence[int],
-    timeout: float | None = 60.0,
+    timeout: float | None = 120.0,
     *,
     poll: float = 0.02,
 ) -> list[Profile]:
