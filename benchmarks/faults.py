@@ -90,8 +90,9 @@ class FaultyFleet:
         return RunFolder(self.folder, "").lines("nodes.jsonl")
 
     def wait_for_round(self, number: int) -> None:
-        """Wait until a round is over."""
-        self.wait(lambda: len(self.rounds()) >= number)
+        """Wait until a round of the only method is over, and its snapshot on disk."""
+        snapshots = self.folder / "checkpoints" / self.config.run.methods
+        self.wait(lambda: any(int(path.stem[-6:]) >= number for path in snapshots.glob("round-*.safetensors")))
 
     def has_finished(self) -> bool:
         """Whether every method has run to its end."""

@@ -69,7 +69,7 @@ def limited(pids: Sequence[int], most: int) -> None:
 
 
 def test_nodes_that_are_killed_held_up_late_or_back_again(tmp_path: Path) -> None:
-    with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 5, "evaluate-every": 5, "timeout": 60.0}) as fleet:
+    with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 4, "evaluate-every": 4, "timeout": 60.0}) as fleet:
         fleet.start(3)
         fleet.submit()
         fleet.wait_for_round(1)
@@ -85,28 +85,28 @@ def test_nodes_that_are_killed_held_up_late_or_back_again(tmp_path: Path) -> Non
 
         assert fleet.has_finished(), fleet.said
         assert_every_round_once(fleet)
-        assert trained(fleet, "robot-01") == [1, 3, 4, 5], "held up in round 2, and its late reply counts for nothing"
-        assert trained(fleet, "robot-02") == [1, 2, 3, 4, 5], "a worker that is killed costs time only"
-        assert trained(fleet, "robot-03")[-1] == 5, "who comes late takes part from the next round on"
+        assert trained(fleet, "robot-01") == [1, 3, 4], "held up in round 2, and its late reply counts for nothing"
+        assert trained(fleet, "robot-02") == [1, 2, 3, 4], "a worker that is killed costs time only"
+        assert trained(fleet, "robot-03")[-1] == 4, "who comes late takes part from the next round on"
         assert trained(fleet, "robot-03")[0] > 1
         away = trained(fleet, "robot-00")
-        assert (away[0], away[-1]) == (1, 5), "who returns is known by its old key"
+        assert (away[0], away[-1]) == (1, 4), "who returns is known by its old key"
         assert 2 not in away
         told = refused(fleet)
         assert (2, "robot-01", "no reply within 60 s") in told
         for number, node, reason in set(told) - {(2, "robot-01", "no reply within 60 s")}:
-            assert 2 <= number <= 4
+            assert number in (2, 3)
             assert node.startswith("robot-00")
             assert reason == "no reply within 60 s" or "Node Unavailable" in reason
         assert_same_as_replayed(fleet, tmp_path / "replay")
 
 
 def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    with faulty(tmp_path, 2, LQR | {"num-nodes": 2, "rounds": 4, "evaluate-every": 2}) as fleet:
+    with faulty(tmp_path, 2, LQR | {"num-nodes": 2, "rounds": 3, "evaluate-every": 3}) as fleet:
         fleet.start()
         fleet.submit()
-        fleet.wait_for_round(2)
-        fleet.wait(lambda: fleet.working(0))
+        fleet.wait_for_round(1)
+        fleet.wait_for_message(0)
         fleet.kill_server()
         done = len(fleet.rounds())
         fleet.deployed.start_superlink()
@@ -125,7 +125,7 @@ SMALL = {"text.source": "simulated", "text.hidden": 8, "text.world-examples": 40
 
 
 def test_full_disks_and_damaged_states(tmp_path: Path) -> None:
-    with faulty(tmp_path, 2, TEXT | SMALL | {"rounds": 4, "evaluate-every": 4}) as fleet:
+    with faulty(tmp_path, 2, TEXT | SMALL | {"rounds": 3, "evaluate-every": 3}) as fleet:
         fleet.start()
         fleet.submit()
         fleet.wait_for_round(1)
@@ -143,7 +143,7 @@ def test_full_disks_and_damaged_states(tmp_path: Path) -> None:
         assert fleet.has_finished(), fleet.said
         assert_every_round_once(fleet)
 
-        assert trained(fleet, "client-001") == [1, 2, 3, 4], "a damaged state costs no round"
+        assert trained(fleet, "client-001") == [1, 2, 3], "a damaged state costs no round"
         assert [path.name for path in fleet.deployed.folder.rglob("*.corrupt")] == ["round-000001.safetensors.corrupt"]
         assert "round-000001.safetensors is damaged" in fleet.node(1).log.read_text()
         ((number, node_key, reason),) = refused(fleet)
