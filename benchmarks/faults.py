@@ -9,12 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedapps.config import Config
 from fedapps.fleet.deployment import Deployment, NodeConfig
 from fedapps.fleet.keys import KeyPair
 from fedapps.fleet.processes import FleetError, Started
-from fedapps.launch import APP
-from fedapps.run_folder import RunFolder, run_path
 from sim.processes import descendants
 
 
@@ -25,15 +22,20 @@ class FaultyFleet:
     ----------
     deployed : Deployment
         With nothing started yet.
-    config : Config
-        Of the run; it has a name.
+    app : Path
+        The folder of the Flower app.
+    run_config : mapping
+        Of the run.
     node_configs : sequence of mappings
         One for each SuperNode.
     """
 
-    def __init__(self, deployed: Deployment, config: Config, node_configs: Sequence[NodeConfig]) -> None:
+    def __init__(
+        self, deployed: Deployment, app: Path, run_config: Mapping[str, Any], node_configs: Sequence[NodeConfig]
+    ) -> None:
         self.deployed = deployed
-        self.config = config
+        self.app = app
+        self.run_config = run_config
         self.node_configs = node_configs
         self.said: list[str] = []
         self._run: threading.Thread | None = None
@@ -45,15 +47,14 @@ class FaultyFleet:
 
     # -- the run ---------------------------------------------------------------------------------------------------
 
-    def submit(self, *, resume: bool = False) -> None:
-        """Submit the run, or submit it again."""
-        flat = self.config.flat() | {"resume": resume}
-        self._run = threading.Thread(target=self._follow, args=(flat,))
+    def submit(self, **changes: Any) -> None:
+        """Submit the run, or submit it again, with changes to its config."""
+        self._run = threading.Thread(target=self._follow, args=({**self.run_config, **changes},))
         self._run.start()
 
     def _follow(self, run_config: Mapping[str, Any]) -> None:
         with suppress(FleetError):  # a SuperLink that is killed ends the run
-            self.deployed.run(APP, run_config, self.said.append)
+            self.deployed.run(self.app, run_config, self.said.append)
 
     def has_ended(self) -> bool:
         """Whether the run that was submitted last has ended, well or not."""
@@ -76,37 +77,15 @@ class FaultyFleet:
         if self._run.is_alive():
             raise RuntimeError("\n".join([f"the run has not ended within {seconds:.0f} s; it said:", *self.said]))
 
-    @property
-    def folder(self) -> Path:
-        """The run's folder."""
-        return run_path(self.config.run, 0)
-
-    def rounds(self) -> list[dict[str, Any]]:
-        """The lines of the rounds that are over."""
-        return RunFolder(self.folder, "").lines("metrics.jsonl")
-
-    def nodes(self) -> list[dict[str, Any]]:
-        """The lines of the replies that were used."""
-        return RunFolder(self.folder, "").lines("nodes.jsonl")
-
-    def wait_for_round(self, number: int) -> None:
-        """Wait until a round of the only method is over, and its snapshot on disk."""
-        snapshots = self.folder / "checkpoints" / self.config.run.methods
-        self.wait(lambda: any(int(path.stem[-6:]) >= number for path in snapshots.glob("round-*.safetensors")))
-
-    def has_finished(self) -> bool:
-        """Whether every method has run to its end."""
-        return all(RunFolder(self.folder, "").finished(method) for method in self.config.run.method_names())
-
     # -- faults ----------------------------------------------------------------------------------------------------
 
     def node(self, index: int) -> Started:
         """A SuperNode that was started."""
         return next(node for node in self.deployed.nodes if node.name == f"node-{index}")
 
-    def state(self, index: int) -> list[Path]:
-        """The files of a node's private state."""
-        return sorted((self.deployed.node_folder(index) / "state").rglob("*.safetensors"))
+    def state(self, index: int) -> Path:
+        """The folder of a node's private state."""
+        return self.deployed.node_folder(index) / "state"
 
     def working(self, index: int) -> list[int]:
         """The processes of a node that work on a message."""

@@ -1,10 +1,12 @@
-"""A fleet under fire: nodes and the server are killed and come back at random while a run goes on.
+"""A fleet under fire: nodes, their workers and the server are killed and come back while a run goes on.
 
-``python -m benchmarks.soak --nodes 20 --rounds 30``. At the end every round must have been counted once, with the
-bits of an undisturbed run of the nodes whose replies were used, and nothing may be left behind.
+``python -m benchmarks.soak --nodes 20 --rounds 30``. The replies of the app in ``soak_app`` depend on all that a node
+ever trained. So the run is gone through once more in one process, with the replies that were used and the rounds that
+each node trained: every bit of the parameters and of the private states must be the same.
 """
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -12,22 +14,31 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from safetensors.numpy import load_file
+import numpy as np
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 
-from benchmarks.faults import FaultyFleet
-from benchmarks.replay import replay
+from clients.state import DiskState
 from fedapps.checkpoints import DiskCheckpoints
-from fedapps.config import Config, parse
 from fedapps.fleet.deployment import deployment
-from fedapps.launch import resolve
+from sim.inprocess import InProcessGrid, flower_identity
 from sim.processes import is_alive
+from strategies.base import BaseStrategy
+from strategies.profiles import Profile, in_key_order
+from strategies.samplers import Sampler
 
-METHOD = "apfl"
+from .faults import FaultyFleet
+from .soak_app.client_app import app as client_app
+from .soak_app.client_app import key_of
+from .soak_app.server_app import initial_arrays
+
+APP = Path(__file__).parent / "soak_app"
+_NEWEST = 10**6  # a round that none reaches
 
 
 @dataclass
@@ -35,111 +46,148 @@ class Soak:
     """What is done to a fleet, and what came of it."""
 
     fleet: FaultyFleet
+    output: Path
     dice: random.Random
     pause: float
     faults: Counter[str] = field(default_factory=Counter)
 
-    def disturb(self) -> None:
-        """One fault, or the return of a node; at most a third of the nodes are away at a time."""
-        away = [index for index in self._nodes if self.fleet.node(index).has_ended]
-        there = [index for index in self._nodes if index not in away]
-        if away and (len(away) >= len(self._nodes) // 3 or self.dice.random() < 0.5):
-            self.fleet.start_node(self.dice.choice(away))
-            self.faults["nodes brought back"] += 1
-        elif self.dice.random() < 0.25:
-            self.fleet.stop_node(self.dice.choice(there))
-            self.faults["nodes stopped"] += 1
-        elif self.dice.random() < 0.25:
-            self.fleet.kill_worker(self.dice.choice(there))
-            self.faults["workers killed"] += 1
-        else:
-            self.fleet.kill_node(self.dice.choice(there))
-            self.faults["nodes killed"] += 1
-
     def run(self, server_kills: int) -> None:
         """The whole run, disturbed from its second round on, the server killed as often as that on the way."""
-        rounds = self.fleet.config.run.rounds
+        rounds = int(self.fleet.run_config["rounds"])
         kills = [rounds * (number + 1) // (server_kills + 1) for number in range(server_kills)]
         self.fleet.start()
         self.fleet.submit()
-        shown = 0
-        begun = time.monotonic()
+        begun, shown = time.monotonic(), 0
         while not self.fleet.has_ended():
             time.sleep(self.dice.uniform(0.5, 1.5) * self.pause)
-            done = len(self.fleet.rounds())
+            done = len(self.rounds())
             if done != shown:
                 left = (time.monotonic() - begun) / done * (rounds - done)
-                print(f"round {done}/{rounds}, about {left:.0f} s to go; {_told(self.faults)}", flush=True)
+                print(f"round {done}/{rounds}, about {left:.0f} s to go; {_listed(self.faults)}", flush=True)
                 shown = done
             if kills and done >= kills[0]:
                 kills.pop(0)
                 self._kill_server()
             elif done and not self.fleet.has_ended():
-                self.disturb()
+                self._disturb()
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """What the server has told of the rounds that are over, by their order."""
+        return [json.loads(path.read_text()) for path in sorted((self.output / "rounds").glob("*.json"))]
+
+    def _disturb(self) -> None:
+        """One fault, or the return of a node; at most a third of the nodes are away at a time."""
+        nodes = range(len(self.fleet.node_configs))
+        away = [index for index in nodes if self.fleet.node(index).has_ended]
+        there = [index for index in nodes if index not in away]
+        if away and (len(away) >= len(nodes) // 3 or self.dice.random() < 0.5):
+            self._bring_back(self.dice.choice(away))
+        else:
+            fault, do = self.dice.choice(
+                [
+                    ("nodes killed", self.fleet.kill_node),
+                    ("nodes killed", self.fleet.kill_node),
+                    ("nodes stopped", self.fleet.stop_node),
+                    ("workers killed", self.fleet.kill_worker),
+                ]
+            )
+            do(self.dice.choice(there))
+            self.faults[fault] += 1
+
+    def _bring_back(self, index: int) -> None:
+        self.fleet.start_node(index)
+        self.faults["nodes brought back"] += 1
 
     def _kill_server(self) -> None:
         """Kill it, start it again, bring all nodes back, because a run that goes on waits for them, and go on."""
         self.fleet.kill_server()
         self.faults["servers killed"] += 1
         self.fleet.deployed.start_superlink()
-        for index in self._nodes:
+        for index in range(len(self.fleet.node_configs)):
             if self.fleet.node(index).has_ended:
-                self.fleet.start_node(index)
-                self.faults["nodes brought back"] += 1
-        self.fleet.submit(resume=True)
-
-    @property
-    def _nodes(self) -> range:
-        return range(len(self.fleet.node_configs))
+                self._bring_back(index)
+        self.fleet.submit()
 
 
-def findings(fleet: FaultyFleet, scratch: Path) -> list[str]:
-    """What is wrong with a run that has ended; empty when all is well."""
-    wrong = [] if fleet.has_finished() else ["the run has not ended: " + "\n".join(fleet.said[-30:])]
-    rounds, lines = fleet.rounds(), fleet.nodes()
-    if [line["round"] for line in rounds] != list(range(1, fleet.config.run.rounds + 1)):
-        wrong.append(f"rounds lost or counted twice: {[line['round'] for line in rounds]}")
-    for reply, times in Counter((line["round"], line["phase"], line["node"]) for line in lines).items():
-        if times > 1:
-            wrong.append(f"counted {times} times: {reply}")
-    for line in rounds:
-        refused = sum(told["phase"] == "train" for told in line["refused"])
-        if line["train_messages"] != line["replies"] + refused:
-            wrong.append(f"round {line['round']}: {line['train_messages']} messages, {line['replies']} used, {refused}")
-    wrong += _of_states(fleet)
-    if not wrong:
-        wrong += _of_replay(fleet, scratch)
-    return wrong
-
-
-def _of_states(fleet: FaultyFleet) -> list[str]:
-    wrong = [f"damaged: {path}" for path in fleet.deployed.folder.rglob("*.corrupt")]
-    for index in range(len(fleet.node_configs)):
-        for path in fleet.state(index):
-            try:
-                load_file(path)
-            except Exception as error:  # whatever it is, it is to be told
-                wrong.append(f"{path}: {error}")
-    return wrong
-
-
-def _of_replay(fleet: FaultyFleet, folder: Path) -> list[str]:
-    """Differences to the same rounds in one process: in the shared parameters, in the personal models."""
-    wrong = []
-    again = replay(fleet.config, fleet.nodes(), fleet.node_configs, folder)
-    ended = DiskCheckpoints(fleet.folder / "checkpoints" / METHOD).latest()
+def findings(soak: Soak, folder: Path) -> list[str]:
+    """What is wrong with a run that has ended; empty when all is well. ``folder`` is for the states of the replay."""
+    if not (soak.output / "finished").exists():
+        return ["the run did not come to its end: " + "\n".join(soak.fleet.said[-30:])]
+    rounds, expected = soak.rounds(), int(soak.fleet.run_config["rounds"])
+    wrong = [] if len(rounds) == expected else [f"{len(rounds)} rounds in place of {expected}"]
+    for number, told in enumerate(rounds, 1):
+        lost = [reason for _, phase, reason in told["refused"] if phase == "train"]
+        if told["asked"] != len(told["used"]) + len(lost):
+            wrong.append(f"round {number}: {told['asked']} were asked, {told['used']} used, refused {lost}")
+    wrong += [f"damaged: {path}" for path in soak.fleet.deployed.folder.rglob("*.corrupt")]
+    states = [DiskState(soak.fleet.state(index)).load(_NEWEST) for index in range(len(soak.fleet.node_configs))]
+    trained = {key_of(i): {int(n) for n in state["rounds"]} if state else set() for i, state in enumerate(states)}
+    for number, told in enumerate(rounds, 1):
+        wrong += [f"{key} forgot round {number}" for key in told["used"] if number not in trained[key]]
+    used = {number: set(told["used"]) for number, told in enumerate(rounds, 1)}
+    again = replay(trained, used, folder)
+    ended = DiskCheckpoints(soak.output / "checkpoints").latest()
     assert ended
-    for name, array in again.arrays.items():
-        if array.tobytes() != ended.arrays[name].tobytes():
-            wrong.append(f"{name} is not what the replies that were used give")
-    last = {line["node"] for line in fleet.nodes() if line["phase"] == "evaluate" and line["round"] == again.round}
-    for index in range(len(fleet.node_configs)):
-        ours = {path.parent.name: path for path in fleet.state(index) if path.name == "personal.safetensors"}
-        theirs = {path.parent.name: path for path in (folder / f"node-{index}").rglob("personal.safetensors")}
-        for key in last & theirs.keys():
-            if key not in ours or ours[key].read_bytes() != theirs[key].read_bytes():
-                wrong.append(f"the personal model of {key} is not what its training gives")
+    if ended.arrays["shared.parameters"].tobytes() != again.tobytes():
+        wrong.append("the parameters are not what the replies that were used give")
+    for index, state in enumerate(states):
+        theirs = DiskState(_state(folder, index)).load(_NEWEST)
+        if {n: a.tobytes() for n, a in (state or {}).items()} != {n: a.tobytes() for n, a in (theirs or {}).items()}:
+            wrong.append(f"the private state of {key_of(index)} is not what its rounds give")
     return wrong
+
+
+def replay(trained: Mapping[str, set[int]], used: Mapping[int, set[str]], folder: Path) -> np.ndarray:
+    """The parameters after rounds in which nodes trained, and some of their replies were used; in one process.
+
+    ``trained`` are the rounds of each node, ``used`` the nodes of each round; private states are in ``folder``.
+    """
+    nodes = [{"partition-id": index, "state-dir": str(_state(folder, index))} for index in range(len(trained))]
+    strategy = BaseStrategy(sampler=_Trained(trained), weighting="uniform")
+    with flower_identity():
+        result = strategy.start(_Lossy(used, nodes), initial_arrays(), num_rounds=len(used), evaluate_every=len(used))
+    return result.arrays["parameters"].numpy()
+
+
+@dataclass(frozen=True)
+class _Trained(Sampler):
+    """The nodes that trained in each round, whatever became of their replies."""
+
+    rounds: Mapping[str, set[int]]
+
+    def sample(self, profiles: Iterable[Profile], server_round: int) -> list[Profile]:
+        return in_key_order([node for node in profiles if server_round in self.rounds[node.key]])
+
+
+class _Lossy(InProcessGrid):
+    """Loses the replies that were not used."""
+
+    def __init__(self, used: Mapping[int, set[str]], node_configs: list[dict[str, Any]]) -> None:
+        super().__init__(client_app, node_configs, {})
+        self._used = used
+        self._lost: set[str] = set()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        sent = list(messages)
+        ids = list(super().push_messages(sent))
+        for identity, message in zip(ids, sent, strict=True):
+            if message.metadata.message_type == "train":
+                node = key_of(list(self.get_node_ids()).index(message.metadata.dst_node_id))
+                if node not in self._used[int(str(message.content.config_records["config"]["server-round"]))]:
+                    self._lost.add(identity)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self._arriving(reply) for reply in super().pull_messages(message_ids)]
+
+    def _arriving(self, reply: Message) -> Message:
+        if reply.metadata.reply_to_message_id in self._lost:
+            reply = Message(Error(ErrorCode.NODE_UNAVAILABLE, "lost"), reply_to=reply)
+        return reply
+
+
+def _state(folder: Path, index: int) -> Path:
+    return folder / f"node-{index}"
 
 
 def left_behind(folder: Path) -> list[str]:
@@ -155,45 +203,30 @@ def left_behind(folder: Path) -> list[str]:
     return found + [f"file {path}" for path in folder.rglob(".*") if path.is_file()]
 
 
-@contextmanager
-def soaked(folder: Path, config: Config, seed: int, pause: float) -> Iterator[Soak]:
-    """A soak in ``folder``, with nothing started yet."""
-    nodes = config.run.num_nodes
-    configs = [{"partition-id": index, "num-partitions": nodes} for index in range(nodes)]
-    with deployment(folder / "fleet") as deployed:
-        yield Soak(FaultyFleet(deployed, config, configs), random.Random(seed), pause)
-
-
-def settings(nodes: int, rounds: int, timeout: float, folder: Path) -> Config:
-    """The run: seconds of work for a node, which personalises every ten rounds."""
-    given = {"task": "lqr", "methods": METHOD, "num-nodes": nodes, "rounds": rounds, "epochs": 1, "personal-epochs": 1}
-    parts = {"fraction-train": 0.3, "fraction-evaluate": 0.5, "evaluate-every": 10}
-    rhythm = parts | {"collect-after": 0, "batch-size": 32}
-    patience = {"timeout": timeout, "node-wait": 600.0, "name": "run", "cache-dir": str(folder / "worlds")}
-    return parse(resolve(given | rhythm | patience, str(folder)))
-
-
 def main() -> int:
     """The command line; 0 when nothing was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--server-kills", type=int, default=2)
-    parser.add_argument("--timeout", type=float, default=90.0, help="seconds that a round waits for replies")
-    parser.add_argument("--pause", type=float, default=6.0, help="mean seconds between two faults")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a round waits for replies")
+    parser.add_argument("--pause", type=float, default=4.0, help="mean seconds between two faults")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fedapps-soak-"))
+    config = {"nodes": given.nodes, "rounds": given.rounds, "timeout": given.timeout, "output": str(folder / "run")}
+    nodes = [{"partition-id": index, "num-partitions": given.nodes} for index in range(given.nodes)]
     begun = time.monotonic()
-    config = settings(given.nodes, given.rounds, given.timeout, folder)
-    with soaked(folder, config, given.seed, given.pause) as soak:
+    with deployment(folder / "fleet") as deployed:
+        fleet = FaultyFleet(deployed, APP, config, nodes)
+        soak = Soak(fleet, folder / "run", random.Random(given.seed), given.pause)
         soak.run(given.server_kills)
     minutes = (time.monotonic() - begun) / 60
-    wrong = findings(soak.fleet, folder / "replay") + left_behind(folder / "fleet")
-    used = Counter(line["phase"] for line in soak.fleet.nodes())
-    reasons = Counter(_kind(told["reason"]) for line in soak.fleet.rounds() for told in line["refused"])
-    print(f"\n{len(soak.fleet.rounds())} rounds in {minutes:.1f} minutes on {given.nodes} nodes; {_told(soak.faults)}")
-    print(f"replies used: {_told(used)}; refused: {_told(reasons) or 'none'}")
+    wrong = findings(soak, folder / "replay") + left_behind(folder / "fleet")
+    used = sum(len(told["used"]) for told in soak.rounds())
+    refused = Counter(_kind(reason) for told in soak.rounds() for _, _, reason in told["refused"])
+    print(f"\n{len(soak.rounds())} rounds in {minutes:.1f} minutes on {given.nodes} nodes; {_listed(soak.faults)}")
+    print(f"{used} replies used; refused: {_listed(refused) or 'none'}")
     print("\n".join([f"WRONG: {line}" for line in wrong]) or "nothing is wrong", flush=True)
     if wrong:
         print(f"everything is in {folder}", file=sys.stderr)
@@ -203,10 +236,10 @@ def main() -> int:
 
 
 def _kind(reason: str) -> str:
-    return "node unavailable" if "Unavailable" in reason else reason.partition("\n")[0]
+    return "of nodes that were gone" if "Unavailable" in reason else reason.partition("\n")[0]
 
 
-def _told(counts: Counter[str]) -> str:
+def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
 
 

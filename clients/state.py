@@ -1,10 +1,12 @@
 """Private tensors of a node between rounds: they stay on the node, and a repeated round starts where it did."""
 
+from __future__ import annotations
+
 import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
@@ -12,7 +14,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from .files import write_whole
-from .named import Arrays
+
+if TYPE_CHECKING:
+    from .named import Arrays  # needs torch, and this module does not
 
 logger = logging.getLogger(__name__)
 _VERSION = re.compile(r"round-(\d{6})")
@@ -37,7 +41,7 @@ class PrivateState(Protocol):
     def save_extra(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Keep arrays under a name, in place of any older ones."""
 
-    def siblings(self) -> "Sequence[PrivateState]":
+    def siblings(self) -> Sequence[PrivateState]:
         """The states of all nodes of the run, for the pooled baseline. Raises where they cannot be reached."""
 
 
@@ -70,7 +74,7 @@ class DiskState:
     def save_extra(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         self._write(self.folder / f"{name}.safetensors", arrays)
 
-    def siblings(self) -> "list[DiskState]":
+    def siblings(self) -> list[DiskState]:
         return [DiskState(folder) for folder in sorted(self.folder.parent.glob("*")) if folder.is_dir()]
 
     def _path(self, version: int) -> Path:
@@ -120,7 +124,7 @@ class ContextState:
     def save_extra(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         self.records[f"{self.scope}.{name}"] = _record(arrays)
 
-    def siblings(self) -> "list[ContextState]":
+    def siblings(self) -> list[ContextState]:
         raise ValueError("the pooled baseline needs state-backend = 'disk': a context holds one node's state")
 
     def _versions(self) -> list[int]:

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from example_apps import EXAMPLES, load_example, told
 from hand_made_node import HandMadeNode
+from replayed import replay
 from toys import same_bits
 
 from benchmarks.faults import FaultyFleet
-from benchmarks.replay import replay
 from fedapps.checkpoints import DiskCheckpoints
-from fedapps.config import parse
-from fedapps.fleet.deployment import deployment
-from fedapps.launch import resolve
+from fedapps.config import Config, parse
+from fedapps.fleet.deployment import Deployment, NodeConfig, deployment
+from fedapps.launch import APP, resolve
+from fedapps.run_folder import RunFolder, run_path
 from sim.inprocess import run_inprocess
 from sim.processes import descendants
 
@@ -26,38 +27,58 @@ NUMPY = EXAMPLES / "numpy-hierarchy"
 LQR = {"task": "lqr", "methods": "apfl", "epochs": 1, "personal-epochs": 1, "batch-size": 32, "collect-after": 0}
 
 
+class FaultyRun(FaultyFleet):
+    """A run of this project's app on a fleet, and what it has left so far."""
+
+    def __init__(self, deployed: Deployment, config: Config, node_configs: Sequence[NodeConfig]) -> None:
+        super().__init__(deployed, APP, config.flat(), node_configs)
+        self.config = config
+        self.folder = RunFolder(run_path(config.run, 0), "")
+
+    @property
+    def snapshots(self) -> DiskCheckpoints:
+        return self.folder.checkpoints(self.config.run.methods)
+
+    def wait_for_round(self, number: int) -> None:
+        """Wait until a round is over, and its snapshot on disk."""
+        saved = self.snapshots.folder
+        self.wait(lambda: any(int(path.stem[-6:]) >= number for path in saved.glob("round-*.safetensors")))
+
+    def has_finished(self) -> bool:
+        return self.folder.finished(self.config.run.methods)
+
+    def refused(self) -> list[tuple[int, str, str]]:
+        """Round, node and reason of each reply that was not used."""
+        rounds = self.folder.lines("metrics.jsonl")
+        return [(line["round"], told["node"], told["reason"]) for line in rounds for told in line["refused"]]
+
+    def trained(self, node: str) -> list[int]:
+        """The rounds in which a node's training was used."""
+        used = self.folder.lines("nodes.jsonl")
+        return [line["round"] for line in used if line["phase"] == "train" and line["node"] == node]
+
+    def assert_every_round_once(self) -> None:
+        rounds = [line["round"] for line in self.folder.lines("metrics.jsonl")]
+        assert rounds == list(range(1, self.config.run.rounds + 1)), self.said
+        used = [(line["round"], line["phase"], line["node"]) for line in self.folder.lines("nodes.jsonl")]
+        assert len(used) == len(set(used)), "a reply was counted twice"
+
+    def assert_same_as_replayed(self, folder: Path) -> None:
+        """The run ended with the bits of an undisturbed one in which the lost replies were never asked for."""
+        again = replay(self.config, self.folder.lines("nodes.jsonl"), self.node_configs, folder)
+        ended = self.snapshots.latest()
+        assert ended
+        assert ended.round == again.round == self.config.run.rounds
+        assert same_bits(ended.arrays, again.arrays)
+
+
 @contextmanager
-def faulty(folder: Path, nodes: int, given: dict[str, Any]) -> Iterator[FaultyFleet]:
-    """A fleet for a run with this config; on the way out its run has ended."""
+def faulty(folder: Path, nodes: int, given: dict[str, Any]) -> Iterator[FaultyRun]:
+    """A fleet for a run with this config; on the way out its processes have ended."""
     config = parse(resolve(given | {"name": "run", "cache-dir": str(folder / "worlds")}, str(folder)))
     configs = [{"partition-id": index, "num-partitions": nodes} for index in range(nodes)]
     with deployment(folder / "fleet") as deployed:
-        yield FaultyFleet(deployed, config, configs)
-
-
-def refused(fleet: FaultyFleet) -> list[tuple[int, str, str]]:
-    """Round, node and reason of each reply that was not used."""
-    return [(line["round"], told["node"], told["reason"]) for line in fleet.rounds() for told in line["refused"]]
-
-
-def trained(fleet: FaultyFleet, node: str) -> list[int]:
-    """The rounds in which a node's training was used."""
-    return [line["round"] for line in fleet.nodes() if line["phase"] == "train" and line["node"] == node]
-
-
-def assert_every_round_once(fleet: FaultyFleet) -> None:
-    assert [line["round"] for line in fleet.rounds()] == list(range(1, fleet.config.run.rounds + 1)), fleet.said
-    used = [(line["round"], line["phase"], line["node"]) for line in fleet.nodes()]
-    assert len(used) == len(set(used)), "a reply was counted twice"
-
-
-def assert_same_as_replayed(fleet: FaultyFleet, folder: Path) -> None:
-    """The run ended with the bits of an undisturbed one in which the lost replies were never asked for."""
-    again = replay(fleet.config, fleet.nodes(), fleet.node_configs, folder)
-    ended = DiskCheckpoints(fleet.folder / "checkpoints" / fleet.config.run.methods).latest()
-    assert ended
-    assert ended.round == again.round == fleet.config.run.rounds
-    assert same_bits(ended.arrays, again.arrays)
+        yield FaultyRun(deployed, config, configs)
 
 
 def limited(pids: Sequence[int], most: int) -> None:
@@ -84,21 +105,21 @@ def test_nodes_that_are_killed_held_up_late_or_back_again(tmp_path: Path) -> Non
         fleet.wait_until_ended()
 
         assert fleet.has_finished(), fleet.said
-        assert_every_round_once(fleet)
-        assert trained(fleet, "robot-01") == [1, 3, 4], "held up in round 2, and its late reply counts for nothing"
-        assert trained(fleet, "robot-02") == [1, 2, 3, 4], "a worker that is killed costs time only"
-        assert trained(fleet, "robot-03")[-1] == 4, "who comes late takes part from the next round on"
-        assert trained(fleet, "robot-03")[0] > 1
-        away = trained(fleet, "robot-00")
+        fleet.assert_every_round_once()
+        assert fleet.trained("robot-01") == [1, 3, 4], "held up in round 2, and its late reply counts for nothing"
+        assert fleet.trained("robot-02") == [1, 2, 3, 4], "a worker that is killed costs time only"
+        assert fleet.trained("robot-03")[-1] == 4, "who comes late takes part from the next round on"
+        assert fleet.trained("robot-03")[0] > 1
+        away = fleet.trained("robot-00")
         assert (away[0], away[-1]) == (1, 4), "who returns is known by its old key"
         assert 2 not in away
-        told = refused(fleet)
+        told = fleet.refused()
         assert (2, "robot-01", "no reply within 60 s") in told
         for number, node, reason in set(told) - {(2, "robot-01", "no reply within 60 s")}:
             assert number in (2, 3)
             assert node.startswith("robot-00")
             assert reason == "no reply within 60 s" or "Node Unavailable" in reason
-        assert_same_as_replayed(fleet, tmp_path / "replay")
+        fleet.assert_same_as_replayed(tmp_path / "replay")
 
 
 def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -108,16 +129,16 @@ def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         fleet.wait_for_round(1)
         fleet.wait_for_message(0)
         fleet.kill_server()
-        done = len(fleet.rounds())
+        done = fleet.snapshots.latest().round
         fleet.deployed.start_superlink()
         fleet.deployed.wait_until_connected()
         fleet.submit(resume=True)
         fleet.wait_until_ended()
         assert fleet.has_finished(), fleet.said
         assert f"resuming after round {done}" in "\n".join(fleet.said)
-        assert_every_round_once(fleet)
-        assert refused(fleet) == []
-        assert_same_as_replayed(fleet, tmp_path / "replay")
+        fleet.assert_every_round_once()
+        assert fleet.refused() == []
+        fleet.assert_same_as_replayed(tmp_path / "replay")
 
 
 TEXT = {"task": "text", "methods": "fedvocab", "num-nodes": 2, "epochs": 1, "adapt-epochs": 1, "collect-after": 0}
@@ -131,7 +152,8 @@ def test_full_disks_and_damaged_states(tmp_path: Path) -> None:
         fleet.wait_for_round(1)
         node = fleet.node(0).process.pid
         limited([node, *descendants(node)], 200_000)
-        fleet.state(1)[-1].write_bytes(b"damaged")
+        (state,) = fleet.state(1).rglob("*.safetensors")
+        state.write_bytes(b"damaged")
         fleet.wait_for_round(2)
         limited([node, *descendants(node)], resource.RLIM_INFINITY)
         limited(fleet.server(), 20_000)
@@ -141,12 +163,12 @@ def test_full_disks_and_damaged_states(tmp_path: Path) -> None:
         fleet.submit(resume=True)
         fleet.wait_until_ended()
         assert fleet.has_finished(), fleet.said
-        assert_every_round_once(fleet)
+        fleet.assert_every_round_once()
 
-        assert trained(fleet, "client-001") == [1, 2, 3], "a damaged state costs no round"
+        assert fleet.trained("client-001") == [1, 2, 3], "a damaged state costs no round"
         assert [path.name for path in fleet.deployed.folder.rglob("*.corrupt")] == ["round-000001.safetensors.corrupt"]
         assert "round-000001.safetensors is damaged" in fleet.node(1).log.read_text()
-        ((number, node_key, reason),) = refused(fleet)
+        ((number, node_key, reason),) = fleet.refused()
         assert (number, node_key) == (2, "client-000")
         assert "cannot be written (File too large)" in reason
         assert "Traceback" not in reason

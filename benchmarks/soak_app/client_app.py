@@ -1,0 +1,48 @@
+"""A node whose replies depend on all that it ever trained: nothing can be lost, or done twice, without a trace."""
+
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from clients.state import DiskState
+
+app = ClientApp()
+
+
+@app.query("profile")
+def profile(msg: Message, context: Context) -> Message:
+    """The node's name, which it keeps when it comes back."""
+    return Message(RecordDict({"profile": ConfigRecord({"key": key_of(_number(context))})}), reply_to=msg)
+
+
+@app.train()
+def train(msg: Message, context: Context) -> Message:
+    """Mix what was received with the private state and with numbers of this node and round."""
+    orders = msg.content.config_records["config"]
+    server_round, durable_round = (int(str(orders[name])) for name in ("server-round", "durable-round"))
+    received = msg.content.array_records["arrays"]["parameters"].numpy()
+    state = DiskState(Path(str(context.node_config["state-dir"])))
+    kept = state.load(server_round) or {"private": np.zeros_like(received), "rounds": np.zeros(0, np.int64)}
+    own = np.random.default_rng([_number(context), server_round]).normal(size=received.size)
+    private = (0.9 * kept["private"] + 0.1 * received + own).astype(received.dtype)
+    state.save(server_round, {"private": private, "rounds": np.append(kept["rounds"], server_round)}, durable_round)
+    arrays = ArrayRecord({"parameters": Array(0.5 * (received + private))})
+    return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=msg)
+
+
+@app.evaluate()
+def evaluate(msg: Message, context: Context) -> Message:
+    """The mean of the parameters."""
+    mean = float(msg.content.array_records["arrays"]["parameters"].numpy().mean())
+    return Message(RecordDict({"metrics": MetricRecord({"mean": mean, "num-examples": 1})}), reply_to=msg)
+
+
+def key_of(number: int) -> str:
+    """What the node with this partition id is called."""
+    return f"node-{number:02d}"
+
+
+def _number(context: Context) -> int:
+    return int(context.node_config["partition-id"])

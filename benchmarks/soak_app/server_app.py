@@ -1,0 +1,53 @@
+"""FedAvg with a snapshot after every round, from which it goes on when it is submitted again."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from clients.files import write_whole
+from fedapps.checkpoints import DiskCheckpoints
+from strategies.base import BaseStrategy
+from strategies.rounds import RoundReport
+from strategies.samplers import UniformFraction
+
+PARAMETERS = 50_000
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the rounds that are still to do; leave a file for each in ``output/rounds``, and the snapshots."""
+    config = context.run_config
+    output = Path(str(config["output"]))
+
+    def record(report: RoundReport) -> None:
+        used = sorted(node.node for node in report.nodes if node.phase == "train")
+        refused = [(refusal.node, refusal.phase, refusal.reason) for refusal in report.refused]
+        facts = {"asked": report.train_messages, "used": used, "refused": refused}
+        write_whole(output / "rounds" / f"{report.round:06d}.json", json.dumps(facts).encode())
+
+    strategy = BaseStrategy(
+        sampler=UniformFraction(float(config["fraction"])),
+        weighting="uniform",
+        min_nodes=int(config["nodes"]),
+    )
+    strategy.start(
+        grid,
+        initial_arrays(),
+        num_rounds=int(config["rounds"]),
+        timeout=float(config["timeout"]),
+        evaluate_every=int(config["rounds"]),
+        checkpoints=DiskCheckpoints(output / "checkpoints"),
+        resume=True,
+        on_round=record,
+    )
+    write_whole(output / "finished", b"")
+
+
+def initial_arrays() -> ArrayRecord:
+    """Zeros."""
+    return ArrayRecord({"parameters": Array(np.zeros(PARAMETERS, np.float32))})
