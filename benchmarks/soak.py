@@ -165,7 +165,7 @@ class _Lossy(InProcessGrid):
     def __init__(self, used: Mapping[int, set[str]], node_configs: list[dict[str, Any]]) -> None:
         super().__init__(client_app, node_configs, {})
         self._used = used
-        self._lost: set[str] = set()
+        self._lost: dict[str, Message] = {}
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         sent = list(messages)
@@ -174,16 +174,15 @@ class _Lossy(InProcessGrid):
             if message.metadata.message_type == "train":
                 node = key_of(list(self.get_node_ids()).index(message.metadata.dst_node_id))
                 if node not in self._used[int(str(message.content.config_records["config"]["server-round"]))]:
-                    self._lost.add(identity)
+                    self._lost[identity] = message
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [self._arriving(reply) for reply in super().pull_messages(message_ids)]
 
     def _arriving(self, reply: Message) -> Message:
-        if reply.metadata.reply_to_message_id in self._lost:
-            reply = Message(Error(ErrorCode.NODE_UNAVAILABLE, "lost"), reply_to=reply)
-        return reply
+        lost = self._lost.get(reply.metadata.reply_to_message_id)
+        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "lost"), reply_to=lost) if lost else reply
 
 
 def _state(folder: Path, index: int) -> Path:
