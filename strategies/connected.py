@@ -7,6 +7,7 @@ from logging import INFO, WARNING
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from .patience import patiently
 from .profiles import Profile, query_profiles, told_apart
 from .rounds import TooFewRepliesError
 from .sizes import Sizes
@@ -32,7 +33,7 @@ class Roster:
 
     def connected(self, grid: Grid) -> list[Profile]:
         """The connected nodes in the order of their keys; those that have told nothing yet are asked."""
-        connected = set(grid.get_node_ids())
+        connected = patiently(lambda: set(grid.get_node_ids()))
         asked = self._sizes.believed(query_profiles(grid, sorted(connected - self._told.keys())))
         # The greatest id of those asked now comes first, the smallest last, which makes it the newest.
         self._told |= {profile.node_id: profile for profile in reversed(asked)}
@@ -56,7 +57,7 @@ class Roster:
 def wait_for_nodes(grid: Grid, count: int, seconds: float) -> None:
     """Wait until ``count`` nodes are connected. Raises ``TooFewRepliesError`` after ``seconds``."""
     deadline, said = time.monotonic() + seconds, 0.0
-    while (connected := len(list(grid.get_node_ids()))) < count:
+    while (connected := patiently(lambda: len(list(grid.get_node_ids())))) < count:
         now = time.monotonic()
         if now > deadline:
             raise TooFewRepliesError(

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from .patience import UNREADABLE, patiently
 
 LONGEST_POLL = 0.5
 _LOOKS = 16  # for replies that come later, each time that the next one is not there
-_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, DecodeError)
 _OF_THE_SUPERLINK = (
     ErrorCode.NODE_UNAVAILABLE,
     ErrorCode.MESSAGE_UNAVAILABLE,
@@ -98,7 +98,7 @@ def _exchange(
 
 def _push(grid: Grid, messages: list[Message]) -> list[tuple[int, str | None]]:
     """Node and message id of each message; no id where it was refused."""
-    returned = list(grid.push_messages(messages))
+    returned = patiently(lambda: list(grid.push_messages(messages)))
     # One grid leaves refused messages out of its answer, the other puts an empty id in their place: the ids
     # that both write into the messages tell which is which. A grid that writes none must answer for every
     # message.
@@ -150,9 +150,9 @@ class _Mailbox:
     def _fetch(self, message_id: str) -> Message | str | None:
         """The reply to a message if one has come, or why what has come cannot be read."""
         try:
-            replies = self._grid.pull_messages([message_id])
+            replies = patiently(lambda: list(self._grid.pull_messages([message_id])))
             return next((reply for reply in replies if reply.metadata.reply_to_message_id == message_id), None)
-        except _UNREADABLE as error:  # Flower puts the reply together from what the node sent
+        except UNREADABLE as error:  # Flower puts the reply together from what the node sent
             return f"the reply cannot be read: {type(error).__name__}: {error}"
 
 

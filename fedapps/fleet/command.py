@@ -1,5 +1,6 @@
 """``python -m fedapps fleet``: one run on a SuperLink and SuperNodes of its own, from checks to the report."""
 
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from fedapps.run_folder import RunFolder
 from .data import NodeData
 from .deployment import Deployment, deployment
 from .processes import FleetError
+
+_NODES_PER_CORE = 6
 
 
 def run_fleet(
@@ -60,6 +63,20 @@ def fleet_folder(run: Path, *, resume: bool) -> Path:
     return folder
 
 
+def crowding(nodes: int, cores: int) -> str:
+    """Why so many SuperNodes may never answer on a machine of so many cores; empty where they should.
+
+    A worker takes some 4 s of a core to import torch, all at once, and Flower starts another where it hears nothing of
+    one for 30 s: beyond that they only keep each other from starting.
+    """
+    if nodes <= _NODES_PER_CORE * cores:
+        return ""
+    return (
+        f"{nodes} SuperNodes on {cores} cores are more than can start to work within the 30 s that Flower gives them; "
+        f"if they do not answer, take at most {_NODES_PER_CORE * cores}, or simulate them with `fedapps run`"
+    )
+
+
 def _deploy_and_run(config: Config, data: NodeData, fleet: Deployment) -> None:
     fleet.start_superlink()
     guarded = "TLS, node keys" if fleet.auth else "TLS" if fleet.ca else "not encrypted"
@@ -67,4 +84,6 @@ def _deploy_and_run(config: Config, data: NodeData, fleet: Deployment) -> None:
     print(f"fleet: logs, keys and private states are in {fleet.folder}", flush=True)
     fleet.start_supernodes(data.configs())
     print(f"fleet: {data.nodes} SuperNodes are connected", flush=True)
+    if crowded := crowding(data.nodes, os.cpu_count() or 1):
+        print(f"fleet: {crowded}", flush=True)
     fleet.run(APP, config.flat())

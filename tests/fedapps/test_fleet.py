@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from fedapps.__main__ import main
 from fedapps.config import parse
 from fedapps.fleet.certificates import Certificates, make_certificates
+from fedapps.fleet.command import crowding
 from fedapps.fleet.data import NodeData
 from fedapps.fleet.interrupts import Interrupts
 from fedapps.fleet.keys import make_key_pair
@@ -216,3 +217,9 @@ def test_what_a_process_left_behind_when_it_was_killed_is_ended_too(tmp_path: Pa
         left = int(started.log.read_text())
         assert is_alive(left)
     assert not is_alive(left)
+
+
+def test_more_nodes_than_can_start_on_the_machine_are_told_of() -> None:
+    assert crowding(12, 2) == ""
+    assert crowding(13, 2).startswith("13 SuperNodes on 2 cores are more than can start")
+    assert "take at most 12" in crowding(13, 2)

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strategies import exchange as module
+from strategies import patience
 from strategies.exchange import NodeFailure, exchange
 
 
@@ -158,9 +159,24 @@ def test_a_reply_that_cannot_be_read_is_a_failure_of_its_node_alone():
         assert outcome(items) == [1, NodeFailure(2, reason, by_node=True), 3]
 
 
-def test_what_breaks_on_the_way_is_no_fault_of_a_node():
+def test_what_breaks_on_the_way_is_no_fault_of_a_node(monkeypatch):
+    monkeypatch.setattr(patience, "PAUSES", (0.0, 0.0))
+    grid = FakeGrid({1: ConnectionError("the SuperLink is gone")})
     with pytest.raises(ConnectionError):
-        list(exchange(FakeGrid({1: ConnectionError("the SuperLink is gone")}), messages(1), 10))
+        list(exchange(grid, messages(1), 10))
+    assert len(grid.pulls) == 3
+
+
+def test_a_push_that_failed_for_a_moment_is_repeated(monkeypatch):
+    monkeypatch.setattr(patience, "PAUSES", (0.0,))
+    grid, failures = FakeGrid({1: 0, 2: 0}), [OSError("database is locked")]
+    push = grid.push_messages
+    monkeypatch.setattr(grid, "push_messages", lambda sent: fail(failures.pop()) if failures else push(sent))
+    assert outcome(exchange(grid, messages(1, 2), 10)) == [1, 2]
+
+
+def fail(error):
+    raise error
 
 
 def test_who_is_gone_has_not_said_so_itself():
