@@ -53,7 +53,6 @@ class Deployment:
         self._home = folder / "flower"
         self._home.mkdir(parents=True, exist_ok=True)
         self._environment = flower_environment(self._home) | {
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; Flower's second is for links to other machines
             "PYTHONUNBUFFERED": "1",  # a log is read while it is written
         }
         self._environment.pop("FORCE_COLOR", None)  # flwr's JSON is to be read by a program
@@ -98,6 +97,8 @@ class Deployment:
         folders = [self.node_folder(index) for index in range(len(configs))]
         keys = [make_key_pair(folder) for folder in folders] if self.auth else []
         self.register([pair.public for pair in keys])
+        # Seconds. Flower's one is for links to other machines; but many that look often take the cores from those at work.
+        self._environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = f"{min(1.0, max(0.2, 0.05 * len(configs))):g}"
         for index, config in enumerate(configs):
             self.start_supernode(f"node-{index}", config, keys[index] if keys else None)
         self.wait_until_connected()
