@@ -97,7 +97,8 @@ class Deployment:
         folders = [self.node_folder(index) for index in range(len(configs))]
         keys = [make_key_pair(folder) for folder in folders] if self.auth else []
         self.register([pair.public for pair in keys])
-        # Seconds. Flower's one is for links to other machines; but many that look often take the cores from those at work.
+        # Seconds. Flower's one is for links to other machines; but many that look often take the cores from those that
+        # work.
         self._environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = f"{min(1.0, max(0.2, 0.05 * len(configs))):g}"
         for index, config in enumerate(configs):
             self.start_supernode(f"node-{index}", config, keys[index] if keys else None)
