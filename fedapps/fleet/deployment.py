@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
+import shlex
 import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
@@ -22,6 +25,8 @@ from .protocol import node_options, node_port
 
 NodeConfig = Mapping[str, int | str]
 _LOOPBACK = "127.0.0.1"
+_STARTED = re.compile(r"Successfully started run (\d+)")
+_QUESTIONS = 10
 _CONNECT_SECONDS, _CONNECT_SECONDS_EACH = 60.0, 10.0
 
 
@@ -57,6 +62,7 @@ class Deployment:
         }
         self._environment.pop("FORCE_COLOR", None)  # flwr's JSON is to be read by a program
         self.superlink: Started | None = None
+        self._missed: list[Started] = []
 
     @property
     def database(self) -> Path:
@@ -138,7 +144,7 @@ class Deployment:
             *(["--auth-supernode-private-key", str(key.private)] if key else []), *options,
         ]  # fmt: skip
         environment = self._environment | {"FLWR_HOME": str(home)}  # Flower unpacks the app here, not atomically
-        started = self._processes.start(name, command, environment, folder / "supernode.log")
+        started = self._processes.start(name, command, environment, folder / "supernode.log", yielding=True)
         self.nodes = [node for node in self.nodes if node.name != name] + [started]
         return started
 
@@ -151,32 +157,47 @@ class Deployment:
     ) -> None:
         """Submit the Flower app in ``app`` and hand its log to ``show``, line by line, until the run has ended.
 
-        A SuperNode that ends on the way is told of and the others go on. Raises :class:`FleetError` when the
-        SuperLink ends, or does not take the run.
+        A SuperNode that ends on the way is told of and the others go on. Where the log breaks off before the run has
+        ended it is shown again from its beginning. Raises :class:`FleetError` when the SuperLink ends, or does not take
+        the run.
         """
-        command = submission(app, self._home, run_config)
-        submitted = self._processes.start("flwr run", command, self._environment, self.folder / "run.log")
-        missed: set[str] = set()
-        with submitted.log.open(errors="replace") as log:
-            log.seek(submitted.begin)
+        run = ""
+        following = self._follow("flwr run", submission(app, self._home, run_config))
+        while True:
+            for line in self._lines(following):
+                if started := _STARTED.search(line):
+                    run = started[1]
+                show(line)
+            if not run:
+                raise FleetError(f"{following.fate()}; what it said is above, and in {following.log}")
+            if self._has_finished(run):
+                return
+            show("fleet: the log broke off while the run goes on; here it is again")
+            following = self._follow("flwr log", ["flwr", "log", run, CONNECTION, "--stream"])
+
+    def _follow(self, name: str, command: Sequence[str]) -> Started:
+        return self._processes.start(name, command, self._environment, self.folder / "run.log")
+
+    def _lines(self, following: Started) -> Iterator[str]:
+        """What a process says until it ends, and what becomes of the fleet meanwhile."""
+        with following.log.open(errors="replace") as log:
+            log.seek(following.begin)
             line = ""
             while True:
-                last = submitted.has_ended
+                last = following.has_ended
                 while part := log.readline():
                     line += part
                     if line.endswith("\n"):
-                        show(line.rstrip("\n"))
+                        yield line.rstrip("\n")
                         line = ""
                 if last:
-                    break
+                    return
                 for node in self._ended():
-                    if node.name not in missed:
-                        missed.add(node.name)
-                        show(f"fleet: {node.fate()}, the run goes on without it; its log is {node.log}")
+                    if node not in self._missed:
+                        self._missed.append(node)
+                        yield f"fleet: {node.fate()}, the run goes on without it; its log is {node.log}"
                 self._check_superlink()
                 time.sleep(0.2)
-        if submitted.process.returncode:
-            raise FleetError(f"{submitted.fate()}; what it said is above, and in {submitted.log}")
 
     def tidy(self) -> None:
         """Once the SuperLink has ended: have SQLite put into the database what it left beside it."""
@@ -199,18 +220,24 @@ class Deployment:
 
     def count_online(self) -> int:
         """How many SuperNodes are connected, as ``flwr`` tells it. Raises :class:`FleetError` when it cannot."""
-        self._check_superlink()
-        done = subprocess.run(
-            [tool("flwr"), "supernode", "ls", CONNECTION, "--format", "json"],
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            return sum(node["status"] == "online" for node in json.loads(done.stdout)["nodes"])
-        except (ValueError, KeyError) as error:
-            raise FleetError(f"flwr supernode ls: cannot be read ({error!r}): {done.stdout}{done.stderr}") from error
+        return sum(node["status"] == "online" for node in self._ask("supernode", "ls", about="nodes"))
+
+    def _has_finished(self, run: str) -> bool:
+        return all(told["status"].startswith("finished") for told in self._ask("ls", "--run-id", run, about="runs"))
+
+    def _ask(self, *question: str, about: str) -> list[dict[str, Any]]:
+        """What ``flwr`` tells about nodes or runs; asked again for a while where it cannot tell."""
+        command = [tool("flwr"), *question, "--format", "json"]
+        command.insert(-2, CONNECTION)
+        for _ in range(_QUESTIONS):
+            self._check_superlink()
+            done = subprocess.run(
+                command, env=self._environment, capture_output=True, text=True, start_new_session=True
+            )  # fmt: skip
+            with suppress(ValueError, KeyError):
+                return list(json.loads(done.stdout)[about])
+            time.sleep(1.0)
+        raise FleetError(f"{shlex.join(question)}: flwr cannot tell: {done.stdout}{done.stderr}")
 
     def _ended(self) -> list[Started]:
         return [node for node in self.nodes if node.has_ended]

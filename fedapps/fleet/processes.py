@@ -1,8 +1,10 @@
 """The processes of a fleet: each in a session of its own with a log file, all ended together."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -12,6 +14,7 @@ from sim.processes import end_groups, tool
 from .interrupts import Interrupts
 
 _TAIL = 20
+_NICE = 10
 
 
 class FleetError(RuntimeError):
@@ -77,8 +80,12 @@ class Processes:
         """Call it when all processes have ended."""
         self._afterwards.append(function)
 
-    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> Started:
+    def start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path, *, yielding: bool = False
+    ) -> Started:
         """Start a command of this Python environment in ``log``'s folder, with its output at the end of ``log``.
+
+        One that is ``yielding``, with all that it starts, leaves the cores to the others where there are too few.
 
         Raises ``RuntimeError`` when the command is not installed.
         """
@@ -95,6 +102,14 @@ class Processes:
                 cwd=log.parent,
                 start_new_session=True,
             )
+            if yielding:
+                _yield(process.pid)
             started = Started(name, process, log, begin)
             self._started.append(started)
         return started
+
+
+def _yield(pid: int) -> None:
+    with suppress(OSError):  # it may have ended; or this is not Linux, which may share the cores by sessions first
+        os.setpriority(os.PRIO_PROCESS, pid, _NICE)
+        Path(f"/proc/{pid}/autogroup").write_text(str(_NICE))
