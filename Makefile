@@ -8,6 +8,7 @@ KEY := $(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-16)
 STAMP := .venv/.built-$(KEY)
 HTTP_KEY := $(shell cat pyproject.toml constraints.txt constraints-http.txt | sha256sum | cut -c1-16)
 HTTP_STAMP := .venv-http/.built-$(HTTP_KEY)
+FAULT_TESTS := tests/processes/test_faults.py
 # Tests of what Flower's versions may do differently.
 HTTP_TESTS := tests/processes/test_http.py tests/conformance tests/sim/test_inprocess.py
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
@@ -18,14 +19,26 @@ export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 export FLWR_DISABLE_UPDATE_CHECK := 1
 
-.PHONY: run test lint bench env clean
+.PHONY: run test test-alone test-faults test-fleets test-http lint bench env clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)  ## train driver models in a federation of simulated cars; ends with a report
 	$(BIN)/python -m fedapps run
 
+# Tests with processes wait most of their time, so they run side by side with the others, which give way to them.
 test: lint $(HTTP_STAMP)  ## lint, types, architecture and all tests
-	$(BIN)/python -m pytest
+	$(MAKE) --no-print-directory --jobs 4 --output-sync=target test-alone test-faults test-fleets test-http
+
+test-alone: $(STAMP)
+	nice $(BIN)/python -m pytest -m "not processes"
+
+test-faults: $(STAMP)
+	$(BIN)/python -m pytest $(FAULT_TESTS)
+
+test-fleets: $(STAMP)
+	$(BIN)/python -m pytest -m processes $(FAULT_TESTS:%=--ignore=%)
+
+test-http: $(HTTP_STAMP)
 	.venv-http/bin/python -m pytest $(HTTP_TESTS)
 
 lint: $(STAMP)

@@ -123,7 +123,7 @@ def test_nodes_that_are_killed_held_up_late_or_back_again(tmp_path: Path) -> Non
 
 
 def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    with faulty(tmp_path, 2, LQR | {"num-nodes": 2, "rounds": 3, "evaluate-every": 3}) as fleet:
+    with faulty(tmp_path, 2, LQR | {"num-nodes": 2, "rounds": 2, "evaluate-every": 2}) as fleet:
         fleet.start()
         fleet.submit()
         fleet.wait_for_round(1)
