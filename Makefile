@@ -27,10 +27,10 @@ run: $(STAMP)  ## train driver models in a federation of simulated cars; ends wi
 
 # Tests with processes wait most of their time, so they run side by side with the others, which give way to them.
 test: lint $(HTTP_STAMP)  ## lint, types, architecture and all tests
-	$(MAKE) --no-print-directory --jobs 4 --output-sync=target test-alone test-faults test-fleets test-http
+	$(MAKE) --no-print-directory --jobs 3 --output-sync=target test-faults test-fleets test-alone test-http
 
 test-alone: $(STAMP)
-	nice $(BIN)/python -m pytest -m "not processes"
+	nice -n 19 $(BIN)/python -m pytest -m "not processes"
 
 test-faults: $(STAMP)
 	$(BIN)/python -m pytest $(FAULT_TESTS)
