@@ -19,6 +19,7 @@ from fedapps.fleet.deployment import Deployment, NodeConfig, deployment
 from fedapps.launch import APP, resolve
 from fedapps.run_folder import RunFolder, run_path
 from sim.inprocess import run_inprocess
+from sim.lqr import write_world
 from sim.processes import descendants
 
 pytestmark = pytest.mark.processes
@@ -73,12 +74,20 @@ class FaultyRun(FaultyFleet):
 
 
 @contextmanager
-def faulty(folder: Path, nodes: int, given: dict[str, Any]) -> Iterator[FaultyRun]:
-    """A fleet for a run with this config; on the way out its processes have ended."""
+def faulty(folder: Path, nodes: int, given: dict[str, Any], *own: NodeConfig) -> Iterator[FaultyRun]:
+    """A fleet for a run with this config, with ``own`` node configs or the parts of a world; it ends on the way out."""
     config = parse(resolve(given | {"name": "run", "cache-dir": str(folder / "worlds")}, str(folder)))
-    configs = [{"partition-id": index, "num-partitions": nodes} for index in range(nodes)]
+    configs = own or [{"partition-id": index, "num-partitions": nodes} for index in range(nodes)]
     with deployment(folder / "fleet") as deployed:
         yield FaultyRun(deployed, config, configs)
+
+
+def own_folder(file: Path) -> NodeConfig:
+    """The config of a node that has nothing but this file."""
+    folder = file.with_suffix("")
+    folder.mkdir()
+    file.rename(folder / file.name)
+    return {"data-dir": str(folder)}
 
 
 def limited(pids: Sequence[int], most: int) -> None:
@@ -123,7 +132,8 @@ def test_nodes_that_are_killed_held_up_late_or_back_again(tmp_path: Path) -> Non
 
 
 def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    with faulty(tmp_path, 2, LQR | {"num-nodes": 2, "rounds": 2, "evaluate-every": 2}) as fleet:
+    own = [own_folder(path) for path in write_world(tmp_path / "world", 2, seed=1)]
+    with faulty(tmp_path, 2, LQR | {"num-nodes": 2, "rounds": 2, "evaluate-every": 2}, *own) as fleet:
         fleet.start()
         fleet.submit()
         fleet.wait_for_round(1)
