@@ -274,7 +274,7 @@ class BaseStrategy(Strategy):
     # -- the machinery -------------------------------------------------------------------------------------
 
     def profiles(self, grid: Grid) -> list[Profile]:
-        """The connected nodes with data, in the order of their stable keys; only nodes not seen before are asked."""
+        """The connected nodes with data, in the order of their keys; those that have told nothing yet are asked."""
         return [self.label(node) for node in self.roster.connected(grid) if not node.no_data]
 
     def wait_for_nodes(self, grid: Grid) -> None:

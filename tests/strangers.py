@@ -1,0 +1,33 @@
+"""Nodes that a guarded SuperLink does not know, or that do not encrypt."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from fedapps.fleet.deployment import Deployment, deployment
+from fedapps.fleet.keys import make_key_pair
+
+
+@contextmanager
+def turned_away(folder: Path, plain_text: str) -> Iterator[Deployment]:
+    """A SuperLink with TLS and node keys that has refused strangers; ``plain_text`` is what one without TLS is told."""
+    with deployment(folder / "guarded", tls=True, auth=True) as guarded, deployment(folder / "plain") as plain:
+        guarded.start_superlink()
+        plain.fleet = guarded.fleet
+        once = ("--max-retries", "1")  # and not for ever, as it is without
+        refused = {
+            guarded.start_supernode("stranger", {}, make_key_pair(folder / "unknown"), *once): "Failed to activate",
+            guarded.start_supernode("keyless", {}, None, *once): "must be registered",
+            plain.start_supernode("open", {}, None, *once): plain_text,
+        }
+        for started, reason in refused.items():
+            assert started.process.wait(120) != 0
+            assert reason in started.log.read_text(), started.obituary()
+        with pytest.raises((URLError, OSError)):
+            urlopen(f"http://127.0.0.1:{guarded.http}/health", timeout=5).close()
+        assert guarded.count_online() == 0
+        yield guarded
