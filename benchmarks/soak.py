@@ -208,12 +208,19 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--server-kills", type=int, default=2)
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a round waits for replies")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a reply may take")
+    parser.add_argument("--in-flight", type=int, default=3 * (os.cpu_count() or 1), help="nodes that work at a time")
     parser.add_argument("--pause", type=float, default=4.0, help="mean seconds between two faults")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fedapps-soak-"))
-    config = {"nodes": given.nodes, "rounds": given.rounds, "timeout": given.timeout, "output": str(folder / "run")}
+    config = {
+        "nodes": given.nodes,
+        "rounds": given.rounds,
+        "timeout": given.timeout,
+        "in-flight": given.in_flight,
+        "output": str(folder / "run"),
+    }
     nodes = [{"partition-id": index, "num-partitions": given.nodes} for index in range(given.nodes)]
     begun = time.monotonic()
     with deployment(folder / "fleet") as deployed:

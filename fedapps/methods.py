@@ -54,6 +54,7 @@ def build_strategy(
         "min_replies": run.min_replies if method.trains == "nodes" else 1,
         "min_nodes": run.num_nodes,
         "node_wait": run.node_wait,
+        "in_flight": run.in_flight or None,
         "metric_means": task_class(run.task).metric_means,
     }
     if method.federation != "plain":

@@ -139,7 +139,10 @@ class RunConfig:
     track_mode: str = option("min", "whether the tracked metric is better smaller", choices=["min", "max"])
     patience: int = option(0, "evaluations without improvement before stopping; 0: never stop", minimum=0)
     target: float = option(0.0, "value of the tracked metric whose first round is reported; 0: none", minimum=0)
-    timeout: float = option(3600.0, "seconds to wait for the replies of a round", above=0)
+    timeout: float = option(3600.0, "seconds to wait for a node's reply", above=0)
+    in_flight: int = option(
+        0, "nodes that work at a time: the next is sent its message when one has replied; 0: all at once", minimum=0
+    )
     node_wait: float = option(60.0, "seconds to wait for num-nodes to connect", minimum=0)
 
     def method_names(self) -> list[str]:

@@ -19,7 +19,7 @@ from .config import Config, defaults
 from .run_config import RunConfig
 
 #: Keys that may differ between a run and its resumption: they change nothing that is computed.
-_FREE_KEYS = {"resume", "timeout", "node-wait", "output-dir", "cache-dir"}
+_FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir"}
 
 
 def run_path(run: RunConfig, run_id: int) -> Path:

@@ -20,12 +20,13 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from .aggregation import IntegerPolicy, StreamingMean
 from .arrays import Arrays, from_record, select, to_record
-from .connected import Roster, wait_for_nodes
-from .exchange import NodeFailure, exchange
+from .connected import Roster
+from .exchange import exchange
 from .intake import Intake, too_few
 from .messages import ExtraRecords, to_all
 from .metrics import MetricMean, MetricRule
 from .optimizers import SGD
+from .post import NodeFailure
 from .privacy import Privacy
 from .profiles import Profile
 from .replies import Reply, count_bytes, most_bytes
@@ -70,6 +71,8 @@ class BaseStrategy(Strategy):
         Training starts when so many nodes are connected; so many seconds are they waited for.
     poll : float
         Seconds between two looks for a reply, at first; grows to 0.5 while nothing comes.
+    in_flight : int or None
+        How many nodes work at a time, ``None`` for all: the next gets its message when one has replied or is late.
     """
 
     #: Why :class:`~strategies.privacy.CentralPrivacy`, which guards the mean of the replies alone, is not enough.
@@ -93,11 +96,13 @@ class BaseStrategy(Strategy):
         min_nodes: int = 1,
         node_wait: float = 600.0,
         poll: float = 0.02,
+        in_flight: int | None = None,
     ) -> None:
         if isinstance(shared, str):
             raise ValueError(f"shared = {shared!r}: must be a list of patterns, for example [{shared!r}]")
-        if min_replies < 1 or min_nodes < 1:
-            raise ValueError(f"min_replies = {min_replies}, min_nodes = {min_nodes}: both must be at least 1")
+        for name, least in (("min_replies", min_replies), ("min_nodes", min_nodes), ("in_flight", in_flight)):
+            if least is not None and least < 1:
+                raise ValueError(f"{name} = {least}: must be at least 1")
         self.shared = tuple(shared)
         self.sampler = sampler or UniformFraction(1.0)
         self.evaluate_sampler = evaluate_sampler or UniformFraction(1.0)
@@ -108,9 +113,9 @@ class BaseStrategy(Strategy):
         self.integers, self.sizes = integers, sizes or Sizes()
         self.privacy = (privacy or Privacy()).covering(self.weight_of, self.beside_the_mean)
         self.min_replies, self.min_nodes = min_replies, min_nodes
-        self.node_wait, self.poll = node_wait, poll
+        self.node_wait, self.poll, self.in_flight = node_wait, poll, in_flight
         self.report = RoundReport(0)
-        self.roster = Roster(self.sizes)
+        self.roster = Roster(self.sizes, enough=min_replies, in_flight=in_flight)
         self._current: Arrays = {}
 
     # -- Flower's face -------------------------------------------------------------------------------------
@@ -274,21 +279,17 @@ class BaseStrategy(Strategy):
     # -- the machinery -------------------------------------------------------------------------------------
 
     def profiles(self, grid: Grid) -> list[Profile]:
-        """The connected nodes with data, in the order of their keys; those that have told nothing yet are asked."""
+        """The connected nodes with data that have told their profile, in the order of their keys."""
         return [self.label(node) for node in self.roster.connected(grid) if not node.no_data]
-
-    def wait_for_nodes(self, grid: Grid) -> None:
-        """Wait until ``min_nodes`` are connected. Raises ``TooFewRepliesError`` after ``node_wait`` seconds."""
-        wait_for_nodes(grid, self.min_nodes, self.node_wait)
 
     def send(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message | NodeFailure]:
         """Send the messages; yields a reply or a failure per message, in the order of the messages."""
-        outgoing = list(messages)
-        sizes = [count_bytes(message.content) for message in outgoing]
-        for message, size in zip(outgoing, sizes, strict=True):
+        outgoing, largest = list(messages), 1
+        for message in outgoing:
+            largest = max(largest, size := count_bytes(message.content))
             self.report.count_message(message.metadata.message_type, size)
-        ahead = EARLY_BYTES // max([1, *sizes])  # a reply to training is about as large as its message
-        return exchange(grid, outgoing, timeout, poll=self.poll, ahead=ahead)
+        ahead = EARLY_BYTES // largest  # a reply to training is about as large as its message
+        return exchange(grid, outgoing, timeout, poll=self.poll, ahead=ahead, in_flight=self.in_flight)
 
     def new_mean(self, label: str = "") -> StreamingMean:
         """An empty mean for replies of this round, one for each ``label``."""

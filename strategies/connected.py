@@ -7,22 +7,40 @@ from logging import INFO, WARNING
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from .enquiries import ANSWER_SECONDS, Enquiries
 from .patience import patiently
-from .profiles import Profile, query_profiles, told_apart
+from .post import pauses
+from .profiles import Profile, told_apart
 from .rounds import TooFewRepliesError
 from .sizes import Sizes
 
+#: A node that joins answers within some 6 s where it has nothing else to do.
+NEWCOMER_SECONDS = 10.0
+
 
 class Roster:
-    """The nodes that have been connected in a run, each asked for its profile until it answers.
+    """The nodes that have been connected in a run, each asked for its profile, from the answer to which it takes part.
 
-    One that has not answered takes part under its node id. A node that was killed and started again is another one to
+    At first all that are connected are waited for, and later on whenever fewer than ``enough`` are known. Otherwise
+    whoever joins has 10 s to answer: one that takes longer, or never answers, holds nobody up. A node that was killed and started again is another one to
     Flower, which counts the old one as connected for a minute yet. Both claim the same key; the newer has it, so that
-    whoever returns is known by the old key. ``sizes`` is what they may claim to have.
+    whoever returns is known by the old key.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        What nodes may claim to have; anything by default.
+    enough : int
+        ≥ 1, how many nodes with data a round cannot do without.
+    in_flight : int or None
+        ≥ 1, how many nodes are asked at a time; ``None`` for all of them.
     """
 
-    def __init__(self, sizes: Sizes | None = None) -> None:
+    def __init__(self, sizes: Sizes | None = None, *, enough: int = 1, in_flight: int | None = None) -> None:
         self._sizes = sizes or Sizes()
+        self._enough = enough
+        self._enquiries = Enquiries(in_flight)
+        self._newest_first: list[int] = []
         self._told: dict[int, Profile] = {}
         self._known: dict[int, Profile] = {}
 
@@ -32,22 +50,36 @@ class Roster:
         return self._known
 
     def connected(self, grid: Grid) -> list[Profile]:
-        """The connected nodes in the order of their keys; those that have told nothing yet are asked."""
+        """The connected nodes that have told their profile, in the order of their keys."""
         connected = patiently(lambda: set(grid.get_node_ids()))
-        asked = self._sizes.believed(query_profiles(grid, sorted(connected - self._told.keys())))
-        # The greatest id of those asked now comes first, the smallest last, which makes it the newest.
-        self._told |= {profile.node_id: profile for profile in reversed(asked)}
-        silent = [Profile.unknown(node) for node in sorted(connected - self._told.keys())]
-        newest_first = [profile for node, profile in reversed(self._told.items()) if node in connected]
-        profiles = told_apart([*newest_first, *silent])
+        new = connected.difference(self._newest_first)
+        self._newest_first = [*sorted(new), *self._newest_first]  # of those that come together the smallest id
+        self._ask(grid, connected)
+        told = [self._told[node] for node in self._newest_first if node in connected and node in self._told]
+        profiles = told_apart(told)
         for profile in profiles:
             self._warn(profile)
         self._known = {profile.node_id: profile for profile in profiles}
         return profiles
 
+    def _ask(self, grid: Grid, connected: set[int]) -> None:
+        """Ask those that have told nothing yet, and wait as long as must be."""
+        all_of_them = not self._told
+        self._enquiries.ask(connected - self._told.keys())
+        pause = pauses()
+        while True:
+            if heard := self._sizes.believed(self._enquiries.hear(grid)):
+                self._told |= {profile.node_id: profile for profile in heard}
+                continue  # there may be room for more questions
+            able = sum(node in connected and not profile.no_data for node, profile in self._told.items())
+            needed = all_of_them or able < self._enough
+            if not self._enquiries.hopeful(ANSWER_SECONDS if needed else NEWCOMER_SECONDS):
+                return
+            time.sleep(next(pause))
+
     def _warn(self, profile: Profile) -> None:
         """Say once that another node has the key."""
-        told = self._told.get(profile.node_id, profile)
+        told = self._told[profile.node_id]
         if profile.key != told.key and profile != self._known.get(profile.node_id):
             log(
                 WARNING, "a newer node claims the key %r too: node %s is now %r", told.key, profile.node_id, profile.key

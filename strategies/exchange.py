@@ -8,40 +8,30 @@ because the SuperLink answers for an offline node with an error even where it ha
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 
 from flwr.app import Message
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from .patience import UNREADABLE, patiently
+from .post import NodeFailure, Sent, pauses, pull, push
 
-LONGEST_POLL = 0.5
 _LOOKS = 16  # for replies that come later, each time that the next one is not there
-_OF_THE_SUPERLINK = (
-    ErrorCode.NODE_UNAVAILABLE,
-    ErrorCode.MESSAGE_UNAVAILABLE,
-    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
-)
-_GROWTH = 1.5
-
-
-@dataclass(frozen=True)
-class NodeFailure:
-    """A node that did not reply, and why; ``by_node`` where it said so itself, and is not just silent or gone."""
-
-    node_id: int
-    reason: str
-    by_node: bool = False
 
 
 def exchange(
-    grid: Grid, messages: Iterable[Message], timeout: float | None, poll: float = 0.02, *, ahead: int = 0
+    grid: Grid,
+    messages: Iterable[Message],
+    timeout: float | None,
+    poll: float = 0.02,
+    *,
+    ahead: int = 0,
+    in_flight: int | None = None,
 ) -> Iterator[Message | NodeFailure]:
     """Send messages and yield what becomes of each, in the order of the messages.
 
-    The messages are sent when the first item is asked for. Keep no reply while asking for the next: then at
+    The first messages are sent when the first item is asked for. Keep no reply while asking for the next: then at
     most one is in memory, beside the ``ahead`` that came before their turn.
 
     Parameters
@@ -51,13 +41,16 @@ def exchange(
     messages : iterable of Message
         At most one per node is usual, but not required.
     timeout : float or None
-        Seconds, ≥ 0, for all replies together, counted from the moment the messages are sent; ``None`` waits
-        for ever. Once it is over, every reply that is already there is still taken.
+        Seconds, ≥ 0, for the reply to each message, counted from the moment it is sent; ``None`` waits for ever.
+        Once it is over, a reply that is already there is still taken.
     poll : float
         Seconds, > 0, until the second look for a reply; grows by half from look to look, up to 0.5 s, and
         begins anew with the next message.
     ahead : int
         ≥ 0, how many replies are fetched before their turn, while the next one is awaited.
+    in_flight : int or None
+        ≥ 1, how many nodes work at a time: so many messages are out, and another is sent when a reply is fetched
+        or its time is over; ``None`` sends all of them at once.
 
     Yields
     ------
@@ -68,7 +61,7 @@ def exchange(
     Raises
     ------
     ValueError
-        ``timeout`` or ``ahead`` is negative, or ``poll`` is not positive.
+        ``timeout`` or ``ahead`` is negative, ``poll`` is not positive, or ``in_flight`` is below 1.
     """
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout = {timeout!r}: must be at least 0 seconds, or None")
@@ -76,92 +69,73 @@ def exchange(
         raise ValueError(f"poll = {poll!r}: must be above 0 seconds")
     if ahead < 0:
         raise ValueError(f"ahead = {ahead}: must be at least 0")
-    return _exchange(grid, list(messages), timeout, poll, ahead)
+    if in_flight is not None and in_flight < 1:
+        raise ValueError(f"in_flight = {in_flight}: must be at least 1, or None")
+    mailbox = _Mailbox(grid, messages, inf if timeout is None else timeout, ahead, in_flight)
+    return mailbox.outcomes(poll)
 
 
-def _exchange(
-    grid: Grid, messages: list[Message], timeout: float | None, poll: float, ahead: int
-) -> Iterator[Message | NodeFailure]:
-    if not messages:
-        return
-    sent = _push(grid, messages)
-    messages.clear()
-    deadline = None if timeout is None else time.monotonic() + timeout
-    mailbox = _Mailbox(grid, [message_id for _, message_id in sent if message_id is not None], ahead)
-    for node_id, message_id in sent:
-        if message_id is None:
-            yield NodeFailure(node_id, "the message was not accepted: the node is unknown or the message too large")
-        else:
-            # No name here may hold the reply while the next one is awaited.
-            yield _outcome(node_id, mailbox.next(deadline, poll), timeout)
-
-
-def _push(grid: Grid, messages: list[Message]) -> list[tuple[int, str | None]]:
-    """Node and message id of each message; no id where it was refused."""
-    returned = patiently(lambda: list(grid.push_messages(messages)))
-    # One grid leaves refused messages out of its answer, the other puts an empty id in their place: the ids
-    # that both write into the messages tell which is which. A grid that writes none must answer for every
-    # message.
-    ids: Sequence[str | None] = [message.metadata.message_id for message in messages]
-    if any(ids):
-        accepted = set(returned)
-        ids = [message_id if message_id in accepted else None for message_id in ids]
-    elif len(returned) == len(messages):
-        ids = [message_id or None for message_id in returned]
-    else:
-        ids = [None] * len(messages)
-    return [(message.metadata.dst_node_id, id_) for message, id_ in zip(messages, ids, strict=True)]
+@dataclass(frozen=True)
+class _Awaited(Sent):
+    deadline: float
 
 
 class _Mailbox:
-    """Replies to the messages of the given ids, handed out in their order."""
+    """Messages on their way out, and their replies, handed out in the order of the messages."""
 
-    def __init__(self, grid: Grid, ids: Sequence[str], ahead: int) -> None:
+    def __init__(
+        self, grid: Grid, messages: Iterable[Message], timeout: float, ahead: int, in_flight: int | None
+    ) -> None:
         self._grid = grid
+        self._timeout = timeout
         self._ahead = ahead
-        self._ids = deque(ids)
-        self._later = deque(ids)
-        self._early: dict[str, Message | str] = {}
+        self._unsent = deque(messages)
+        self._in_flight = in_flight or len(self._unsent)
+        self._turns: deque[_Awaited | NodeFailure] = deque()  # what was sent and not handed out
+        self._later: deque[_Awaited] = deque()  # of these, what has no reply so far, but for the one whose turn it is
+        self._early: dict[str, Message | NodeFailure] = {}
 
-    def next(self, deadline: float | None, poll: float) -> Message | str | None:
-        """The reply to the next message, ``None`` if there is none by the deadline; looks at least once."""
-        wanted = self._ids.popleft()
-        if wanted in self._early:
-            return self._early.pop(wanted)
-        self._later.remove(wanted)
-        while (reply := self._fetch(wanted)) is None:
-            left = float("inf") if deadline is None else deadline - time.monotonic()
+    def outcomes(self, poll: float) -> Iterator[Message | NodeFailure]:
+        """What becomes of each message."""
+        while self._unsent or self._turns:
+            self._send()
+            # No name here may hold the reply while the next one is awaited.
+            yield self._next(poll)
+
+    def _send(self, awaited: int = 0) -> None:
+        """Send what may be out, beside the one that is awaited."""
+        now = time.monotonic()
+        working = awaited + sum(sent.deadline > now for sent in self._later)
+        count = min(self._in_flight - working, len(self._unsent))
+        if count < 1:
+            return
+        for sent in push(self._grid, [self._unsent.popleft() for _ in range(count)]):
+            if isinstance(sent, Sent):
+                sent = _Awaited(sent.node_id, sent.message_id, time.monotonic() + self._timeout)
+                self._later.append(sent)
+            self._turns.append(sent)
+
+    def _next(self, poll: float) -> Message | NodeFailure:
+        """What becomes of the message whose turn it is; looks for its reply at least once."""
+        turn = self._turns.popleft()
+        if isinstance(turn, NodeFailure):
+            return turn
+        if turn.message_id in self._early:
+            return self._early.pop(turn.message_id)
+        self._later.remove(turn)
+        pause = pauses(poll)
+        while (reply := pull(self._grid, turn)) is None:
+            left = turn.deadline - time.monotonic()
             if left <= 0:
-                return None
+                return NodeFailure(turn.node_id, f"no reply within {self._timeout:g} s")
             self._look_ahead()
-            time.sleep(min(poll, left))
-            poll = min(poll * _GROWTH, LONGEST_POLL)
+            self._send(awaited=1)
+            time.sleep(min(next(pause), left))
         return reply
 
     def _look_ahead(self) -> None:
         """Fetch some of the replies that come later, one by one: one that cannot be read must not take others along."""
         for _ in range(min(self._ahead - len(self._early), len(self._later), _LOOKS)):
             self._later.rotate(-1)
-            message_id = self._later[-1]
-            if reply := self._fetch(message_id):
-                self._later.pop()
-                self._early[message_id] = reply
-
-    def _fetch(self, message_id: str) -> Message | str | None:
-        """The reply to a message if one has come, or why what has come cannot be read."""
-        try:
-            replies = patiently(lambda: list(self._grid.pull_messages([message_id])))
-            return next((reply for reply in replies if reply.metadata.reply_to_message_id == message_id), None)
-        except UNREADABLE as error:  # Flower puts the reply together from what the node sent
-            return f"the reply cannot be read: {type(error).__name__}: {error}"
-
-
-def _outcome(node_id: int, reply: Message | str | None, timeout: float | None) -> Message | NodeFailure:
-    if reply is None:
-        return NodeFailure(node_id, f"no reply within {timeout:g} s")
-    if isinstance(reply, str):
-        return NodeFailure(node_id, reply, by_node=True)
-    if reply.has_error():
-        by_node = reply.error.code not in _OF_THE_SUPERLINK
-        return NodeFailure(node_id, reply.error.reason or f"error {reply.error.code} without a reason", by_node)
-    return reply
+            if reply := pull(self._grid, self._later[-1]):
+                self._early[self._later.pop().message_id] = reply

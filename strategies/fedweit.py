@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from .aggregation import StreamingMean
 from .arrays import Arrays, from_record, is_float, to_record
 from .base import BaseStrategy
-from .exchange import NodeFailure
 from .masked_mean import MaskedMean, misfit
 from .messages import ExtraRecords
+from .post import NodeFailure
 from .precision_pairs import flat_by_key, nested_by_key
 from .profiles import Profile
 from .replies import Reply, check_size, count_bytes, most_bytes, read_arrays

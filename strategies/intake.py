@@ -8,8 +8,8 @@ from flwr.app import Message
 from flwr.common.logger import log
 
 from .arrays import Arrays
-from .exchange import NodeFailure
 from .metrics import MetricMean, MetricRule
+from .post import NodeFailure
 from .profiles import Profile
 from .replies import Reply, count_bytes, read_reply
 from .rounds import NodeReport, Phase, Refusal, RoundReport

@@ -4,16 +4,15 @@ Flower draws new node ids for every run. Sampling, clusters and reports must not
 is asked for a key that stays the same: the name of its car, house, city or data partition.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from logging import WARNING
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
-from flwr.serverapp import Grid
 
-from .exchange import NodeFailure, exchange
+from .post import NodeFailure
 from .wording import is_name, shortened
 
 QUERY = "query.profile"
@@ -52,66 +51,27 @@ class Profile:
         return cls(node_id, f"node-{node_id}")
 
 
-def query_profiles(
-    grid: Grid,
-    node_ids: Sequence[int],
-    timeout: float | None = 120.0,
-    *,
-    poll: float = 0.02,
-) -> list[Profile]:
-    """Ask nodes for their profiles by messages of type ``query.profile``.
+def question(node_id: int) -> Message:
+    """The message of type ``query.profile`` that asks a node for its profile."""
+    return Message(RecordDict(), dst_node_id=node_id, message_type=QUERY)
+
+
+def read_answer(node_id: int, reply: Message | NodeFailure) -> Profile | None:
+    """What a node tells about itself; ``None`` where it is gone, so that it may be asked again.
 
     A node answers with the ConfigRecord ``profile``: ``key`` (str), ``num-examples`` (int) and
     ``group.<kind>`` (str) for each group it belongs to, up to 32; ``no-data`` (str) is the reason why it has none at
     all, which is logged. Keys, kinds and labels are printable, on one line and at most 200 signs long; others do not
     count. One that answers with an error or without a usable key is known as ``node-<node id>``. Two may claim the same
     key: see :func:`told_apart`.
-
-    Parameters
-    ----------
-    grid : Grid
-        Flower's way to the nodes.
-    node_ids : sequence of int
-        Whom to ask; their order is free.
-    timeout : float or None
-        Seconds to wait for all answers together; ``None`` waits for ever.
-    poll : float
-        Seconds, > 0, until the second look for an answer.
-
-    Returns
-    -------
-    list of Profile
-        One for each node that answered, in the order of the node ids; who is silent, or gone, may be asked again.
     """
-    messages = [Message(RecordDict(), dst_node_id=node, message_type=QUERY) for node in sorted(node_ids)]
-    replies = exchange(grid, messages, timeout, poll, ahead=len(messages))
-    profiles = (_read(node_id, reply) for node_id, reply in zip(sorted(node_ids), replies, strict=True))
-    return [profile for profile in profiles if profile is not None]
-
-
-def told_apart(claims: Iterable[Profile]) -> list[Profile]:
-    """Profiles with distinct keys, in the order of the keys.
-
-    Of two that claim the same key the one that comes first has it, the next gets ``#2`` behind it (then ``#3`` ...):
-    its key is then no longer stable.
-    """
-    profiles: dict[str, Profile] = {}
-    for profile in claims:
-        key = _free(profile.key, profiles)
-        profiles[key] = replace(profile, key=key)
-    return in_key_order(profiles.values())
-
-
-def in_key_order(profiles: Collection[Profile]) -> list[Profile]:
-    """Profiles sorted by their stable keys, the order in which cohorts are drawn and replies folded."""
-    return sorted(profiles, key=lambda profile: profile.key)
-
-
-def _read(node_id: int, reply: Message | NodeFailure) -> Profile | None:
     if isinstance(reply, NodeFailure):
         said = shortened(reply.reason.strip().partition("\n")[0])
+        if not reply.by_node:
+            log(WARNING, "node %s told no profile and takes no part: %s", node_id, said)
+            return None
         log(WARNING, "node %s told no profile and takes part under its node id: %s", node_id, said)
-        return Profile.unknown(node_id) if reply.by_node else None
+        return Profile.unknown(node_id)
     record = reply.content.config_records.get(RECORD, ConfigRecord())
     key, examples = record.get("key"), record.get("num-examples")
     if not is_name(key):
@@ -134,6 +94,24 @@ def _read(node_id: int, reply: Message | NodeFailure) -> Profile | None:
     if no_data:
         log(WARNING, "node %s has no data for this run and is left out: %s", key, no_data)
     return Profile(node_id, key, examples, groups, no_data)
+
+
+def told_apart(claims: Iterable[Profile]) -> list[Profile]:
+    """Profiles with distinct keys, in the order of the keys.
+
+    Of two that claim the same key the one that comes first has it, the next gets ``#2`` behind it (then ``#3`` ...):
+    its key is then no longer stable.
+    """
+    profiles: dict[str, Profile] = {}
+    for profile in claims:
+        key = _free(profile.key, profiles)
+        profiles[key] = replace(profile, key=key)
+    return in_key_order(profiles.values())
+
+
+def in_key_order(profiles: Collection[Profile]) -> list[Profile]:
+    """Profiles sorted by their stable keys, the order in which cohorts are drawn and replies folded."""
+    return sorted(profiles, key=lambda profile: profile.key)
 
 
 def _free(key: str, taken: Collection[str]) -> str:

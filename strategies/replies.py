@@ -7,8 +7,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from .arrays import Arrays, from_record, nbytes, outlines
-from .exchange import NodeFailure
 from .metrics import MetricMean
+from .post import NodeFailure
 from .profiles import Profile
 from .validation import check_count, check_form, check_values
 from .weighting import Weighting

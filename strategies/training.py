@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from .arrays import Arrays, from_record, to_record
+from .connected import wait_for_nodes
 from .metrics import SERVER
 from .rounds import BestRound, Checkpoints, RoundReport, Snapshot, TrackedMetric
 from .validation import check_reply
@@ -60,7 +61,7 @@ class Training:
             self.result.evaluate_metrics_serverapp[0] = initial
         self.result.arrays = arrays
         self.strategy.summary()
-        self.strategy.wait_for_nodes(self.grid)
+        wait_for_nodes(self.grid, self.strategy.min_nodes, self.strategy.node_wait)
         for server_round in range(first, self.num_rounds + 1):
             if self.tracked and self.best.exhausted(self.tracked):
                 log(INFO, "no better %s than in round %s: stopping", self.tracked.metric, self.best.round)

@@ -34,6 +34,7 @@ def main(grid: Grid, context: Context) -> None:
         sampler=UniformFraction(float(config["fraction"])),
         weighting="uniform",
         min_nodes=int(config["nodes"]),
+        in_flight=int(config["in-flight"]),
     )
     strategy.start(
         grid,

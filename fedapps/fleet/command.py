@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from .data import NodeData
 from .deployment import Deployment, deployment
 from .processes import FleetError
 
-_NODES_PER_CORE = 6
+_WORKERS_PER_CORE = 3
 
 
 def run_fleet(
@@ -63,18 +64,17 @@ def fleet_folder(run: Path, *, resume: bool) -> Path:
     return folder
 
 
-def crowding(nodes: int, cores: int) -> str:
-    """Why so many SuperNodes may never answer on a machine of so many cores; empty where they should.
+def at_a_time(config: Config, nodes: int, cores: int) -> Config:
+    """The config with ``in-flight`` set, where it is not, to what so many cores can bear.
 
-    A worker takes some 4 s of a core to import torch, all at once, and Flower starts another where it hears nothing of
-    one for 30 s: beyond that they only keep each other from starting.
+    A worker takes some 4 s of a core to import torch, and Flower starts another where it hears nothing of one for
+    30 s: all at once they only keep each other from starting.
     """
-    if nodes <= _NODES_PER_CORE * cores:
-        return ""
-    return (
-        f"{nodes} SuperNodes on {cores} cores are more than can start to work within the 30 s that Flower gives them; "
-        f"if they do not answer, take at most {_NODES_PER_CORE * cores}, or simulate them with `fedapps run`"
-    )
+    most = _WORKERS_PER_CORE * cores
+    if config.run.in_flight or nodes <= most:
+        return config
+    print(f"fleet: {most} of the {nodes} nodes work at a time, for {cores} cores are here (in-flight = {most})")
+    return replace(config, run=replace(config.run, in_flight=most))
 
 
 def _deploy_and_run(config: Config, data: NodeData, fleet: Deployment) -> None:
@@ -84,6 +84,4 @@ def _deploy_and_run(config: Config, data: NodeData, fleet: Deployment) -> None:
     print(f"fleet: logs, keys and private states are in {fleet.folder}", flush=True)
     fleet.start_supernodes(data.configs())
     print(f"fleet: {data.nodes} SuperNodes are connected", flush=True)
-    if crowded := crowding(data.nodes, os.cpu_count() or 1):
-        print(f"fleet: {crowded}", flush=True)
-    fleet.run(APP, config.flat())
+    fleet.run(APP, at_a_time(config, data.nodes, os.cpu_count() or 1).flat())

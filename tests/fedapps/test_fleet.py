@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from fedapps.__main__ import main
 from fedapps.config import parse
 from fedapps.fleet.certificates import Certificates, make_certificates
-from fedapps.fleet.command import crowding
+from fedapps.fleet.command import at_a_time
 from fedapps.fleet.data import NodeData
 from fedapps.fleet.interrupts import Interrupts
 from fedapps.fleet.keys import make_key_pair
@@ -219,7 +219,11 @@ def test_what_a_process_left_behind_when_it_was_killed_is_ended_too(tmp_path: Pa
     assert not is_alive(left)
 
 
-def test_more_nodes_than_can_start_on_the_machine_are_told_of() -> None:
-    assert crowding(12, 2) == ""
-    assert crowding(13, 2).startswith("13 SuperNodes on 2 cores are more than can start")
-    assert "take at most 12" in crowding(13, 2)
+def test_no_more_nodes_work_at_a_time_than_the_machine_can_bear(capsys: pytest.CaptureFixture[str]) -> None:
+    config = parse({})
+    assert at_a_time(config, nodes=6, cores=2) == config
+    assert capsys.readouterr().out == ""
+    assert at_a_time(config, nodes=7, cores=2).run.in_flight == 6
+    assert "6 of the 7 nodes work at a time" in capsys.readouterr().out
+    own = parse({"in-flight": 9})
+    assert at_a_time(own, nodes=20, cores=2) == own

@@ -1,12 +1,10 @@
-from functools import partial
+import time
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from strategies import connected
 from strategies.connected import Roster
-from strategies.profiles import query_profiles
 from strategies.sizes import Sizes
 
 
@@ -20,20 +18,21 @@ class FakeGrid:
     """Nodes that are connected, by the key that each claims; one without is silent."""
 
     def __init__(self, nodes):
-        self.nodes, self.asked = nodes, []
+        self.nodes, self.asked, self._sent = nodes, [], {}
 
     def get_node_ids(self):
         return list(self.nodes)
 
     def push_messages(self, messages):
         self.asked = list(messages)
-        for number, message in enumerate(self.asked):
-            message.metadata.__dict__["_message_id"] = f"id-{number}"
+        for message in self.asked:
+            message.metadata.__dict__["_message_id"] = f"id-{len(self._sent)}"
+            self._sent[message.metadata.message_id] = message
         return [message.metadata.message_id for message in self.asked]
 
     def pull_messages(self, message_ids):
-        sent = [message for message in self.asked if message.metadata.message_id in message_ids]
-        answering = [message for message in sent if self.nodes[message.metadata.dst_node_id]]
+        sent = [self._sent[message_id] for message_id in message_ids]
+        answering = [message for message in sent if self.nodes.get(message.metadata.dst_node_id)]
         return [Message(RecordDict({"profile": self._record(message)}), reply_to=message) for message in answering]
 
     def _record(self, message):
@@ -84,13 +83,58 @@ def test_who_is_gone_for_a_while_is_not_asked_again():
     assert grid.asked == []
 
 
-def test_who_was_silent_takes_part_and_is_asked_again(monkeypatch):
-    monkeypatch.setattr(connected, "query_profiles", partial(query_profiles, timeout=0))
+@pytest.fixture
+def clock(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda nap: now.__setitem__(0, now[0] + nap))
+    return now
+
+
+def test_all_that_are_there_at_first_are_waited_for(clock):
+    roster, grid = Roster(), FakeGrid({1: "a", 2: ""})
+    answers = grid.pull_messages
+    grid.pull_messages = lambda ids: grid.nodes.update({2: "b"} if clock[0] > 50 else {}) or answers(ids)
+    assert keys(roster, grid) == {1: "a", 2: "b"}
+    assert 50 < clock[0] < 52
+
+
+def test_who_is_silent_takes_no_part_until_it_answers(clock):
     roster, grid = Roster(), FakeGrid({1: "", 2: "b"})
-    assert keys(roster, grid) == {2: "b", 1: "node-1"}
+    assert keys(roster, grid) == {2: "b"}
+    assert clock[0] == pytest.approx(120, abs=1)
+    assert keys(roster, grid) == {2: "b"}
     grid.nodes[1] = "a"
     assert keys(roster, grid) == {1: "a", 2: "b"}
-    assert [message.metadata.dst_node_id for message in grid.asked] == [1]
+    assert [message.metadata.dst_node_id for message in grid.asked] == [1, 2], "nobody is asked twice"
+
+
+def test_whoever_joins_holds_nobody_up(clock):
+    roster, grid = Roster(), FakeGrid({1: "a"})
+    keys(roster, grid)
+    grid.nodes[2] = ""
+    for _ in range(3):
+        assert keys(roster, grid) == {1: "a"}
+        assert clock[0] == pytest.approx(10, abs=1), "but for a while, once"
+    grid.nodes[2] = "b"
+    assert keys(roster, grid) == {1: "a", 2: "b"}
+
+
+def test_whoever_joins_is_waited_for_where_the_others_are_not_enough(clock):
+    roster, grid = Roster(enough=2), FakeGrid({1: "a", 2: "b"})
+    keys(roster, grid)
+    del grid.nodes[2]
+    grid.nodes[3] = ""
+    assert keys(roster, grid) == {1: "a"}
+    assert clock[0] == pytest.approx(120, abs=1)
+    grid.nodes[3] = "b"
+    assert keys(roster, grid) == {1: "a", 3: "b"}
+
+
+def test_few_at_a_time_are_asked_and_all_are_heard(clock):
+    roster, grid = Roster(in_flight=2), FakeGrid({node: f"n{node}" for node in range(1, 8)})
+    assert len(keys(roster, grid)) == 7
+    assert clock[0] == 0.0
 
 
 def test_a_size_that_nobody_can_have_is_not_believed(caplog):

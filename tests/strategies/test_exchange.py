@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from strategies import exchange as module
 from strategies import patience
-from strategies.exchange import NodeFailure, exchange
+from strategies.exchange import exchange
+from strategies.post import NodeFailure
 
 
 @pytest.fixture(autouse=True)
@@ -29,10 +30,11 @@ class FakeGrid:
 
     def __init__(self, replies, refused=(), style="left-out"):
         self.replies, self.refused, self.style = replies, set(refused), style
-        self.sent, self.pulls = {}, []
+        self.sent, self.pulls, self.pushes = {}, [], []
 
     def push_messages(self, messages):
         ids = []
+        self.pushes.append([message.metadata.dst_node_id for message in messages])
         for message in messages:
             node = message.metadata.dst_node_id
             message_id = f"id-{node}"
@@ -151,6 +153,54 @@ def test_looking_ahead_changes_neither_the_order_nor_what_comes(looks, ahead):
     assert outcome(exchange(grid, messages(*nodes), None, poll=1e-6, ahead=ahead)) == list(nodes)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=9), st.integers(0, 3), st.integers(1, 10))
+def test_no_more_are_in_flight_than_may_be(looks, ahead, in_flight):
+    nodes = range(1, len(looks) + 1)
+    grid, came = FakeGrid(dict(zip(nodes, looks, strict=True))), set()
+    push, pull = grid.push_messages, grid.pull_messages
+
+    def push_few(messages):
+        ids = push(messages)
+        assert len(grid.sent.keys() - came) <= in_flight
+        return ids
+
+    def pull_one(ids):
+        if replies := pull(ids):
+            came.update(ids)
+        return replies
+
+    grid.push_messages, grid.pull_messages = push_few, pull_one
+    assert outcome(exchange(grid, messages(*nodes), None, poll=1e-6, ahead=ahead, in_flight=in_flight)) == list(nodes)
+    assert [node for pushed in grid.pushes for node in pushed] == list(nodes)
+    if in_flight >= len(looks):
+        assert len(grid.pushes) == 1, "all at once, as without a limit"
+
+
+def test_the_next_is_sent_when_a_later_one_has_replied():
+    grid = FakeGrid({1: 2, 2: 0, 3: 0, 4: 0})
+    assert outcome(exchange(grid, messages(1, 2, 3, 4), 10, poll=1e-4, ahead=4, in_flight=2)) == [1, 2, 3, 4]
+    assert grid.pushes == [[1, 2], [3], [4]]
+    assert grid.pulls == ["id-1", "id-2", "id-1", "id-3", "id-1", "id-4"], "the last one came before its turn"
+
+
+@pytest.mark.parametrize(("in_flight", "seconds"), [(None, 1), (4, 1), (2, 2), (1, 4)])
+def test_the_time_of_each_runs_from_the_moment_it_is_sent(monkeypatch, in_flight, seconds):
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(module.time, "sleep", lambda nap: clock.__setitem__(0, clock[0] + nap))
+    nodes = [1, 2, 3, 4]
+    silent = outcome(exchange(FakeGrid({}), messages(*nodes), 1, in_flight=in_flight))
+    assert silent == [NodeFailure(node, "no reply within 1 s") for node in nodes]
+    assert clock[0] == pytest.approx(seconds)
+
+
+def test_a_message_that_was_refused_makes_room():
+    grid = FakeGrid({1: 0, 2: 0, 3: 0}, refused=[1, 2])
+    items = outcome(exchange(grid, messages(1, 2, 3), 10, in_flight=1))
+    assert [getattr(item, "node_id", item) for item in items] == [1, 2, 3]
+
+
 def test_a_reply_that_cannot_be_read_is_a_failure_of_its_node_alone():
     replies = {1: 2, 2: ValueError("no such object type"), 3: 0}
     for ahead in (0, 2):
@@ -210,3 +260,5 @@ def test_ranges_are_checked_at_the_call():
         exchange(None, [], 1, poll=0)
     with pytest.raises(ValueError, match="ahead = -1"):
         exchange(None, [], 1, ahead=-1)
+    with pytest.raises(ValueError, match="in_flight = 0"):
+        exchange(None, [], 1, in_flight=0)

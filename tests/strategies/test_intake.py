@@ -8,8 +8,8 @@ import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 from toys import record_of
 
-from strategies.exchange import NodeFailure
 from strategies.intake import Intake
+from strategies.post import NodeFailure
 from strategies.profiles import Profile
 from strategies.rounds import RoundReport
 from strategies.sizes import Sizes
