@@ -22,9 +22,9 @@ class Roster:
     """The nodes that have been connected in a run, each asked for its profile, from the answer to which it takes part.
 
     At first all that are connected are waited for, and later on whenever fewer than ``enough`` are known. Otherwise
-    whoever joins has 10 s to answer: one that takes longer, or never answers, holds nobody up. A node that was killed and started again is another one to
-    Flower, which counts the old one as connected for a minute yet. Both claim the same key; the newer has it, so that
-    whoever returns is known by the old key.
+    whoever joins has 10 s to answer: one that takes longer, or never answers, holds nobody up. A node that was killed
+    and started again is another one to Flower, which counts the old one as connected for a minute yet. Both claim the
+    same key; the newer has it, so that whoever returns is known by the old key.
 
     Parameters
     ----------
