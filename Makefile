@@ -49,7 +49,7 @@ lint: $(STAMP)
 
 bench: $(STAMP)  ## the long measurements: fleets beside Flower's own and under faults, the papers' tables at full size
 	$(BIN)/python -m benchmarks.overhead --nodes 4 --rounds 10 --megabytes 0.01,10 --pairs 3
-	$(BIN)/python -m benchmarks.soak --nodes 8 --rounds 30
+	$(BIN)/python -m benchmarks.soak --nodes 20 --rounds 30
 	$(BIN)/python -m fedapps compare fedapps/recipes/lqr.toml --methods local,cloud,sfl,spfl,spfl-low,apfl,apfl-sqrt --seeds 10
 	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap.toml --seeds 5
 	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap.toml --methods sfl,spfl,spfl-low,apfl --seeds 5 \
