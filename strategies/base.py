@@ -10,6 +10,7 @@ Reddi et al., Adaptive Federated Optimization, ICLR 2021 (the server optimizers)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from logging import INFO
 from typing import Any, ClassVar
 
@@ -289,7 +290,8 @@ class BaseStrategy(Strategy):
             largest = max(largest, size := count_bytes(message.content))
             self.report.count_message(message.metadata.message_type, size)
         ahead = EARLY_BYTES // largest  # a reply to training is about as large as its message
-        return exchange(grid, outgoing, timeout, poll=self.poll, ahead=ahead, in_flight=self.in_flight)
+        greet = partial(self.roster.greet, grid)
+        return exchange(grid, outgoing, timeout, self.poll, ahead=ahead, in_flight=self.in_flight, meanwhile=greet)
 
     def new_mean(self, label: str = "") -> StreamingMean:
         """An empty mean for replies of this round, one for each ``label``."""

@@ -7,24 +7,23 @@ from logging import INFO, WARNING
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from .enquiries import ANSWER_SECONDS, Enquiries
+from .enquiries import Enquiries
 from .patience import patiently
 from .post import pauses
 from .profiles import Profile, told_apart
 from .rounds import TooFewRepliesError
 from .sizes import Sizes
 
-#: A node that joins answers within some 6 s where it has nothing else to do.
-NEWCOMER_SECONDS = 10.0
+GREETING_SECONDS = 1.0
 
 
 class Roster:
     """The nodes that have been connected in a run, each asked for its profile, from the answer to which it takes part.
 
     At first all that are connected are waited for, and later on whenever fewer than ``enough`` are known. Otherwise
-    whoever joins has 10 s to answer: one that takes longer, or never answers, holds nobody up. A node that was killed
-    and started again is another one to Flower, which counts the old one as connected for a minute yet. Both claim the
-    same key; the newer has it, so that whoever returns is known by the old key.
+    whoever joins is asked while a round waits for others, and holds nobody up. A node that was killed and started
+    again is another one to Flower, which counts the old one as connected for a minute yet. Both claim the same key; the
+    newer has it, so that whoever returns is known by the old key.
 
     Parameters
     ----------
@@ -43,6 +42,7 @@ class Roster:
         self._newest_first: list[int] = []
         self._told: dict[int, Profile] = {}
         self._known: dict[int, Profile] = {}
+        self._greet_again = 0.0
 
     @property
     def known(self) -> Mapping[int, Profile]:
@@ -51,10 +51,11 @@ class Roster:
 
     def connected(self, grid: Grid) -> list[Profile]:
         """The connected nodes that have told their profile, in the order of their keys."""
-        connected = patiently(lambda: set(grid.get_node_ids()))
-        new = connected.difference(self._newest_first)
-        self._newest_first = [*sorted(new), *self._newest_first]  # of those that come together the smallest id
-        self._ask(grid, connected)
+        all_of_them = not self._told
+        connected, pause = self._ask(grid), pauses()
+        while self._enquiries.hopeful and (all_of_them or self._able(connected) < self._enough):
+            if not self._hear(grid):
+                time.sleep(next(pause))
         told = [self._told[node] for node in self._newest_first if node in connected and node in self._told]
         profiles = told_apart(told)
         for profile in profiles:
@@ -62,20 +63,29 @@ class Roster:
         self._known = {profile.node_id: profile for profile in profiles}
         return profiles
 
-    def _ask(self, grid: Grid, connected: set[int]) -> None:
-        """Ask those that have told nothing yet, and wait as long as must be."""
-        all_of_them = not self._told
+    def greet(self, grid: Grid) -> None:
+        """Ask those that have joined, and hear those that answer, once a second; to be called while a round waits."""
+        if time.monotonic() >= self._greet_again:
+            self._ask(grid)
+            self._greet_again = time.monotonic() + GREETING_SECONDS
+
+    def _ask(self, grid: Grid) -> set[int]:
+        """Ask those that have told nothing yet; who is connected."""
+        connected = patiently(lambda: set(grid.get_node_ids()))
+        new = connected.difference(self._newest_first)
+        self._newest_first = [*sorted(new), *self._newest_first]  # of those that come together the smallest id
         self._enquiries.ask(connected - self._told.keys())
-        pause = pauses()
-        while True:
-            if heard := self._sizes.believed(self._enquiries.hear(grid)):
-                self._told |= {profile.node_id: profile for profile in heard}
-                continue  # there may be room for more questions
-            able = sum(node in connected and not profile.no_data for node, profile in self._told.items())
-            needed = all_of_them or able < self._enough
-            if not self._enquiries.hopeful(ANSWER_SECONDS if needed else NEWCOMER_SECONDS):
-                return
-            time.sleep(next(pause))
+        self._hear(grid)
+        return connected
+
+    def _hear(self, grid: Grid) -> bool:
+        """Take the answers that have come; whether there were any."""
+        heard = self._sizes.believed(self._enquiries.hear(grid))
+        self._told |= {profile.node_id: profile for profile in heard}
+        return bool(heard)
+
+    def _able(self, connected: set[int]) -> int:
+        return sum(node in connected and not profile.no_data for node, profile in self._told.items())
 
     def _warn(self, profile: Profile) -> None:
         """Say once that another node has the key."""

@@ -23,12 +23,10 @@ class Enquiries:
         self._open: dict[int, Sent] = {}
         self._asked_at: dict[int, float] = {}
 
-    def hopeful(self, seconds: float = ANSWER_SECONDS) -> bool:
-        """Whether an answer may come soon: a node was asked less than so many seconds ago, or others are to be."""
-        now = time.monotonic()
-        return any(now - asked < seconds for asked in self._asked_at.values()) or bool(
-            self._to_ask and not self._asked_at
-        )
+    @property
+    def hopeful(self) -> bool:
+        """Whether an answer may come soon: a node has been asked within 120 s, or is still to be."""
+        return bool(self._to_ask or self._asked_at)
 
     def ask(self, nodes: Iterable[int]) -> None:
         """Have nodes asked that are not being asked yet."""

@@ -8,7 +8,7 @@ because the SuperLink answers for an offline node with an error even where it ha
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 
@@ -28,6 +28,7 @@ def exchange(
     *,
     ahead: int = 0,
     in_flight: int | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Iterator[Message | NodeFailure]:
     """Send messages and yield what becomes of each, in the order of the messages.
 
@@ -51,6 +52,8 @@ def exchange(
     in_flight : int or None
         ≥ 1, how many nodes work at a time: so many messages are out, and another is sent when a reply is fetched
         or its time is over; ``None`` sends all of them at once.
+    meanwhile : function
+        Called after each look that found nothing.
 
     Yields
     ------
@@ -72,7 +75,7 @@ def exchange(
     if in_flight is not None and in_flight < 1:
         raise ValueError(f"in_flight = {in_flight}: must be at least 1, or None")
     mailbox = _Mailbox(grid, messages, inf if timeout is None else timeout, ahead, in_flight)
-    return mailbox.outcomes(poll)
+    return mailbox.outcomes(poll, meanwhile)
 
 
 @dataclass(frozen=True)
@@ -95,12 +98,12 @@ class _Mailbox:
         self._later: deque[_Awaited] = deque()  # of these, what has no reply so far, but for the one whose turn it is
         self._early: dict[str, Message | NodeFailure] = {}
 
-    def outcomes(self, poll: float) -> Iterator[Message | NodeFailure]:
+    def outcomes(self, poll: float, meanwhile: Callable[[], None]) -> Iterator[Message | NodeFailure]:
         """What becomes of each message."""
         while self._unsent or self._turns:
             self._send()
             # No name here may hold the reply while the next one is awaited.
-            yield self._next(poll)
+            yield self._next(poll, meanwhile)
 
     def _send(self, awaited: int = 0) -> None:
         """Send what may be out, beside the one that is awaited."""
@@ -115,7 +118,7 @@ class _Mailbox:
                 self._later.append(sent)
             self._turns.append(sent)
 
-    def _next(self, poll: float) -> Message | NodeFailure:
+    def _next(self, poll: float, meanwhile: Callable[[], None]) -> Message | NodeFailure:
         """What becomes of the message whose turn it is; looks for its reply at least once."""
         turn = self._turns.popleft()
         if isinstance(turn, NodeFailure):
@@ -130,6 +133,7 @@ class _Mailbox:
                 return NodeFailure(turn.node_id, f"no reply within {self._timeout:g} s")
             self._look_ahead()
             self._send(awaited=1)
+            meanwhile()
             time.sleep(min(next(pause), left))
         return reply
 

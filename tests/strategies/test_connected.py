@@ -113,11 +113,26 @@ def test_whoever_joins_holds_nobody_up(clock):
     roster, grid = Roster(), FakeGrid({1: "a"})
     keys(roster, grid)
     grid.nodes[2] = ""
-    for _ in range(3):
-        assert keys(roster, grid) == {1: "a"}
-        assert clock[0] == pytest.approx(10, abs=1), "but for a while, once"
+    assert keys(roster, grid) == {1: "a"}
+    assert clock[0] == 0.0
     grid.nodes[2] = "b"
     assert keys(roster, grid) == {1: "a", 2: "b"}
+
+
+def test_whoever_joins_while_a_round_waits_is_asked_then(clock):
+    roster, grid = Roster(), FakeGrid({1: "a"})
+    keys(roster, grid)
+    grid.nodes |= {2: "", 3: "c"}
+    roster.greet(grid)
+    assert [message.metadata.dst_node_id for message in grid.asked] == [2, 3]
+    assert set(roster.known) == {1}, "the nodes of the round are those from before"
+    grid.nodes |= {2: "b", 4: "d"}
+    roster.greet(grid)
+    assert len(grid.asked) == 2, "once a second"
+    clock[0] += 1.0
+    roster.greet(grid)
+    assert [message.metadata.dst_node_id for message in grid.asked] == [4]
+    assert keys(roster, grid) == {1: "a", 2: "b", 3: "c", 4: "d"}
 
 
 def test_whoever_joins_is_waited_for_where_the_others_are_not_enough(clock):

@@ -66,18 +66,17 @@ def test_each_is_asked_once_and_heard_whenever_it_answers(grid, clock):
 
 def test_there_is_hope_until_time_is_over(grid, clock, caplog):
     enquiries = Enquiries()
-    assert not enquiries.hopeful()
+    assert not enquiries.hopeful
     enquiries.ask([1])
-    assert enquiries.hopeful()
+    assert enquiries.hopeful
     hear(enquiries, grid)
     clock[0] = 119.0
     hear(enquiries, grid)
-    assert not enquiries.hopeful(10)
-    assert enquiries.hopeful()
+    assert enquiries.hopeful
     for _ in range(3):
         clock[0] += 2.0
         hear(enquiries, grid)
-        assert not enquiries.hopeful()
+        assert not enquiries.hopeful
     assert [record.getMessage() for record in caplog.records] == [
         "node 1 told no profile within 120 s: no part until it does"
     ]
@@ -88,7 +87,7 @@ def test_who_is_gone_can_be_asked_again(grid):
     enquiries.ask([1])
     grid.answers[1] = Error(ErrorCode.NODE_UNAVAILABLE, "gone")
     assert hear(enquiries, grid) == []
-    assert not enquiries.hopeful()
+    assert not enquiries.hopeful
     enquiries.ask([1])
     grid.answers[1] = "a"
     assert hear(enquiries, grid) == ["a"]

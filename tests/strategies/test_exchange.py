@@ -253,6 +253,12 @@ def test_looks_grow_rarer_and_begin_anew(monkeypatch):
     assert naps[9:] == [0.04]
 
 
+def test_what_is_done_meanwhile_is_done_after_each_look_that_finds_nothing():
+    looks = []
+    list(exchange(FakeGrid({1: 2, 2: 0, 3: 1}), messages(1, 2, 3), 10, poll=1e-6, meanwhile=lambda: looks.append(1)))
+    assert len(looks) == 3
+
+
 def test_ranges_are_checked_at_the_call():
     with pytest.raises(ValueError, match="timeout = -1"):
         exchange(None, [], -1)
