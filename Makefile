@@ -9,6 +9,7 @@ STAMP := .venv/.built-$(KEY)
 HTTP_KEY := $(shell cat pyproject.toml constraints.txt constraints-http.txt | sha256sum | cut -c1-16)
 HTTP_STAMP := .venv-http/.built-$(HTTP_KEY)
 FAULT_TESTS := tests/processes/test_faults.py
+EXAMPLE_TESTS := tests/processes/test_examples.py
 # Tests of what Flower's versions may do differently.
 HTTP_TESTS := tests/processes/test_http.py tests/conformance tests/sim/test_inprocess.py
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
@@ -19,7 +20,7 @@ export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 export FLWR_DISABLE_UPDATE_CHECK := 1
 
-.PHONY: run test test-alone test-faults test-fleets test-http lint bench env clean
+.PHONY: run test test-alone test-faults test-fleets test-http test-examples lint bench env clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)  ## train driver models in a federation of simulated cars; ends with a report
@@ -27,7 +28,7 @@ run: $(STAMP)  ## train driver models in a federation of simulated cars; ends wi
 
 # Tests with processes wait most of their time, so they run side by side with the others, which give way to them.
 test: lint $(HTTP_STAMP)  ## lint, types, architecture and all tests
-	$(MAKE) --no-print-directory --jobs 3 --output-sync=target test-faults test-fleets test-alone test-http
+	$(MAKE) --no-print-directory --jobs 3 --output-sync=target test-faults test-fleets test-alone test-http test-examples
 
 test-alone: $(STAMP)
 	nice -n 19 $(BIN)/python -m pytest -m "not processes"
@@ -36,7 +37,10 @@ test-faults: $(STAMP)
 	$(BIN)/python -m pytest $(FAULT_TESTS)
 
 test-fleets: $(STAMP)
-	$(BIN)/python -m pytest -m processes $(FAULT_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest -m processes $(patsubst %,--ignore=%,$(FAULT_TESTS) $(EXAMPLE_TESTS))
+
+test-examples: $(STAMP)
+	$(BIN)/python -m pytest $(EXAMPLE_TESTS)
 
 test-http: $(HTTP_STAMP)
 	.venv-http/bin/python -m pytest $(HTTP_TESTS)

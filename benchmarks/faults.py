@@ -104,13 +104,14 @@ class FaultyFleet:
     def held_up(self, index: int) -> Iterator[None]:
         """Within this context a node works on its messages for ever, while it tells the SuperLink that it is there."""
         over = threading.Event()
-        stopped: set[int] = set()
+        stopped: list[int] = []
 
         def stop() -> None:
             while not over.wait(0.1):
                 for pid in self.working(index):  # also those that the SuperNode starts in place of a silent one
-                    stopped.add(pid)
-                    _signal(pid, signal.SIGSTOP)
+                    if pid not in stopped:
+                        stopped.append(pid)
+                        _signal(pid, signal.SIGSTOP)
 
         holding = threading.Thread(target=stop)
         holding.start()
@@ -119,7 +120,9 @@ class FaultyFleet:
         finally:
             over.set()
             holding.join()
-            for pid in stopped:
+            for pid in stopped[:-1]:  # the SuperNode takes nothing from them any more
+                _signal(pid, signal.SIGKILL)
+            for pid in stopped[-1:]:
                 _signal(pid, signal.SIGCONT)
 
     def kill_worker(self, index: int) -> None:

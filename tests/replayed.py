@@ -41,9 +41,9 @@ class Recorded(Sampler):
 
 
 def replay(
-    config: Config, lines: Sequence[Mapping[str, Any]], node_configs: Sequence[NodeConfig], folder: Path
+    config: Config, lines: Sequence[Mapping[str, Any]], node_configs: Sequence[NodeConfig], folder: Path, rounds: int
 ) -> Snapshot:
-    """Run the only method of ``config`` with the nodes of ``lines`` (``nodes.jsonl``); the last snapshot.
+    """Run the first ``rounds`` of the only method of ``config`` with the nodes of ``lines`` (``nodes.jsonl``).
 
     Nodes keep their private state in ``folder``, under ``node-<index>/state``. What a node trained without its reply
     being used is not trained again: a method whose nodes train on from private parameters may end otherwise.
@@ -61,7 +61,7 @@ def replay(
         strategy.start(
             grid,
             initial,
-            num_rounds=run.rounds,
+            num_rounds=rounds,
             train_config=lambda server_round: train_orders(run, method, "replay", server_round),
             evaluate_config=lambda server_round: evaluate_orders(run, method, "replay", server_round),
             evaluate_every=run.evaluate_every,

@@ -21,6 +21,7 @@ from fedapps.run_folder import RunFolder, run_path
 from sim.inprocess import run_inprocess
 from sim.lqr import write_world
 from sim.processes import descendants
+from strategies.rounds import Snapshot
 
 pytestmark = pytest.mark.processes
 
@@ -50,26 +51,35 @@ class FaultyRun(FaultyFleet):
 
     def refused(self) -> list[tuple[int, str, str]]:
         """Round, node and reason of each reply that was not used."""
-        rounds = self.folder.lines("metrics.jsonl")
+        rounds = self._lines("metrics.jsonl")
         return [(line["round"], told["node"], told["reason"]) for line in rounds for told in line["refused"]]
 
     def trained(self, node: str) -> list[int]:
         """The rounds in which a node's training was used."""
-        used = self.folder.lines("nodes.jsonl")
+        used = self._lines("nodes.jsonl")
         return [line["round"] for line in used if line["phase"] == "train" and line["node"] == node]
 
+    def ended(self) -> Snapshot:
+        """The last round that is on disk in full."""
+        latest = self.snapshots.latest()
+        assert latest
+        return latest
+
+    def _lines(self, name: str) -> list[dict[str, Any]]:
+        """What was written of rounds that are on disk in full."""
+        return [line for line in self.folder.lines(name) if line["round"] <= self.ended().round]
+
     def assert_every_round_once(self) -> None:
-        rounds = [line["round"] for line in self.folder.lines("metrics.jsonl")]
-        assert rounds == list(range(1, self.config.run.rounds + 1)), self.said
-        used = [(line["round"], line["phase"], line["node"]) for line in self.folder.lines("nodes.jsonl")]
+        rounds = [line["round"] for line in self._lines("metrics.jsonl")]
+        assert rounds == list(range(1, self.ended().round + 1)), self.said
+        used = [(line["round"], line["phase"], line["node"]) for line in self._lines("nodes.jsonl")]
         assert len(used) == len(set(used)), "a reply was counted twice"
 
     def assert_same_as_replayed(self, folder: Path) -> None:
         """The run ended with the bits of an undisturbed one in which the lost replies were never asked for."""
-        again = replay(self.config, self.folder.lines("nodes.jsonl"), self.node_configs, folder)
-        ended = self.snapshots.latest()
-        assert ended
-        assert ended.round == again.round == self.config.run.rounds
+        ended = self.ended()
+        again = replay(self.config, self._lines("nodes.jsonl"), self.node_configs, folder, ended.round)
+        assert ended.round == again.round
         assert same_bits(ended.arrays, again.arrays)
 
 
@@ -99,7 +109,8 @@ def limited(pids: Sequence[int], most: int) -> None:
 
 
 def test_nodes_that_are_killed_held_up_late_or_back_again(tmp_path: Path) -> None:
-    with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 4, "evaluate-every": 4, "timeout": 90.0}) as fleet:
+    # It is cut off when all have taken part again, however long that takes.
+    with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 40, "evaluate-every": 40, "timeout": 120.0}) as fleet:
         fleet.start(3)
         fleet.submit()
         fleet.wait_for_round(1)
@@ -111,23 +122,21 @@ def test_nodes_that_are_killed_held_up_late_or_back_again(tmp_path: Path) -> Non
         fleet.start_node(0)
         fleet.wait_for_message(2)
         fleet.kill_worker(2)
-        fleet.wait_until_ended()
+        again = ("robot-00", "robot-01", "robot-03")
+        fleet.wait(lambda: all(max(fleet.trained(node), default=0) > 2 for node in again), seconds=900)
+        fleet.kill_server()
 
-        assert fleet.has_finished(), fleet.said
         fleet.assert_every_round_once()
-        assert fleet.trained("robot-01") == [1, 3, 4], "held up in round 2, and its late reply counts for nothing"
-        assert fleet.trained("robot-02") == [1, 2, 3, 4], "a worker that is killed costs time only"
-        assert fleet.trained("robot-03")[-1] == 4, "who comes late takes part from the next round on"
-        assert fleet.trained("robot-03")[0] > 1
-        away = fleet.trained("robot-00")
-        assert (away[0], away[-1]) == (1, 4), "who returns is known by its old key"
-        assert 2 not in away
-        told = fleet.refused()
-        assert (2, "robot-01", "no reply within 90 s") in told
-        for number, node, reason in set(told) - {(2, "robot-01", "no reply within 90 s")}:
-            assert number in (2, 3)
-            assert node.startswith("robot-00")
-            assert reason == "no reply within 90 s" or "Node Unavailable" in reason
+        rounds = range(1, fleet.ended().round + 1)
+        assert fleet.trained("robot-02") == list(rounds), "a worker that is killed costs time only"
+        assert 1 in fleet.trained("robot-00"), "who returns is known by its old key"
+        assert 2 not in fleet.trained("robot-00")
+        assert 2 not in fleet.trained("robot-01"), "held up, and its late reply counts for nothing"
+        assert fleet.trained("robot-03")[0] > 1, "who comes late takes part from then on"
+        told, late = fleet.refused(), "no reply within 120 s"
+        assert (2, "robot-01", late) in told
+        assert {node.partition("#")[0] for _, node, _ in told} <= set(again)
+        assert all(reason == late or "Node Unavailable" in reason for _, _, reason in told)
         fleet.assert_same_as_replayed(tmp_path / "replay")
 
 
@@ -139,7 +148,7 @@ def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         fleet.wait_for_round(1)
         fleet.wait_for_message(0)
         fleet.kill_server()
-        done = fleet.snapshots.latest().round
+        done = fleet.ended().round
         fleet.deployed.start_superlink()
         fleet.deployed.wait_until_connected()
         fleet.submit(resume=True)

@@ -31,7 +31,8 @@ def settings(folder: Path) -> dict[str, Any]:
 
 
 def test_over_http_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: Path) -> None:
-    assert run_fleet(settings(tmp_path), tls=True, auth=True, output_dir=str(tmp_path)) == 0
+    one_at_a_time = settings(tmp_path) | {"in-flight": 1}
+    assert run_fleet(one_at_a_time, tls=True, auth=True, output_dir=str(tmp_path)) == 0
     requests = (tmp_path / "run-fleet" / "superlink.log").read_text()
     assert requests.count('"POST /v1/fleet/activate-node HTTP/1.1" 200') == NODES
     assert "https://127.0.0.1:" in requests
