@@ -40,7 +40,7 @@ test-fleets: $(STAMP)
 	$(BIN)/python -m pytest -m processes $(patsubst %,--ignore=%,$(FAULT_TESTS) $(EXAMPLE_TESTS))
 
 test-examples: $(STAMP)
-	$(BIN)/python -m pytest $(EXAMPLE_TESTS)
+	$(BIN)/python -m pytest -m processes $(EXAMPLE_TESTS)
 
 test-http: $(HTTP_STAMP)
 	.venv-http/bin/python -m pytest $(HTTP_TESTS)
