@@ -16,7 +16,7 @@ from .data import NodeData
 from .deployment import Deployment, deployment
 from .processes import FleetError
 
-_WORKERS_PER_CORE = 3
+WORKERS_PER_CORE = 3
 
 
 def run_fleet(
@@ -70,7 +70,7 @@ def at_a_time(config: Config, nodes: int, cores: int) -> Config:
     A worker takes some 4 s of a core to import torch, and Flower starts another where it hears nothing of one for
     30 s: all at once they only keep each other from starting.
     """
-    most = _WORKERS_PER_CORE * cores
+    most = WORKERS_PER_CORE * cores
     if config.run.in_flight or nodes <= most:
         return config
     print(f"fleet: {most} of the {nodes} nodes work at a time, for {cores} cores are here (in-flight = {most})")
