@@ -23,6 +23,7 @@ from strategies.virtual_clients import VirtualClients
 RUN = RunConfig(
     seed=3, num_nodes=5, fraction_train=0.5, fraction_evaluate=0.75, min_replies=2, weighting="num-examples",
     server_optimizer="adam", server_learning_rate=0.3, rate_granularity="parameter", node_wait=9.0,
+    in_flight=4,
 )  # fmt: skip
 
 
@@ -58,7 +59,7 @@ def test_every_method_gets_the_runs_parts(name):
     assert strategy.evaluate_sampler == UniformFraction(0.75, seed=3)
     own = {"fedavgm": Momentum(0.1), "fedadam": Adam(0.1), "fedadagrad": AdaGrad(0.01), "fedyogi": Yogi(0.1)}
     assert strategy.server_optimizer == own.get(name, Adam(0.3))
-    assert (strategy.min_nodes, strategy.node_wait) == (5, 9.0)
+    assert (strategy.min_nodes, strategy.node_wait, strategy.in_flight) == (5, 9.0, 4)
     assert (strategy.weight_of(6), strategy.weight_of(2)) == ((1, 1) if name == "fedvc" else (6, 2))
     if name in ("cloud", "untrained"):
         assert type(strategy.sampler) is FirstNode

@@ -1,0 +1,77 @@
+"""What a strategy does while its nodes take their time: so many at work, and newcomers asked meanwhile."""
+
+import numpy as np
+import pytest
+from toys import arithmetic_app, arrays_of, record_of, same_bits
+
+from sim.inprocess import InProcessGrid
+from strategies import connected
+from strategies.base import BaseStrategy
+
+pytestmark = pytest.mark.usefixtures("flower_identity")
+
+START = {"w": np.ones(3, np.float32)}
+
+
+class SlowGrid(InProcessGrid):
+    """Every reply is there at the third look; a ``latecomer``, the last node, joins when the others train."""
+
+    def __init__(self, nodes, latecomer=False):
+        super().__init__(arithmetic_app(doubled), [{}] * nodes, {}, errors="reply")
+        self.latecomer, self.out, self.looks, self.log = latecomer, set(), {}, []
+
+    def get_node_ids(self):
+        nodes = list(super().get_node_ids())
+        waits = self.latecomer and all(kind != "train" for _, kind, _ in self.log)
+        return nodes[:-1] if waits else nodes
+
+    def push_messages(self, messages):
+        sent = list(messages)
+        ids = list(super().push_messages(sent))
+        self.out |= set(ids)
+        self.log += [("out", message.metadata.message_type, len(self.out)) for message in sent]
+        return ids
+
+    def pull_messages(self, message_ids):
+        (wanted,) = message_ids
+        self.looks[wanted] = self.looks.get(wanted, 0) + 1
+        if wanted not in self.out or self.looks[wanted] < 3:
+            return []
+        self.out.remove(wanted)
+        replies = list(super().pull_messages([wanted]))
+        self.log += [("reply", reply.metadata.message_type, len(self.out)) for reply in replies]
+        return replies
+
+
+def doubled(partition, arrays, config):
+    return {"w": arrays["w"] * 2 + partition}, {"num-examples": partition + 1}
+
+
+def run(grid, **options):
+    result = BaseStrategy(poll=1e-4, **options).start(grid, record_of(START), num_rounds=2)
+    return arrays_of(result.arrays)
+
+
+def test_profiles_training_and_evaluation_keep_to_the_number_and_to_the_bits():
+    free, bound = SlowGrid(5), SlowGrid(5)
+    assert same_bits(run(free), run(bound, in_flight=2))
+    for kind in ("query.profile", "train", "evaluate"):
+        assert max(out for what, told, out in free.log if (what, told) == ("out", kind)) == 5
+        assert max(out for what, told, out in bound.log if (what, told) == ("out", kind)) == 2
+
+
+def test_who_joins_in_a_round_is_asked_before_it_is_over(monkeypatch):
+    monkeypatch.setattr(connected, "GREETING_SECONDS", 0.0)
+    grid = SlowGrid(3, latecomer=True)
+    run(grid)
+    asked = [index for index, (what, kind, _) in enumerate(grid.log) if (what, kind) == ("out", "query.profile")]
+    trained = [index for index, (what, kind, _) in enumerate(grid.log) if (what, kind) == ("reply", "train")]
+    assert len(asked) == 3
+    assert asked[2] < trained[0]
+    assert len(trained) == 2 + 3, "and takes part in the next round"
+
+
+@pytest.mark.parametrize("name", ["in_flight", "min_nodes", "min_replies"])
+def test_numbers_below_one_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} = 0: must be at least 1"):
+        BaseStrategy(**{name: 0})
