@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedapps.fleet.deployment import Deployment, NodeConfig
-from fedapps.fleet.keys import KeyPair
-from fedapps.fleet.processes import FleetError, Started
+from fedapps.deployment.node_keys import KeyPair
+from fedapps.deployment.processes import FleetError, Started
+from fedapps.deployment.superlink import Deployment, NodeConfig
 from sim.processes import descendants
 
 

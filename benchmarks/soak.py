@@ -24,9 +24,9 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
 from clients.state import DiskState
-from fedapps.checkpoints import DiskCheckpoints
-from fedapps.fleet.command import WORKERS_PER_CORE
-from fedapps.fleet.deployment import deployment
+from fedapps.deployment.fleet import WORKERS_PER_CORE
+from fedapps.deployment.superlink import deployment
+from fedapps.runs.checkpoints import DiskCheckpoints
 from sim.inprocess import InProcessGrid, flower_identity
 from sim.processes import is_alive
 from strategies.base import BaseStrategy

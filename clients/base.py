@@ -12,16 +12,17 @@ from sim.seeding import derive_seed
 from tasks.base import Batch, Evaluation, Metrics, NodeData, Task
 from tasks.seeding import torch_seed
 
-from . import examples, measures
+from . import example_selection as examples
+from . import measurements as measures
 from .adaptive_updating import adaptive_updating
+from .ewc_state import EwcState
 from .fisher import Estimator
-from .memory import STAGE, from_other_stage, kept_arrays, memory_of, next_stage
-from .named import Arrays, get_arrays, load_arrays, matches, private_names
-from .older_face import OlderFace
-from .own_past import OwnPast
+from .named_arrays import Arrays, get_arrays, load_arrays, matches, private_names
+from .node_memory import STAGE, from_other_stage, kept_arrays, memory_of, next_stage
+from .numpy_client import NumPyClientAdapter
 from .penalties import QuadraticPrior, proximal, sum_of
 from .plateau import Plateau
-from .settings import RoundSettings
+from .round_settings import RoundSettings
 from .state import PrivateState
 from .training import Phase, run_plan
 
@@ -29,7 +30,7 @@ Rates = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Reply:
+class RoundResult:
     """What goes back to the server: the received names (after training), and metrics with their example count."""
 
     arrays: Arrays
@@ -37,11 +38,11 @@ class Reply:
     metrics: Metrics
 
 
-class FederatedClient(OlderFace):
+class FederatedClient(NumPyClientAdapter):
     """One node of a federation. What it received is shared; every other parameter is private and stays here.
 
     The core works on named arrays (:meth:`train_round`, :meth:`evaluate_round`); ``fit``, ``evaluate`` and
-    ``get_parameters`` are Flower's older face of it (:class:`~clients.older_face.OlderFace`).
+    ``get_parameters`` are Flower's older face of it (:class:`~clients.numpy_client.NumPyClientAdapter`).
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ class FederatedClient(OlderFace):
         self.device = device
         self.collectors = [state] if collectors is None else collectors
 
-    def train_round(self, received: Arrays, settings: RoundSettings) -> Reply:
+    def train_round(self, received: Arrays, settings: RoundSettings) -> RoundResult:
         """Train the whole model from what was received and the private state; give back the received names."""
         data = self._staged(settings.stage)
         if data.count("train") == 0:
@@ -114,7 +115,7 @@ class FederatedClient(OlderFace):
             metrics["loss"] = trained.loss
         if self.data.stages:
             metrics |= self._parameters(model, received, memory, settings)
-        return Reply(self._outgoing(model, received), drawn.count("train"), metrics)
+        return RoundResult(self._outgoing(model, received), drawn.count("train"), metrics)
 
     def evaluate_round(
         self,
@@ -122,7 +123,7 @@ class FederatedClient(OlderFace):
         settings: RoundSettings,
         rates: Rates | None = None,
         shared: Arrays | None = None,
-    ) -> Reply:
+    ) -> RoundResult:
         """Evaluate the received model with the private state, personalised first where the settings say so.
 
         Data that comes in stages is evaluated on all of them: the metrics of stage j, counted from 1, have the
@@ -150,9 +151,9 @@ class FederatedClient(OlderFace):
                 present = self._for_stage(model, settings.stage, settings)
                 collected = self.task.collect(present, self.data, seed=collection_seed)
             self.private.save_extra(examples.collection(settings.stage + 1), collected)
-        return Reply({}, max(data.count("test"), 1), metrics)
+        return RoundResult({}, max(data.count("test"), 1), metrics)
 
-    def publish(self, reply: Reply, settings: RoundSettings) -> dict[str, ArrayRecord]:
+    def publish(self, reply: RoundResult, settings: RoundSettings) -> dict[str, ArrayRecord]:
         """Records to send beside the reply of :meth:`train_round`, where the strategy knows them."""
         return {}
 
@@ -193,7 +194,7 @@ class FederatedClient(OlderFace):
         self, model: nn.Module, received: Arrays, kept: Arrays, settings: RoundSettings
     ) -> QuadraticPrior | None:
         """What holds the parameters while they are trained; ``None`` for nothing."""
-        past = OwnPast.read(memory_of(kept))
+        past = EwcState.read(memory_of(kept))
         priors = [proximal(model, received, settings.proximal), past.prior(settings.ewc + settings.l2_transfer)]
         return sum_of(priors)
 
@@ -207,7 +208,7 @@ class FederatedClient(OlderFace):
             precision = self._fisher(model, data, settings, settings.fisher_estimator)
         else:
             precision = {name: np.ones_like(array) for name, array in anchor.items()}
-        return OwnPast.read(memory_of(kept)).found(anchor, precision).arrays()
+        return EwcState.read(memory_of(kept)).found(anchor, precision).arrays()
 
     def _private(self, model: nn.Module, received: Arrays) -> Arrays:
         """The trained arrays that stay on the node."""

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from tasks.base import Batch, Metrics, NodeData
 
-from .base import FederatedClient, Rates, Reply
+from .base import FederatedClient, Rates, RoundResult
 from .decomposed_model import DecomposedModel, Drift, PartsPrior
 from .decomposition import Layout, Parts
-from .memory import PREFIX, STAGE
-from .named import Arrays, get_arrays
+from .named_arrays import Arrays, get_arrays
+from .node_memory import PREFIX, STAGE
 from .penalties import QuadraticPrior, sum_of
-from .settings import RoundSettings
+from .round_settings import RoundSettings
 
 ORDER = "fedweit"
 KNOWLEDGE = "fedweit.knowledge."
@@ -115,7 +115,7 @@ class DecomposedClient(FederatedClient):
         super().__init__(*parent, **named)
         self.knowledge = knowledge or Knowledge()
 
-    def train_round(self, received: Arrays, settings: RoundSettings) -> Reply:
+    def train_round(self, received: Arrays, settings: RoundSettings) -> RoundResult:
         """As in the parent; under FedWeIT the units that are not sent are zero.
 
         Raises ``ValueError`` for settings that do not go with a decomposition, and for parameters received that each
@@ -132,7 +132,7 @@ class DecomposedClient(FederatedClient):
         sent = self._sent(settings)
         return replace(reply, arrays={n: a * sent[n] if n in sent else a for n, a in reply.arrays.items()})
 
-    def publish(self, reply: Reply, settings: RoundSettings) -> dict[str, ArrayRecord]:
+    def publish(self, reply: RoundResult, settings: RoundSettings) -> dict[str, ArrayRecord]:
         """Under FedWeIT which units ``train_round`` sent: the record ``fedweit.mask``."""
         sent = {name: mask for name, mask in self._sent(settings).items() if name in reply.arrays}
         return {MASK: _record(sent)} if sent else {}

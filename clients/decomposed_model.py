@@ -21,7 +21,7 @@ from torch.func import functional_call
 from tasks.base import Batch
 
 from .decomposition import Layout, Parts, borrowed, composed
-from .named import load_arrays
+from .named_arrays import load_arrays
 from .penalties import QuadraticPrior
 
 

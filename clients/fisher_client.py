@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from tasks.base import Metrics
 
-from .base import FederatedClient, Reply
+from .base import FederatedClient, RoundResult
 from .fisher import Estimator
-from .named import Arrays
+from .named_arrays import Arrays
 from .penalties import QuadraticPrior, sum_of
-from .settings import RoundSettings
+from .round_settings import RoundSettings
 
 ORDER = "fisher"
 PRECISION = "fisher.precision"
@@ -78,13 +78,13 @@ class FisherClient(FederatedClient):
         super().__init__(*parent, **named)
         self.order = order
 
-    def train_round(self, received: Arrays, settings: RoundSettings) -> Reply:
+    def train_round(self, received: Arrays, settings: RoundSettings) -> RoundResult:
         """As in the parent. Raises ``ValueError`` when the prior does not fit what was received."""
         if self.order.prior is not None:
             _check_fit(self.order.prior, received)
         return super().train_round(received, settings)
 
-    def precision(self, reply: Reply, settings: RoundSettings) -> Arrays:
+    def precision(self, reply: RoundResult, settings: RoundSettings) -> Arrays:
         """The Fisher information on the training data at the parameters that ``train_round`` gave back.
 
         One array per floating-point array of ``reply``, of its shape and dtype, ≥ 0; zeros for what is no parameter
@@ -101,7 +101,7 @@ class FisherClient(FederatedClient):
             if np.issubdtype(array.dtype, np.floating)
         }
 
-    def publish(self, reply: Reply, settings: RoundSettings) -> dict[str, ArrayRecord]:
+    def publish(self, reply: RoundResult, settings: RoundSettings) -> dict[str, ArrayRecord]:
         """The records to add to the train reply; none where the order asks for none."""
         if self.order.estimator is None:
             return {}

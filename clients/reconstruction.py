@@ -14,9 +14,9 @@ from sim.seeding import generator
 from tasks.base import NodeData
 from tasks.seeding import torch_seed
 
-from .base import FederatedClient, Reply
-from .named import Arrays
-from .settings import RoundSettings
+from .base import FederatedClient, RoundResult
+from .named_arrays import Arrays
+from .round_settings import RoundSettings
 from .training import Phase, run_plan
 
 _SUPPORT = "support"
@@ -34,7 +34,7 @@ class ReconstructingClient(FederatedClient):
     The parameters are those of :class:`FederatedClient`.
     """
 
-    def train_round(self, received: Arrays, settings: RoundSettings) -> Reply:
+    def train_round(self, received: Arrays, settings: RoundSettings) -> RoundResult:
         """As in the parent.
 
         Raises ``ValueError`` for settings that need a memory, for a node with fewer than two training examples, and

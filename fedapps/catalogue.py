@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal
 
-from tasks.base import Privacy, Task
+from tasks.base import PrivateParameters, Task
 
 #: Where each task lives; imported when it is used.
 TASKS: Mapping[str, str] = {
@@ -64,9 +64,9 @@ class Method:
     task: str = ""
 
     @property
-    def privacy(self) -> Privacy:
+    def privacy(self) -> PrivateParameters:
         """What the method leaves to each node."""
-        return Privacy(self.private, self.own_start)
+        return PrivateParameters(self.private, self.own_start)
 
     @property
     def decomposes(self) -> bool:
@@ -148,9 +148,9 @@ METHOD_LINES: Mapping[str, str] = {
 }
 
 
-def privacy_of(method: str) -> Privacy:
+def privacy_of(method: str) -> PrivateParameters:
     """What a method leaves to each node; nothing where the name is not one of ours, as under other strategies."""
-    return METHODS[method].privacy if method in METHODS else Privacy()
+    return METHODS[method].privacy if method in METHODS else PrivateParameters()
 
 
 def task_class(name: str) -> type[Task]:

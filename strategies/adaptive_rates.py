@@ -11,10 +11,10 @@ import numpy as np
 from .aggregation import StreamingDeviation
 from .arrays import Arrays, to_record
 from .base import BaseStrategy
-from .messages import ExtraRecords
 from .profiles import Profile
 from .rates import Granularity, adaptive_rates
 from .replies import Reply
+from .round_messages import ExtraRecords
 
 
 class AdaptiveRates(BaseStrategy):

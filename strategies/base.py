@@ -21,21 +21,21 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from .aggregation import IntegerPolicy, StreamingMean
 from .arrays import Arrays, from_record, select, to_record
-from .connected import Roster
-from .exchange import exchange
-from .intake import Intake, too_few
-from .messages import ExtraRecords, to_all
+from .example_limits import ExampleLimits
+from .message_loop import exchange
 from .metrics import MetricMean, MetricRule
+from .node_registry import NodeRegistry
 from .optimizers import SGD
-from .post import NodeFailure
-from .privacy import Privacy
+from .privacy import PrivacyMechanism
 from .profiles import Profile
 from .replies import Reply, count_bytes, most_bytes
-from .rounds import Checkpoints, DivergedError, Phase, RoundReport, TooFewRepliesError, TrackedMetric
+from .reply_filter import ReplyFilter, too_few
+from .round_loop import RoundConfig, Training
+from .round_messages import ExtraRecords, to_all
+from .round_records import Checkpoints, DivergedError, RoundReport, RoundStep, TooFewRepliesError, TrackedMetric
 from .samplers import Sampler, UniformFraction
 from .server_optimizer import ServerOptimizer
-from .sizes import Sizes
-from .training import RoundConfig, Training
+from .transport import NodeFailure
 from .validation import check_values
 from .weighting import Weighting, to_weighting
 
@@ -62,9 +62,9 @@ class BaseStrategy(Strategy):
         Steps on the pseudo-gradient; SGD with learning rate 1 (the default) is FedAvg, bit for bit.
     integers : "newest" or "round"
         What becomes of integer and boolean arrays, which are never averaged into floats.
-    privacy : Privacy
+    privacy : PrivacyMechanism
         Hides single nodes in the mean: :class:`~strategies.privacy.CentralPrivacy`; nothing by default.
-    sizes : Sizes
+    sizes : ExampleLimits
         How many examples nodes may claim to have; any number by default.
     min_replies : int
         A round with fewer usable replies raises :class:`TooFewRepliesError`.
@@ -91,8 +91,8 @@ class BaseStrategy(Strategy):
         metric_means: Mapping[str, MetricRule] | None = None,
         server_optimizer: ServerOptimizer | None = None,
         integers: IntegerPolicy = "newest",
-        privacy: Privacy | None = None,
-        sizes: Sizes | None = None,
+        privacy: PrivacyMechanism | None = None,
+        sizes: ExampleLimits | None = None,
         min_replies: int = 1,
         min_nodes: int = 1,
         node_wait: float = 600.0,
@@ -111,12 +111,12 @@ class BaseStrategy(Strategy):
         self.metric_means = dict(metric_means or {})
         MetricMean(self.metric_means)  # raises now, and not after a round of training
         self.server_optimizer = server_optimizer or SGD(1.0)
-        self.integers, self.sizes = integers, sizes or Sizes()
-        self.privacy = (privacy or Privacy()).covering(self.weight_of, self.beside_the_mean)
+        self.integers, self.sizes = integers, sizes or ExampleLimits()
+        self.privacy = (privacy or PrivacyMechanism()).covering(self.weight_of, self.beside_the_mean)
         self.min_replies, self.min_nodes = min_replies, min_nodes
         self.node_wait, self.poll, self.in_flight = node_wait, poll, in_flight
         self.report = RoundReport(0)
-        self.roster = Roster(self.sizes, enough=min_replies, in_flight=in_flight)
+        self.registry = NodeRegistry(self.sizes, enough=min_replies, in_flight=in_flight)
         self._current: Arrays = {}
 
     # -- Flower's face -------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class BaseStrategy(Strategy):
 
     def profiles(self, grid: Grid) -> list[Profile]:
         """The connected nodes with data that have told their profile, in the order of their keys."""
-        return [self.label(node) for node in self.roster.connected(grid) if not node.no_data]
+        return [self.label(node) for node in self.registry.connected(grid) if not node.no_data]
 
     def send(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message | NodeFailure]:
         """Send the messages; yields a reply or a failure per message, in the order of the messages."""
@@ -290,15 +290,15 @@ class BaseStrategy(Strategy):
             largest = max(largest, size := count_bytes(message.content))
             self.report.count_message(message.metadata.message_type, size)
         ahead = EARLY_BYTES // largest  # a reply to training is about as large as its message
-        greet = partial(self.roster.greet, grid)
-        return exchange(grid, outgoing, timeout, self.poll, ahead=ahead, in_flight=self.in_flight, meanwhile=greet)
+        poll = partial(self.registry.poll, grid)
+        return exchange(grid, outgoing, timeout, self.poll, ahead=ahead, in_flight=self.in_flight, meanwhile=poll)
 
     def new_mean(self, label: str = "") -> StreamingMean:
         """An empty mean for replies of this round, one for each ``label``."""
         return self.privacy.mean(self.integers, self._current, self.report.round, label)
 
-    def _intake(self, phase: Phase) -> Intake:
-        profiles = {node: self.label(profile) for node, profile in self.roster.known.items()}
+    def _intake(self, phase: RoundStep) -> ReplyFilter:
+        profiles = {node: self.label(profile) for node, profile in self.registry.known.items()}
         expected, size = self._current if phase == "train" else None, most_bytes(self._current, self.reply_records)
         parts = (self.weight_of, self.metric_means, size, self.sizes, self.reason_against)
-        return Intake(self.report, phase, profiles, expected, *parts)
+        return ReplyFilter(self.report, phase, profiles, expected, *parts)

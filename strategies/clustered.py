@@ -153,7 +153,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
         return self._info
 
     def _cluster(self) -> None:
-        for profile in self.roster.known.values():
+        for profile in self.registry.known.values():
             vector = self.similarity.of_profile(profile)
             if vector is not None:
                 self._vectors[profile.key] = vector

@@ -20,13 +20,13 @@ from .aggregation import StreamingMean
 from .arrays import Arrays, from_record, is_float, to_record
 from .base import BaseStrategy
 from .masked_mean import MaskedMean, misfit
-from .messages import ExtraRecords
-from .post import NodeFailure
-from .precision_pairs import flat_by_key, nested_by_key
 from .profiles import Profile
+from .quadratic_terms import flat_by_key, nested_by_key
 from .replies import Reply, check_size, count_bytes, most_bytes, read_arrays
-from .rounds import Refusal, RoundReport
-from .wording import shortened
+from .round_messages import ExtraRecords
+from .round_records import Refusal, RoundReport
+from .sanitize import truncate
+from .transport import NodeFailure
 
 QUERY = "query.adaptive"
 ADAPTIVE = "fedweit.adaptive"
@@ -207,7 +207,7 @@ class FedWeIT(BaseStrategy):
             try:
                 found[node.key] = self._adaptive_of(answer, weights)
             except ValueError as refusal:
-                reason = shortened(str(refusal))
+                reason = truncate(str(refusal))
                 log(WARNING, "refused what node %s learned in the last stage: %s", node.key, reason)
                 self.report.refused.append(Refusal(node.key, "train", f"{ADAPTIVE}: {reason}"))
             del answer

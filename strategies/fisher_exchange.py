@@ -19,10 +19,10 @@ from flwr.serverapp import Grid
 
 from .arrays import Arrays, is_float, to_record
 from .base import BaseStrategy
-from .messages import ExtraRecords
-from .precision_pairs import Pair, PairSum, flat_by_key, nested_by_key
 from .profiles import Profile
+from .quadratic_terms import QuadraticTerm, QuadraticTermSum, flat_by_key, nested_by_key
 from .replies import Reply, read_arrays
+from .round_messages import ExtraRecords
 
 ORDER = "fisher"
 PRECISION = "fisher.precision"
@@ -41,8 +41,8 @@ class _Published:
     precision: Arrays
     anchor: Arrays
 
-    def pair(self) -> Pair:
-        return Pair.around(self.anchor, self.precision)
+    def pair(self) -> QuadraticTerm:
+        return QuadraticTerm.around(self.anchor, self.precision)
 
 
 class FisherExchange(BaseStrategy):
@@ -109,9 +109,9 @@ class FisherExchange(BaseStrategy):
         self.estimator = _choice("estimator", estimator, get_args(Estimator))
         self.stage = 0
         self._now: dict[str, _Published] = {}
-        self._past: dict[str, Pair] = {}
-        self._sum_now = PairSum()
-        self._sum_past = PairSum()
+        self._past: dict[str, QuadraticTerm] = {}
+        self._sum_now = QuadraticTermSum()
+        self._sum_past = QuadraticTermSum()
         self._heard = 0
 
     @property
@@ -138,15 +138,15 @@ class FisherExchange(BaseStrategy):
     def begin_round(self, server_round: int, arrays: Arrays) -> None:
         self._heard = 0
         if self.exchanges:  # summed anew in the order of the keys: no drift, and a resumed run has the same bits
-            self._sum_now = PairSum.of(self._now[key].pair() for key in sorted(self._now))
-            self._sum_past = PairSum.of(self._past[key] for key in sorted(self._past))
+            self._sum_now = QuadraticTermSum.of(self._now[key].pair() for key in sorted(self._now))
+            self._sum_past = QuadraticTermSum.of(self._past[key] for key in sorted(self._past))
 
     def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
         if not self.exchanges:
             return {}
         records: dict[str, ArrayRecord | ConfigRecord] = {ORDER: ConfigRecord({"estimator": self.estimator})}
         if terms := self._terms(profile.key):
-            prior = Pair.weighted(terms)
+            prior = QuadraticTerm.weighted(terms)
             records[PRIOR_PRECISION] = self._to_record(prior.precision)
             records[PRIOR_LINEAR] = self._to_record(prior.linear)
         return records
@@ -180,7 +180,7 @@ class FisherExchange(BaseStrategy):
         self.stage = int(state.get(f"{_STATE}stage", np.zeros(())))
         now, past = (nested_by_key(f"{_STATE}{kind}.", state) for kind in ("now", "past"))
         self._now = {key: _Published(parts["precision"], parts["anchor"]) for key, parts in now.items()}
-        self._past = {key: Pair(parts["precision"], parts["linear"]) for key, parts in past.items()}
+        self._past = {key: QuadraticTerm(parts["precision"], parts["linear"]) for key, parts in past.items()}
 
     def round_info(self) -> dict[str, Any]:
         facts = {"estimator": self.estimator, "stage": self.stage, "published": self._heard}
@@ -188,7 +188,7 @@ class FisherExchange(BaseStrategy):
 
     # -- the machinery -------------------------------------------------------------------------------------
 
-    def _terms(self, key: str) -> list[tuple[float, Pair]]:
+    def _terms(self, key: str) -> list[tuple[float, QuadraticTerm]]:
         """The weighted pairs that hold a node; none where nobody published anything yet."""
         past = self._past.get(key)
         now = self._now[key].pair() if key in self._now else None
@@ -206,9 +206,9 @@ class FisherExchange(BaseStrategy):
             for key, published in self._now.items():
                 new = published.pair()
                 before = self._past.get(key)
-                both = Pair.weighted([(1.0, before), (1.0, new)]) if before else new
+                both = QuadraticTerm.weighted([(1.0, before), (1.0, new)]) if before else new
                 if self.anchors == "online":
-                    both = Pair.around(published.anchor, both.precision)
+                    both = QuadraticTerm.around(published.anchor, both.precision)
                 self._past[key] = both
         self._now = {}
 

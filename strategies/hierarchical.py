@@ -16,10 +16,10 @@ from flwr.serverapp import Grid
 from .aggregation import StreamingMean
 from .arrays import Arrays, to_record
 from .base import BaseStrategy
-from .messages import ExtraRecords
 from .optimizers import SGD
 from .profiles import Profile
 from .replies import Reply
+from .round_messages import ExtraRecords
 from .tiers import ClusterPath, ClusterWeights, OptimizerFactory, Tiers
 
 CLUSTER = "cluster"

@@ -6,8 +6,8 @@ from typing import Literal, get_args
 
 from flwr.app import MetricRecord
 
+from .sanitize import MOST_IN_NAME, is_valid_name, truncate
 from .validation import LARGEST_COUNT
-from .wording import MOST_IN_NAME, is_name, shortened
 
 MetricRule = Literal["weighted", "uniform", "geometric"]
 #: What the server evaluates itself has this before its name.
@@ -87,8 +87,8 @@ class MetricMean:
         if numbers > _MOST_NUMBERS:
             return f"{numbers} numbers in metrics: at most {_MOST_NUMBERS} are taken"
         for name, value in metrics.items():
-            if not is_name(name) or name.startswith(SERVER):
-                called = shortened(name, MOST_IN_NAME)
+            if not is_valid_name(name) or name.startswith(SERVER):
+                called = truncate(name, MOST_IN_NAME)
                 return f"metric {called!r}: must have a short, printable name that does not begin with {SERVER!r}"
             if not isinstance(value, list) and (reason := _reason_against(name, value, (rules or {}).get(name))):
                 return f"metric {name!r} is {reason}"

@@ -24,7 +24,7 @@ Clipping = Literal["server", "nodes"]
 _NOISE = 0x6E6F697365  # keeps these draws apart from others with the same seed and round
 
 
-class Privacy:
+class PrivacyMechanism:
     """The part of a strategy that guards single replies; this one lets everything through."""
 
     def orders(self) -> dict[str, float]:
@@ -39,7 +39,7 @@ class Privacy:
         """An empty mean for the replies of a round; ``like`` has their names, shapes and dtypes."""
         return StreamingMean(integers)
 
-    def covering(self, weight_of: Weighting, beside_the_mean: str) -> "Privacy":
+    def covering(self, weight_of: Weighting, beside_the_mean: str) -> "PrivacyMechanism":
         """This part, for a strategy of such weights that takes ``beside_the_mean`` from replies (empty: nothing).
 
         Raises ``ValueError`` where the strategy cannot be guarded.
@@ -48,7 +48,7 @@ class Privacy:
 
 
 @dataclass(frozen=True)
-class CentralPrivacy(Privacy):
+class CentralPrivacy(PrivacyMechanism):
     """Updates are clipped to a norm one by one, and their mean gets noise once, before the server's step.
 
     A node changes the sum of n clipped updates by at most ``clip``; the sum gets Gaussian noise of ``noise * clip``,
@@ -110,7 +110,7 @@ class CentralPrivacy(Privacy):
             return np.random.default_rng()
         return np.random.default_rng([self.seed, server_round, _NOISE, *label.encode()])
 
-    def covering(self, weight_of: Weighting, beside_the_mean: str) -> Privacy:
+    def covering(self, weight_of: Weighting, beside_the_mean: str) -> PrivacyMechanism:
         if beside_the_mean:
             raise ValueError(f"privacy = {self}: does not cover this strategy, because {beside_the_mean}")
         if weight_of is not uniform:

@@ -12,8 +12,8 @@ from logging import WARNING
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
 
-from .post import NodeFailure
-from .wording import is_name, shortened
+from .sanitize import is_valid_name, truncate
+from .transport import NodeFailure
 
 QUERY = "query.profile"
 RECORD = "profile"
@@ -63,10 +63,10 @@ def read_answer(node_id: int, reply: Message | NodeFailure) -> Profile | None:
     ``group.<kind>`` (str) for each group it belongs to, up to 32; ``no-data`` (str) is the reason why it has none at
     all, which is logged. Keys, kinds and labels are printable, on one line and at most 200 signs long; others do not
     count. One that answers with an error or without a usable key is known as ``node-<node id>``. Two may claim the same
-    key: see :func:`told_apart`.
+    key: see :func:`with_distinct_keys`.
     """
     if isinstance(reply, NodeFailure):
-        said = shortened(reply.reason.strip().partition("\n")[0])
+        said = truncate(reply.reason.strip().partition("\n")[0])
         if not reply.by_node:
             log(WARNING, "node %s told no profile and takes no part: %s", node_id, said)
             return None
@@ -74,7 +74,7 @@ def read_answer(node_id: int, reply: Message | NodeFailure) -> Profile | None:
         return Profile.unknown(node_id)
     record = reply.content.config_records.get(RECORD, ConfigRecord())
     key, examples = record.get("key"), record.get("num-examples")
-    if not is_name(key):
+    if not is_valid_name(key):
         log(WARNING, "node %s answered without a usable key in the record %r", node_id, RECORD)
         key = Profile.unknown(node_id).key
     if not isinstance(examples, int) or isinstance(examples, bool) or examples < 0:
@@ -82,7 +82,7 @@ def read_answer(node_id: int, reply: Message | NodeFailure) -> Profile | None:
     groups = {
         name.removeprefix(GROUP_PREFIX): label
         for name, label in record.items()
-        if name.startswith(GROUP_PREFIX) and is_name(name) and (is_name(label) or label == "")
+        if name.startswith(GROUP_PREFIX) and is_valid_name(name) and (is_valid_name(label) or label == "")
     }
     if len(groups) > MOST_GROUPS:
         log(WARNING, "node %s says it belongs to %s groups: the first %s count", key, len(groups), MOST_GROUPS)
@@ -90,13 +90,13 @@ def read_answer(node_id: int, reply: Message | NodeFailure) -> Profile | None:
     no_data = record.get("no-data")
     if not isinstance(no_data, str):
         no_data = ""
-    no_data = shortened(no_data)
+    no_data = truncate(no_data)
     if no_data:
         log(WARNING, "node %s has no data for this run and is left out: %s", key, no_data)
     return Profile(node_id, key, examples, groups, no_data)
 
 
-def told_apart(claims: Iterable[Profile]) -> list[Profile]:
+def with_distinct_keys(claims: Iterable[Profile]) -> list[Profile]:
     """Profiles with distinct keys, in the order of the keys.
 
     Of two that claim the same key the one that comes first has it, the next gets ``#2`` behind it (then ``#3`` ...):

@@ -8,8 +8,8 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from .arrays import Arrays, from_record, nbytes, outlines
 from .metrics import MetricMean
-from .post import NodeFailure
 from .profiles import Profile
+from .transport import NodeFailure
 from .validation import check_count, check_form, check_values
 from .weighting import Weighting
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import Arrays, is_float
-from .wording import MOST_IN_NAME, shortened
+from .sanitize import MOST_IN_NAME, truncate
 
 #: Counts above this are no longer whole numbers in float64.
 LARGEST_COUNT = 2**53
@@ -119,4 +119,4 @@ def _distance(expected: NDArray[Any], received: NDArray[Any]) -> float:
 def _listing(faults: Iterable[str]) -> str:
     faults = list(faults)
     more = f" and {len(faults) - _LISTED} more" if len(faults) > _LISTED else ""
-    return ", ".join(shortened(fault, MOST_IN_NAME) for fault in faults[:_LISTED]) + more
+    return ", ".join(truncate(fault, MOST_IN_NAME) for fault in faults[:_LISTED]) + more

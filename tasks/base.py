@@ -49,7 +49,7 @@ class NodeData:
 
 
 @dataclass(frozen=True)
-class Privacy:
+class PrivateParameters:
     """What a method of federated learning leaves to each node.
 
     ``private`` are glob patterns of the parameters that never leave it (of the others, all travel); with ``own_start``
@@ -110,7 +110,7 @@ class Task(ABC):
         """The model of one node, like :meth:`build_model`'s but for private parameters, which may fit its data."""
         return self.build_model()
 
-    def under(self, privacy: Privacy) -> "Task":
+    def under(self, privacy: PrivateParameters) -> "Task":
         """The task as the nodes of a method see it; to most tasks it makes no difference.
 
         Raises :class:`DataError` when the task's options do not go together with ``privacy``.

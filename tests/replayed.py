@@ -8,16 +8,16 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedapps.checkpoints import DiskCheckpoints
-from fedapps.client_app import app as client_app
-from fedapps.config import Config
-from fedapps.fleet.deployment import NodeConfig
-from fedapps.methods import build_strategy
-from fedapps.orders import evaluate_orders, train_orders
-from fedapps.server_app import initial_arrays
+from fedapps.app.client_app import app as client_app
+from fedapps.app.round_config import evaluate_orders, train_orders
+from fedapps.app.server_app import initial_arrays
+from fedapps.app.strategies import build_strategy
+from fedapps.config.parsing import Config
+from fedapps.deployment.superlink import NodeConfig
+from fedapps.runs.checkpoints import DiskCheckpoints
 from sim.inprocess import run_inprocess
 from strategies.profiles import Profile, in_key_order
-from strategies.rounds import Phase, Snapshot
+from strategies.round_records import Phase, Snapshot
 from strategies.samplers import Sampler
 
 

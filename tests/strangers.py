@@ -8,8 +8,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from fedapps.fleet.deployment import Deployment, deployment
-from fedapps.fleet.keys import make_key_pair
+from fedapps.deployment.node_keys import make_key_pair
+from fedapps.deployment.superlink import Deployment, deployment
 
 
 @contextmanager

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from clients.files import write_whole
-from fedapps.config import parse
-from fedapps.launch import resolve
-from fedapps.recipe_files import read_recipe
+from fedapps.config.parsing import parse
+from fedapps.config.recipe_files import read_recipe
+from fedapps.launch.launch import resolve
 from sim.matrix import run_matrix
 
-from .cells import finished, run_cell
+from .jobs import finished, run_cell
 from .plan import AuditPlan
-from .scene import VICTIM, cast
 from .text import audit_text, row_line
+from .victim import VICTIM, cast
 
 
 def audit_recipe(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedapps.tables import text_table
+from fedapps.runs.tables import text_table
 from tasks.text.privacy.attackers import ATTACKERS
 
 from .plan import ANYBODY

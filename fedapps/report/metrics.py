@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fedapps.continual import is_on_stage
+from fedapps.runs.continual import is_on_stage
 
-#: What continual learning is measured by, without the split; see `fedapps.continual`.
+#: What continual learning is measured by, without the split; see `fedapps.runs.continual`.
 CONTINUAL = ("amse", "bwt", "fwt")
 _FIRST = (*CONTINUAL, "static_parameters", "trainable_parameters")
 _PREFERRED = ("test.elbo", "test.total_loss", "test.amse", "elbo", "total_loss", "amse")

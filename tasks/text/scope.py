@@ -4,7 +4,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from tasks.base import DataError, Privacy
+from tasks.base import DataError, PrivateParameters
 
 from .options import Options
 
@@ -25,12 +25,12 @@ def word_table(options: Options) -> str:
     return "embedding" if options.recurrent else "embedding.word_embeddings"
 
 
-def is_private(name: str, privacy: Privacy) -> bool:
+def is_private(name: str, privacy: PrivateParameters) -> bool:
     """Whether a parameter of that name stays on the node."""
     return any(fnmatchcase(name, pattern) for pattern in privacy.private)
 
 
-def kept_words(options: Options, privacy: Privacy) -> Kept:
+def kept_words(options: Options, privacy: PrivateParameters) -> Kept:
     """``ALL`` where the table ``weight`` is private, ``DIGITS`` where only a table ``private`` beside it would be."""
     table = word_table(options)
     if is_private(f"{table}.weight", privacy):
@@ -38,7 +38,7 @@ def kept_words(options: Options, privacy: Privacy) -> Kept:
     return Kept.DIGITS if is_private(f"{table}.private", privacy) else Kept.NONE
 
 
-def source_of_words(options: Options, privacy: Privacy) -> Source:
+def source_of_words(options: Options, privacy: PrivateParameters) -> Source:
     """Where the words come from, with what "auto" stands for filled in.
 
     Raises :class:`DataError` for words of their own in an embedding that all nodes share, and for a shared vocabulary

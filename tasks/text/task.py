@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sim.corpus import write_corpus
-from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Privacy, Task
+from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, PrivateParameters, Task
 
 from .batches import CommonTest, by_length, trimmed
 from .corpus import Corpus, read_corpus
@@ -24,7 +24,7 @@ from .vocabulary import RESERVED, SPECIAL, Vocabulary, WordVocabulary, read_voca
 
 _COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
 CHUNK = 128  # examples that are evaluated at once
-SHARED = Privacy()
+SHARED = PrivateParameters()
 
 
 class TextTask(Task):
@@ -51,14 +51,14 @@ class TextTask(Task):
         "test.local_accuracy": "uniform",
     }
 
-    def __init__(self, options: TextOptions | None = None, privacy: Privacy = SHARED) -> None:
+    def __init__(self, options: TextOptions | None = None, privacy: PrivateParameters = SHARED) -> None:
         """Raises :class:`DataError` for options that go together under no method (:meth:`Options.check`)."""
         self.options: TextOptions = options or TextOptions()
         self.options.check()
         self.layout = self.options.layout()
         self.privacy = privacy
 
-    def under(self, privacy: Privacy) -> "TextTask":
+    def under(self, privacy: PrivateParameters) -> "TextTask":
         """The task with the vocabularies that fit ``privacy``, which its method leaves to the nodes.
 
         Raises :class:`DataError` when the options do not go together with it

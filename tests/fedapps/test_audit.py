@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tiny_encoder import encoder_folder
 
 import fedapps.audit.run
-from fedapps.__main__ import main
 from fedapps.audit import AuditPlan
-from fedapps.audit.cells import finished
-from fedapps.audit.scene import scene
+from fedapps.audit.jobs import finished
 from fedapps.audit.text import audit_text, row_line, statement
-from fedapps.config import parse
+from fedapps.audit.victim import scene
+from fedapps.cli.commands import main
+from fedapps.config.parsing import parse
 from tasks.text.privacy.attackers import ATTACKERS
 from tasks.text.privacy.sharing import METHODS
 

@@ -6,9 +6,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from rogue import header, npy, serialised
 from toys import arrays_of, record_of
 
-from fedapps.client_app import app as client_app
-from fedapps.config import parse
-from fedapps.server_app import initial_arrays
+from fedapps.app.client_app import app as client_app
+from fedapps.app.server_app import initial_arrays
+from fedapps.config.parsing import parse
 from sim.inprocess import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("flower_identity")

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedapps.__main__ import main
-from fedapps.trial import KEPT_VERSIONS, in_words
+from fedapps.cli.commands import main
+from fedapps.deployment.dry_run import KEPT_VERSIONS, in_words
 from sim.corpus import write_examples
 from sim.lqr import write_world
 
@@ -47,7 +47,7 @@ def test_a_node_that_can_join_is_told_what_it_will_need(place, capsys):
 
 def test_the_disk_holds_the_kept_versions_and_the_personal_model(place, capsys, monkeypatch):
     seen = []
-    monkeypatch.setattr("fedapps.check_node.in_words", lambda count: seen.append(count) or in_words(count))
+    monkeypatch.setattr("fedapps.deployment.check_node.in_words", lambda count: seen.append(count) or in_words(count))
     given = [*ROBOT, "--data-dir", place / "data", "--state-dir", place]
     checked(capsys, *given, "--set", "methods=sfl")
     assert seen[-2] == 0, "FedAvg keeps nothing on a node"

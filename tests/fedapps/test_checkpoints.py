@@ -9,8 +9,8 @@ from hypothesis.extra import numpy as hnp
 from toys import same_bits
 
 from clients.files import UnwritableError
-from fedapps.checkpoints import DiskCheckpoints, read_snapshot
-from strategies.rounds import Snapshot
+from fedapps.runs.checkpoints import DiskCheckpoints, read_snapshot
+from strategies.round_records import Snapshot
 
 FACTS = {"best": {"round": 2, "value": None}, "history": {"1": {"loss": 0.1, "name": "ü"}}}
 

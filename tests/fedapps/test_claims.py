@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from fedapps.catalogue import METHODS
-from fedapps.claims import CLAIMS, Claim, checked_claims
-from fedapps.plan import Vary
-from fedapps.recipe_files import RECIPES, recipe_vary
+from fedapps.comparison.matrix import Vary
+from fedapps.comparison.paper_claims import CLAIMS, Claim, checked_claims
+from fedapps.config.recipe_files import RECIPES, recipe_vary
 from fedapps.report import write_report
-from fedapps.tables import comparison_text
+from fedapps.runs.tables import comparison_text
 
 CLAIM = Claim("ours is within one point of the best", "accuracy", "ours", ("one", "two"), -0.01)
 

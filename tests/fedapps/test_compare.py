@@ -8,13 +8,13 @@ from statistics import mean, stdev
 
 import pytest
 
-import fedapps.compare
-from fedapps.compare import compare_recipe, execute, resume_comparison, run_cell, table_of
-from fedapps.papers import PAPERS
-from fedapps.plan import Vary
-from fedapps.recipe_files import RECIPES
-from fedapps.significance import all_tests, paired_tests
-from fedapps.tables import comparison_text
+import fedapps.comparison.compare
+from fedapps.comparison.compare import compare_recipe, execute, resume_comparison, run_cell, table_of
+from fedapps.comparison.matrix import Vary
+from fedapps.comparison.papers import PAPERS
+from fedapps.comparison.significance import all_tests, paired_tests
+from fedapps.config.recipe_files import RECIPES
+from fedapps.runs.tables import comparison_text
 
 METHODS = ["sfl", "apfl"]
 TINY = {
@@ -37,7 +37,7 @@ def compared(tmp_path_factory, tiny):
     folder = tmp_path_factory.mktemp("compared")
     asked_for = folder / "not" / "yet" / "there.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fedapps.compare, "run_matrix", in_this_process)
+        patch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
         comparison = compare_recipe(
             RECIPES / "lqr.toml", methods=METHODS, seeds=2, first_seed=3, overrides=tiny, output_dir=str(folder),
             json_path=asked_for,
@@ -137,7 +137,7 @@ def test_the_report_is_drawn(compared):
 
 
 def test_two_processes_give_the_same_numbers(compared, tiny, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(fedapps.compare, "write_report", lambda folder: folder)
+    monkeypatch.setattr(fedapps.comparison.compare, "write_report", lambda folder: folder)
     comparison, _, _ = compared
     again = compare_recipe(
         RECIPES / "lqr.toml", methods=["sfl ", " apfl"], seeds=2, first_seed=3, jobs=2, overrides=tiny,
@@ -148,7 +148,7 @@ def test_two_processes_give_the_same_numbers(compared, tiny, tmp_path, capsys, m
 
 
 def test_without_methods_the_recipes_are_compared(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(fedapps.compare, "run_matrix", in_this_process)
+    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
     recipe = tmp_path / "mine.toml"
     recipe.write_text('task = "lqr"\nmethods = "local, sfl"\nnum-nodes = 2\ncollect-after = 0\n')
     comparison = compare_recipe(recipe, methods=[], seeds=1, overrides=tiny, output_dir=str(tmp_path))
@@ -160,7 +160,7 @@ def test_a_cell_that_fails_ends_the_comparison(tiny, tmp_path, monkeypatch):
     def loss(self, model, batch):
         raise ArithmeticError("no loss today")
 
-    monkeypatch.setattr(fedapps.compare, "run_matrix", in_this_process)
+    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
     monkeypatch.setattr("tasks.lqr.task.LqrTask.loss", loss)
     with pytest.raises(RuntimeError, match="no loss today"):
         compare_recipe(RECIPES / "lqr.toml", methods=["sfl"], seeds=1, overrides=tiny, output_dir=str(tmp_path))
@@ -169,8 +169,8 @@ def test_a_cell_that_fails_ends_the_comparison(tiny, tmp_path, monkeypatch):
 
 def test_a_run_that_only_says_so_in_its_folder_fails_too(tiny, tmp_path, monkeypatch):
     """``flwr run`` has status 0 whatever the app did."""
-    monkeypatch.setattr(fedapps.compare, "run_matrix", in_this_process)
-    monkeypatch.setattr(fedapps.compare, "execute", lambda config, engine: None)
+    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
+    monkeypatch.setattr(fedapps.comparison.compare, "execute", lambda config, engine: None)
     with pytest.raises(RuntimeError, match=r"sfl with seed 0 failed; its log is above, its folder is .*sfl-0"):
         compare_recipe(RECIPES / "lqr.toml", methods=["sfl"], seeds=1, overrides=tiny, output_dir=str(tmp_path))
 
@@ -191,7 +191,7 @@ def varied(tmp_path_factory, tiny):
     """A comparison whose number of trajectories takes two values, the recipe's own among them."""
     folder = tmp_path_factory.mktemp("varied")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fedapps.compare, "run_matrix", in_this_process)
+        patch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
         comparison = compare_recipe(
             RECIPES / "lqr.toml", methods=METHODS, seeds=2, overrides=tiny, output_dir=str(folder),
             vary=Vary("lqr.trajectories", (8, 4)),
@@ -239,8 +239,8 @@ def test_the_papers_numbers_stand_at_the_recipes_own_value(varied):
 
 def test_a_comparison_that_was_cut_off_goes_on(compared, tiny, tmp_path, monkeypatch):
     """One run is whole, one was killed in its last round, one before its config was written, one never begun."""
-    monkeypatch.setattr(fedapps.compare, "run_matrix", in_this_process)
-    monkeypatch.setattr(fedapps.compare, "write_report", lambda folder: folder)
+    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
+    monkeypatch.setattr(fedapps.comparison.compare, "write_report", lambda folder: folder)
     comparison, folder, _ = compared
     kept = tmp_path / "elsewhere"
     shutil.copytree(folder, kept)
@@ -253,7 +253,7 @@ def test_a_comparison_that_was_cut_off_goes_on(compared, tiny, tmp_path, monkeyp
     whole = (kept / "sfl-3" / "summary.json").read_text()
     ran = []
     monkeypatch.setattr(
-        fedapps.compare, "execute", lambda config, engine: ran.append(config) or execute(config, engine)
+        fedapps.comparison.compare, "execute", lambda config, engine: ran.append(config) or execute(config, engine)
     )
     assert resume_comparison(kept) == comparison
     assert [(config.run.name, config.run.resume) for config in ran] == [
@@ -272,7 +272,9 @@ def write_lines(path, rows):
 
 def test_a_run_with_stages_gives_its_matrices_and_each_nodes_error_right_after_each_stage(tmp_path, monkeypatch):
     """Two stages of two rounds; node b missed the first stage's end."""
-    monkeypatch.setattr(fedapps.compare, "execute", lambda config, engine: pytest.fail("the run has finished"))
+    monkeypatch.setattr(
+        fedapps.comparison.compare, "execute", lambda config, engine: pytest.fail("the run has finished")
+    )
     folder = tmp_path / "sfl-0"
     folder.mkdir()
     mean_of = {2: [1.0, 5.0], 3: [9.0, 9.0], 4: [2.0, 3.0]}

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedapps.catalogue import METHOD_LINES
-from fedapps.config import ConfigError, defaults, parse
-from fedapps.recipe_files import read_recipe, recipes
-from fedapps.run_config import RunConfig
+from fedapps.config.parsing import ConfigError, defaults, parse
+from fedapps.config.recipe_files import read_recipe, recipes
+from fedapps.config.run_config import RunConfig
 from tasks.driving.options import Options
 from tasks.lqr import LqrOptions
 
@@ -45,7 +45,7 @@ def test_the_apps_config_in_pyproject_holds_the_defaults():
         if key not in written or key not in expected or repr(written[key]) != repr(expected[key])
     ]
     assert not wrong, (
-        "Flower refuses keys that [tool.flwr.app.config] lacks; write these defaults of fedapps.config.RunConfig and "
+        "Flower refuses keys that [tool.flwr.app.config] lacks; write these defaults of RunConfig and "
         "of the tasks' options there:\n" + "\n".join(wrong)
     )
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedapps.continual import (
+from fedapps.runs.continual import (
     average,
     backward_transfer,
     continual_metrics,

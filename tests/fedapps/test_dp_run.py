@@ -9,8 +9,8 @@ from safetensors.numpy import load_file
 from small_runs import run_inline
 
 from fedapps.catalogue import METHODS
-from fedapps.config import ConfigError, parse
-from fedapps.privacy_conflicts import reason_against
+from fedapps.config.parsing import ConfigError, parse
+from fedapps.config.privacy_conflicts import reason_against
 from strategies.privacy_budget import epsilon
 
 SMALL = {

@@ -12,14 +12,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from fedapps.__main__ import main
-from fedapps.config import parse
-from fedapps.fleet.certificates import Certificates, make_certificates
-from fedapps.fleet.command import at_a_time
-from fedapps.fleet.data import NodeData
-from fedapps.fleet.interrupts import Interrupts
-from fedapps.fleet.keys import make_key_pair
-from fedapps.fleet.processes import Processes
+from fedapps.cli.commands import main
+from fedapps.config.parsing import parse
+from fedapps.deployment.certificates import Certificates, make_certificates
+from fedapps.deployment.fleet import at_a_time
+from fedapps.deployment.fleet_data import NodeData
+from fedapps.deployment.interrupts import Interrupts
+from fedapps.deployment.node_keys import make_key_pair
+from fedapps.deployment.processes import Processes
 from sim.lqr import write_world
 from sim.processes import is_alive
 from tasks.base import DataError

@@ -12,14 +12,14 @@ from small_runs import run_inline, with_changes
 from toys import same_bits
 
 import strategies.adaptive_rates
-from fedapps.__main__ import main
 from fedapps.catalogue import GRID
 from fedapps.catalogue import METHODS as ALL
-from fedapps.checkpoints import DiskCheckpoints, read_snapshot
-from fedapps.config import parse
-from fedapps.launch import launch
-from fedapps.run_folder import RunFolder
-from strategies.rounds import TooFewRepliesError
+from fedapps.cli.commands import main
+from fedapps.config.parsing import parse
+from fedapps.launch.launch import launch
+from fedapps.runs.checkpoints import DiskCheckpoints, read_snapshot
+from fedapps.runs.run_folder import RunFolder
+from strategies.round_records import TooFewRepliesError
 from tasks.lqr import LqrOptions, LqrTask
 
 #: What tasks with one stage can run: nothing that needs earlier stages to remember.
@@ -44,7 +44,7 @@ def worlds(tmp_path_factory):
 @pytest.fixture
 def federate(tmp_path, worlds, monkeypatch):
     """Run the app with some keys changed; the run's folder. Reports are drawn by the first test only."""
-    monkeypatch.setattr("fedapps.server_app.write_report", lambda folder: folder)
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
 
     def run(place="run", node_configs=(), **changes):
         return run_inline(with_changes(SMALL | worlds, changes), tmp_path / place, node_configs)

@@ -6,7 +6,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID
 
-from fedapps.__main__ import main
+from fedapps.cli.commands import main
 
 
 def test_certificates_are_for_the_hosts_and_the_loopback(tmp_path, capsys):

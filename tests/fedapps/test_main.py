@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedapps.__main__ import _assignments, main
 from fedapps.catalogue import METHOD_LINES, TASKS
-from fedapps.recipe_files import recipes
+from fedapps.cli.commands import _assignments, main
+from fedapps.config.recipe_files import recipes
 
 
 def said(capsys):

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from fedapps.app.strategies import FirstNode, build_strategy, tracked_metric
 from fedapps.catalogue import METHODS
-from fedapps.methods import FirstNode, build_strategy, tracked_metric
-from fedapps.run_config import RunConfig
+from fedapps.config.run_config import RunConfig
 from strategies.adaptive_rates import AdaptiveRates
 from strategies.base import BaseStrategy
 from strategies.clustered import ClusteredFedAvg
@@ -16,7 +16,7 @@ from strategies.hierarchical import HierarchicalFedAvg
 from strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
 from strategies.partial_aggregation import PartialAggregation
 from strategies.profiles import Profile
-from strategies.rounds import TrackedMetric
+from strategies.round_records import TrackedMetric
 from strategies.samplers import DropSchedule, FixedPerCluster, ProportionalToSize, UniformFraction
 from strategies.virtual_clients import VirtualClients
 

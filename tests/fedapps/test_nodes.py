@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from striped_places import write_places
 
-from fedapps.__main__ import main
-from fedapps.config import ConfigError
-from fedapps.nodes import nodes_text
-from fedapps.plan import Vary
-from fedapps.recipe_files import recipes
+from fedapps.cli.commands import main
+from fedapps.comparison.matrix import Vary
+from fedapps.config.parsing import ConfigError
+from fedapps.config.recipe_files import recipes
+from fedapps.launch.node_table import nodes_text
 
 PLACES = {"vpr.radius": 1000.0, "vpr.backbone": "squeezenet1_1", "vpr.validation-clients": 0}
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from clients.settings import RoundSettings
+from clients.round_settings import RoundSettings
+from fedapps.app.round_config import evaluate_orders, stage_of, train_orders
 from fedapps.catalogue import METHODS
-from fedapps.orders import evaluate_orders, stage_of, train_orders
-from fedapps.run_config import RunConfig
+from fedapps.config.run_config import RunConfig
 
 RUN = RunConfig(
     rounds=8, collect_after=4, epochs=2, learning_rate=0.1, batch_size=16, optimizer="sgd", fedprox_mu=0.5,

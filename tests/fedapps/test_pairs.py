@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.pairs import FEW, chosen_pairs, scheme
+from fedapps.comparison.comparison_pairs import FEW, chosen_pairs, scheme
 
 
 def means(*values):

@@ -3,8 +3,8 @@
 import pytest
 
 from fedapps.catalogue import GRID, METHODS
-from fedapps.papers import PAPERS
-from fedapps.recipe_files import RECIPES, read_recipe
+from fedapps.comparison.papers import PAPERS
+from fedapps.config.recipe_files import RECIPES, read_recipe
 
 MODEL = 7_681  # parameters of the network of Elastic Transfer
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedapps.config import ConfigError
-from fedapps.plan import Plan, Vary
+from fedapps.comparison.matrix import Plan, Vary
+from fedapps.config.parsing import ConfigError
 
 CONFIG = {"task": "lqr", "rounds": 4, "collect-after": 0, "methods": "local", "output-dir": "anywhere"}
 PLAN = Plan("lqr", CONFIG, ("sfl", "apfl"), (3, 4), "inline")

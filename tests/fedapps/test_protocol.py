@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-
 from fedapps.fleet import protocol
-from fedapps.fleet.protocol import node_options, node_port, nodes_speak_http
+
+from fedapps.deployment.protocol import node_options, node_port, nodes_speak_http
 
 ROOT = Path(__file__).parents[2]
 

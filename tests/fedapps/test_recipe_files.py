@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedapps.plan import Vary
-from fedapps.recipe_files import RECIPES, read_recipe, recipe_vary, recipes
+from fedapps.comparison.matrix import Vary
+from fedapps.config.recipe_files import RECIPES, read_recipe, recipe_vary, recipes
 
 
 def test_recipes_are_listed_with_their_first_line():

@@ -17,7 +17,7 @@ from fedapps.report.figures import across, multiples
 from fedapps.report.markup import swatch
 from fedapps.report.metrics import columns, main_metric, measures
 from fedapps.report.palette import looks
-from fedapps.report.scene import gaze, read_scene
+from fedapps.report.scene_drawing import gaze, read_scene
 
 #: By method, P[i][j]: the error on stage j after stage i.
 MATRICES = {"fedavg": [[0.25, 0.5], [0.75, 0.125]], "stl": [[0.5, 1.5], [0.25, 0.5]]}

@@ -5,9 +5,9 @@ import tomllib
 
 import pytest
 
-from fedapps.config import parse
-from fedapps.run_folder import RunFolder, run_path
-from strategies.rounds import NodeReport, Refusal, RoundReport
+from fedapps.config.parsing import parse
+from fedapps.runs.run_folder import RunFolder, run_path
+from strategies.round_records import NodeReport, Refusal, RoundReport
 
 LQR = {"task": "lqr", "collect-after": 0, "name": "one"}
 

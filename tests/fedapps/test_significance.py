@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import wilcoxon
 
-from fedapps.significance import holm, paired_tests
+from fedapps.comparison.significance import holm, paired_tests
 
 
 def sample(values, node="a", seed=0):

@@ -4,10 +4,10 @@ import pytest
 from left_behind import assert_same
 from small_runs import run_inline, with_changes
 
-from fedapps.config import ConfigError, parse
-from fedapps.launch import check_data
+from fedapps.config.parsing import ConfigError, parse
+from fedapps.launch.launch import check_data
 from fedapps.report import write_report
-from fedapps.run_folder import RunFolder
+from fedapps.runs.run_folder import RunFolder
 from tasks.base import DataError
 
 METHODS = [
@@ -30,7 +30,7 @@ def worlds(tmp_path_factory):
 @pytest.fixture
 def federate(tmp_path, worlds, monkeypatch):
     """Run the app with some keys changed; the run's folder."""
-    monkeypatch.setattr("fedapps.server_app.write_report", lambda folder: folder)
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
 
     def run(place="run", **changes):
         return run_inline(with_changes(SMALL | worlds, changes), tmp_path / place)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedapps.config import parse
-from fedapps.run_folder import RunFolder
-from fedapps.tables import comparison_text, number, summary_table, text_table
+from fedapps.config.parsing import parse
+from fedapps.runs.run_folder import RunFolder
+from fedapps.runs.tables import comparison_text, number, summary_table, text_table
 
 
 def test_columns_are_as_wide_as_their_widest_cell():

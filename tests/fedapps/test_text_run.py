@@ -10,10 +10,10 @@ from left_behind import assert_same
 from safetensors.numpy import load_file
 from small_runs import run_inline, with_changes
 
-from fedapps.__main__ import main
+from fedapps.app.server_app import initial_arrays
 from fedapps.catalogue import METHODS as ALL
-from fedapps.config import parse
-from fedapps.server_app import initial_arrays
+from fedapps.cli.commands import main
+from fedapps.config.parsing import parse
 
 METHODS = [
     "local", "fedavg", "fedprox", "lg-fedavg", "fedrecon", "fedvocab", "fedvocab-no-adapt", "fedvocab-own-start",

@@ -7,10 +7,10 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from small_runs import run_inline, with_changes
 
-from fedapps.client_app import NodeFailedError, app
-from fedapps.config import parse
+from fedapps.app.client_app import NodeFailedError, app
+from fedapps.config.parsing import parse
 from sim.lqr import write_world
-from strategies.rounds import TooFewRepliesError
+from strategies.round_records import TooFewRepliesError
 
 SMALL = {
     "task": "lqr", "epochs": 1, "personal-epochs": 1, "batch-size": 16, "collect-after": 0, "evaluate-every": 1,
@@ -44,7 +44,7 @@ def folders(tmp_path):
 
 
 def run(place, nodes, monkeypatch, **changes):
-    monkeypatch.setattr("fedapps.server_app.write_report", lambda folder: folder)
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
     given = {"methods": "sfl", "rounds": 2, "num-nodes": len(nodes)}
     return run_inline(with_changes(SMALL | given, changes), place, nodes)
 
@@ -94,7 +94,7 @@ def test_data_that_cannot_be_opened_are_none(tmp_path, monkeypatch):
     def denied(*_):
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
-    monkeypatch.setattr("fedapps.client_app.data_source", denied)
+    monkeypatch.setattr("fedapps.app.client_app.data_source", denied)
     assert "Permission denied" in told({"data-dir": str(tmp_path)})["no-data"]
 
 

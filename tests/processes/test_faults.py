@@ -13,15 +13,15 @@ from replayed import replay
 from toys import same_bits
 
 from benchmarks.faults import FaultyFleet
-from fedapps.checkpoints import DiskCheckpoints
-from fedapps.config import Config, parse
-from fedapps.fleet.deployment import Deployment, NodeConfig, deployment
-from fedapps.launch import APP, resolve
-from fedapps.run_folder import RunFolder, run_path
+from fedapps.config.parsing import Config, parse
+from fedapps.deployment.superlink import Deployment, NodeConfig, deployment
+from fedapps.launch.launch import APP, resolve
+from fedapps.runs.checkpoints import DiskCheckpoints
+from fedapps.runs.run_folder import RunFolder, run_path
 from sim.inprocess import run_inprocess
 from sim.lqr import write_world
 from sim.processes import descendants
-from strategies.rounds import Snapshot
+from strategies.round_records import Snapshot
 
 pytestmark = pytest.mark.processes
 

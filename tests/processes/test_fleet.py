@@ -15,10 +15,10 @@ import tomli_w
 from strangers import turned_away
 from toys import same_bits
 
-from fedapps.checkpoints import read_snapshot
-from fedapps.config import parse
-from fedapps.fleet.keys import make_key_pair
-from fedapps.launch import execute, resolve
+from fedapps.config.parsing import parse
+from fedapps.deployment.node_keys import make_key_pair
+from fedapps.launch.launch import execute, resolve
+from fedapps.runs.checkpoints import read_snapshot
 from sim.processes import descendants, is_alive
 
 pytestmark = pytest.mark.processes

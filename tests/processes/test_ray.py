@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedapps.checkpoints import read_snapshot
-from fedapps.config import parse
-from fedapps.launch import execute, resolve
+from fedapps.config.parsing import parse
+from fedapps.launch.launch import execute, resolve
+from fedapps.runs.checkpoints import read_snapshot
 from sim.processes import descendants, is_alive
 
 pytestmark = pytest.mark.processes

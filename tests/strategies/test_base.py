@@ -13,7 +13,7 @@ from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, temp
 from sim.inprocess import InProcessGrid
 from strategies.base import BaseStrategy
 from strategies.optimizers import SGD, Adam
-from strategies.rounds import Snapshot, TooFewRepliesError, TrackedMetric
+from strategies.round_records import Snapshot, TooFewRepliesError, TrackedMetric
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 START = {"encoder.w": np.array([1.0, 2.0], np.float32), "head.w": np.array([[4.0]], np.float32)}

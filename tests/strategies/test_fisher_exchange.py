@@ -14,7 +14,7 @@ from strategies import fisher_exchange
 from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange
 from strategies.replies import count_bytes
-from strategies.rounds import TooFewRepliesError
+from strategies.round_records import TooFewRepliesError
 from strategies.samplers import DropSchedule, Sampler
 
 pytestmark = pytest.mark.usefixtures("flower_identity")

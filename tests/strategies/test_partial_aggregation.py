@@ -11,7 +11,7 @@ from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
 
 from strategies.base import BaseStrategy
 from strategies.partial_aggregation import PartialAggregation
-from strategies.rounds import TooFewRepliesError
+from strategies.round_records import TooFewRepliesError
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 START = {

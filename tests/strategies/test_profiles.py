@@ -7,8 +7,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.enquiries import Enquiries
-from strategies.profiles import Profile, in_key_order, told_apart
+from strategies.profile_queries import ProfileQueries
+from strategies.profiles import Profile, in_key_order, with_distinct_keys
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ class FakeGrid:
 
 def told(grid, nodes):
     """What nodes tell when they are asked once."""
-    enquiries = Enquiries()
+    enquiries = ProfileQueries()
     enquiries.ask(nodes)
     return enquiries.hear(grid)
 
@@ -117,12 +117,12 @@ def test_groups_are_kept_without_a_key():
 
 def test_a_key_claimed_twice_is_told_apart():
     claims = [Profile(1, "a"), Profile(2, "a#2"), Profile(3, "a"), Profile(4, "b")]
-    assert told_apart(claims) == [Profile(1, "a"), Profile(2, "a#2"), Profile(3, "a#3"), Profile(4, "b")]
+    assert with_distinct_keys(claims) == [Profile(1, "a"), Profile(2, "a#2"), Profile(3, "a#3"), Profile(4, "b")]
 
 
 @given(st.lists(st.sampled_from(["a", "b", "a#2", "node-1"]), min_size=1, max_size=8))
 def test_keys_are_always_distinct(claims):
-    profiles = told_apart([Profile(node, key) for node, key in enumerate(claims, 1)])
+    profiles = with_distinct_keys([Profile(node, key) for node, key in enumerate(claims, 1)])
     assert len({profile.key for profile in profiles}) == len(profiles) == len(claims)
     assert profiles == in_key_order(profiles[::-1])
 

@@ -17,14 +17,14 @@ from sim.inprocess import run_inprocess
 from strategies.adaptive_rates import AdaptiveRates
 from strategies.base import BaseStrategy
 from strategies.clustered import ClusteredFedAvg
+from strategies.example_limits import ExampleLimits
 from strategies.fedweit import ADAPTIVE, KNOWLEDGE, MASK, FedWeIT
 from strategies.fisher_exchange import PRECISION, FisherExchange
 from strategies.hierarchical import HierarchicalFedAvg
 from strategies.optimizers import SGD, Adam
 from strategies.partial_aggregation import PartialAggregation
-from strategies.rounds import DivergedError
+from strategies.round_records import DivergedError
 from strategies.samplers import ProportionalToSize
-from strategies.sizes import Sizes
 from strategies.virtual_clients import VirtualClients
 
 START = {
@@ -32,7 +32,7 @@ START = {
     "b": np.array([0.5, -0.5], np.float32),
     "own": np.zeros(1, np.float32),
 }
-FIXED = Sizes(most=10_000, growing=False)
+FIXED = ExampleLimits(most=10_000, growing=False)
 STRATEGIES: dict[str, Callable[[], BaseStrategy]] = {
     "FedAvg": lambda: BaseStrategy(sizes=FIXED),
     "FedAdam": lambda: BaseStrategy(sizes=FIXED, server_optimizer=Adam(0.1)),
@@ -236,7 +236,7 @@ def test_nodes_that_tell_no_profile_are_bound_by_the_most_alone():
 
     @server_app.main()
     def main(grid, context):
-        strategy = BaseStrategy(sizes=Sizes(most=4, growing=False))
+        strategy = BaseStrategy(sizes=ExampleLimits(most=4, growing=False))
         strategy.start(grid, record_of(START), num_rounds=1, on_round=reports.append)
 
     run_inprocess(server_app, app, num_nodes=4, errors="reply")  # with 2, 3, 4 and 5 examples

@@ -1,7 +1,7 @@
 """What was learned and what forgotten: the error on every stage after every stage, a heat map for each method.
 
 The matrices are those of L. Guerdan and H. Gunes, "Decentralized Robot Learning for Personalization and Privacy",
-Fig. 5; `fedapps.continual` computes them.
+Fig. 5; `fedapps.runs.continual` computes them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 
-from fedapps.continual import average, backward_transfer, forward_transfer, stage_metrics, train_test_matrix
 from fedapps.report.figures import across, multiples
 from fedapps.report.markup import details, panels
 from fedapps.report.markup import section as block
@@ -21,6 +20,7 @@ from fedapps.report.metrics import bare, describe, number
 from fedapps.report.palette import INK
 from fedapps.report.records import Matrix
 from fedapps.report.run_data import RunData
+from fedapps.runs.continual import average, backward_transfer, forward_transfer, stage_metrics, train_test_matrix
 
 _DARK = 0.48
 _WIDE_RANGE = 10

@@ -12,7 +12,7 @@ from fedapps.report.figures import across, multiples
 from fedapps.report.markup import details, panels
 from fedapps.report.markup import section as block
 from fedapps.report.run_data import RunData
-from fedapps.report.scene import Scene, draw_scene, read_scene
+from fedapps.report.scene_drawing import Scene, draw_scene, read_scene
 
 _MOST_NODES = 4
 

@@ -1,0 +1,58 @@
+"""What a node measures on all of its examples, without a step: the validation loss and the Fisher information."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from tasks.base import Batch, Metrics, NodeData, Task
+
+from .fisher import Estimator, diagonal_fisher
+from .named_arrays import Arrays
+
+#: Examples at once where no gradient step depends on it.
+_BATCH = 256
+#: The most numbers, over all parameters, that the gradients of single examples take at once.
+_GRADIENTS = 2**22
+
+
+@torch.no_grad()
+def validation_loss(task: Task, model: nn.Module, data: NodeData, device: torch.device) -> float:
+    """The task's mean loss over the validation examples, of which there must be one; leaves the model training."""
+    model.eval()
+    total = 0.0
+    for batch in task.examples(data, "validation", _BATCH):
+        here = {name: tensor.to(device) for name, tensor in batch.items()}
+        total += float(task.loss(model, here)) * len(next(iter(here.values())))
+    model.train()
+    return total / data.count("validation")
+
+
+def parameter_counts(model: nn.Module, memory: Arrays, trained_anew: int, *, anchored: bool) -> Metrics:
+    """Parameters trained over all stages, ``trained_anew`` times, and numbers held fixed beside them.
+
+    Those are what the ``memory`` keeps of solutions and their precision, and where ``anchored`` the received model.
+    """
+    size = sum(parameter.numel() for parameter in model.parameters())
+    held = sum(array.size for name, array in memory.items() if name.startswith(("past.", "now.")))
+    return {"trainable_parameters": float(size * trained_anew), "static_parameters": float(held + size * anchored)}
+
+
+def fisher_information(task: Task, model: nn.Module, data: NodeData, batch_size: int, estimator: Estimator) -> Arrays:
+    """The diagonal of the Fisher information on the training examples: one array per parameter, of its dtype.
+
+    Draws the batches of the estimators by batch from torch's generator; see :func:`~clients.fisher.diagonal_fisher`.
+    """
+    batches = _fisher_batches(task, model, data, batch_size, estimator)
+    fisher = diagonal_fisher(model, batches, task.loss, estimator, vectorised=task.vectorises)
+    parameters = dict(model.named_parameters())
+    return {name: f.to(parameters[name].dtype).cpu().numpy() for name, f in fisher.items()}
+
+
+def _fisher_batches(
+    task: Task, model: nn.Module, data: NodeData, batch_size: int, estimator: Estimator
+) -> Iterator[Batch]:
+    if estimator != "per-sample":
+        return task.training_batches(model, data, batch_size)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    return task.examples(data, "train", max(1, min(_GRADIENTS // size, _BATCH)))

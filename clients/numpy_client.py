@@ -1,0 +1,102 @@
+"""Flower's older face of a node: lists of arrays in place of names, and rounds that nobody counts."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.common.typing import Scalar
+
+from tasks.base import Metrics
+
+from .named_arrays import Arrays
+from .round_settings import RoundSettings
+
+if TYPE_CHECKING:
+    from .base import RoundResult
+
+_COUNTER = "fedapps.fits"
+
+
+class NumPyClientAdapter(NumPyClient):
+    """``fit``, ``evaluate`` and ``get_parameters`` over a core of named arrays, which a subclass writes.
+
+    The lists are in the order of :meth:`initial_shared`.
+
+    Parameters
+    ----------
+    settings : RoundSettings
+        The defaults that a message's config overrides.
+    shared : sequence of str
+        Glob patterns of the shared parameters.
+    memory : RecordDict or None
+        ``Context.state``, where the rounds are counted that the older strategies do not name.
+    """
+
+    def __init__(self, settings: RoundSettings, shared: Sequence[str], memory: RecordDict | None) -> None:
+        self.settings = settings
+        self.shared = shared
+        self.memory = memory
+
+    # -- the core ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def train_round(self, received: Arrays, settings: RoundSettings) -> RoundResult:
+        """Train on this node's data; give back the received names."""
+
+    @abstractmethod
+    def evaluate_round(self, received: Arrays, settings: RoundSettings) -> RoundResult:
+        """Evaluate on this node's data."""
+
+    @abstractmethod
+    def initial_shared(self) -> Arrays:
+        """The initial parameters that match ``shared``, in ``state_dict`` order."""
+
+    # -- the face ------------------------------------------------------------------------------------------
+
+    def get_parameters(self, config: Mapping[str, object]) -> list[np.ndarray]:
+        """The initial shared parameters, in ``state_dict`` order."""
+        return list(self.initial_shared().values())
+
+    def fit(
+        self, parameters: list[np.ndarray], config: Mapping[str, object]
+    ) -> tuple[list[np.ndarray], int, dict[str, Scalar]]:
+        """One round of training; see :meth:`train_round`."""
+        reply = self.train_round(self._named(parameters), self._settings(config, fitting=True))
+        return list(reply.arrays.values()), reply.num_examples, _scalars(reply.metrics)
+
+    def evaluate(
+        self, parameters: list[np.ndarray], config: Mapping[str, object]
+    ) -> tuple[float, int, dict[str, Scalar]]:
+        """Loss (the task's first metric), number of test examples, metrics; see :meth:`evaluate_round`."""
+        reply = self.evaluate_round(self._named(parameters), self._settings(config, fitting=False))
+        metrics = _scalars(reply.metrics)
+        return float(next(iter(metrics.values()))), reply.num_examples, metrics
+
+    def _settings(self, config: Mapping[str, object], *, fitting: bool) -> RoundSettings:
+        """The older strategies do not say which round it is: count the fits in the context, which Flower keeps."""
+        settings = self.settings.updated(config)
+        if "server-round" in config or self.memory is None:
+            return settings
+        before = self.memory.config_records.get(_COUNTER, ConfigRecord({"fits": 0}))
+        fits = int(str(before["fits"])) + fitting
+        self.memory[_COUNTER] = ConfigRecord({"fits": fits})
+        return replace(settings, server_round=max(fits, 1))
+
+    def _named(self, parameters: list[np.ndarray]) -> Arrays:
+        names = list(self.initial_shared())
+        if len(names) != len(parameters):
+            raise ValueError(
+                f"received {len(parameters)} arrays, but {len(names)} parameters match shared = "
+                f"{list(self.shared)}: {', '.join(names)}"
+            )
+        return dict(zip(names, parameters, strict=True))
+
+
+def _scalars(metrics: Metrics) -> dict[str, Scalar]:
+    return {name: float(value) for name, value in metrics.items() if not isinstance(value, list)}

@@ -1,0 +1,1 @@
+"""Fleets: SuperLink, SuperNodes, certificates, keys, checks of a node."""
