@@ -20,7 +20,7 @@ export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 export FLWR_DISABLE_UPDATE_CHECK := 1
 
-.PHONY: run test test-alone test-faults test-fleets test-http test-examples lint bench env clean
+.PHONY: run test test-alone test-faults test-fleets test-http test-examples lint bench env config clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)  ## train driver models in a federation of simulated cars; ends with a report
@@ -54,9 +54,9 @@ lint: $(STAMP)
 bench: $(STAMP)  ## the long measurements: fleets beside Flower's own and under faults, the papers' tables at full size
 	$(BIN)/python -m benchmarks.overhead --nodes 4 --rounds 10 --megabytes 0.01,10 --pairs 3
 	$(BIN)/python -m benchmarks.soak --nodes 20 --rounds 30
-	$(BIN)/python -m fedapps compare fedapps/recipes/lqr.toml --methods local,cloud,sfl,spfl,spfl-low,apfl,apfl-sqrt --seeds 10
+	$(BIN)/python -m fedapps compare fedapps/recipes/lqr.toml --methods "local,cloud,sfl,spfl,spfl(rate-scale=0.2),apfl,apfl(power=0.5)" --seeds 10
 	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap.toml --seeds 5
-	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap.toml --methods sfl,spfl,spfl-low,apfl --seeds 5 \
+	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap.toml --methods "sfl,spfl,spfl(rate-scale=0.2),apfl" --seeds 5 \
 		--set driving.sessions-train=5 --set collect-after=0 --set rounds=30 --set evaluate-every=30
 	$(BIN)/python -m fedapps compare fedapps/recipes/three-cars.toml --seeds 5
 ifdef FEDAPPS_DATA
@@ -70,7 +70,7 @@ ifdef FEDAPPS_DATA
 		--set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/sst2 \
 		--set text.dataset=sst2 --set target=0.7 --set text.glove=$(GLOVE) --set text.vocabulary=file
-	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --methods fedavg,fedvocab,fedvocab-no-adapt --seeds 1 \
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --methods "fedavg,fedvocab,fedvocab(adapt-epochs=0)" --seeds 1 \
 		--vary text.alpha=1,100 --set rounds=20 --set evaluate-every=20 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --batch-sizes 1,8,64 \
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
@@ -85,6 +85,9 @@ else
 endif
 
 env: $(STAMP)
+
+config: $(STAMP)  ## write the defaults of all keys into pyproject.toml
+	$(BIN)/python -m fedapps.config.pyproject_keys
 
 $(STAMP): pyproject.toml constraints.txt
 	rm -rf .venv

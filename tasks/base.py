@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .private_parameters import PrivateParameters
+
 Batch = Mapping[str, Tensor]
 Metrics = dict[str, float | list[float]]
 MetricRule = Literal["weighted", "uniform", "geometric"]
@@ -46,18 +48,6 @@ class NodeData:
         """Number of examples in a split, 0 where the split does not exist."""
         tensors = self.splits.get(split)
         return 0 if not tensors else len(next(iter(tensors.values())))
-
-
-@dataclass(frozen=True)
-class PrivateParameters:
-    """What a method of federated learning leaves to each node.
-
-    ``private`` are glob patterns of the parameters that never leave it (of the others, all travel); with ``own_start``
-    it begins with values of its own for them, otherwise every node begins alike.
-    """
-
-    private: tuple[str, ...] = ()
-    own_start: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from sim.matrix import run_matrix
 from .jobs import finished, run_cell
 from .plan import AuditPlan
 from .text import audit_text, row_line
-from .victim import VICTIM, cast
+from .victim import cast
 
 
 def audit_recipe(
@@ -41,7 +41,7 @@ def audit_recipe(
         )
     name = f"audit-{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     # The recipe's own methods do not matter: those audited differ by what they share of one and the same node.
-    config = parse(resolve(given | {"name": name, "methods": VICTIM}, output_dir))
+    config = parse(resolve(given | {"name": name}, output_dir))
     cast(config, plan.sentences)
     folder = Path(config.run.output_dir) / name
     (folder / "cells").mkdir(parents=True)

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from clients.data_sources import cached_load
-from fedapps.app.client_app import DEFAULT_STATE, choose_device, data_source
-from fedapps.catalogue import METHODS, privacy_of, task_class
+from fedapps.app.node import DEFAULT_STATE, choose_device, data_source
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import resolve
@@ -60,8 +59,7 @@ class NodeCheck:
 
     def look(self) -> None:
         """Look at data, state folder and device first; try the methods where nothing of this is wrong."""
-        task = task_class(self.config.run.task)(self.config.options)
-        usable = self._data(task)
+        usable = self._data(self.config.task)
         self._device()
         place = self._state()
         if self.problems or place is None:
@@ -75,22 +73,23 @@ class NodeCheck:
             self.lines += trial.lines
             self.problems += [problem for problem in trial.problems if problem not in self.problems]
         self._memory()
-        self._disk(place, trials, {method: task.under(privacy_of(method)) for method in usable})
+        self._disk(place, trials, {label: self.config.task_of(self.config.methods[label]) for label in usable})
 
     def _data(self, task: Task) -> dict[str, NodeData]:
         """The node's data as each method sees it."""
         found: dict[str, NodeData] = {}
-        for method in self.config.run.method_names():
-            if METHODS[method].trains == "pooled":
-                self._wrong(f"methods: {method} learns from the data of all nodes together: no deployed node has them")
+        for label, method in self.config.methods.items():
+            if method.pools_data:
+                self._wrong(f"methods: {label} learns from the data of all nodes together: no deployed node has them")
                 continue
             try:
                 source = data_source(self.config.run, task, {"data-dir": str(self.data_dir)})
-                found[method] = cached_load(source, task.under(privacy_of(method)), False)  # where the ClientApp looks
+                found[label] = cached_load(source, self.config.task_of(method), False)  # where the ClientApp looks
             except (DataError, OSError) as error:
                 self._wrong(f"data: {error}")
-        for method, data in found.items():
-            sizes = ", ".join(f"{count} {what}" for what, count in task.under(privacy_of(method)).sizes(data).items())
+        for label, data in found.items():
+            task_of_node = self.config.task_of(self.config.methods[label])
+            sizes = ", ".join(f"{count} {what}" for what, count in task_of_node.sizes(data).items())
             groups = "".join(f", {kind} {label}" for kind, label in data.groups.items())
             self._say(f"data:   node {data.key}: {sizes or 'no examples'}{groups}")
             if not data.count("train"):
@@ -132,7 +131,10 @@ class NodeCheck:
 
     def _disk(self, place: Path, trials: "list[Trial]", tasks: Mapping[str, Task]) -> None:
         free = shutil.disk_usage(place).free
-        needed = sum(trial.bytes_to_keep(tasks[trial.method], self.config.num_stages) for trial in trials)
+        needed = sum(
+            trial.bytes_to_keep(tasks[trial.method], self.config.methods[trial.method], self.config.num_stages)
+            for trial in trials
+        )
         if self.config.run.state_backend == "context":
             needed = 0
         self._say(f"disk:   a run keeps up to {in_words(needed)} in {self.state_dir}; {in_words(free)} are free")

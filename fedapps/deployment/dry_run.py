@@ -11,11 +11,11 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Message
 
 from fedapps.app.client_app import app
-from fedapps.app.round_config import evaluate_orders, train_orders
+from fedapps.app.round_config import evaluate_config, train_config
 from fedapps.app.server_app import initial_arrays
-from fedapps.app.strategies import build_strategy
-from fedapps.catalogue import METHODS
+from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import Config
+from fedapps.methods.base import Method
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
 from sim.inprocess import InProcessGrid, flower_identity
 from strategies.round_records import RoundReport, TooFewRepliesError
@@ -42,22 +42,23 @@ class Trial:
     @classmethod
     def of(cls, config: Config, method: str, data: NodeData, data_dir: Path, state: Path) -> "Trial":
         """Run it on the node's ``data``, which lie in ``data_dir``, with its private state in the folder ``state``."""
-        run = replace(config.run, num_nodes=1, min_replies=1, steps=1, adapt_epochs=min(config.run.adapt_epochs, 1))
+        alone = replace(config, run=replace(config.run, num_nodes=1, min_replies=1, steps=1))
+        run = alone.run
         seconds: dict[str, float] = {}
         reports: list[RoundReport] = []
         trial = cls(method, data)
         initial = initial_arrays(config, method)
-        strategy = build_strategy(run, method, initial.keys(), config.num_stages)
+        strategy = build_strategy(alone, method, initial.keys())
         node_config = {"data-dir": str(data_dir), "state-dir": str(state)}
         grid = InProcessGrid(_Timed(seconds), [node_config], config.flat(), errors="reply")  # type: ignore[arg-type]
-        orders = evaluate_orders(run, method, _LABEL, 1, config.num_stages)
+        orders = evaluate_config(alone, method, _LABEL, 1)
         try:
             with flower_identity(), _quiet():
                 strategy.start(
                     grid,
                     initial,
                     num_rounds=1,
-                    train_config=train_orders(run, method, _LABEL, 1, config.num_stages),
+                    train_config=train_config(alone, method, _LABEL, 1),
                     evaluate_config=ConfigRecord({**orders, **_EVALUATION}),
                     on_round=reports.append,
                 )
@@ -76,16 +77,14 @@ class Trial:
         )
         return trial
 
-    def bytes_to_keep(self, task: Task, num_stages: int) -> int:
-        """Bytes on disk at most: the versions of the private arrays, and the personalised model where there is one.
+    def bytes_to_keep(self, task: Task, method: Method, num_stages: int) -> int:
+        """Bytes on disk at most: the versions of the private arrays, and what the local parts keep beside them.
 
-        What a node takes along of earlier stages is as much for each of them. What it collects is not counted.
+        Data that the node collects is not counted.
         """
-        versions = self.kept * KEPT_VERSIONS * (num_stages if METHODS[self.method].memory != "nothing" else 1)
-        if not METHODS[self.method].personalise:
-            return versions
-        model = task.build_model_for(self.data).state_dict().values()
-        return versions + sum(int(tensor.nbytes) for tensor in model)
+        versions = self.kept * KEPT_VERSIONS
+        model = sum(int(t.nbytes) for t in task.build_model_for(self.data).state_dict().values())
+        return versions + sum(part.bytes_on_disk(model, versions, num_stages) for part in method.local_parts())
 
 
 class _Timed:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config, parse
 from fedapps.launch.launch import APP, conclude, resolve
 from fedapps.runs.run_folder import RunFolder
@@ -84,4 +85,4 @@ def _deploy_and_run(config: Config, data: NodeData, fleet: Deployment) -> None:
     print(f"fleet: logs, keys and private states are in {fleet.folder}", flush=True)
     fleet.start_supernodes(data.configs())
     print(f"fleet: {data.nodes} SuperNodes are connected", flush=True)
-    fleet.run(APP, at_a_time(config, data.nodes, os.cpu_count() or 1).flat())
+    fleet.run(APP, for_flower(at_a_time(config, data.nodes, os.cpu_count() or 1).flat()))

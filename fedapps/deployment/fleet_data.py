@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedapps.app.client_app import data_source
-from fedapps.catalogue import METHODS, task_class
+from fedapps.app.node import data_source
 from fedapps.config.parsing import Config
 from fedapps.launch.launch import check_data
 from tasks.base import DataError
@@ -48,14 +47,14 @@ class NodeData:
 
         Raises ``DataError`` when data are missing or cannot be used, and for methods that pool the data of all nodes.
         """
-        pooled = [name for name in config.run.method_names() if METHODS[name].trains == "pooled"]
+        pooled = [label for label, method in config.methods.items() if method.pools_data]
         if pooled:
-            others = ",".join(name for name in config.run.method_names() if name not in pooled)
+            others = ",".join(label for label in config.methods if label not in pooled)
             raise DataError(
                 f"methods: {', '.join(pooled)} learns from the data of all nodes together, which no node of a fleet "
                 f"has: leave it to `fedapps run`" + (f", or add --set methods={others}" if others else "")
             )
-        task = task_class(config.run.task)(config.options)
+        task = config.task
         if self.folders:
             task.check_nodes(self.nodes)
             for folder in self.folders:

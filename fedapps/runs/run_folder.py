@@ -15,7 +15,8 @@ from clients.files import told, write_whole
 from strategies.round_records import RoundReport
 
 from .checkpoints import DiskCheckpoints
-from fedapps.config.parsing import Config, defaults
+from fedapps.config.keys import defaults
+from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 
 #: Keys that may differ between a run and its resumption: they change nothing that is computed.
@@ -61,7 +62,7 @@ class RunFolder:
         path = run_path(config.run, run_id)
         if config.run.resume:
             _check_resumable(path, config)
-            for method in config.run.method_names():
+            for method in config.methods:
                 cls(path, "").checkpoints(method).latest()
         elif path.exists():
             raise ValueError(

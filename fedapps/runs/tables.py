@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedapps.catalogue import task_class
+from fedapps.registry.tasks import task_class
 from .continual import measure_names
 from fedapps.comparison.comparison_pairs import scheme
 from fedapps.report.metrics import columns

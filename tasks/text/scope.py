@@ -4,7 +4,8 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from tasks.base import DataError, PrivateParameters
+from tasks.base import DataError
+from tasks.private_parameters import PrivateParameters
 
 from .options import Options
 
@@ -27,7 +28,7 @@ def word_table(options: Options) -> str:
 
 def is_private(name: str, privacy: PrivateParameters) -> bool:
     """Whether a parameter of that name stays on the node."""
-    return any(fnmatchcase(name, pattern) for pattern in privacy.private)
+    return any(fnmatchcase(name, pattern) for pattern in privacy.patterns)
 
 
 def kept_words(options: Options, privacy: PrivateParameters) -> Kept:
@@ -53,7 +54,7 @@ def source_of_words(options: Options, privacy: PrivateParameters) -> Source:
             raise DataError(
                 "text.vocabulary = 'own': nodes with words of their own cannot share the parameter embedding.weight, "
                 "whose rows would mean something else on each; set text.vocabulary = 'auto', 'shared' or 'file', or "
-                f"take a method that keeps embedding.* private (private here: {', '.join(privacy.private) or 'none'})"
+                f"take a method that keeps embedding.* private (private here: {', '.join(privacy.patterns) or 'none'})"
             )
         return "own"
     if chosen == "file" or (chosen == "auto" and options.words_file):

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from sim.seeding import derive_seed, generator
-from tasks.base import DataError, PrivateParameters
+from tasks.base import DataError
+from tasks.private_parameters import PrivateParameters
 
 from .glove import Vectors, read_glove
 from .options import Options

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sim.corpus import write_corpus
-from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, PrivateParameters, Task
+from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+from tasks.private_parameters import PrivateParameters
 
 from .batches import CommonTest, by_length, trimmed
 from .corpus import Corpus, read_corpus

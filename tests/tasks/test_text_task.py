@@ -10,7 +10,8 @@ import pytest
 import torch
 from tiny_encoder import encoder_folder
 
-from tasks.base import DataError, PrivateParameters
+from tasks.base import DataError
+from tasks.private_parameters import PrivateParameters
 from tasks.text import Options, TextTask
 from tasks.text.batches import CommonTest
 from tasks.text.scope import Kept, kept_words, source_of_words

@@ -1,0 +1,66 @@
+"""Tasks by their names: the folders of ``tasks/``, and the entry points ``fedapps.tasks`` of other packages."""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
+
+import tasks
+
+from .plugins import load, plugins
+
+if TYPE_CHECKING:
+    from tasks.base import Task
+
+GROUP = "fedapps.tasks"
+
+
+@cache
+def own_tasks() -> tuple[str, ...]:
+    """The names of the tasks of this package: a folder of ``tasks/`` with a module ``task``."""
+    folders = [module.name for module in iter_modules(tasks.__path__) if module.ispkg]
+    return tuple(
+        name for name in folders if any(m.name == "task" for m in iter_modules([f"{p}/{name}" for p in tasks.__path__]))
+    )
+
+
+def task_names() -> tuple[str, ...]:
+    """The names of all tasks, this package's first."""
+    return (*own_tasks(), *(name for name in plugins(GROUP) if name not in own_tasks()))
+
+
+def task_lines() -> Mapping[str, str]:
+    """One line of help for each task: the first of its package's docstring, or of its class for other packages."""
+    lines = {name: _first_line(import_module(f"tasks.{name}").__doc__) for name in own_tasks()}
+    others = {name: _first_line(task_class(name).__doc__) for name in task_names() if name not in lines}
+    return lines | others
+
+
+@cache
+def task_class(name: str) -> "type[Task]":
+    """The class of a task.
+
+    Raises
+    ------
+    ValueError
+        The name is unknown, or the entry point of another package cannot be used.
+    """
+    from tasks.base import Task
+
+    if name in own_tasks():
+        module = import_module(f"tasks.{name}.task")
+        (found,) = {
+            kind
+            for kind in vars(module).values()
+            if isinstance(kind, type) and issubclass(kind, Task) and getattr(kind, "name", "") == name
+        }
+        return found
+    if name not in plugins(GROUP):
+        raise ValueError(f"task = {name!r}: must be one of {', '.join(task_names())}")
+    other: type[Task] = load(plugins(GROUP)[name], Task)
+    return other
+
+
+def _first_line(doc: str | None) -> str:
+    return (doc or "").strip().partition("\n")[0]
