@@ -12,7 +12,7 @@ from fedapps.config.run_config import RunConfig
 from tasks.driving.options import Options
 from tasks.lqr import LqrOptions
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LQR = {"task": "lqr", "collect-after": 0}
 TEXT = {"task": "text", "collect-after": 0}
 

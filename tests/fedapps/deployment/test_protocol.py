@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from fedapps.fleet import protocol
 
+from fedapps.deployment import protocol
 from fedapps.deployment.protocol import node_options, node_port, nodes_speak_http
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
