@@ -151,7 +151,7 @@ def queries() -> tuple[str, ...]:
 
 def _typed(options: type, key: str, text: str) -> Any:
     """The text of an argument as its option's type, or unchanged where it is none; then it is refused as it stands."""
-    kind = next((type(f.default) for f in fields(options) if key_of(f.name) == key), str)
+    kind: Any = next((type(f.default) for f in fields(options) if key_of(f.name) == key), str)
     if kind is bool:
         return {"true": True, "false": False}.get(text, text)
     try:
