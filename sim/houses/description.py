@@ -7,8 +7,7 @@ import numpy as np
 
 from .catalogue import OBJECTS
 from .house import House
-from .paths import Path
-from .sight import Floats
+from .paths import SampledPath
 
 Turn = Literal["left", "right", "slightly left", "slightly right", "around"]
 Side = Literal["left", "right"]
@@ -63,39 +62,46 @@ class Stopping:
 Clause = Turning | Crossing | Climbing | Passing | Stopping
 
 
-def describe(house: House, path: Path) -> list[Clause]:
+def describe(house: House, path: SampledPath) -> list[Clause]:
     """All there is to say about ``path``, in its order; it ends with a :class:`Stopping`."""
-    places, centres, heading = house.cameras, house.centres, path.heading
+    places, heading = house.cameras, path.heading
     clauses: list[Clause] = []
-    room = None
-    moves = list(zip(path.spots[:-1], path.spots[1:], strict=True))
-    for here, there in moves:
-        (following,) = set(house.spots[here].rooms) & set(house.spots[there].rooms)
-        kinds = [house.plan.rooms[number].kind for number in (following if room is None else room, following)]
-        if room not in (None, following) and kinds != ["stairs", "stairs"]:
-            clauses.append(Crossing(kinds[0], kinds[1]))
-        room = following
+    room = edge_room(house, *path.spots[:2])
+    for here, there in zip(path.spots[:-1], path.spots[1:], strict=True):
+        before, room = room, edge_room(house, here, there)
+        out_of, into = house.plan.rooms[before].kind, house.plan.rooms[room].kind
+        if before != room and (out_of, into) != ("stairs", "stairs"):
+            clauses.append(Crossing(out_of, into))
         step = places[there] - places[here]
         towards = float(np.arctan2(step[0], step[1]))
-        climbs = house.spots[there].z - house.spots[here].z
+        rise = house.spots[there].z - house.spots[here].z
+        if rise and clauses and clauses[-1] == Climbing(rise > 0):
+            heading = towards
+            continue
         turn = turn_name(towards - heading)
-        if turn is not None and not (climbs and clauses and clauses[-1] == Climbing(climbs > 0)):
-            clauses.append(Turning(turn, _beside(house, here, room, centres, places)))
-        if climbs:
-            if not clauses or clauses[-1] != Climbing(climbs > 0):
-                clauses.append(Climbing(climbs > 0))
-        else:
-            passed = _passed(house, here, there, room, centres, places)
-            said = {clause.name for clause in clauses if isinstance(clause, Passing)}
-            if passed is not None and passed.name not in said:
-                clauses.append(passed)
+        if turn is not None:
+            clauses.append(Turning(turn, _beside(house, here, room)))
+        passed = None if rise else _passed(house, here, there, room)
+        if rise:
+            clauses.append(Climbing(rise > 0))
+        elif passed is not None and passed.name not in {c.name for c in clauses if isinstance(c, Passing)}:
+            clauses.append(passed)
         heading = towards
-    goal = path.spots[-1]
+    return [*clauses, _stop(house, path.spots[-1], room)]
+
+
+def _stop(house: House, goal: int, room: int) -> Stopping:
+    """The end of a path that reaches its goal through ``room``."""
+    kind = house.plan.rooms[room].kind
     others = [house.plan.rooms[number].kind for number in house.spots[goal].rooms if number != room]
-    kind, landing = house.plan.rooms[following].kind, others == ["stairs"] and house.plan.rooms[following].kind == "stairs"
-    at = _beside(house, goal, following, centres, places)
-    clauses.append(Stopping(kind, others[0] if others and not landing else None, landing, at))
-    return clauses
+    landing = others == ["stairs"] and kind == "stairs"
+    return Stopping(kind, others[0] if others and not landing else None, landing, _beside(house, goal, room))
+
+
+def edge_room(house: House, here: int, there: int) -> int:
+    """The room through which one moves between two viewpoints, by its place in the plan."""
+    (room,) = set(house.spots[here].rooms) & set(house.spots[there].rooms)
+    return room
 
 
 def turn_name(angle: float) -> Turn | None:
@@ -122,23 +128,23 @@ def _candidates(house: House, spot: int, room: int) -> list[int]:
 def _salience(house: House, number: int, distance: float) -> float:
     """How much an object catches the eye: large, near, and the only one of its name in the room."""
     item = house.items[number]
-    alike = sum(other.room == item.room and other.name == item.name for other in house.items)
-    return float(np.sqrt(np.prod(OBJECTS[item.kind].size)) / (0.5 + distance) / alike)
+    width, _, height = OBJECTS[item.kind].size
+    return float(np.sqrt(width * height)) / (0.5 + distance) / house.labels[item.room, item.name]
 
 
-def _beside(house: House, spot: int, room: int, centres: Floats, places: Floats) -> str | None:
+def _beside(house: House, spot: int, room: int) -> str | None:
     """The label of the most salient object of ``room`` within 2 m of a viewpoint, if any."""
-    away = np.linalg.norm((centres - places[spot])[:, :2], axis=1)
+    away = np.linalg.norm((house.centres - house.cameras[spot])[:, :2], axis=1)
     near = [number for number in _candidates(house, spot, room) if away[number] <= BESIDE]
     if not near:
         return None
     return house.items[max(near, key=lambda number: _salience(house, number, float(away[number])))].name
 
 
-def _passed(house: House, here: int, there: int, room: int, centres: Floats, places: Floats) -> Passing | None:
+def _passed(house: House, here: int, there: int, room: int) -> Passing | None:
     """The most salient object of ``room`` that one walks past between two viewpoints, at most 2 m away, if any."""
-    step = (places[there] - places[here])[:2]
-    offsets = (centres - places[here])[:, :2]
+    step = (house.cameras[there] - house.cameras[here])[:2]
+    offsets = (house.centres - house.cameras[here])[:, :2]
     share = offsets @ step / (step @ step)
     across = (step[0] * offsets[:, 1] - step[1] * offsets[:, 0]) / np.linalg.norm(step)
     near = [

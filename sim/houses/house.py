@@ -1,6 +1,8 @@
 """A whole house: plan, objects, viewpoints, and what is seen from where."""
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -37,24 +39,30 @@ class House:
     yaws: Floats
     angle: float
 
-    @property
+    @cached_property
     def cameras(self) -> Floats:
         """Where the panoramas are taken, ``[N, 3]`` in metres, z up."""
         places = np.array([(spot.x, spot.y, spot.z) for spot in self.spots])
         places[:, 2] += self.heights
         return self.to_world(places)
 
-    @property
+    @cached_property
     def centres(self) -> Floats:
         """The middle of each object, ``[M, 3]`` in metres."""
         return self.corners.mean(axis=1)
 
-    @property
+    @cached_property
     def corners(self) -> Floats:
         """The corners of each object's box, ``[M, 8, 3]`` in metres."""
         corners = np.array([item.corners for item in self.items])
-        corners[..., 2] += self.plan.storey * np.array([self.plan.rooms[item.room].floor for item in self.items])[:, None]
+        floors = np.array([self.plan.rooms[item.room].floor for item in self.items])
+        corners[..., 2] += self.plan.storey * floors[:, None]
         return self.to_world(corners)
+
+    @cached_property
+    def labels(self) -> Counter[tuple[int, str]]:
+        """How many objects of a room, given by its place in the plan, have a label."""
+        return Counter((item.room, item.name) for item in self.items)
 
     def to_world(self, places: Floats) -> Floats:
         """Places ``[..., 3]`` of the plan in the world, whose origin is the middle of the lowest floor."""

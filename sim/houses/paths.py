@@ -16,7 +16,7 @@ LEAST_DISTANCE = 5.0  # metres
 
 
 @dataclass(frozen=True)
-class Path:
+class SampledPath:
     """Places of viewpoints in their house, from start to goal; the length and the start's heading.
 
     ``distance`` is in metres, ``heading`` in radians, clockwise from +y, in [0, 2 pi).
@@ -27,7 +27,7 @@ class Path:
     heading: float
 
 
-def sample_paths(house: House, count: int, rng: np.random.Generator) -> list[Path]:
+def sample_paths(house: House, count: int, rng: np.random.Generator) -> list[SampledPath]:
     """At most ``count`` different paths: as many as the house has.
 
     Start and goal are at least 5 m apart along the shortest path, which has 4 to 6 moves, and headings are uniform.
@@ -38,7 +38,7 @@ def sample_paths(house: House, count: int, rng: np.random.Generator) -> list[Pat
     pairs = rng.permutation(np.argwhere(allowed))[:count]
     headings = rng.uniform(0, 2 * np.pi, size=len(pairs))
     return [
-        Path(tuple(_trace(before[start], goal)), float(distances[start, goal]), heading)
+        SampledPath(tuple(_trace(before[start], goal)), float(distances[start, goal]), heading)
         for (start, goal), heading in zip(pairs.tolist(), headings.tolist(), strict=True)
     ]
 

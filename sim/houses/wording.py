@@ -10,7 +10,7 @@ from .description import Clause, Climbing, Crossing, Passing, Stopping, Turning
 ROOM_WORDS: Mapping[str, tuple[str, ...]] = {
     "office": ("office", "study"), "lounge": ("lounge", "sitting room"), "familyroom": ("family room", "den"),
     "entryway": ("entryway", "entrance", "foyer"), "dining_room": ("dining room", "dining area"),
-    "living_room": ("living room", "living area"), "stairs": ("stairs", "staircase"), "kitchen": ("kitchen",),
+    "living_room": ("living room", "living area"), "stairs": ("stairwell", "staircase"), "kitchen": ("kitchen",),
     "porch": ("patio", "porch"), "bathroom": ("bathroom", "restroom"), "bedroom": ("bedroom",),
     "hallway": ("hallway", "hall", "corridor"),
 }  # fmt: skip
@@ -19,7 +19,7 @@ PHRASES: Mapping[str, tuple[str, ...]] = {
     "around": ("turn around", "turn around and go the other way", "make a u-turn"),
     "turn": ("turn {turn}", "make a {turn}", "take a {turn}", "go {turn}"),
     "slight": ("turn {turn}", "veer {turn}", "walk {turn}", "bear {turn}"),
-    "turn at": ("turn {turn} at the {at}", "take a {turn} near the {at}", "at the {at} turn {turn}"),
+    "turn at": ("turn {turn} at the {at}", "turn {turn} near the {at}", "at the {at} turn {turn}"),
     "straight": ("walk forward", "go straight", "walk straight ahead", "continue straight", "keep going"),
     "exit": ("exit the {out}", "leave the {out}", "walk out of the {out}", "go out of the {out}"),
     "exit into": (
@@ -46,7 +46,7 @@ PHRASES: Mapping[str, tuple[str, ...]] = {
     "stop in": ("stop in the {room}", "wait in the {room}", "stop once you are in the {room}", "stop inside the {room}"),
     "stop door": ("stop in the doorway to the {to}", "wait at the door of the {to}", "stop at the entrance to the {to}"),
     "stop landing": ("stop on the landing", "wait on the landing", "stop at the landing between the floors"),
-    "join": (". ", ". ", " and ", ", then ", ". then "),
+    "join": (". ", ". ", ". ", " and ", ", then ", ". then "),
 }
 """The ways to say each thing."""
 
@@ -96,7 +96,7 @@ class Annotator:
     def _phrase(self, clause: Clause, before: Clause | None, following: Clause | None) -> list[str]:
         match clause:
             case Turning():
-                return self._turn(clause, following)
+                return self._turn(clause, before, following)
             case Crossing():
                 return self._cross(clause, before)
             case Climbing(up):
@@ -109,22 +109,22 @@ class Annotator:
                 straight = [self._say("straight")] if before is None or isinstance(before, Turning) else []
                 return [*straight, self._stop(clause)]
 
-    def _turn(self, clause: Turning, following: Clause | None) -> list[str]:
-        if clause.turn == "around":
-            return [self._say("around")]
-        if self._detail == "rooms" and clause.turn.startswith("slightly"):
+    def _turn(self, clause: Turning, before: Clause | None, following: Clause | None) -> list[str]:
+        slight = clause.turn.startswith("slightly")
+        if slight and self._detail == "rooms":
             return []
+        walked = [self._say("straight")] if isinstance(before, Turning) else []
+        if clause.turn == "around":
+            return [*walked, self._say("around")]
         if clause.at is not None and self._detail != "rooms" and not isinstance(following, Stopping):
-            return [self._say("turn at", turn=clause.turn, at=self._label(clause.at))]
-        return [self._say("slight" if clause.turn.startswith("slightly") else "turn", turn=clause.turn)]
+            return [*walked, self._say("turn at", turn=clause.turn, at=self._label(clause.at))]
+        return [*walked, self._say("slight" if slight else "turn", turn=clause.turn)]
 
     def _cross(self, clause: Crossing, before: Clause | None) -> list[str]:
         straight = [self._say("straight")] if before is None and self._detail == "everything" else []
         out, into = self._rooms[clause.out_of], self._rooms[clause.into]
         if clause.into == "hallway":
             return [*straight, self._say("exit", out=out)]
-        if clause.into == "stairs":
-            return [*straight, self._say("enter", into="stairway")]
         if clause.out_of == "hallway" or self._detail == "rooms":
             return [*straight, self._say("enter", into=into)]
         return [*straight, self._say("exit into", out=out, into=into)]
@@ -138,8 +138,8 @@ class Annotator:
             return self._say("stop at", at=self._label(clause.at))
         return self._say("stop in", room=self._rooms[clause.room])
 
-    def _say(self, name: str, **words: str) -> str:
-        return self._choose(self._habits.phrases[name], PHRASES[name]).format(**words)
+    def _say(self, thing: str, **words: str) -> str:
+        return self._choose(self._habits.phrases[thing], PHRASES[thing]).format(**words)
 
     def _label(self, name: str) -> str:
         words = name.split("#")
