@@ -36,12 +36,16 @@ class ObjectKind:
     anchors: tuple[str, ...] = ()
 
 
+BEDS = ("bed",)
 SEATS = ("sofa", "armchair", "bed")
 TABLES = ("dining table", "desk", "table", "counter", "island")
+BEDSIDES = ("nightstand", "side table", "dresser", "table", "desk")
+TOPS = ("table", "dining table", "coffee table", "cabinet", "dresser")
+READING = ("desk", "coffee table", "nightstand")
 
 OBJECTS: Mapping[str, ObjectKind] = {
     "bed": ObjectKind(("bed",), "bed", (1.7, 2.0, 0.6), "wall"),
-    "nightstand": ObjectKind(("nightstand", "bedside#table"), "chest_of_drawers", (0.5, 0.45, 0.55), "beside", 0.0, ("bed",)),
+    "nightstand": ObjectKind(("nightstand", "bedside#table"), "chest_of_drawers", (0.5, 0.45, 0.55), "beside", 0.0, BEDS),
     "dresser": ObjectKind(("dresser", "drawers", "chest#of#drawers"), "chest_of_drawers", (1.1, 0.5, 0.9), "wall"),
     "wardrobe": ObjectKind(("wardrobe",), "furniture", (1.4, 0.6, 2.0), "wall"),
     "closet": ObjectKind(("closet", "cupboard"), "cabinet", (1.2, 0.6, 2.1), "wall"),
@@ -90,13 +94,13 @@ OBJECTS: Mapping[str, ObjectKind] = {
     "box": ObjectKind(("box", "chest", "basket"), "objects", (0.5, 0.4, 0.4), "wall"),
     "trash can": ObjectKind(("trash#can", "trashcan"), "objects", (0.3, 0.3, 0.5), "wall"),
     "floor lamp": ObjectKind(("lamp", "floor#lamp"), "lighting", (0.35, 0.35, 1.5), "wall"),
-    "table lamp": ObjectKind(("table#lamp", "lamp"), "lighting", (0.3, 0.3, 0.45), "on", 0.0, ("nightstand", "side table", "dresser", "table", "desk")),
+    "table lamp": ObjectKind(("table#lamp", "lamp"), "lighting", (0.3, 0.3, 0.45), "on", 0.0, BEDSIDES),
     "light": ObjectKind(("light", "ceiling#light"), "lighting", (0.4, 0.4, 0.15), "ceiling"),
     "chandelier": ObjectKind(("chandelier",), "lighting", (0.7, 0.7, 0.5), "ceiling"),
     "fan": ObjectKind(("fan", "ceiling#fan"), "objects", (1.1, 1.1, 0.3), "ceiling"),
     "pillow": ObjectKind(("pillow", "cushion"), "cushion", (0.5, 0.35, 0.2), "on", 0.0, SEATS),
-    "vase": ObjectKind(("vase", "decoration"), "objects", (0.2, 0.2, 0.35), "on", 0.0, ("table", "dining table", "coffee table", "cabinet", "dresser")),
-    "books": ObjectKind(("books", "book"), "objects", (0.35, 0.25, 0.2), "on", 0.0, ("desk", "coffee table", "nightstand")),
+    "vase": ObjectKind(("vase", "decoration"), "objects", (0.2, 0.2, 0.35), "on", 0.0, TOPS),
+    "books": ObjectKind(("books", "book"), "objects", (0.35, 0.25, 0.2), "on", 0.0, READING),
     "rug": ObjectKind(("rug", "carpet"), "floor", (1.8, 1.3, 0.02), "middle"),
     "column": ObjectKind(("column", "pillar"), "column", (0.35, 0.35, 2.6), "wall"),
     "step": ObjectKind(("stair", "step"), "stairs", (1.0, 0.3, 0.18), "plan"),

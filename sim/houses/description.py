@@ -1,6 +1,7 @@
 """What there is to say about a path: turns, rooms, stairs, objects on the way and where to stop."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -67,7 +68,7 @@ def describe(house: House, path: SampledPath) -> list[Clause]:
     places, heading = house.cameras, path.heading
     clauses: list[Clause] = []
     room = edge_room(house, *path.spots[:2])
-    for here, there in zip(path.spots[:-1], path.spots[1:], strict=True):
+    for here, there in pairwise(path.spots):
         before, room = room, edge_room(house, here, there)
         out_of, into = house.plan.rooms[before].kind, house.plan.rooms[room].kind
         if before != room and (out_of, into) != ("stairs", "stairs"):

@@ -23,6 +23,10 @@ from .views import boxes_in_views
 
 SIGHT = 3.0  # metres from a camera within which objects are annotated
 
+LABEL_COLUMNS = ("name", "count", "mpcat40")
+OBJECT_COLUMNS = ("scan", "object_id", "name", "x", "y", "z", "n_viewpoints", "median_residual_deg")
+ROOM_COLUMNS = ("scan", "viewpoint", "label_id", "label_name_inferred", "split")
+
 Annotation = tuple[str, list[int], list[list[int]]]
 """An object as one viewpoint has it: its name, the views in which it is, and where: x, y, width, height in pixels."""
 
@@ -82,18 +86,16 @@ def _pose(camera: np.ndarray, yaw: float) -> list[float]:
 
 def annotations(house: House) -> dict[str, dict[str, Annotation]]:
     """For each viewpoint, its objects within 3 m. An object behind a wall is in no view."""
-    away = np.linalg.norm(house.cameras[:, None] - house.centres, axis=-1)
-    pairs = np.argwhere(away <= SIGHT)
-    boxes, inside = boxes_in_views(house.corners[pairs[:, 1]] - house.cameras[pairs[:, 0], None])
-    inside &= house.in_sight[pairs[:, 0], pairs[:, 1], None]
+    near = np.linalg.norm(house.cameras[:, None] - house.centres, axis=-1) <= SIGHT
     found: dict[str, dict[str, Annotation]] = {identifier: {} for identifier in house.ids}
+    for spot, item in np.argwhere(near).tolist():
+        found[house.ids[spot]][str(item)] = (house.items[item].name, [], [])
+    pairs = np.argwhere(near & house.in_sight)
+    boxes, inside = boxes_in_views(house.corners[pairs[:, 1]] - house.cameras[pairs[:, 0], None])
     for (spot, item), rectangles, views in zip(pairs.tolist(), boxes, inside, strict=True):
-        seen = np.flatnonzero(views)
-        found[house.ids[spot]][str(item)] = (
-            house.items[item].name,
-            seen.tolist(),
-            rectangles[seen].astype(int).tolist(),
-        )
+        _, numbers, rows = found[house.ids[spot]][str(item)]
+        numbers += np.flatnonzero(views).tolist()
+        rows += rectangles[views].tolist()
     return found
 
 
@@ -113,8 +115,11 @@ def object_rows(house: House, annotated: Mapping[str, Mapping[str, Annotation]])
 
 
 def room_rows(house: House, part: str) -> list[tuple[object, ...]]:
-    """Scan, viewpoint, number and name of its room, and ``part`` of the dataset. In a door, the room off the hallway."""
-    rows = []
+    """Scan, viewpoint, number and name of its room, and ``part`` of the dataset.
+
+    A viewpoint in a door belongs to the room that is no hallway.
+    """
+    rows: list[tuple[object, ...]] = []
     for identifier, spot in zip(house.ids, house.spots, strict=True):
         kinds = [house.plan.rooms[number].kind for number in spot.rooms]
         kind = min(kinds, key=lambda kind: kind == "hallway")

@@ -49,7 +49,7 @@ class House:
     @cached_property
     def centres(self) -> Floats:
         """The middle of each object, ``[M, 3]`` in metres."""
-        return self.corners.mean(axis=1)
+        return np.asarray(self.corners.mean(axis=1))
 
     @cached_property
     def corners(self) -> Floats:

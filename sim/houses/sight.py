@@ -19,8 +19,7 @@ def is_clear(start: Floats, end: Floats, walls: Floats) -> Bools:
     first, second = walls[:, :2], walls[:, 2:]
     across = _side(start, end, first) * _side(start, end, second)
     along = _side(first, second, start) * _side(first, second, end)
-    clear: Bools = ~((across <= 0) & (along <= 0)).any(axis=-1)
-    return clear
+    return np.asarray(~((across <= 0) & (along <= 0)).any(axis=-1))
 
 
 def _side(origin: Floats, to: Floats, point: Floats) -> Floats:

@@ -1,6 +1,7 @@
 """Stairs: two flights with a landing between them, in the well that all floors share."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .plan import Plan, Rect
 
@@ -25,7 +26,7 @@ class Stairs:
 def stairs_of(plan: Plan) -> list[Stairs]:
     """All stairs of a house, from the lowest. They start and end at the side of the well that leads to the hallway."""
     wells = [number for number, room in enumerate(plan.rooms) if room.kind == "stairs"]
-    return [_connect(plan, lower, upper) for lower, upper in zip(wells[:-1], wells[1:], strict=True)]
+    return [_connect(plan, lower, upper) for lower, upper in pairwise(wells)]
 
 
 def _connect(plan: Plan, lower: int, upper: int) -> Stairs:

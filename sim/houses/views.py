@@ -6,8 +6,9 @@ view of 60 degrees.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .sight import Floats
+from .sight import Bools, Floats
 
 VIEWS = 36
 WIDTH, HEIGHT = 640, 480
@@ -31,7 +32,7 @@ def view_axes() -> Floats:
 AXES = view_axes()
 
 
-def boxes_in_views(corners: Floats) -> tuple[Floats, Floats]:
+def boxes_in_views(corners: Floats) -> tuple[NDArray[np.int64], Bools]:
     """Where boxes appear in the views of a camera at the origin.
 
     ``corners`` ``[M, 8, 3]`` in metres, numbered by the bits x, y, z. Gives the rectangles ``[M, 36, 4]`` as whole
@@ -55,5 +56,5 @@ def boxes_in_views(corners: Floats) -> tuple[Floats, Floats]:
         return np.floor(np.clip(low, 0, most)), np.ceil(np.clip(high, 0, most))
 
     (left, right), (top, bottom) = bounds(x, WIDTH), bounds(y, HEIGHT)
-    rectangles = np.stack([left, top, right - left, bottom - top], axis=-1)
+    rectangles = np.stack([left, top, right - left, bottom - top], axis=-1).astype(np.int64)
     return rectangles, (right > left) & (bottom > top)

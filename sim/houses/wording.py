@@ -42,9 +42,24 @@ PHRASES: Mapping[str, tuple[str, ...]] = {
         "pass the {name} on the {side}",
         "go past the {name} to your {side}",
     ),
-    "stop at": ("stop next to the {at}", "stop near the {at}", "wait by the {at}", "stop at the {at}", "wait near the {at}"),
-    "stop in": ("stop in the {room}", "wait in the {room}", "stop once you are in the {room}", "stop inside the {room}"),
-    "stop door": ("stop in the doorway to the {to}", "wait at the door of the {to}", "stop at the entrance to the {to}"),
+    "stop at": (
+        "stop next to the {at}",
+        "stop near the {at}",
+        "wait by the {at}",
+        "stop at the {at}",
+        "wait near the {at}",
+    ),
+    "stop in": (
+        "stop in the {room}",
+        "wait in the {room}",
+        "stop once you are in the {room}",
+        "stop inside the {room}",
+    ),
+    "stop door": (
+        "stop in the doorway to the {to}",
+        "wait at the door of the {to}",
+        "stop at the entrance to the {to}",
+    ),
     "stop landing": ("stop on the landing", "wait on the landing", "stop at the landing between the floors"),
     "join": (". ", ". ", ". ", " and ", ", then ", ". then "),
 }
@@ -53,6 +68,7 @@ PHRASES: Mapping[str, tuple[str, ...]] = {
 DETAILS = ("rooms", "turns", "everything")
 """What an annotator writes down: rooms and stairs with the turns between, all turns, or objects on the way as well."""
 HABIT = 0.5  # probability of the phrase that the house's annotators prefer
+MENTIONED = 0.6  # probability that an annotator who writes down objects does so for one of them
 SHORTENED = 0.3  # probability of a label's last word in place of all its words
 
 
@@ -102,7 +118,7 @@ class Annotator:
             case Climbing(up):
                 return [self._say("up" if up else "down")]
             case Passing(name, side):
-                if self._detail == "everything":
+                if self._detail == "everything" and self._rng.random() < MENTIONED:
                     return [self._say("pass side", name=self._label(name), side=side)]
                 return [self._say("pass", name=self._label(name))] if self._detail == "turns" and before is None else []
             case Stopping():
@@ -116,7 +132,8 @@ class Annotator:
         walked = [self._say("straight")] if isinstance(before, Turning) else []
         if clause.turn == "around":
             return [*walked, self._say("around")]
-        if clause.at is not None and self._detail != "rooms" and not isinstance(following, Stopping):
+        told = self._detail != "rooms" and not isinstance(following, Stopping) and self._rng.random() < MENTIONED
+        if clause.at is not None and told:
             return [*walked, self._say("turn at", turn=clause.turn, at=self._label(clause.at))]
         return [*walked, self._say("slight" if slight else "turn", turn=clause.turn)]
 

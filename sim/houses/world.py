@@ -11,10 +11,15 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from sim.seeding import generator
 
 from .description import describe
 from .files import (
+    LABEL_COLUMNS,
+    OBJECT_COLUMNS,
+    ROOM_COLUMNS,
     Annotation,
     annotations,
     connectivity,
@@ -27,7 +32,7 @@ from .files import (
 )
 from .house import House, draw_house
 from .paths import SampledPath, sample_paths
-from .wording import DETAILS, Annotator, draw_habits
+from .wording import DETAILS, Annotator, Habits, draw_habits
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +85,11 @@ def write_houses(folder: Path, world: HouseWorld, seed: int) -> list[str]:
     for number, (scan, seen) in enumerate(scans.items()):
         house = draw_house(scan, int(generator(seed, "houses.floors", scan).integers(1, world.floors + 1)), seed)
         paths = sample_paths(house, world.paths + world.seen_paths * seen, generator(seed, "houses.paths", scan))
+        habits = draw_habits(generator(seed, "houses.habits", scan))
         for place, path in enumerate(paths):
-            split = SPLITS[2] if not seen else SPLITS[place >= world.paths]
-            identifier = sum(map(len, entries.values()))
-            entries[split].append(path_entry(house, identifier, path, write_instructions(house, path, place, seed)))
+            split = SPLITS[place >= world.paths] if seen else SPLITS[2]
+            instructions = write_instructions(house, path, habits, generator(seed, "houses.instructions", scan, place))
+            entries[split].append(path_entry(house, sum(map(len, entries.values())), path, instructions))
         write_json(graphs / f"{scan}_connectivity.json", connectivity(house))
         boxes[scan] = annotations(house)
         objects += object_rows(house, boxes[scan])
@@ -96,19 +102,15 @@ def write_houses(folder: Path, world: HouseWorld, seed: int) -> list[str]:
     for split in SPLITS:
         write_json(folder / "r2r" / f"R2R_{split}.json", entries[split])
     write_json(folder / "reverie_bbox" / "bbox.json", boxes)
-    write_table(folder / "reverie_bbox" / "label_mpcat40.csv", ("name", "count", "mpcat40"), label_rows(names))
-    header = ("scan", "object_id", "name", "x", "y", "z", "n_viewpoints", "median_residual_deg")
-    write_table(folder / "reverie_bbox" / "objects3d.csv", header, objects)
-    header = ("scan", "viewpoint", "label_id", "label_name_inferred", "split")
-    write_table(folder / "mp3d_rooms" / "rooms.csv", header, rooms)
+    write_table(folder / "reverie_bbox" / "label_mpcat40.csv", LABEL_COLUMNS, label_rows(names))
+    write_table(folder / "reverie_bbox" / "objects3d.csv", OBJECT_COLUMNS, objects)
+    write_table(folder / "mp3d_rooms" / "rooms.csv", ROOM_COLUMNS, rooms)
     facts = {"simulated": True, "seed": seed, "parameters": asdict(world), "scans": scans}
     (folder / WORLD_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return list(scans)
 
 
-def write_instructions(house: House, path: SampledPath, number: int, seed: int) -> list[str]:
-    """Three instructions for path ``number`` of a house: one of each detail, in random order."""
-    habits = draw_habits(generator(seed, "houses.habits", house.scan))
-    rng = generator(seed, "houses.instructions", house.scan, number)
+def write_instructions(house: House, path: SampledPath, habits: Habits, rng: np.random.Generator) -> list[str]:
+    """Three instructions for a path: one of each detail, in random order."""
     clauses = describe(house, path)
     return [Annotator(habits, detail, rng).write(clauses) for detail in rng.permutation(list(DETAILS)).tolist()]
