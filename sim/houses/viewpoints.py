@@ -79,14 +79,16 @@ def distance_to(rect: Rect, points: Floats) -> Floats:
 
 
 def connect(plan: Plan, items: Sequence[Item], spots: Sequence[Spot]) -> Bools:
-    """Which moves are possible, ``[N, N]``, symmetric: within a room, past what stands there, and connected.
+    """Which moves are possible, ``[N, N]``, symmetric: within a room, past what stands there, and on stairs.
 
-    Where furniture cuts a room's spots off from one another, the shortest line between them is a move nevertheless.
-    A move that passes close to a third spot is left out if one can move there and on.
+    All spots are connected: where furniture cuts a room's spots off from one another, the shortest line between them
+    is a move nevertheless. A move that passes close to a third spot is left out if one can move there and on.
     """
     places = np.array([(spot.x, spot.y, spot.z) for spot in spots])
     lengths = np.linalg.norm(places[:, None] - places, axis=-1)
-    moves = np.zeros((len(spots), len(spots)), bool)
+    climbs = _climbs(plan, spots)
+    lengths = np.where((places[:, None, 2] == places[:, 2]) | climbs, lengths, np.inf)
+    moves = climbs.copy()
     for number in range(len(plan.rooms)):
         here = np.array([index for index, spot in enumerate(spots) if number in spot.rooms])
         obstacles = [item.rect for item in items if item.room == number and item.is_obstacle]
@@ -94,6 +96,17 @@ def connect(plan: Plan, items: Sequence[Item], spots: Sequence[Spot]) -> Bools:
         open_ = is_clear(places[here, None, :2], places[None, here, :2], diagonals(obstacles)) & (local <= REACH)
         moves[np.ix_(here, here)] |= _join(open_, local) & ~np.eye(len(here), dtype=bool)
     return _thin(moves, lengths)
+
+
+def _climbs(plan: Plan, spots: Sequence[Spot]) -> Bools:
+    """The moves on stairs, ``[N, N]``: between the landing of each and its foot and top."""
+    number = {(spot.x, spot.y, spot.z): index for index, spot in enumerate(spots)}
+    climbs = np.zeros((len(spots), len(spots)), bool)
+    for stairs in stairs_of(plan):
+        landing = number[stairs.landing]
+        for end in (number[stairs.foot], number[stairs.top]):
+            climbs[landing, end] = climbs[end, landing] = True
+    return climbs
 
 
 def _join(moves: Bools, lengths: Floats) -> Bools:
