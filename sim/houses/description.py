@@ -26,6 +26,11 @@ class Turning:
     turn: Turn
     at: str | None
 
+    @property
+    def is_slight(self) -> bool:
+        """Whether it is less than a turn to the left or right."""
+        return self.turn.startswith("slightly")
+
 
 @dataclass(frozen=True)
 class Crossing:

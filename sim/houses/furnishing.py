@@ -13,7 +13,7 @@ from .style import Style, draw_contents, draw_name
 
 TRIES = 20
 CEILING = 2.5  # metres
-FLAT = 0.05  # metres: a lower object, such as a rug, is in nobody's way
+FLAT = 0.05  # metres: one walks over a lower object, such as a rug
 DOORSTEP = 0.8  # metres on both sides of a door that stay free
 AISLE = 0.8  # metres from the walls to an object in the middle of a room
 

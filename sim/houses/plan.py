@@ -91,7 +91,7 @@ def draw_plan(style: Style, floors: int, rng: np.random.Generator) -> Plan:
 
 def _draw_rooms(style: Style, floors: int, rng: np.random.Generator) -> tuple[Rect, list[Room]]:
     """The outline and all rooms. Rooms other than hallways and stairs have no kind yet."""
-    size = np.sqrt(style.area)
+    size = float(np.sqrt(style.area))
     width, depth = rng.uniform(2.6, 3.8) * size + 2.0, rng.uniform(2.1, 2.9) * size + 1.5
     hall = rng.uniform(1.4, 2.1)
     low = float(np.clip(rng.uniform(0.4, 0.6) * (depth - hall), LEAST_SIDE, depth - hall - LEAST_SIDE))

@@ -34,7 +34,8 @@ class Spot:
 def place_spots(plan: Plan, items: Sequence[Item], spacing: float, rng: np.random.Generator) -> list[Spot]:
     """A spot in every door, three for each stairs, and about one for every ``spacing`` metres square of a room.
 
-    A hallway gets one for every ``spacing`` metres of its length. Every room has at least one of its own.
+    A hallway gets one for every ``spacing`` metres of its length. Every room has at least one besides those in its
+    doors.
     """
     spots = []
     for door in plan.doors:

@@ -36,8 +36,7 @@ PHRASES: Mapping[str, tuple[str, ...]] = {
     ),
     "up": ("go up the stairs", "walk up the stairs", "take the stairs up", "climb the stairs", "head up the steps"),
     "down": ("go down the stairs", "walk down the stairs", "take the stairs down", "head down the steps"),
-    "pass": ("walk past the {name}", "go past the {name}", "pass the {name}"),
-    "pass side": (
+    "pass": (
         "walk past the {name} on your {side}",
         "pass the {name} on the {side}",
         "go past the {name} to your {side}",
@@ -98,53 +97,52 @@ class Annotator:
 
     def write(self, clauses: Sequence[Clause]) -> str:
         """The instruction: sentences that begin with a capital letter, and a space at the end as in the real files."""
+        told = [clause for clause in clauses if self._tells(clause)]
         phrases: list[str] = []
-        for number, clause in enumerate(clauses):
-            before = clauses[number - 1] if number else None
-            following = clauses[number + 1] if number + 1 < len(clauses) else None
-            phrases += self._phrase(clause, before, following)
+        for before, clause in zip((None, *told), told, strict=False):
+            phrases += self._phrase(clause, before)
         text = phrases[0]
         for phrase in phrases[1:]:
             text += self._choose(self._habits.phrases["join"], PHRASES["join"]) + phrase
         sentences = [sentence[0].upper() + sentence[1:] for sentence in text.split(". ")]
         return ". ".join(sentences) + ". "
 
-    def _phrase(self, clause: Clause, before: Clause | None, following: Clause | None) -> list[str]:
+    def _tells(self, clause: Clause) -> bool:
         match clause:
             case Turning():
-                return self._turn(clause, before, following)
+                return self._detail != "rooms" or not clause.is_slight
+            case Passing():
+                return self._detail == "everything" and self._rng.random() < MENTIONED
+        return True
+
+    def _phrase(self, clause: Clause, before: Clause | None) -> list[str]:
+        straight = [self._say("straight")] if before is None or isinstance(before, Turning) else []
+        match clause:
+            case Turning():
+                return [*(straight if before else []), self._turn(clause)]
             case Crossing():
-                return self._cross(clause, before)
-            case Climbing(up):
-                return [self._say("up" if up else "down")]
-            case Passing(name, side):
-                if self._detail == "everything" and self._rng.random() < MENTIONED:
-                    return [self._say("pass side", name=self._label(name), side=side)]
-                return [self._say("pass", name=self._label(name))] if self._detail == "turns" and before is None else []
+                return [*(straight if self._detail == "everything" and not before else []), self._cross(clause)]
+            case Climbing():
+                return [self._say("up" if clause.up else "down")]
+            case Passing():
+                return [self._say("pass", name=self._label(clause.name), side=clause.side)]
             case Stopping():
-                straight = [self._say("straight")] if before is None or isinstance(before, Turning) else []
                 return [*straight, self._stop(clause)]
 
-    def _turn(self, clause: Turning, before: Clause | None, following: Clause | None) -> list[str]:
-        slight = clause.turn.startswith("slightly")
-        if slight and self._detail == "rooms":
-            return []
-        walked = [self._say("straight")] if isinstance(before, Turning) else []
+    def _turn(self, clause: Turning) -> str:
         if clause.turn == "around":
-            return [*walked, self._say("around")]
-        told = self._detail != "rooms" and not isinstance(following, Stopping) and self._rng.random() < MENTIONED
-        if clause.at is not None and told:
-            return [*walked, self._say("turn at", turn=clause.turn, at=self._label(clause.at))]
-        return [*walked, self._say("slight" if slight else "turn", turn=clause.turn)]
+            return self._say("around")
+        if clause.at is not None and self._detail != "rooms" and self._rng.random() < MENTIONED:
+            return self._say("turn at", turn=clause.turn, at=self._label(clause.at))
+        return self._say("slight" if clause.is_slight else "turn", turn=clause.turn)
 
-    def _cross(self, clause: Crossing, before: Clause | None) -> list[str]:
-        straight = [self._say("straight")] if before is None and self._detail == "everything" else []
+    def _cross(self, clause: Crossing) -> str:
         out, into = self._rooms[clause.out_of], self._rooms[clause.into]
         if clause.into == "hallway":
-            return [*straight, self._say("exit", out=out)]
+            return self._say("exit", out=out)
         if clause.out_of == "hallway" or self._detail == "rooms":
-            return [*straight, self._say("enter", into=into)]
-        return [*straight, self._say("exit into", out=out, into=into)]
+            return self._say("enter", into=into)
+        return self._say("exit into", out=out, into=into)
 
     def _stop(self, clause: Stopping) -> str:
         if clause.landing:

@@ -184,7 +184,7 @@ def test_instructions_read_like_sentences(splits):
     assert len({text for entry in splits["train"] for text in entry["instructions"]}) > 0.95 * len(words)
 
 
-def test_who_reads_the_instruction_finds_the_goal_more_often():
+def test_reading_the_instruction_helps_to_find_the_goal():
     """Among a start's paths, that of the most similar text in another wording ends within 3 m of the goal."""
     read, other, blind = [], [], []
     for number in range(8):
