@@ -5,10 +5,10 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from fedapps.catalogue import METHODS
 from safetensors.numpy import load_file
 from small_runs import run_inline
 
-from fedapps.catalogue import METHODS
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.config.privacy_conflicts import reason_against
 from strategies.privacy_budget import epsilon
@@ -91,7 +91,7 @@ def test_methods_that_the_table_allows_run_to_their_end(run, dp):
 REFUSED = {
     "local": {"cloud": "everybody's data", "untrained": "nobody trains", "fedcurv": "Fisher", "fedweit": "masks",
               "elastic-transfer": "Fisher"},
-    "central-server": {"apfl": "deviation", "apfl-sqrt": "deviation", "clustered": "single updates", "cloud": "data",
+    "central-server": {"apfl": "deviation", "apfl(power=0.5)": "deviation", "clustered": "single updates", "cloud": "data",
                        "fedcurv": "Fisher", "fedweit": "masks", "untrained": "nobody trains"},
 }  # fmt: skip
 

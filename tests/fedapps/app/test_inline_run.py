@@ -6,14 +6,14 @@ import tomllib
 
 import numpy as np
 import pytest
+from fedapps.catalogue import GRID
+from fedapps.catalogue import METHODS as ALL
 from left_behind import assert_same, left_behind
 from safetensors.numpy import load_file
 from small_runs import run_inline, with_changes
 from toys import same_bits
 
 import strategies.adaptive_rates
-from fedapps.catalogue import GRID
-from fedapps.catalogue import METHODS as ALL
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.launch.launch import launch
@@ -29,10 +29,10 @@ ROUNDS = 3
 #: How many nodes train in a round.
 TRAINING = {method: 1 if method in ("cloud", "untrained") else NODES for method in METHODS}
 SMALL = {
-    "task": "lqr", "num-nodes": NODES, "rounds": ROUNDS, "epochs": 1, "personal-epochs": 1, "batch-size": 16,
-    "learning-rate": 0.01, "personal-learning-rate": 0.01, "collect-after": 0, "evaluate-every": 1,
-    "lqr.trajectories": 4, "lqr.horizon": 6, "name": "run", "cluster-groups": "control-weight",
-    "cluster-intervals": "2",
+    "task": "lqr", "num-nodes": NODES, "rounds": ROUNDS, "epochs": 1, "spfl.epochs": 1, "apfl.epochs": 1, "batch-size": 16,
+    "learning-rate": 0.01, "spfl.learning-rate": 0.01, "apfl.learning-rate": 0.01, "collect-after": 0, "evaluate-every": 1,
+    "lqr.trajectories": 4, "lqr.horizon": 6, "name": "run", "h-fl.groups": "control-weight",
+    "h-fl.intervals": "2",
 }  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def test_training_and_personalisation_do_something(whole):
     # One stage has no past: Elastic Transfer from the past alone is FedAvg, the sfl of other papers.
     assert finals["sfl"] == finals["fedavg"] == finals["elastic-transfer"]
     assert len(set(finals.values())) == len(METHODS) - 2
-    assert finals["spfl"] < finals["spfl-low"] < finals["sfl"]
+    assert finals["spfl"] < finals["spfl(rate-scale=0.2)"] < finals["sfl"]
 
 
 # -- the same bits ---------------------------------------------------------------------------------------------

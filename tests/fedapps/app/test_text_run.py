@@ -6,17 +6,17 @@ from fnmatch import fnmatch
 
 import numpy as np
 import pytest
+from fedapps.catalogue import METHODS as ALL
 from left_behind import assert_same
 from safetensors.numpy import load_file
 from small_runs import run_inline, with_changes
 
 from fedapps.app.server_app import initial_arrays
-from fedapps.catalogue import METHODS as ALL
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 
 METHODS = [
-    "local", "fedavg", "fedprox", "lg-fedavg", "fedrecon", "fedvocab", "fedvocab-no-adapt", "fedvocab-own-start",
+    "local", "fedavg", "fedprox", "lg-fedavg", "fedrecon", "fedvocab", "fedvocab(adapt-epochs=0)", "fedvocab(own-start=true)",
 ]  # fmt: skip
 NODES = 4
 SMALL = {
@@ -84,7 +84,7 @@ def test_the_global_test_is_a_geometric_mean_and_the_local_one_arithmetic(whole)
 
 def test_nodes_keep_what_is_private_and_nothing_else(whole):
     assert states(whole, "fedavg") == states(whole, "fedrecon") == {}
-    for method in ("fedvocab", "fedvocab-no-adapt", "fedvocab-own-start"):
+    for method in ("fedvocab", "fedvocab(adapt-epochs=0)", "fedvocab(own-start=true)"):
         kept = states(whole, method)
         assert 1 < len(kept) <= NODES
         assert {name for arrays in kept.values() for name in arrays} == {"embedding.weight"}
@@ -102,7 +102,7 @@ def test_a_node_that_was_never_drawn_is_evaluated_from_its_start(worlds, tmp_pat
 
 
 def test_the_same_seed_gives_the_same_bits(worlds, tmp_path):
-    changes = {"methods": "fedvocab-own-start,fedrecon", "rounds": 1}
+    changes = {"methods": "fedvocab(own-start=true),fedrecon", "rounds": 1}
     one, two = (run_inline(with_changes(SMALL | worlds, changes), tmp_path / place) for place in ("one", "two"))
     assert_same(one, two)
 

@@ -13,7 +13,7 @@ from sim.lqr import write_world
 from strategies.round_records import TooFewRepliesError
 
 SMALL = {
-    "task": "lqr", "epochs": 1, "personal-epochs": 1, "batch-size": 16, "collect-after": 0, "evaluate-every": 1,
+    "task": "lqr", "epochs": 1, "spfl.epochs": 1, "apfl.epochs": 1, "batch-size": 16, "collect-after": 0, "evaluate-every": 1,
     "name": "run",
 }  # fmt: skip
 pytestmark = pytest.mark.usefixtures("flower_identity")

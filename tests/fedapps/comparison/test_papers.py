@@ -28,11 +28,15 @@ def test_lines_that_table_4_repeats_fix_which_lambda_is_which():
     def errors(method):
         return tuple(table[method][name] for name in ("amse", "bwt", "fwt"))
 
-    assert GRID["elastic-transfer-0.05-0-0"].fisher == (0.05, 0.0, 0.0)
-    assert errors("elastic-transfer-0.05-0-0") == errors("fedavg-ewc")
-    assert errors("elastic-transfer-0-0-0.5") == errors("fedcurv")
-    assert errors("elastic-transfer-0-0.5-0") == errors("elastic-transfer") == (0.0363, 0.0083, 0.0352)
-    assert errors("elastic-transfer-0.05-0.5-0.5") == (0.0396, 0.0062, 0.0400)
+    assert GRID["elastic-transfer(own-past=0.05,others-past=0,others-now=0)"].fisher == (0.05, 0.0, 0.0)
+    assert errors("elastic-transfer(own-past=0.05,others-past=0,others-now=0)") == errors("fedavg-ewc")
+    assert errors("elastic-transfer(own-past=0,others-past=0,others-now=0.5)") == errors("fedcurv")
+    assert (
+        errors("elastic-transfer(own-past=0,others-past=0.5,others-now=0)")
+        == errors("elastic-transfer")
+        == (0.0363, 0.0083, 0.0352)
+    )
+    assert errors("elastic-transfer(own-past=0.05,others-past=0.5,others-now=0.5)") == (0.0396, 0.0062, 0.0400)
     # Section 4.3: these two are the best of all settings.
     grid = [errors(method) for method in GRID]
     assert min(grid)[0] == 0.0363

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedapps.catalogue import METHOD_LINES
-from fedapps.config.parsing import ConfigError, defaults, parse
+from fedapps.config.parsing import ConfigError, parse
 from fedapps.config.recipe_files import read_recipe, recipes
 from fedapps.config.run_config import RunConfig
 from tasks.driving.options import Options
@@ -131,7 +131,7 @@ def test_whole_numbers_are_numbers_but_truth_values_are_not():
     ]
 
 
-@pytest.mark.parametrize("key", ["learning-rate", "fedprox-mu", "timeout", "fraction-train"])
+@pytest.mark.parametrize("key", ["learning-rate", "fedprox.mu", "timeout", "fraction-train"])
 def test_nan_is_refused(key):
     (line,) = errors({key: float("nan")})
     assert line.startswith(f"{key} = nan: must be a number")
@@ -150,13 +150,13 @@ def test_nan_is_refused(key):
             "state-backend = 'context': must be 'disk' with collect-after = 6 and methods = 'cloud'",
         ),
         ({"total-steps": 100}, "total-steps = 100: needs steps"),
-        ({"methods": "h-fl", "cluster-intervals": "5,x"}, "cluster-intervals = '5,x': must be whole numbers"),
-        ({"methods": "h-fl", "cluster-groups": "city,continent"}, "cluster-groups = 'city,continent', cluster-inte"),
-        ({"methods": "h-fl", "cluster-groups": ""}, "cluster-groups = '', cluster-intervals = '15': "),
-        ({"methods": "clustered", "num-clusters": 8}, "num-clusters = 8: must be at most num-nodes = 7"),
+        ({"methods": "h-fl", "h-fl.intervals": "5,x"}, "cluster-intervals = '5,x': must be whole numbers"),
+        ({"methods": "h-fl", "h-fl.groups": "city,continent"}, "cluster-groups = 'city,continent', cluster-inte"),
+        ({"methods": "h-fl", "h-fl.groups": ""}, "cluster-groups = '', cluster-intervals = '15': "),
+        ({"methods": "clustered", "clustered.clusters": 8}, "num-clusters = 8: must be at most num-nodes = 7"),
         ({"methods": "fedvc", "drop-nodes": True}, "drop-nodes = true: must be false with methods = 'fedvc'"),
         (
-            {"methods": "h-fl", "drop-nodes": True, "cluster-cohort": 2},
+            {"methods": "h-fl", "drop-nodes": True, "h-fl.cohort": 2},
             "drop-nodes = true: must be false with methods = 'h-fl'",
         ),
         (
@@ -164,7 +164,7 @@ def test_nan_is_refused(key):
                 "methods": "fedvc",
                 "task": "vpr",
                 "collect-after": 0,
-                "virtual-examples": 60,
+                "fedvc.examples": 60,
                 "vpr.queries-per-epoch": 50,
             },
             "virtual-examples = 60: must be at most 50, the most examples of an epoch of task 'vpr'",
