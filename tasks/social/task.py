@@ -38,6 +38,7 @@ class SocialTask(Task):
     name: ClassVar[str] = "social"
     Options: ClassVar[type] = SocialOptions
     headline: ClassVar[tuple[str, ...]] = ("test.mse",)
+    world_version: ClassVar[int] = 2  # 2: everybody stands at least 0.3 m from every wall
 
     def __init__(self, options: SocialOptions | None = None) -> None:
         """Raises :class:`DataError` when the option ``participants`` makes no sense (:meth:`Options.nodes`)."""
