@@ -21,7 +21,7 @@ class RunConfig:
     methods: str = option("local,sfl,spfl,apfl", "methods to run one after the other, separated by commas; see `list`")
     seed: int = option(0, "seed of every random draw", minimum=0)
     rounds: int = option(10, "communication rounds", minimum=1)
-    num_nodes: int = option(7, "nodes that the run waits for, at most node-wait seconds", minimum=1)
+    num_nodes: int = option(7, "nodes that must be connected before the first round; see node-wait", minimum=1)
     output_dir: str = option("", "folder of the run folders; empty: ~/fedapps/runs")
     data_dir: str = option("", "folder with the data of all nodes; empty: a simulated world")
     cache_dir: str = option("", "folder of simulated worlds; empty: ~/fedapps/worlds")
@@ -139,11 +139,19 @@ class RunConfig:
     track_mode: str = option("min", "whether the tracked metric is better smaller", choices=["min", "max"])
     patience: int = option(0, "evaluations without improvement before stopping; 0: never stop", minimum=0)
     target: float = option(0.0, "value of the tracked metric whose first round is reported; 0: none", minimum=0)
-    timeout: float = option(3600.0, "seconds to wait for a node's reply", above=0)
+    timeout: float = option(3600.0, "seconds to wait for a node's reply, to the profile query too", above=0)
     in_flight: int = option(
-        0, "nodes that work at a time: the next is sent its message when one has replied; 0: all at once", minimum=0
+        0,
+        "nodes that work at a time, on profile queries too: the next is sent its message when one has replied; "
+        "0: all at once",
+        minimum=0,
     )
-    node_wait: float = option(60.0, "seconds to wait for num-nodes to connect", minimum=0)
+    node_wait: float = option(
+        60.0,
+        "seconds without a sign of life after which the run stops waiting for num-nodes and their profiles: a node "
+        "that joins or answers is one, and while too few are known a connected node that has yet to answer",
+        minimum=0,
+    )
 
     def method_names(self) -> list[str]:
         """The methods in the order given."""

@@ -84,4 +84,4 @@ def _deploy_and_run(config: Config, data: NodeData, fleet: Deployment) -> None:
     print(f"fleet: logs, keys and private states are in {fleet.folder}", flush=True)
     fleet.start_supernodes(data.configs())
     print(f"fleet: {data.nodes} SuperNodes are connected", flush=True)
-    fleet.run(APP, at_a_time(config, data.nodes, os.cpu_count() or 1).flat())
+    fleet.run(APP, at_a_time(config, data.nodes, len(os.sched_getaffinity(0))).flat())
