@@ -10,6 +10,7 @@ from typing import Any
 from clients.files import UnwritableError
 from sim.flower_run import Fleet, flower_run
 from sim.inprocess import run_inprocess
+from sim.processes import usable_cores
 from strategies.rounds import TooFewRepliesError
 from tasks.base import DataError, Task
 
@@ -118,5 +119,5 @@ def _gpus_per_node(config: Config) -> float:
         return 0.0
     import torch
 
-    at_a_time = max(1, (os.cpu_count() or 1) // config.run.node_cpus)
+    at_a_time = max(1, usable_cores() // config.run.node_cpus)
     return min(1.0, torch.cuda.device_count() / at_a_time)

@@ -1,6 +1,5 @@
 """``python -m fedapps fleet``: one run on a SuperLink and SuperNodes of its own, from checks to the report."""
 
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Any
 from fedapps.config import Config, parse
 from fedapps.launch import APP, conclude, resolve
 from fedapps.run_folder import RunFolder
+from sim.processes import usable_cores
 
 from .data import NodeData
 from .deployment import Deployment, deployment
@@ -84,4 +84,4 @@ def _deploy_and_run(config: Config, data: NodeData, fleet: Deployment) -> None:
     print(f"fleet: logs, keys and private states are in {fleet.folder}", flush=True)
     fleet.start_supernodes(data.configs())
     print(f"fleet: {data.nodes} SuperNodes are connected", flush=True)
-    fleet.run(APP, at_a_time(config, data.nodes, len(os.sched_getaffinity(0))).flat())
+    fleet.run(APP, at_a_time(config, data.nodes, usable_cores()).flat())
