@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from tasks.base import Privacy, Task
+from tasks.profiles import Privacy, TaskProfiles
+
+if TYPE_CHECKING:
+    from tasks.base import Task
 
 #: Where each task lives; imported when it is used.
 TASKS: Mapping[str, str] = {
@@ -14,6 +17,15 @@ TASKS: Mapping[str, str] = {
     "social": "tasks.social.task:SocialTask",
     "text": "tasks.text.task:TextTask",
     "vpr": "tasks.vpr.task:VprTask",
+}
+
+#: The half of each task that needs no torch.
+PROFILES: Mapping[str, str] = {
+    "driving": "tasks.driving.profile:DrivingProfiles",
+    "lqr": "tasks.lqr.profile:LqrProfiles",
+    "social": "tasks.social.profile:SocialProfiles",
+    "text": "tasks.text.profile:TextProfiles",
+    "vpr": "tasks.vpr.profile:VprProfiles",
 }
 
 TASK_LINES: Mapping[str, str] = {
@@ -153,7 +165,16 @@ def privacy_of(method: str) -> Privacy:
     return METHODS[method].privacy if method in METHODS else Privacy()
 
 
-def task_class(name: str) -> type[Task]:
+def profiles_class(name: str) -> type[TaskProfiles]:
+    """The half of a task that needs no torch, by the task's name; the whole task where it has no such half."""
+    if name not in PROFILES:
+        return task_class(name)
+    module, _, attribute = PROFILES[name].partition(":")
+    found: type[TaskProfiles] = getattr(import_module(module), attribute)
+    return found
+
+
+def task_class(name: str) -> "type[Task]":
     """The class of a task by its name."""
     module, _, attribute = TASKS[name].partition(":")
     found: type[Task] = getattr(import_module(module), attribute)

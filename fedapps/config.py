@@ -6,9 +6,9 @@ from typing import Any
 
 from tasks.options import allowed, key_of, parse_options
 
-from .catalogue import METHOD_LINES, METHODS, TASKS, task_class
+from .catalogue import METHOD_LINES, METHODS, TASKS, profiles_class, task_class
 from .conflicts import conflicts, task_conflicts
-from .run_config import RunConfig
+from .run_config import RunConfig, with_source
 
 
 class ConfigError(ValueError):
@@ -46,8 +46,7 @@ def parse(given: Mapping[str, Any]) -> Config:
     run = _rounds_of(RunConfig(**arguments))
     errors += _method_errors(run)
     options, bad_options = _parse_options(given, run.task)
-    if getattr(options, "source", "") == "auto":
-        options = replace(options, source="files" if run.data_dir else "simulated")
+    options = with_source(options, run)
     errors += bad_options
     found = [*conflicts(run), *([] if bad_options else task_conflicts(run, options))]
     refused = {key.replace("-", "_") for key in general} - arguments.keys()
@@ -62,7 +61,7 @@ def described_keys() -> dict[str, str]:
     """Every key of every task with what it means, its default and what it allows."""
     settings = {key_of(setting.name): setting for setting in fields(RunConfig)}
     for task in TASKS:
-        settings |= {f"{task}.{key_of(o.name)}": o for o in fields(task_class(task).Options)}
+        settings |= {f"{task}.{key_of(o.name)}": o for o in fields(profiles_class(task).Options)}
     return {
         key: f"{o.metadata['doc']} ({o.default!r}; {allowed(o.metadata, type(o.default))})"
         for key, o in settings.items()
@@ -73,14 +72,14 @@ def defaults() -> dict[str, Any]:
     """Every key of every task with its default, flat: what ``[tool.flwr.app.config]`` must hold."""
     flat = {key_of(setting.name): setting.default for setting in fields(RunConfig)}
     for task in TASKS:
-        flat |= {f"{task}.{key_of(o.name)}": o.default for o in fields(task_class(task).Options)}
+        flat |= {f"{task}.{key_of(o.name)}": o.default for o in fields(profiles_class(task).Options)}
     return flat
 
 
 def path_keys() -> set[str]:
     """The options of tasks that name files or folders."""
     return {
-        f"{task}.{key_of(o.name)}" for task in TASKS for o in fields(task_class(task).Options) if o.metadata["path"]
+        f"{task}.{key_of(o.name)}" for task in TASKS for o in fields(profiles_class(task).Options) if o.metadata["path"]
     }
 
 
@@ -92,7 +91,7 @@ def _parse_options(given: Mapping[str, Any], task: str) -> tuple[Any, list[str]]
         prefix = f"{name}."
         own = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
         if own or name == task:
-            cls = task_class(name).Options
+            cls = profiles_class(name).Options
             arguments, bad = parse_options(cls, own, prefix)
             errors += bad
             if name == task:

@@ -1,6 +1,7 @@
 """What one run does: the keys of the run config that are no task's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tasks.options import option
 
@@ -156,3 +157,10 @@ class RunConfig:
     def method_names(self) -> list[str]:
         """The methods in the order given."""
         return [name.strip() for name in self.methods.split(",") if name.strip()]
+
+
+def with_source(options: Any, run: RunConfig) -> Any:
+    """A task's options with what ``source = "auto"`` stands for: files where the run has a data-dir."""
+    if getattr(options, "source", "") != "auto":
+        return options
+    return replace(options, source="files" if run.data_dir else "simulated")

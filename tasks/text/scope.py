@@ -4,7 +4,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from tasks.base import DataError, Privacy
+from tasks.profiles import DataError, Privacy
 
 from .options import Options
 
@@ -60,3 +60,12 @@ def source_of_words(options: Options, privacy: Privacy) -> Source:
         return "file"
     options.check_shared()
     return "shared"
+
+
+def check_starts(options: Options, privacy: Privacy) -> None:
+    """Raise :class:`DataError` for own starts of an embedding of which only the digits' rows are a node's own."""
+    if privacy.own_start and options.own_starts and kept_words(options, privacy) is Kept.DIGITS:
+        raise DataError(
+            f"text.own-starts = {options.own_starts!r}: the method keeps only the vectors of digits private, which "
+            "must go with all others; leave it empty, or take a method that keeps embedding.* private"
+        )

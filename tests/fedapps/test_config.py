@@ -10,7 +10,7 @@ from fedapps.config import ConfigError, defaults, parse
 from fedapps.recipe_files import read_recipe, recipes
 from fedapps.run_config import RunConfig
 from tasks.driving.options import Options
-from tasks.lqr import LqrOptions
+from tasks.lqr.options import LqrOptions
 
 ROOT = Path(__file__).parents[2]
 LQR = {"task": "lqr", "collect-after": 0}

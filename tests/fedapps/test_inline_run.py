@@ -20,7 +20,8 @@ from fedapps.config import parse
 from fedapps.launch import launch
 from fedapps.run_folder import RunFolder
 from strategies.rounds import TooFewRepliesError
-from tasks.lqr import LqrOptions, LqrTask
+from tasks.lqr.options import LqrOptions
+from tasks.lqr.task import LqrTask
 
 #: What tasks with one stage can run: nothing that needs earlier stages to remember.
 METHODS = [name for name, method in ALL.items() if method.memory == "nothing" and not method.task and name not in GRID]

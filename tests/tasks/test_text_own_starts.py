@@ -24,8 +24,8 @@ from text_world import (
 from tiny_encoder import encoder_folder
 
 from tasks.base import DataError, Privacy
-from tasks.text import TextTask
 from tasks.text.starts import dealt_start
+from tasks.text.task import TextTask
 
 
 @pytest.fixture(scope="module")
