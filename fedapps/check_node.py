@@ -20,9 +20,10 @@ from clients.sources import cached_load
 from tasks.base import DataError, NodeData, Task
 
 from .catalogue import METHODS, privacy_of, task_class
-from .client_app import DEFAULT_STATE, choose_device, data_source
+from .client_app import DEFAULT_STATE, choose_device
 from .config import Config, parse
 from .launch import resolve
+from .profile_query import data_source
 from .recipe_files import read_recipe
 from .trial import Trial, in_words
 

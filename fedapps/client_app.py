@@ -1,35 +1,38 @@
-"""The ClientApp: a message comes in, the task's client does the work, a reply goes out."""
+"""The ClientApp: a message comes in, the task's client does the work, a reply goes out.
+
+Whatever needs torch is imported where a node trains or evaluates: a worker that only says who its node is starts
+without (:mod:`fedapps.profile_query`).
+"""
+
+from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from logging import WARNING
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import Client, ClientApp
-from flwr.common.logger import log
 
-from clients.base import FederatedClient, Reply
-from clients.decomposed_client import ADAPTIVE, DecomposedClient, Knowledge
 from clients.files import UnwritableError
-from clients.fisher_client import FisherClient, FisherOrder
-from clients.reconstruction import ReconstructingClient
-from clients.settings import RoundSettings
-from clients.sources import DataSource, cached_load, find_source
-from clients.state import ContextState, DiskState, PrivateState
-from strategies.arrays import from_record
-from strategies.hierarchical import SHARED
-from tasks.base import DataError, Task
+from clients.sources import cached_load
+from tasks.profiles import DataError
 
 from .catalogue import privacy_of, task_class
-from .config import Config, parse
-from .privacy import node_mod
+from .profile_query import data_source, profile_record
 from .run_config import RunConfig
-from .run_folder import run_path
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from clients.base import FederatedClient, Reply
+    from clients.settings import RoundSettings
+    from clients.state import PrivateState
+    from tasks.base import Task
+
+    from .config import Config
 
 Handler = Callable[[Message, Context], Message]
 #: Where a deployed node keeps its private state if its node config has no state-dir.
@@ -62,24 +65,16 @@ app = ClientApp()
 @app.query("profile")
 @told_in_full
 def profile(message: Message, context: Context) -> Message:
-    """Who this node is: its stable key, how much it has to learn from, its groups.
-
-    A deployed node whose data is missing or cannot be read says so, here and to the server, and is asked nothing more.
-    """
-    try:
-        record = _profile(Node(context))
-    except (DataError, OSError) as error:
-        if not has_own_folder(context.node_config):
-            raise
-        log(WARNING, "this node takes no part in the run, it has no data for it: %s", error)
-        record = ConfigRecord({"key": f"no-data-{context.node_id}", "num-examples": 0, "no-data": str(error)})
-    return Message(RecordDict({"profile": record}), reply_to=message)
+    """Who this node is: its stable key, how much it has to learn from, its groups."""
+    return Message(RecordDict({"profile": profile_record(context)}), reply_to=message)
 
 
 def private_training(message: Message, context: Context, call_next: Handler) -> Message:
     """Guards the reply as the run config's ``dp`` says, or the message's ``clipping_norm``."""
 
     def guarded(message: Message, context: Context) -> Message:
+        from .privacy import node_mod
+
         config, _ = _config_and_task(tuple(sorted(context.run_config.items())))
         mod = node_mod(config.run, message, context)
         return mod(message, context, call_next) if mod else call_next(message, context)
@@ -102,6 +97,8 @@ def train(message: Message, context: Context) -> Message:
 @told_in_full
 def adaptive(message: Message, context: Context) -> Message:
     """What this node learned in the stage that ended, for the knowledge base of FedWeIT."""
+    from clients.decomposed_client import ADAPTIVE, DecomposedClient
+
     node = Node(context)
     settings = node.settings(message)
     client = node.client(settings)
@@ -114,6 +111,9 @@ def adaptive(message: Message, context: Context) -> Message:
 @told_in_full
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate on this node's data, personalised first where the server asks for it."""
+    from strategies.arrays import from_record
+    from strategies.hierarchical import SHARED
+
     node = Node(context)
     settings = node.settings(message)
     rates = message.content.array_records.get("adaptive.rates")
@@ -131,6 +131,8 @@ class Node:
     """A node as one message finds it: config, task, data source."""
 
     def __init__(self, context: Context) -> None:
+        import torch
+
         self.context = context
         self.config, self.task = _config_and_task(tuple(sorted(context.run_config.items())))
         run = self.config.run
@@ -164,28 +166,12 @@ class Node:
         )
 
     def _state(self, settings: RoundSettings, key: str) -> PrivateState:
+        from clients.state import ContextState, DiskState
+
         run = self.config.run
         if run.state_backend == "context":
             return ContextState(self.context.state, scope=f"private.{settings.method}")
         return DiskState(state_root(run, self.context) / settings.run / settings.method / key)
-
-
-def _profile(node: Node) -> ConfigRecord:
-    first, *_ = node.config.run.method_names()
-    data = cached_load(node.source, node.task.under(privacy_of(first)), False)
-    groups = {f"group.{name}": label for name, label in data.groups.items()}
-    return ConfigRecord({"key": data.key, "num-examples": data.count("train"), **groups})
-
-
-def has_own_folder(node_config: Mapping[str, Any]) -> bool:
-    """Whether a node with this config is a deployed one, which learns from a folder of its own."""
-    return bool(node_config.get("data-dir")) or "partition-id" not in node_config
-
-
-def data_source(run: RunConfig, task: Task, node_config: Mapping[str, Any]) -> DataSource:
-    """Where a node with this config finds its data; see :func:`~clients.sources.find_source`."""
-    cache_dir = Path(run.cache_dir or "~/fedapps/worlds").expanduser()
-    return find_source(task, node_config, data_dir=run.data_dir, cache_dir=cache_dir, seed=run.seed)
 
 
 def client_fn(context: Context) -> Client:
@@ -196,6 +182,8 @@ def client_fn(context: Context) -> Client:
 
 def default_settings(run: RunConfig, context: Context) -> RoundSettings:
     """How a node trains when the message does not say, as under Flower's own strategies."""
+    from clients.settings import RoundSettings
+
     return RoundSettings(
         run=f"run-{context.run_id}",
         epochs=run.epochs,
@@ -218,12 +206,16 @@ def state_root(run: RunConfig, context: Context) -> Path:
     if own := context.node_config.get("state-dir"):
         return Path(str(own)).expanduser()
     if "partition-id" in context.node_config:
+        from .run_folder import run_path
+
         return run_path(run, context.run_id) / "nodes"
     return Path(DEFAULT_STATE).expanduser()
 
 
 def choose_device(wanted: str) -> torch.device:
     """``auto`` is a GPU when there is one. Raises ``ValueError`` when ``cuda`` is wanted and there is none."""
+    import torch
+
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
         raise ValueError("device = 'cuda', but torch finds no GPU on this node: use 'auto' or 'cpu'")
@@ -231,6 +223,11 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def _kind(settings: RoundSettings, content: RecordDict) -> Callable[..., FederatedClient]:
+    from clients.base import FederatedClient
+    from clients.decomposed_client import DecomposedClient, Knowledge
+    from clients.fisher_client import FisherClient, FisherOrder
+    from clients.reconstruction import ReconstructingClient
+
     if settings.reconstruct_epochs:
         return ReconstructingClient
     if settings.decomposition != "none":
@@ -241,11 +238,15 @@ def _kind(settings: RoundSettings, content: RecordDict) -> Callable[..., Federat
 
 @lru_cache(maxsize=8)
 def _config_and_task(run_config: tuple[tuple[str, Any], ...]) -> tuple[Config, Task]:
+    from .config import parse
+
     config = parse(dict(run_config))
     return config, task_class(config.run.task)(config.options)
 
 
 def _arrays(message: Message) -> dict[str, np.ndarray]:
+    from strategies.arrays import from_record
+
     records = message.content.array_records
     if "arrays" not in records:
         raise ValueError(f"the message has no ArrayRecord 'arrays', only: {', '.join(records) or 'none'}")

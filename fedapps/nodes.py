@@ -10,10 +10,10 @@ from typing import Any
 from tasks.base import NodeData, Task
 
 from .catalogue import privacy_of, task_class
-from .client_app import data_source
 from .config import Config
 from .launch import check_data, resolve
 from .plan import Plan, Vary
+from .profile_query import data_source
 from .recipe_files import Value, read_recipe
 from .tables import text_table
 

@@ -11,9 +11,10 @@ from flwr.app import Context, RecordDict
 from clients.sources import cached_load
 from clients.training import run_plan
 from fedapps.catalogue import privacy_of
-from fedapps.client_app import choose_device, data_source, default_settings
+from fedapps.client_app import choose_device, default_settings
 from fedapps.config import Config, parse
 from fedapps.launch import check_folder
+from fedapps.profile_query import data_source
 from sim.seeding import derive_seed
 from tasks.base import NodeData
 from tasks.seeding import torch_seed

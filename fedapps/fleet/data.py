@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedapps.catalogue import METHODS, task_class
-from fedapps.client_app import data_source
 from fedapps.config import Config
 from fedapps.launch import check_data
+from fedapps.profile_query import data_source
 from tasks.base import DataError
 
 from .deployment import NodeConfig

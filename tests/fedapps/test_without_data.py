@@ -94,7 +94,7 @@ def test_data_that_cannot_be_opened_are_none(tmp_path, monkeypatch):
     def denied(*_):
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
-    monkeypatch.setattr("fedapps.client_app.data_source", denied)
+    monkeypatch.setattr("fedapps.profile_query.data_source", denied)
     assert "Permission denied" in told({"data-dir": str(tmp_path)})["no-data"]
 
 
