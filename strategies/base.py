@@ -69,11 +69,13 @@ class BaseStrategy(Strategy):
     min_replies : int
         A round with fewer usable replies raises :class:`TooFewRepliesError`.
     min_nodes, node_wait : int, float
-        Training starts when so many nodes are connected; so many seconds are they waited for.
+        Training starts when so many nodes are connected. Waiting for them and for their profiles ends so many seconds
+        after the last sign of life (:class:`~strategies.connected.Roster`).
     poll : float
         Seconds between two looks for a reply, at first; grows to 0.5 while nothing comes.
     in_flight : int or None
-        How many nodes work at a time, ``None`` for all: the next gets its message when one has replied or is late.
+        How many nodes work at a time, ``None`` for all: the next gets its message, profile queries included, when one
+        has replied or is late.
     """
 
     #: Why :class:`~strategies.privacy.CentralPrivacy`, which guards the mean of the replies alone, is not enough.
@@ -116,7 +118,9 @@ class BaseStrategy(Strategy):
         self.min_replies, self.min_nodes = min_replies, min_nodes
         self.node_wait, self.poll, self.in_flight = node_wait, poll, in_flight
         self.report = RoundReport(0)
-        self.registry = NodeRegistry(self.sizes, enough=min_replies, in_flight=in_flight)
+        self.registry = NodeRegistry(
+            self.sizes, min_nodes=min_nodes, min_replies=min_replies, node_wait=node_wait, in_flight=in_flight
+        )
         self._current: Arrays = {}
 
     # -- Flower's face -------------------------------------------------------------------------------------
@@ -200,7 +204,7 @@ class BaseStrategy(Strategy):
             self.fold_reply(server_round, reply)
             del usable, reply  # or they would live on while the next one is awaited
         if metrics.count < self.min_replies:
-            raise TooFewRepliesError(too_few(self.report, server_round, metrics.count, self.min_replies))
+            raise TooFewRepliesError(too_few(self.report, metrics.count, self.min_replies, self.registry.absent()))
         self.report.replies = metrics.count
         closed = self.close_round(server_round, self._current, mean.result() if mean.count else {})
         if fault := check_values(self._current, closed):
@@ -290,8 +294,16 @@ class BaseStrategy(Strategy):
             largest = max(largest, size := count_bytes(message.content))
             self.report.count_message(message.metadata.message_type, size)
         ahead = EARLY_BYTES // largest  # a reply to training is about as large as its message
-        poll = partial(self.registry.poll, grid)
-        return exchange(grid, outgoing, timeout, self.poll, ahead=ahead, in_flight=self.in_flight, meanwhile=poll)
+        return exchange(
+            grid,
+            outgoing,
+            timeout,
+            self.poll,
+            ahead=ahead,
+            in_flight=self.in_flight,
+            beside=lambda: self.registry.queries.working,
+            meanwhile=partial(self.registry.poll, grid),
+        )
 
     def new_mean(self, label: str = "") -> StreamingMean:
         """An empty mean for replies of this round, one for each ``label``."""

@@ -1,6 +1,6 @@
 """The replies of a round as they are taken in: counted, checked, told in the round's report, one at a time."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import WARNING
 
@@ -92,8 +92,12 @@ class ReplyFilter:
         )
 
 
-def too_few(report: RoundReport, server_round: int, usable: int, least: int) -> str:
-    """What to tell when a round has fewer usable replies than ``least``: every reason of its refusals."""
-    reasons = "\n".join(f"  {refusal.node}: {refusal.reason}" for refusal in report.refused)
-    told = f"Refused:\n{reasons}" if reasons else "Nobody was asked: no connected node has anything to train on"
-    return f"round {server_round}: {usable} usable replies, but min-replies is {least}. {told}"
+def too_few(report: RoundReport, usable: int, least: int, absent: Sequence[str]) -> str:
+    """What to tell when a round has fewer usable replies than ``least``: why replies were refused, who is absent."""
+    told = [f"round {report.round}: {usable} usable replies, but min-replies is {least}."]
+    if not (report.train_messages or usable or report.refused):
+        told.append("Nobody was asked to train.")
+    told += absent
+    if report.refused:
+        told.append("Refused:")
+    return " ".join(told) + "".join(f"\n  {refusal.node}: {refusal.reason}" for refusal in report.refused)

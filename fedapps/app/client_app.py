@@ -7,14 +7,15 @@ has the part that trains.
 import traceback
 from collections.abc import Callable
 from functools import partial
-from logging import WARNING
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.client import Client, ClientApp
-from flwr.common.logger import log
 
 from clients.files import UnwritableError
 from fedapps.registry.methods import queries
+from tasks.profiles import DataError
+
+from .profile_query import profile_record
 
 Handler = Callable[[Message, Context], Message]
 
@@ -27,8 +28,6 @@ def with_traceback(handler: Handler) -> Handler:
     """Send the server the traceback of an error; errors in data or on the disk need none."""
 
     def handle(message: Message, context: Context) -> Message:
-        from tasks.base import DataError
-
         try:
             return handler(message, context)
         except NodeFailedError:
@@ -47,22 +46,8 @@ app = ClientApp()
 @app.query("profile")
 @with_traceback
 def profile(message: Message, context: Context) -> Message:
-    """The node's stable key, its number of training examples and its groups.
-
-    A deployed node whose data is missing or cannot be read says so, here and to the server, and is asked nothing more.
-    """
-    from tasks.base import DataError
-
-    from .node import Node, has_own_folder
-
-    try:
-        record = Node(message, context).profile()
-    except (DataError, OSError) as error:
-        if not has_own_folder(context.node_config):
-            raise
-        log(WARNING, "this node takes no part in the run, it has no data for it: %s", error)
-        record = ConfigRecord({"key": f"no-data-{context.node_id}", "num-examples": 0, "no-data": str(error)})
-    return Message(RecordDict({"profile": record}), reply_to=message)
+    """The node's stable key, its number of training examples and its groups."""
+    return Message(RecordDict({"profile": profile_record(context)}), reply_to=message)
 
 
 def private_training(message: Message, context: Context, call_next: Handler) -> Message:

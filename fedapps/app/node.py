@@ -1,6 +1,5 @@
 """A node as one message finds it: config, task, method, data; and what it does with the message."""
 
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from clients.base import FederatedClient, RoundResult
-from clients.data_sources import DataSource, cached_load, find_source
+from clients.data_sources import cached_load
 from clients.round_settings import RoundSettings, with_config
 from clients.state import ContextState, DiskState, PrivateState
 from fedapps.config.parsing import Config, parse
@@ -19,6 +18,8 @@ from fedapps.methods.base import Method
 from fedapps.runs.run_folder import run_path
 from strategies.arrays import from_record
 from tasks.base import Task
+
+from .profile_query import data_source
 
 #: Where a deployed node keeps its private state if its node config has no state-dir.
 DEFAULT_STATE = "~/fedapps/nodes"
@@ -36,13 +37,6 @@ class Node:
         self.settings = with_config(default_settings(self.config.run, context), self.round_config)
         self.method = self._method()
         self.source = data_source(self.config.run, self.config.task, context.node_config)
-
-    def profile(self) -> ConfigRecord:
-        """What the server learns of the node; the first method of the run decides how the data are read."""
-        first = next(iter(self.config.methods.values()))
-        data = cached_load(self.source, self.config.task_of(first), False)
-        groups = {f"group.{name}": label for name, label in data.groups.items()}
-        return ConfigRecord({"key": data.key, "num-examples": data.count("train"), **groups})
 
     def train(self) -> Message:
         """The reply to a TRAIN message."""
@@ -108,17 +102,6 @@ class Node:
 def run_config_of(context: Context) -> Config:
     """The validated run config of a node."""
     return _parsed(tuple(sorted(context.run_config.items())))
-
-
-def has_own_folder(node_config: Mapping[str, Any]) -> bool:
-    """Whether a node with this config is deployed and learns from its own folder."""
-    return bool(node_config.get("data-dir")) or "partition-id" not in node_config
-
-
-def data_source(run: RunConfig, task: Task, node_config: Mapping[str, Any]) -> DataSource:
-    """Where a node with this config finds its data; see :func:`~clients.data_sources.find_source`."""
-    cache_dir = Path(run.cache_dir or "~/fedapps/worlds").expanduser()
-    return find_source(task, node_config, data_dir=run.data_dir, cache_dir=cache_dir, seed=run.seed)
 
 
 def default_settings(run: RunConfig, context: Context) -> RoundSettings:

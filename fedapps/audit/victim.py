@@ -10,7 +10,8 @@ from flwr.app import Context, RecordDict
 
 from clients.data_sources import cached_load
 from clients.training import run_plan
-from fedapps.app.node import choose_device, data_source, default_settings
+from fedapps.app.node import choose_device, default_settings
+from fedapps.app.profile_query import data_source
 from fedapps.config.parsing import Config, parse
 from fedapps.launch.launch import check_folder
 from sim.seeding import derive_seed

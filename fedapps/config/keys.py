@@ -8,7 +8,7 @@ from typing import Any
 import tomli_w
 
 from fedapps.registry.methods import method_class, method_names, own_methods
-from fedapps.registry.tasks import own_tasks, task_class, task_names
+from fedapps.registry.tasks import own_tasks, profiles_class, task_names
 from tasks.options import allowed, key_of
 
 from .run_config import RunConfig
@@ -23,7 +23,7 @@ def declared() -> dict[str, Any]:
     """The fields of every key in ``[tool.flwr.app.config]``: of the run, this package's tasks and its methods."""
     found = options_by_key("", RunConfig)
     for name in own_tasks():
-        found |= options_by_key(f"{name}.", task_class(name).Options)
+        found |= options_by_key(f"{name}.", profiles_class(name).Options)
     for name, kind in own_methods().items():
         found |= options_by_key(f"{name}.", kind.Options)
     return found
@@ -60,7 +60,9 @@ def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str
     """
     chosen = list(methods) or method_names()
     groups = {"run": options_by_key("", RunConfig)}
-    groups |= {f"task {t}": options_by_key(f"{t}.", task_class(t).Options) for t in ([task] if task else task_names())}
+    groups |= {
+        f"task {t}": options_by_key(f"{t}.", profiles_class(t).Options) for t in ([task] if task else task_names())
+    }
     groups |= {f"method {name}": options_by_key(f"{name}.", method_class(name).Options) for name in chosen}
     return {
         group: {

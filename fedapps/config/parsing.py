@@ -1,20 +1,22 @@
 """The run config: typed, validated, with all its errors at once."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedapps.methods.base import Method
 from fedapps.registry.expressions import read_expressions
 from fedapps.registry.methods import build_method, method_class, method_names, options_of
-from fedapps.registry.tasks import task_class, task_names
-from tasks.base import Task
+from fedapps.registry.tasks import profiles_class, task_class, task_names
 from tasks.options import key_of, parse_options
 
-from .conflicts import conflicts
 from .keys import renamed_keys, with_extra
-from .run_config import RunConfig
+from .run_config import RunConfig, with_source
+
+if TYPE_CHECKING:
+    from tasks.base import Task
+    from tasks.profiles import TaskProfiles
 
 
 class ConfigError(ValueError):
@@ -42,11 +44,16 @@ class Config:
     blocks: Mapping[str, Any]
 
     @cached_property
-    def task(self) -> Task:
+    def task(self) -> "Task":
         """The task with its options, before a method leaves parameters to the nodes."""
         return task_class(self.run.task)(self.options)
 
-    def task_of(self, method: Method) -> Task:
+    @cached_property
+    def profiles(self) -> "TaskProfiles":
+        """The half of the task that needs no torch."""
+        return profiles_class(self.run.task)(self.options)
+
+    def task_of(self, method: Method) -> "Task":
         """The task as the nodes of a method see it."""
         return self.task.under(method.private(self.task))
 
@@ -71,25 +78,41 @@ def parse(given: Mapping[str, Any]) -> Config:
         With one line per error: unknown keys, keys of earlier versions, wrong types, values out of range, unknown tasks
         and methods, and combinations that cannot work.
     """
+    from .conflicts import conflicts  # imports torch, which `read` does not
+
+    config, errors, refused = _read(given, others=True)
+    if config is not None:
+        found = conflicts(config.run, config.task, config.methods)
+        errors += [message for settings, message in found if not {key_of(s) for s in settings} & refused]
+    if config is None or errors:
+        raise _config_error(errors)
+    return config
+
+
+def read(given: Mapping[str, Any]) -> Config:
+    """As :func:`parse`, without torch: combinations and the keys of other tasks are not checked."""
+    config, errors, _ = _read(given, others=False)
+    if config is None or errors:
+        raise _config_error(errors)
+    return config
+
+
+def _read(given: Mapping[str, Any], *, others: bool) -> tuple[Config | None, list[str], set[str]]:
+    """The config as far as it can be read, errors, and the keys of the run that were refused."""
     try:
         flat = with_extra(given)
     except ValueError as error:
-        raise _config_error([str(error)]) from None
+        return None, [str(error)], set()
     general, of_tasks, of_methods, errors = _sorted_keys(flat)
     arguments, bad = parse_options(RunConfig, general)
     run, refused = _with_rounds(RunConfig(**arguments)), set(general) - {key_of(name) for name in arguments}
     run = replace(run, extra="")  # its keys stand beside the others
-    errors += bad
-    options, bad_options = _task_options(run, of_tasks)
+    options, bad_options = _task_options(run, of_tasks, others=others)
     methods, bad_methods = _methods(run, of_methods)
-    errors += bad_options + bad_methods
-    if options is not None and not bad_options:
-        fitting = {} if bad_methods else methods
-        found = conflicts(run, task_class(run.task)(options), fitting)
-        errors += [message for settings, message in found if not {key_of(s) for s in settings} & refused]
-    if errors:
-        raise _config_error(errors)
-    return Config(run, options, methods, _blocks(methods, of_methods))
+    errors += bad + bad_options + bad_methods
+    if options is None or bad_options:
+        return None, errors, refused
+    return Config(run, options, {} if bad_methods else methods, _blocks(methods, of_methods)), errors, refused
 
 
 def _config_error(errors: list[str]) -> ConfigError:
@@ -103,39 +126,40 @@ def _sorted_keys(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     of_tasks: dict[str, Any] = {}
     of_methods: dict[str, Any] = {}
     errors = []
-    renamed = renamed_keys()
+    known = {key_of(f.name) for f in fields(RunConfig)}
     for key, value in flat.items():
         owner, dot, _ = key.partition(".")
-        if key in renamed:
-            errors.append(f"{key}: this key is now called {' or '.join(renamed[key])}")
-        elif not dot:
+        if not dot and (key in known or key not in renamed_keys()):
             general[key] = value
+        elif not dot:
+            errors.append(f"{key}: this key is now called {' or '.join(renamed_keys()[key])}")
         elif owner in task_names():
             of_tasks[key] = value
         elif owner in method_names():
             of_methods[key] = value
         else:
-            known = ", ".join([*task_names(), *method_names()])
-            errors.append(f"{key}: unknown key; {owner!r} is neither a task nor a method; they are {known}")
+            others = ", ".join([*task_names(), *method_names()])
+            errors.append(f"{key}: unknown key; {owner!r} is neither a task nor a method; they are {others}")
     return general, of_tasks, of_methods, errors
 
 
-def _task_options(run: RunConfig, of_tasks: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    """The options of the run's task, ``None`` for an unknown task, and what is wrong with those of any task."""
-    if run.task not in task_names():
-        return None, [f"task = {run.task!r}: must be one of {', '.join(task_names())}"]
+def _task_options(run: RunConfig, of_tasks: Mapping[str, Any], *, others: bool) -> tuple[Any, list[str]]:
+    """The options of the run's task, ``None`` for an unknown task, and what is wrong with them, or with all keys."""
     options: Any = None
     errors: list[str] = []
-    for name in dict.fromkeys([run.task, *(key.partition(".")[0] for key in of_tasks)]):
+    known = run.task in task_names()
+    if not known:
+        errors.append(f"task = {run.task!r}: must be one of {', '.join(task_names())}")
+    named = [key.partition(".")[0] for key in of_tasks] if others else []
+    for name in dict.fromkeys([*([run.task] if known else []), *named]):
         prefix = f"{name}."
         own = {key.removeprefix(prefix): value for key, value in of_tasks.items() if key.startswith(prefix)}
-        arguments, bad = parse_options(task_class(name).Options, own, prefix)
+        kind = profiles_class(name).Options
+        arguments, bad = parse_options(kind, own, prefix)
         errors += bad
         if name == run.task:
-            options = task_class(name).Options(**arguments)
-    if getattr(options, "source", "") == "auto":
-        options = replace(options, source="files" if run.data_dir else "simulated")
-    return options, errors
+            options = kind(**arguments)
+    return with_source(options, run) if known else None, errors
 
 
 def _methods(run: RunConfig, of_methods: Mapping[str, Any]) -> tuple[dict[str, Method], list[str]]:

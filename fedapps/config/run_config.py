@@ -1,7 +1,8 @@
 """The keys of the run config that belong to no task and no method."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
+from typing import Any
 
 from fedapps.registry.expressions import labels
 from tasks.options import option
@@ -23,7 +24,7 @@ class RunConfig:
     )
     seed: int = option(0, "seed of every random draw", minimum=0)
     rounds: int = option(10, "communication rounds", minimum=1)
-    num_nodes: int = option(7, "nodes to wait for before the first round, for up to node-wait seconds", minimum=1)
+    num_nodes: int = option(7, "nodes that must be connected before the first round; see node-wait", minimum=1)
     output_dir: str = option("", "folder of the run folders; empty = ~/fedapps/runs")
     data_dir: str = option("", "folder with the data of all nodes; empty = a simulated world")
     cache_dir: str = option("", "folder of simulated worlds; empty = ~/fedapps/worlds")
@@ -79,11 +80,18 @@ class RunConfig:
     track_mode: str = option("min", "whether a lower or a higher tracked metric is better", choices=["min", "max"])
     patience: int = option(0, "stop after this many evaluations without improvement; 0 = never", minimum=0)
     target: float = option(0.0, "report the first round in which the tracked metric reaches this; 0 = none", minimum=0)
-    timeout: float = option(3600.0, "seconds to wait for a node's reply", above=0)
+    timeout: float = option(3600.0, "seconds to wait for a node's reply, also to the profile query", above=0)
     in_flight: int = option(
-        0, "nodes that work at the same time; the next one starts when another has replied; 0 = all", minimum=0
+        0,
+        "nodes that work at the same time, also on profile queries; the next starts when one has replied; 0 = all",
+        minimum=0,
     )
-    node_wait: float = option(60.0, "seconds to wait for num-nodes nodes", minimum=0)
+    node_wait: float = option(
+        60.0,
+        "stop waiting for num-nodes nodes and their profiles after this many seconds without a sign of life: a node "
+        "that joins or answers, or, while too few are known, a connected node that has not answered yet",
+        minimum=0,
+    )
 
     def method_labels(self) -> list[str]:
         """The methods as they are written, in their order."""
@@ -93,3 +101,10 @@ class RunConfig:
     def training_nodes(self) -> int:
         """How many nodes train in a round."""
         return max(1, floor(self.fraction_train * self.num_nodes + 0.5))
+
+
+def with_source(options: Any, run: RunConfig) -> Any:
+    """A task's options with what ``source = "auto"`` stands for: files if the run has a data-dir."""
+    if getattr(options, "source", "") != "auto":
+        return options
+    return replace(options, source="files" if run.data_dir else "simulated")

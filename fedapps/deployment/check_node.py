@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from clients.data_sources import cached_load
-from fedapps.app.node import DEFAULT_STATE, choose_device, data_source
+from fedapps.app.node import DEFAULT_STATE, choose_device
+from fedapps.app.profile_query import data_source
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import resolve

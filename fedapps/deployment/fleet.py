@@ -1,6 +1,5 @@
 """``python -m fedapps fleet``: one run on a SuperLink and SuperNodes of its own, from checks to the report."""
 
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config, parse
 from fedapps.launch.launch import APP, conclude, resolve
 from fedapps.runs.run_folder import RunFolder
+from sim.processes import usable_cores
 
 from .fleet_data import NodeData
 from .processes import FleetError
@@ -85,4 +85,4 @@ def _deploy_and_run(config: Config, data: NodeData, fleet: Deployment) -> None:
     print(f"fleet: logs, keys and private states are in {fleet.folder}", flush=True)
     fleet.start_supernodes(data.configs())
     print(f"fleet: {data.nodes} SuperNodes are connected", flush=True)
-    fleet.run(APP, for_flower(at_a_time(config, data.nodes, os.cpu_count() or 1).flat()))
+    fleet.run(APP, for_flower(at_a_time(config, data.nodes, usable_cores()).flat()))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedapps.app.node import data_source
+from fedapps.app.profile_query import data_source
 from fedapps.config.parsing import Config
 from fedapps.launch.launch import check_data
 from tasks.base import DataError

@@ -1,7 +1,6 @@
 """A SuperLink and its SuperNodes on the loopback: started, introduced to each other, given a run."""
 
 import json
-import os
 import re
 import shlex
 import sqlite3
@@ -15,7 +14,7 @@ from typing import Any
 import tomli_w
 
 from sim.flower_run import CONNECTION, connect, submission, wait_until_healthy
-from sim.processes import flower_environment, free_port, tool
+from sim.processes import flower_environment, free_port, tool, usable_cores
 
 from .certificates import make_certificates
 from .interrupts import Interrupts
@@ -112,7 +111,7 @@ class Deployment:
 
     def register(self, keys: Sequence[Path]) -> None:
         """Make public keys known to the SuperLink. Raises :class:`FleetError` when it does not take one."""
-        at_a_time = os.cpu_count() or 1
+        at_a_time = usable_cores()
         for begin in range(0, len(keys), at_a_time):
             batch = [
                 self._processes.start(

@@ -15,6 +15,7 @@ from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
 from sim.flower_run import Fleet, flower_run
 from sim.inprocess import run_inprocess
+from sim.processes import usable_cores
 from strategies.round_records import TooFewRepliesError
 from tasks.base import DataError, Task
 
@@ -117,5 +118,5 @@ def _gpus_per_node(config: Config) -> float:
         return 0.0
     import torch
 
-    at_a_time = max(1, (os.cpu_count() or 1) // config.run.node_cpus)
+    at_a_time = max(1, usable_cores() // config.run.node_cpus)
     return min(1.0, torch.cuda.device_count() / at_a_time)

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from fedapps.app.node import data_source
+from fedapps.app.profile_query import data_source
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value, read_recipe

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from clients.local_part import LocalPart
     from fedapps.config.run_config import RunConfig
     from tasks.base import Task
+    from tasks.profiles import TaskProfiles
 
 Scalar = bool | int | float | str
 #: The fields of the run config that are involved, and the message.
@@ -75,6 +76,8 @@ class Method:
     pools_data: ClassVar[bool] = False
     #: Whether the method needs data in stages (continual learning).
     needs_stages: ClassVar[bool] = False
+    #: Whether :meth:`private` builds the task's model; a profile query then imports torch.
+    needs_model: ClassVar[bool] = False
     #: Names of QUERY messages that the local parts answer, beside ``profile``.
     queries: ClassVar[tuple[str, ...]] = ()
 
@@ -89,8 +92,11 @@ class Method:
 
     # -- server --------------------------------------------------------------------------------------------------
 
-    def private(self, task: Task) -> PrivateParameters:
-        """The parameters that never leave their node. They may depend on the modules of the task's model."""
+    def private(self, task: TaskProfiles) -> PrivateParameters:
+        """The parameters that never leave their node.
+
+        Where they depend on the modules of the task's model, set :attr:`needs_model`; ``task`` is then the whole task.
+        """
         return PrivateParameters()
 
     def initial_arrays(self, arrays: ArrayRecord) -> ArrayRecord:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from clients.local_part import LocalPart
     from fedapps.config.run_config import RunConfig
     from tasks.base import Task
+    from tasks.profiles import TaskProfiles
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class ContinualMethod(Method):
 
     needs_stages = True
 
-    def private(self, task: "Task") -> PrivateParameters:
+    def private(self, task: "TaskProfiles") -> PrivateParameters:
         return EVERYTHING if getattr(self.options, "local", False) else PrivateParameters()
 
     def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:

@@ -12,7 +12,7 @@ from .partial import PartialMethod
 
 if TYPE_CHECKING:
     from clients.local_part import LocalPart
-    from tasks.base import Task
+    from tasks.profiles import TaskProfiles
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FedVocab(PartialMethod):
     }
     Options = FedVocabOptions
 
-    def private(self, task: "Task") -> PrivateParameters:
+    def private(self, task: "TaskProfiles") -> PrivateParameters:
         return PrivateParameters(self.patterns, self.options.own_start)
 
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:

@@ -18,7 +18,7 @@ from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
     from clients.local_part import LocalPart
-    from tasks.base import Task
+    from tasks.profiles import TaskProfiles
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class FedWeit(ContinualMethod):
     Options = FedWeitOptions
     queries = ("adaptive",)
 
-    def private(self, task: "Task") -> PrivateParameters:
+    def private(self, task: "TaskProfiles") -> PrivateParameters:
         return PrivateParameters()
 
     def initial_arrays(self, arrays: ArrayRecord) -> ArrayRecord:

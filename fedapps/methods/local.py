@@ -9,7 +9,7 @@ from .base import Method
 EVERYTHING = PrivateParameters(("*",))
 
 if TYPE_CHECKING:
-    from tasks.base import Task
+    from tasks.profiles import TaskProfiles
 
 
 class Local(Method):
@@ -18,5 +18,5 @@ class Local(Method):
     name = "local"
     line = "every node alone with its own data"
 
-    def private(self, task: "Task") -> PrivateParameters:
+    def private(self, task: "TaskProfiles") -> PrivateParameters:
         return EVERYTHING

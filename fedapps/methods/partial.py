@@ -10,7 +10,7 @@ from .base import Method
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
-    from tasks.base import Task
+    from tasks.profiles import TaskProfiles
 
 
 class PartialMethod(Method):
@@ -19,7 +19,7 @@ class PartialMethod(Method):
     #: Glob patterns of the parameters that stay.
     patterns: ClassVar[tuple[str, ...]] = ()
 
-    def private(self, task: "Task") -> PrivateParameters:
+    def private(self, task: "TaskProfiles") -> PrivateParameters:
         return PrivateParameters(self.patterns)
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

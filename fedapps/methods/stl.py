@@ -10,7 +10,7 @@ from .local import EVERYTHING
 
 if TYPE_CHECKING:
     from clients.local_part import LocalPart
-    from tasks.base import Task
+    from tasks.profiles import TaskProfiles
 
 
 class Stl(ContinualMethod):
@@ -19,7 +19,7 @@ class Stl(ContinualMethod):
     name = "stl"
     line = "single-task learning: every node alone, a fresh model in every stage"
 
-    def private(self, task: "Task") -> PrivateParameters:
+    def private(self, task: "TaskProfiles") -> PrivateParameters:
         return EVERYTHING
 
     def local_parts(self) -> "Sequence[LocalPart]":

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tasks
 
@@ -12,6 +12,7 @@ from .plugins import load, plugins
 
 if TYPE_CHECKING:
     from tasks.base import Task
+    from tasks.profiles import TaskProfiles
 
 GROUP = "fedapps.tasks"
 
@@ -20,9 +21,7 @@ GROUP = "fedapps.tasks"
 def own_tasks() -> tuple[str, ...]:
     """The names of the tasks of this package: a folder of ``tasks/`` with a module ``task``."""
     folders = [module.name for module in iter_modules(tasks.__path__) if module.ispkg]
-    return tuple(
-        name for name in folders if any(m.name == "task" for m in iter_modules([f"{p}/{name}" for p in tasks.__path__]))
-    )
+    return tuple(name for name in folders if _has_module(name, "task"))
 
 
 def task_names() -> tuple[str, ...]:
@@ -49,17 +48,40 @@ def task_class(name: str) -> "type[Task]":
     from tasks.base import Task
 
     if name in own_tasks():
-        module = import_module(f"tasks.{name}.task")
-        (found,) = {
-            kind
-            for kind in vars(module).values()
-            if isinstance(kind, type) and issubclass(kind, Task) and getattr(kind, "name", "") == name
-        }
+        found: type[Task] = _class_of(f"tasks.{name}.task", name, Task)
         return found
     if name not in plugins(GROUP):
         raise ValueError(f"task = {name!r}: must be one of {', '.join(task_names())}")
     other: type[Task] = load(plugins(GROUP)[name], Task)
     return other
+
+
+@cache
+def profiles_class(name: str) -> "type[TaskProfiles]":
+    """The half of a task that imports no torch: its options, its world and the profiles of its nodes.
+
+    It is the one class of that name in the module ``profile`` of the task's folder; tasks without such a module, and
+    those of other packages, are returned whole. Raises ``ValueError`` as :func:`task_class`.
+    """
+    from tasks.profiles import TaskProfiles
+
+    if name not in own_tasks() or not _has_module(name, "profile"):
+        return task_class(name)
+    found: type[TaskProfiles] = _class_of(f"tasks.{name}.profile", name, TaskProfiles)
+    return found
+
+
+def _has_module(task: str, module: str) -> bool:
+    return any(found.name == module for found in iter_modules([f"{path}/{task}" for path in tasks.__path__]))
+
+
+def _class_of(module: str, name: str, parent: type[Any]) -> Any:
+    """The one subclass of ``parent`` in a module whose ``name`` is the task's."""
+    kinds = [
+        kind for kind in vars(import_module(module)).values() if isinstance(kind, type) and issubclass(kind, parent)
+    ]
+    (found,) = {kind for kind in kinds if getattr(kind, "name", "") == name and kind.__module__ == module}
+    return found
 
 
 def _first_line(doc: str | None) -> str:

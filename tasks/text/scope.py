@@ -4,8 +4,8 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from tasks.base import DataError
 from tasks.private_parameters import PrivateParameters
+from tasks.profiles import DataError
 
 from .options import Options
 
@@ -61,3 +61,12 @@ def source_of_words(options: Options, privacy: PrivateParameters) -> Source:
         return "file"
     options.check_shared()
     return "shared"
+
+
+def check_starts(options: Options, privacy: PrivateParameters) -> None:
+    """Raise :class:`DataError` for own starts of an embedding of which only the digits' rows are a node's own."""
+    if privacy.own_start and options.own_starts and kept_words(options, privacy) is Kept.DIGITS:
+        raise DataError(
+            f"text.own-starts = {options.own_starts!r}: the method keeps only the vectors of digits private, which "
+            "must go with all others; leave it empty, or take a method that keeps embedding.* private"
+        )

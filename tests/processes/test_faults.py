@@ -26,7 +26,15 @@ from strategies.round_records import Snapshot
 pytestmark = pytest.mark.processes
 
 NUMPY = EXAMPLES / "numpy-hierarchy"
-LQR = {"task": "lqr", "methods": "apfl", "epochs": 1, "spfl.epochs": 1, "apfl.epochs": 1, "batch-size": 32, "collect-after": 0}
+LQR = {
+    "task": "lqr",
+    "methods": "apfl",
+    "epochs": 1,
+    "spfl.epochs": 1,
+    "apfl.epochs": 1,
+    "batch-size": 32,
+    "collect-after": 0,
+}
 
 
 class FaultyRun(FaultyFleet):
@@ -160,7 +168,14 @@ def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         fleet.assert_same_as_replayed(tmp_path / "replay")
 
 
-TEXT = {"task": "text", "methods": "fedvocab", "num-nodes": 2, "epochs": 1, "fedvocab.adapt-epochs": 1, "collect-after": 0}
+TEXT = {
+    "task": "text",
+    "methods": "fedvocab",
+    "num-nodes": 2,
+    "epochs": 1,
+    "fedvocab.adapt-epochs": 1,
+    "collect-after": 0,
+}
 SMALL = {"text.source": "simulated", "text.hidden": 8, "text.world-examples": 40}
 
 

@@ -69,7 +69,9 @@ def test_a_node_that_says_it_has_no_data_is_asked_nothing_more():
 
 def test_if_no_node_has_anything_the_round_fails():
     app = grouped_app(lambda partition: {"num-examples": 0}, add_partition)
-    with pytest.raises(TooFewRepliesError, match=r"0 usable replies.*\. Nobody was asked: no connected"):
+    with pytest.raises(
+        TooFewRepliesError, match=r"Nobody was asked to train\. Connected, but without data .*: part-0000, part-0001\."
+    ):
         federate(BaseStrategy(), app, START, num_nodes=2, num_rounds=1)
 
 
@@ -434,7 +436,7 @@ def test_an_unknown_tracked_metric_is_an_error():
 
 
 def test_it_waits_for_nodes_and_then_gives_up():
-    with pytest.raises(TooFewRepliesError, match="1 nodes connected within 0 s, but 2 are wanted"):
+    with pytest.raises(TooFewRepliesError, match=r"1 nodes are connected, but 2 are wanted, .* for 0\.15 s"):
         federate(
             BaseStrategy(min_nodes=2, node_wait=0.15),
             arithmetic_app(add_partition),

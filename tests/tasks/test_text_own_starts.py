@@ -25,8 +25,8 @@ from tiny_encoder import encoder_folder
 
 from tasks.base import DataError
 from tasks.private_parameters import PrivateParameters
-from tasks.text import TextTask
 from tasks.text.starts import dealt_start
+from tasks.text.task import TextTask
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from fedapps.runs.tables import comparison_text
 
 METHODS = ["sfl", "apfl"]
 TINY = {
-    "rounds": 2, "epochs": 1, "spfl.epochs": 1, "apfl.epochs": 1, "evaluate-every": 2, "lqr.trajectories": 4, "lqr.horizon": 5,
+    "rounds": 2, "epochs": 1, "apfl.epochs": 1, "evaluate-every": 2, "lqr.trajectories": 4, "lqr.horizon": 5,
 }  # fmt: skip
 
 
