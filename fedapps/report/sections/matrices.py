@@ -14,9 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 
 from fedapps.report.figures import across, multiples
+from fedapps.report.formats import format_number
 from fedapps.report.markup import details, panels
 from fedapps.report.markup import section as block
-from fedapps.report.metrics import bare, describe, number
+from fedapps.report.metrics import bare, describe
 from fedapps.report.palette import INK
 from fedapps.report.records import Matrix
 from fedapps.report.run_data import RunData
@@ -66,9 +67,10 @@ def _own(run: RunData) -> dict[str, dict[str, Matrix]]:
 def _figure(matrices: Mapping[str, Matrix], metric: str) -> str:
     scale = _scale(np.concatenate([matrix.ravel() for matrix in matrices.values()]))
     label = describe(metric).label
+    summaries = (average, backward_transfer, forward_transfer)
     said = "; ".join(
-        f"{method} {number(average(p))}, {number(backward_transfer(p))}, {number(forward_transfer(p))}"
-        for method, p in matrices.items()
+        f"{method} {', '.join(format_number(summary(matrix)) for summary in summaries)}"
+        for method, matrix in matrices.items()
     )
     alt = f"Heat maps of the {label} after each stage on each stage; mean, backward and forward transfer: {said}"
     with multiples(alt, len(matrices), height=1.95) as figure:
@@ -86,7 +88,7 @@ def _draw(axes: Axes, matrix: Matrix, scale: Normalize) -> None:
         if np.isfinite(value):
             weight = "bold" if i == j else "normal"
             colour = "white" if scale(value) > _DARK else INK
-            axes.text(j, i, number(value, 2), ha="center", va="center", fontsize=7, color=colour, weight=weight)
+            axes.text(j, i, format_number(value, 2), ha="center", va="center", fontsize=7, color=colour, weight=weight)
     names = [str(stage + 1) for stage in range(len(matrix))]
     axes.set_xticks(range(len(matrix)), names, fontsize=8)
     axes.set_yticks(range(len(matrix)), names, fontsize=8)

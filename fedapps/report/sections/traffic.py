@@ -8,9 +8,10 @@ from itertools import accumulate
 import numpy as np
 
 from fedapps.report.figures import drawing
+from fedapps.report.formats import format_bytes
 from fedapps.report.markup import legend, panels
 from fedapps.report.markup import section as block
-from fedapps.report.metrics import Metric, size
+from fedapps.report.metrics import Metric
 from fedapps.report.palette import NEUTRAL, looks
 from fedapps.report.results import leading_in_rounds
 from fedapps.report.run_data import RunData
@@ -38,7 +39,7 @@ def _scale(most: float) -> tuple[str, float]:
 def _per_round(run: RunData, most: float) -> str:
     unit, scale = _scale(most)
     looked = looks(run.methods)
-    totals = ", ".join(f"{m} {size(sum(r.bytes_down + r.bytes_up for r in run.of(m)))}" for m in run.methods)
+    totals = ", ".join(f"{m} {format_bytes(sum(r.bytes_down + r.bytes_up for r in run.of(m)))}" for m in run.methods)
     alt = f"Bars of the bytes in a round, to the nodes and from them, for each method; in all {totals}"
     with drawing(alt, height=1.0 + 0.5 * len(looked)) as figure:
         axes = figure.axes[0]
