@@ -68,11 +68,8 @@ def all_tests(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list
         The fields of :class:`PairedTest`.
     """
     tests: list[dict[str, Any]] = []
-    for metric in (
-        *dict.fromkeys(name for row in rows for name in row.get("on_stages", {})),
-        *_PER_NODE,
-        *_PER_SESSION,
-    ):
+    on_stages = dict.fromkeys(name for row in rows for name in row.get("on_stages", {}))
+    for metric in (*on_stages, *_PER_NODE, *_PER_SESSION):
         samples = {method: sample for method in methods if (sample := _sample(rows, method, metric))}
         if metric == "closed_loop.cost":
             samples["non-proactive"] = _sample(rows, methods[0], "non_proactive.cost")
