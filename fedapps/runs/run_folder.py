@@ -12,11 +12,11 @@ from typing import Any
 import tomli_w
 
 from clients.files import told, write_whole
+from fedapps.config.parsing import Config, defaults
+from fedapps.config.run_config import RunConfig
 from strategies.round_records import RoundReport
 
 from .checkpoints import DiskCheckpoints
-from fedapps.config.parsing import Config, defaults
-from fedapps.config.run_config import RunConfig
 
 #: Keys that may differ when a run is resumed, because they do not change the results.
 _FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir"}

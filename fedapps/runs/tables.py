@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedapps.catalogue import task_class
-from .continual import measure_names
 from fedapps.comparison.comparison_pairs import scheme
 from fedapps.report.metrics import columns
+
+from .continual import measure_names
 from .run_folder import RunFolder
 
 #: Wider tables are split into several, one below the other.

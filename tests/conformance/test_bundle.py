@@ -1,4 +1,4 @@
-"""The Flower app bundle: ``flwr run`` must send every module of the app, including those that .gitignore might match."""
+"""The Flower app bundle: ``flwr run`` sends every module of the app, including those that .gitignore might match."""
 
 import io
 import zipfile
