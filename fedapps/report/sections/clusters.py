@@ -17,10 +17,9 @@ from matplotlib.ticker import MaxNLocator
 
 from fedapps.report.figures import drawing
 from fedapps.report.formats import format_number
-from fedapps.report.markup import panels
-from fedapps.report.markup import section as block
+from fedapps.report.markup import panels, render_section
 from fedapps.report.metrics import SHARED, Metric
-from fedapps.report.palette import INK, looks
+from fedapps.report.palette import INK, plot_styles
 from fedapps.report.results import leading_in_rounds
 from fedapps.report.run_data import RunData
 
@@ -71,7 +70,7 @@ def section(run: RunData) -> str | None:
     for method, of in found.items():
         said = f'<p class="lead">{escape(_said(method, of, metric))}</p>'
         parts += [said, panels([_figure(method, of, metric)], wide=True)]
-    return block("clusters", "Clusters against the global model", *parts, lead=lead)
+    return render_section("clusters", "Clusters against the global model", *parts, lead=lead)
 
 
 def clusters_of(run: RunData, method: str, metric: str) -> Clusters | None:
@@ -141,15 +140,15 @@ def _figure(method: str, found: Clusters, metric: Metric) -> str:
         f"Line chart of {metric.axis} over rounds under {method}, at the end: {ends}; "
         f"the global model {format_number(found.shared[last])}"
     )
-    look = looks(list(found.lines)[:_NAMED])
+    styles = plot_styles(list(found.lines)[:_NAMED])
     with drawing(alt, width=7.6, height=3.6) as figure:
         axes = figure.axes[0]
         for at in found.averaged:
             axes.axvline(at, color="#d1d5db", linewidth=1.0, zorder=0)
         axes.plot(*_points(found.shared), "o-", color=INK, linewidth=3.4, markersize=6, label=_WHOLE)
         for label, line in found.lines.items():
-            if label in look:
-                draw_line(axes, *_points(line), look[label])
+            if label in styles:
+                draw_line(axes, *_points(line), styles[label])
                 axes.lines[-1].set_label(label)
             else:
                 axes.plot(*_points(line), color=_OTHERS, linewidth=0.7, zorder=1)

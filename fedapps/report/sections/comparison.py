@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from html import escape
 
 from fedapps.report.formats import format_number, format_p_value
-from fedapps.report.markup import details, swatch, table
-from fedapps.report.markup import section as block
+from fedapps.report.markup import details, render_section, swatch, table
 from fedapps.report.metrics import Metric, bare, columns, describe
-from fedapps.report.palette import looks
-from fedapps.report.records import Claim, Comparison, PairedTest
+from fedapps.report.palette import plot_styles
+from fedapps.report.records import CheckedClaim, Comparison, PairedTest
 from fedapps.report.results import leading_metric
 from fedapps.report.run_data import RunData
 
@@ -32,7 +31,7 @@ def section(run: RunData) -> str | None:
     count = max(found.seeds for found in compared.values())
     seeds = f"{count} seed{'s' if count > 1 else ''}. " if count else ""
     lead = f"{seeds}Mean ± standard deviation; ★ marks the best mean, grey numbers are the paper's."
-    return block("comparison", "Comparison over seeds", *parts, lead=lead)
+    return render_section("comparison", "Comparison over seeds", *parts, lead=lead)
 
 
 def _part(run: RunData, found: Comparison) -> list[str]:
@@ -54,7 +53,7 @@ def _part(run: RunData, found: Comparison) -> list[str]:
 
 
 def _table(run: RunData, found: Comparison, names: Sequence[str]) -> str:
-    look = looks(run.methods)
+    styles = plot_styles(run.methods)
     metrics = [describe(name) for name in names]
     best = {}
     for metric in metrics:
@@ -62,7 +61,7 @@ def _table(run: RunData, found: Comparison, names: Sequence[str]) -> str:
         best[metric.name] = metric.best(means)
     rows = [
         [
-            f"{swatch(look[method])}{escape(method)}",
+            f"{swatch(styles[method])}{escape(method)}",
             *(_cell(found, metric, method, best[metric.name] == method) for metric in metrics),
         ]
         for method in run.methods
@@ -88,7 +87,7 @@ def _paper(found: Comparison, metric: Metric, method: str) -> str:
     return f'<span class="paper">{format_number(values[metric.name])}</span>' if metric.name in values else ""
 
 
-def _claims(claims: Sequence[Claim]) -> str:
+def _claims(claims: Sequence[CheckedClaim]) -> str:
     head = ["claim", "metric", "methods", "difference<small>first − second</small>", "here"]
     rows = [
         [

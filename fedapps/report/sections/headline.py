@@ -9,7 +9,7 @@ from fedapps.catalogue import TASKS, task_class
 from fedapps.report.formats import format_bytes, format_duration, format_number, format_p_value
 from fedapps.report.markup import details, swatch, table
 from fedapps.report.metrics import CONTINUAL, Metric, bare, columns, describe
-from fedapps.report.palette import looks
+from fedapps.report.palette import plot_styles
 from fedapps.report.records import Metrics
 from fedapps.report.results import final_metrics, leading_metric
 from fedapps.report.run_data import RunData
@@ -118,14 +118,14 @@ def _margin(best: float, other: float) -> str:
 
 
 def _table(run: RunData, final: dict[str, Metrics], metrics: list[Metric], *, costs: bool) -> str:
-    look = looks(run.methods)
+    styles = plot_styles(run.methods)
     best = {}
     for metric in metrics:
         found = {method: row[metric.name] for method, row in final.items() if metric.name in row}
         best[metric.name] = metric.best(found)
     rows = []
     for method in run.methods:
-        cells = [f"{swatch(look[method])}{escape(method)}"]
+        cells = [f"{swatch(styles[method])}{escape(method)}"]
         for metric in metrics:
             cells.append(_cell(final, metric, method, best[metric.name] == method))
         rows.append(cells + (_costs(run, method) if costs else []))

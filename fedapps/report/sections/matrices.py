@@ -13,10 +13,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 
-from fedapps.report.figures import across, multiples
+from fedapps.report.figures import panels_per_row, small_multiples
 from fedapps.report.formats import format_number
-from fedapps.report.markup import details, panels
-from fedapps.report.markup import section as block
+from fedapps.report.markup import details, panels, render_section
 from fedapps.report.metrics import bare, describe
 from fedapps.report.palette import INK
 from fedapps.report.records import Matrix
@@ -38,7 +37,7 @@ def section(run: RunData) -> str | None:
         metric = next((name for of_method in matrices.values() for name in of_method if "." not in name), "")
         shown = {method: matrices[method][metric] for method in run.methods if metric in matrices.get(method, {})}
         if any(np.isfinite(matrix).any() for matrix in shown.values()):
-            figure = panels([_figure(shown, metric)], wide=across(len(shown)) > 2)
+            figure = panels([_figure(shown, metric)], wide=panels_per_row(len(shown)) > 2)
             parts.append(details(title, figure) if title else figure)
     if not parts:
         return None
@@ -47,7 +46,7 @@ def section(run: RunData) -> str | None:
         "The mean of the diagonal is AMSE. Below the diagonal are earlier stages: an error that grew down a column was "
         "forgotten (BWT). Above it are stages still to come (FWT)."
     )
-    return block("stages", "Stage by stage", *parts, lead=lead)
+    return render_section("stages", "Stage by stage", *parts, lead=lead)
 
 
 def _own(run: RunData) -> dict[str, dict[str, Matrix]]:
@@ -73,7 +72,7 @@ def _figure(matrices: Mapping[str, Matrix], metric: str) -> str:
         for method, matrix in matrices.items()
     )
     alt = f"Heat maps of the {label} after each stage on each stage; mean, backward and forward transfer: {said}"
-    with multiples(alt, len(matrices), height=1.95) as figure:
+    with small_multiples(alt, len(matrices), height=1.95) as figure:
         for axes, (method, matrix) in zip(figure.axes, matrices.items(), strict=True):
             _draw(axes, matrix, scale)
             axes.set_title(fill(method, 17), fontsize=8.5)
