@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.deployment.node_keys import KeyPair
-from fedapps.deployment.processes import FleetError, Started
+from fedapps.deployment.processes import FleetError, FleetProcess
 from fedapps.deployment.superlink import Deployment, NodeConfig
 from sim.processes import descendants
 
@@ -79,7 +79,7 @@ class FaultyFleet:
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
-    def node(self, index: int) -> Started:
+    def node(self, index: int) -> FleetProcess:
         """A SuperNode that was started."""
         return next(node for node in self.deployed.nodes if node.name == f"node-{index}")
 
@@ -168,7 +168,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _kill(started: Started) -> None:
+def _kill(started: FleetProcess) -> None:
     for pid in [started.process.pid, *descendants(started.process.pid)]:
         _signal(pid, signal.SIGKILL)
     started.process.wait()

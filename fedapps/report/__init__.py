@@ -6,8 +6,8 @@ from pathlib import Path
 
 from clients.files import write_whole
 
+from .json_files import ReportError
 from .page import render
-from .reading import ReportError
 from .run_data import RunData, read_run
 
 __all__ = ["ReportError", "RunData", "read_run", "write_report"]

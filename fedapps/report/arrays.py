@@ -10,7 +10,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from .reading import ReportError
+from .json_files import ReportError
 
 Array = npt.NDArray[np.float64]
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from .arrays import Array
-from .figures import drawing, multiples
+from .figures import drawing, small_multiples
 from .palette import INK
 
 _COMMON = "#6b7280"
@@ -64,7 +64,7 @@ def maps(cities: Sequence[City], colours: Mapping[str, str]) -> str:
         colours: of the clients.
     """
     said = "; ".join(f"{city.title} within {length(float(city.extent.max()))}" for city in cities)
-    with multiples(f"Maps of where pictures were taken. {said}", len(cities), height=2.3) as figure:
+    with small_multiples(f"Maps of where pictures were taken. {said}", len(cities), height=2.3) as figure:
         for axes, city in zip(figure.axes, cities, strict=True):
             _draw_city(axes, city, colours)
     return figure.markup

@@ -82,7 +82,7 @@ def drawing(
 
 
 @contextmanager
-def multiples(alt: str, count: int, *, height: float) -> Iterator[Drawing]:
+def small_multiples(alt: str, count: int, *, height: float) -> Iterator[Drawing]:
     """Draw one figure of many small axes, as many in a row as `across` says.
 
     Args:
@@ -90,7 +90,7 @@ def multiples(alt: str, count: int, *, height: float) -> Iterator[Drawing]:
         count: how many axes, at least one.
         height: of each, in inches.
     """
-    columns = across(count)
+    columns = panels_per_row(count)
     rows = -(-count // columns)
     width = _WIDE if columns > 2 else _NARROW
     with drawing(alt, rows=rows, columns=columns, width=width, height=rows * height + 0.5) as figure:
@@ -100,7 +100,7 @@ def multiples(alt: str, count: int, *, height: float) -> Iterator[Drawing]:
         yield figure
 
 
-def across(count: int) -> int:
+def panels_per_row(count: int) -> int:
     """How many of `count` small axes stand in a row: with more than two the figure is a wide one."""
     return min(count, 3 if count in (5, 6, 9) else 4)
 

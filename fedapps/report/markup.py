@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from .palette import Look
+from .palette import PlotStyle
 
 #: How much of five pixels a swatch fills for methods that are not drawn as a solid line.
 _STRIPES = {"--": "3px", ":": "1px", "-.": "2px"}
 
 
-def section(identity: str, title: str, *body: str, lead: str = "") -> str:
+def render_section(identity: str, title: str, *body: str, lead: str = "") -> str:
     """A section with its heading; `lead` is a plain sentence below it."""
     opening = f'<section id="{identity}"><h2>{escape(title)}</h2>'
     return "\n".join([opening, f'<p class="lead">{escape(lead)}</p>' if lead else "", *body, "</section>"])
@@ -37,16 +37,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1,
     return f'<div class="scroll"><table>{content}</table></div>'
 
 
-def swatch(look: Look) -> str:
-    stripes = f"repeating-linear-gradient(90deg,{look.colour} 0 {_STRIPES.get(look.dash)},#fff 0 5px)"
-    return f'<i class="swatch" style="background:{stripes if look.dash in _STRIPES else look.colour}"></i>'
+def swatch(style: PlotStyle) -> str:
+    stripes = f"repeating-linear-gradient(90deg,{style.colour} 0 {_STRIPES.get(style.dash)},#fff 0 5px)"
+    return f'<i class="swatch" style="background:{stripes if style.dash in _STRIPES else style.colour}"></i>'
 
 
-def legend(looks: Mapping[str, Look]) -> str:
+def legend(styles: Mapping[str, PlotStyle]) -> str:
     """The methods and their colours; nothing for a single one."""
-    if len(looks) < 2:
+    if len(styles) < 2:
         return ""
-    items = "".join(f"<li>{swatch(look)}{escape(name)}</li>" for name, look in looks.items())
+    items = "".join(f"<li>{swatch(style)}{escape(name)}</li>" for name, style in styles.items())
     return f'<ul class="legend">{items}</ul>'
 
 

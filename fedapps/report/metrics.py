@@ -88,38 +88,3 @@ def main_metric(names: Iterable[str]) -> str | None:
     """The metric a report leads with: the preferred one, else the first that is no count, if possible on test data."""
     found = sorted(measures(names), key=lambda name: name.startswith(_LAST))
     return next((name for name in _PREFERRED if name in found), found[0] if found else None)
-
-
-def number(value: float, digits: int = 4) -> str:
-    """A number with four significant digits, or as many as asked for."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
-    if value == int(value) and abs(value) < 1e6:
-        return f"{int(value):,}".replace("-", "−")
-    if abs(value) >= 1e6 or abs(value) < 1e-4:
-        return f"{value:.3e}".replace("-", "−")
-    return (f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:#.{digits}g}").replace("-", "−")
-
-
-def p_value(value: float) -> str:
-    """The p-value of a test, with two significant digits."""
-    return "below 0.0001" if value < 1e-4 else f"{value:.2g}" if math.isfinite(value) else "NaN"
-
-
-def size(count: float) -> str:
-    """A number of bytes, in decimal units."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count:.0f} B" if math.isfinite(count) else "NaN"
-
-
-def duration(seconds: float) -> str:
-    """A length of time."""
-    if not math.isfinite(seconds):
-        return "NaN"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.3g} s"

@@ -18,7 +18,7 @@ INK = "#1f2937"
 
 
 @dataclass(frozen=True)
-class Look:
+class PlotStyle:
     """How a method is drawn: colour, marker, and a dash pattern once the colours have all been used."""
 
     colour: str
@@ -26,10 +26,10 @@ class Look:
     dash: str
 
 
-def looks(methods: Sequence[str]) -> dict[str, Look]:
+def plot_styles(methods: Sequence[str]) -> dict[str, PlotStyle]:
     """The look of each method, given by its place in the run."""
     return {
-        method: Look(
+        method: PlotStyle(
             _COLOURS[place % len(_COLOURS)],
             _MARKERS[place % len(_MARKERS)],
             _DASHES[place // len(_COLOURS) % len(_DASHES)],

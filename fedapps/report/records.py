@@ -104,7 +104,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Claim:
+class CheckedClaim:
     """What a paper says: `method` exceeds `rival` in a metric. Here by `margin`, and so it `holds` or not."""
 
     line: str
@@ -130,7 +130,7 @@ class Comparison:
     table: Mapping[str, Mapping[str, Spread]]
     paper: Mapping[str, Metrics]
     tests: tuple[PairedTest, ...]
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[CheckedClaim, ...] = ()
     varied: Varied | None = None
 
     @property

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .json_files import Entry, ReportError, read_lines, read_object
 from .parsing import read_comparison, read_methods, read_node, read_round
-from .reading import Entry, ReportError, read_lines, read_object
 from .records import Comparison, MethodSummary, NodeRecord, RoundRecord
 
 

@@ -218,7 +218,7 @@ def with_hand_made_node(folder: Path, rounds: int, **manner: Any) -> tuple[HandM
         fleet.start_superlink()
         fleet.start_supernodes([{"partition-id": 0, "num-partitions": 2}])
         config_of_it = {"partition-id": 1, "num-partitions": 2}
-        with HandMadeNode(f"127.0.0.1:{fleet.fleet}", client_app, config_of_it, config, **manner) as node:
+        with HandMadeNode(f"127.0.0.1:{fleet.fleet_port}", client_app, config_of_it, config, **manner) as node:
             fleet.run(NUMPY, config, lines.append)
     return node, "\n".join(lines)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from fedapps.report.arrays import Arrays
 from fedapps.report.city_map import City, maps, strips
-from fedapps.report.markup import panels
-from fedapps.report.markup import section as block
-from fedapps.report.palette import looks
+from fedapps.report.markup import panels, render_section
+from fedapps.report.palette import plot_styles
 from fedapps.report.places import Positions, read_positions
 from fedapps.report.run_data import RunData
 
@@ -22,12 +21,12 @@ def section(run: RunData) -> str | None:
     if not cities:
         return None
     chosen = _chosen(cities)
-    colours = {client: look.colour for client, look in looks(sorted(own)).items()}
+    colours = {client: style.colour for client, style in plot_styles(sorted(own)).items()}
     flat = [city for city in chosen if city.is_line]
     wide = [city for city in chosen if not city.is_line]
     figures = [panels([maps(wide, colours)], wide=True)] if wide else []
     figures += [panels([strips(flat, colours)], wide=True)] if flat else []
-    return block("map", "Where the clients are", *figures, lead=_lead(own, cities, chosen))
+    return render_section("map", "Where the clients are", *figures, lead=_lead(own, cities, chosen))
 
 
 def _positions(run: RunData) -> tuple[dict[str, Positions], Positions | None]:

@@ -12,9 +12,8 @@ from html import escape
 from statistics import median
 
 from fedapps.report.figures import drawing
-from fedapps.report.markup import panels
-from fedapps.report.markup import section as block
-from fedapps.report.palette import NEUTRAL, looks
+from fedapps.report.markup import panels, render_section
+from fedapps.report.palette import NEUTRAL, plot_styles
 from fedapps.report.records import NodeRecord
 from fedapps.report.results import last_evaluations
 from fedapps.report.run_data import RunData
@@ -44,7 +43,7 @@ def section(run: RunData) -> str | None:
     lead = "Every session of every client at the last evaluation. Boxes hold the middle half, bars medians."
     started = [text for method, group in groups.items() if (text := _started(method, *group))]
     note = f'<p class="note">Lane change started: {", ".join(started)}.</p>' if started else ""
-    return block("driving", "Behind the wheel", panels(drawn), note, lead=lead)
+    return render_section("driving", "Behind the wheel", panels(drawn), note, lead=lead)
 
 
 def _panel(run: RunData, groups: dict[str, Group], key: str, title: str) -> str | None:
@@ -52,8 +51,8 @@ def _panel(run: RunData, groups: dict[str, Group], key: str, title: str) -> str 
     boxes = {name: values for name, values in boxes.items() if values}
     if not boxes:
         return None
-    look = looks(run.methods)
-    colours = [look[name].colour if name in look else NEUTRAL for name in boxes]
+    styles = plot_styles(run.methods)
+    colours = [styles[name].colour if name in styles else NEUTRAL for name in boxes]
     medians = ", ".join(f"{name} {median(values):.4g}" for name, values in boxes.items())
     with drawing(f"Box plots of {title}, medians: {medians}", height=0.9 + 0.42 * len(boxes)) as figure:
         axes = figure.axes[0]

@@ -16,10 +16,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedapps.report.figures import drawing
-from fedapps.report.markup import panels
-from fedapps.report.markup import section as block
-from fedapps.report.metrics import SHARED, Metric, number
-from fedapps.report.palette import INK, looks
+from fedapps.report.formats import format_number
+from fedapps.report.markup import panels, render_section
+from fedapps.report.metrics import SHARED, Metric
+from fedapps.report.palette import INK, plot_styles
 from fedapps.report.results import leading_in_rounds
 from fedapps.report.run_data import RunData
 
@@ -70,7 +70,7 @@ def section(run: RunData) -> str | None:
     for method, of in found.items():
         said = f'<p class="lead">{escape(_said(method, of, metric))}</p>'
         parts += [said, panels([_figure(method, of, metric)], wide=True)]
-    return block("clusters", "Clusters against the global model", *parts, lead=lead)
+    return render_section("clusters", "Clusters against the global model", *parts, lead=lead)
 
 
 def clusters_of(run: RunData, method: str, metric: str) -> Clusters | None:
@@ -110,9 +110,9 @@ def _said(method: str, found: Clusters, metric: Metric) -> str:
     there = [label for label, line in found.lines.items() if last in line]
     ends = [found.lines[label][last] for label in there]
     when = f"after round {last}" + (", when clusters had just been averaged" if last in found.averaged else "")
-    sentence = f"{method}, {when}: {metric.label} is {number(found.shared[last])} with the global model"
+    sentence = f"{method}, {when}: {metric.label} is {format_number(found.shared[last])} with the global model"
     if ends:
-        reach = dict.fromkeys([number(min(ends)), number(max(ends))])
+        reach = dict.fromkeys([format_number(min(ends)), format_number(max(ends))])
         sentence += f", {' to '.join(reach)} with the models of clusters"
     if ends and metric.better:
         ahead = sum(metric.better * (found.lines[label][last] - found.instead[label][last]) > 0 for label in there)
@@ -135,20 +135,20 @@ def _averaging(rounds: Sequence[int]) -> str:
 
 def _figure(method: str, found: Clusters, metric: Metric) -> str:
     last = max(found.shared)
-    ends = ", ".join(f"{label} {number(line[max(line)])}" for label, line in found.lines.items())
+    ends = ", ".join(f"{label} {format_number(line[max(line)])}" for label, line in found.lines.items())
     alt = (
         f"Line chart of {metric.axis} over rounds under {method}, at the end: {ends}; "
-        f"the global model {number(found.shared[last])}"
+        f"the global model {format_number(found.shared[last])}"
     )
-    look = looks(list(found.lines)[:_NAMED])
+    styles = plot_styles(list(found.lines)[:_NAMED])
     with drawing(alt, width=7.6, height=3.6) as figure:
         axes = figure.axes[0]
         for at in found.averaged:
             axes.axvline(at, color="#d1d5db", linewidth=1.0, zorder=0)
         axes.plot(*_points(found.shared), "o-", color=INK, linewidth=3.4, markersize=6, label=_WHOLE)
         for label, line in found.lines.items():
-            if label in look:
-                draw_line(axes, *_points(line), look[label])
+            if label in styles:
+                draw_line(axes, *_points(line), styles[label])
                 axes.lines[-1].set_label(label)
             else:
                 axes.plot(*_points(line), color=_OTHERS, linewidth=0.7, zorder=1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from fedapps.report.markup import details, swatch, table
-from fedapps.report.markup import section as block
-from fedapps.report.metrics import Metric, bare, columns, describe, number, p_value
-from fedapps.report.palette import looks
-from fedapps.report.records import Claim, Comparison, PairedTest
+from fedapps.report.formats import format_number, format_p_value
+from fedapps.report.markup import details, render_section, swatch, table
+from fedapps.report.metrics import Metric, bare, columns, describe
+from fedapps.report.palette import plot_styles
+from fedapps.report.records import CheckedClaim, Comparison, PairedTest
 from fedapps.report.results import leading_metric
 from fedapps.report.run_data import RunData
 
@@ -31,7 +31,7 @@ def section(run: RunData) -> str | None:
     count = max(found.seeds for found in compared.values())
     seeds = f"{count} seed{'s' if count > 1 else ''}. " if count else ""
     lead = f"{seeds}Mean ± standard deviation; ★ marks the best mean, grey numbers are the paper's."
-    return block("comparison", "Comparison over seeds", *parts, lead=lead)
+    return render_section("comparison", "Comparison over seeds", *parts, lead=lead)
 
 
 def _part(run: RunData, found: Comparison) -> list[str]:
@@ -53,7 +53,7 @@ def _part(run: RunData, found: Comparison) -> list[str]:
 
 
 def _table(run: RunData, found: Comparison, names: Sequence[str]) -> str:
-    look = looks(run.methods)
+    styles = plot_styles(run.methods)
     metrics = [describe(name) for name in names]
     best = {}
     for metric in metrics:
@@ -61,7 +61,7 @@ def _table(run: RunData, found: Comparison, names: Sequence[str]) -> str:
         best[metric.name] = metric.best(means)
     rows = [
         [
-            f"{swatch(look[method])}{escape(method)}",
+            f"{swatch(styles[method])}{escape(method)}",
             *(_cell(found, metric, method, best[metric.name] == method) for metric in metrics),
         ]
         for method in run.methods
@@ -78,23 +78,23 @@ def _cell(found: Comparison, metric: Metric, method: str, best: bool) -> str:
     spread = found.table[method].get(metric.name)
     if spread is None:
         return "–" + _paper(found, metric, method)
-    mean = f'<b class="best">★ {number(spread.mean)}</b>' if best else number(spread.mean)
-    return f"{mean} <small>± {number(spread.std, 2)}</small>{_paper(found, metric, method)}"
+    mean = f'<b class="best">★ {format_number(spread.mean)}</b>' if best else format_number(spread.mean)
+    return f"{mean} <small>± {format_number(spread.std, 2)}</small>{_paper(found, metric, method)}"
 
 
 def _paper(found: Comparison, metric: Metric, method: str) -> str:
     values = found.paper.get(method, {})
-    return f'<span class="paper">{number(values[metric.name])}</span>' if metric.name in values else ""
+    return f'<span class="paper">{format_number(values[metric.name])}</span>' if metric.name in values else ""
 
 
-def _claims(claims: Sequence[Claim]) -> str:
+def _claims(claims: Sequence[CheckedClaim]) -> str:
     head = ["claim", "metric", "methods", "difference<small>first − second</small>", "here"]
     rows = [
         [
             escape(claim.line),
             escape(describe(claim.metric).axis),
             f"{escape(claim.method)} against {escape(claim.rival)}",
-            number(claim.margin),
+            format_number(claim.margin),
             "holds" if claim.holds else "<b>does not hold</b>",
         ]
         for claim in claims
@@ -117,9 +117,9 @@ def _tests(tests: Sequence[PairedTest]) -> str:
             escape(describe(test.metric).axis),
             f"{escape(test.a)} against {escape(test.b)}",
             str(test.n),
-            number(test.median_difference),
-            p_value(test.p),
-            f"<b>{p_value(test.p_holm)}</b>" if test.p_holm < _SIGNIFICANT else p_value(test.p_holm),
+            format_number(test.median_difference),
+            format_p_value(test.p),
+            f"<b>{format_p_value(test.p_holm)}</b>" if test.p_holm < _SIGNIFICANT else format_p_value(test.p_holm),
             f"{test.nodes_lower} : {test.nodes_higher}" if test.nodes_lower + test.nodes_higher else "–",
         ]
         for test in tests

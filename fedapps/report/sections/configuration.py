@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from fedapps.report.markup import details, table
-from fedapps.report.markup import section as block
+from fedapps.report.markup import details, render_section, table
 from fedapps.report.run_data import RunData
 
 
@@ -14,4 +13,4 @@ def section(run: RunData) -> str | None:
     if not run.config:
         return None
     rows = [[f"<code>{escape(key)}</code>", escape(str(value))] for key, value in run.config.items()]
-    return block("config", "Run config", details(f"{len(rows)} keys", table(["key", "value"], rows, texts=2)))
+    return render_section("config", "Run config", details(f"{len(rows)} keys", table(["key", "value"], rows, texts=2)))

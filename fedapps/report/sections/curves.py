@@ -9,10 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedapps.report.figures import drawing
-from fedapps.report.markup import details, legend, panels
-from fedapps.report.markup import section as block
+from fedapps.report.markup import details, legend, panels, render_section
 from fedapps.report.metrics import describe, measures
-from fedapps.report.palette import Look, looks
+from fedapps.report.palette import PlotStyle, plot_styles
 from fedapps.report.records import RoundRecord
 from fedapps.report.results import curve, leading_in_rounds
 from fedapps.report.run_data import RunData
@@ -35,7 +34,7 @@ def section(run: RunData) -> str | None:
     if not drawn:
         return None
     more = [details("More curves", panels(drawn[_OPEN:]))] if drawn[_OPEN:] else []
-    return block("curves", "Learning curves", legend(looks(run.methods)), panels(drawn[:_OPEN]), *more)
+    return render_section("curves", "Learning curves", legend(plot_styles(run.methods)), panels(drawn[:_OPEN]), *more)
 
 
 def _names(run: RunData, phase: str) -> list[str]:
@@ -57,7 +56,7 @@ def _panel(run: RunData, phase: str, name: str) -> str | None:
     with drawing(f"Line chart of {title} over rounds: {ends}") as figure:
         axes = figure.axes[0]
         for method, (x, y) in curves.items():
-            draw_line(axes, x, y, looks(run.methods)[method])
+            draw_line(axes, x, y, plot_styles(run.methods)[method])
         finite = [y for _, points in curves.values() for y in points if math.isfinite(y)]
         if min(finite) > 0 and max(finite) / min(finite) > _WIDE_RANGE:
             axes.set_yscale("log")
@@ -67,7 +66,7 @@ def _panel(run: RunData, phase: str, name: str) -> str | None:
     return figure.markup
 
 
-def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], look: Look) -> None:
+def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], style: PlotStyle) -> None:
     """A line in the look of its method, with markers while they do not crowd."""
     few = len(x) <= 30
-    axes.plot(x, y, look.dash, color=look.colour, marker=look.marker if few else None, markersize=4)
+    axes.plot(x, y, style.dash, color=style.colour, marker=style.marker if few else None, markersize=4)

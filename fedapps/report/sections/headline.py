@@ -6,9 +6,10 @@ from collections import Counter
 from html import escape
 
 from fedapps.registry.tasks import task_class, task_names
+from fedapps.report.formats import format_bytes, format_duration, format_number, format_p_value
 from fedapps.report.markup import details, swatch, table
-from fedapps.report.metrics import CONTINUAL, Metric, bare, columns, describe, duration, number, p_value, size
-from fedapps.report.palette import looks
+from fedapps.report.metrics import CONTINUAL, Metric, bare, columns, describe
+from fedapps.report.palette import plot_styles
 from fedapps.report.records import Metrics
 from fedapps.report.results import final_metrics, leading_metric
 from fedapps.report.run_data import RunData
@@ -48,14 +49,14 @@ def sentence(run: RunData) -> str:
     values = _values(run, leading.name)
     best = leading.best(values)
     if best is None:
-        found = ", ".join(f"<b>{escape(method)}</b> {number(value)}" for method, value in values.items())
+        found = ", ".join(f"<b>{escape(method)}</b> {format_number(value)}" for method, value in values.items())
         return f"{escape(leading.label).capitalize()}: {found}." if found else f"{_rounds(run)}."
     others = {method: value for method, value in values.items() if method != best}
     runner = leading.best(others) or next(iter(others))
     word = "lowest" if leading.better < 0 else "highest"
     return (
-        f"<b>{escape(best)}</b> has the {word} {escape(leading.label)}: <b>{number(values[best])}</b>"
-        f"{_margin(values[best], values[runner])} {escape(runner)} ({number(values[runner])})"
+        f"<b>{escape(best)}</b> has the {word} {escape(leading.label)}: <b>{format_number(values[best])}</b>"
+        f"{_margin(values[best], values[runner])} {escape(runner)} ({format_number(values[runner])})"
         f"{_basis(run)}.{_doubt(run, leading.name, best, runner)}"
     )
 
@@ -89,7 +90,7 @@ def _doubt(run: RunData, metric: str, best: str, runner: str) -> str:
     """What a paired test of the two leaders says, where it does not bear the difference out."""
     for test in run.comparison.tests if run.comparison else ():
         if bare(test.metric) == bare(metric) and {test.a, test.b} == {best, runner} and not test.p_holm < 0.05:
-            return f" A paired test does not bear this out (p = {p_value(test.p_holm)})."
+            return f" A paired test does not bear this out (p = {format_p_value(test.p_holm)})."
     return ""
 
 
@@ -117,14 +118,14 @@ def _margin(best: float, other: float) -> str:
 
 
 def _table(run: RunData, final: dict[str, Metrics], metrics: list[Metric], *, costs: bool) -> str:
-    look = looks(run.methods)
+    styles = plot_styles(run.methods)
     best = {}
     for metric in metrics:
         found = {method: row[metric.name] for method, row in final.items() if metric.name in row}
         best[metric.name] = metric.best(found)
     rows = []
     for method in run.methods:
-        cells = [f"{swatch(look[method])}{escape(method)}"]
+        cells = [f"{swatch(styles[method])}{escape(method)}"]
         for metric in metrics:
             cells.append(_cell(final, metric, method, best[metric.name] == method))
         rows.append(cells + (_costs(run, method) if costs else []))
@@ -139,7 +140,7 @@ def _title(metric: Metric) -> str:
 
 def _cell(final: dict[str, Metrics], metric: Metric, method: str, best: bool) -> str:
     value = final.get(method, {}).get(metric.name)
-    shown = "–" if value is None else number(value)
+    shown = "–" if value is None else format_number(value)
     return f'<b class="best">★ {shown}</b>' if best else shown
 
 
@@ -155,4 +156,4 @@ def _costs(run: RunData, method: str) -> list[str]:
             sum(r.bytes_up for r in records),
             sum(r.seconds for r in records),
         )
-    return [str(costs[0]), size(costs[1]), size(costs[2]), duration(costs[3])]
+    return [str(costs[0]), format_bytes(costs[1]), format_bytes(costs[2]), format_duration(costs[3])]

@@ -12,8 +12,7 @@ from typing import Any
 from PIL import Image
 
 from fedapps.report.arrays import Arrays
-from fedapps.report.markup import details, panels
-from fedapps.report.markup import section as block
+from fedapps.report.markup import details, panels, render_section
 from fedapps.report.places import Matches, read_matches
 from fedapps.report.results import last_evaluations
 from fedapps.report.run_data import RunData
@@ -37,7 +36,7 @@ def section(run: RunData) -> str | None:
         f"the best first. Green and ✓: the same place, at most {matches.radius:g} m away. Orange and ✗: another one."
     )
     more = [details("More methods", panels(drawn[_OPEN:]))] if drawn[_OPEN:] else []
-    return block("matches", "What is taken for the same place", panels(drawn[:_OPEN]), *more, lead=lead)
+    return render_section("matches", "What is taken for the same place", panels(drawn[:_OPEN]), *more, lead=lead)
 
 
 def _first(run: RunData, method: str) -> tuple[str, Matches] | None:

@@ -13,10 +13,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 
-from fedapps.report.figures import across, multiples
-from fedapps.report.markup import details, panels
-from fedapps.report.markup import section as block
-from fedapps.report.metrics import bare, describe, number
+from fedapps.report.figures import panels_per_row, small_multiples
+from fedapps.report.formats import format_number
+from fedapps.report.markup import details, panels, render_section
+from fedapps.report.metrics import bare, describe
 from fedapps.report.palette import INK
 from fedapps.report.records import Matrix
 from fedapps.report.run_data import RunData
@@ -37,7 +37,7 @@ def section(run: RunData) -> str | None:
         metric = next((name for of_method in matrices.values() for name in of_method if "." not in name), "")
         shown = {method: matrices[method][metric] for method in run.methods if metric in matrices.get(method, {})}
         if any(np.isfinite(matrix).any() for matrix in shown.values()):
-            figure = panels([_figure(shown, metric)], wide=across(len(shown)) > 2)
+            figure = panels([_figure(shown, metric)], wide=panels_per_row(len(shown)) > 2)
             parts.append(details(title, figure) if title else figure)
     if not parts:
         return None
@@ -46,7 +46,7 @@ def section(run: RunData) -> str | None:
         "The mean of the diagonal is AMSE. Below the diagonal are earlier stages: an error that grew down a column was "
         "forgotten (BWT). Above it are stages still to come (FWT)."
     )
-    return block("stages", "Stage by stage", *parts, lead=lead)
+    return render_section("stages", "Stage by stage", *parts, lead=lead)
 
 
 def _own(run: RunData) -> dict[str, dict[str, Matrix]]:
@@ -66,12 +66,13 @@ def _own(run: RunData) -> dict[str, dict[str, Matrix]]:
 def _figure(matrices: Mapping[str, Matrix], metric: str) -> str:
     scale = _scale(np.concatenate([matrix.ravel() for matrix in matrices.values()]))
     label = describe(metric).label
+    summaries = (average, backward_transfer, forward_transfer)
     said = "; ".join(
-        f"{method} {number(average(p))}, {number(backward_transfer(p))}, {number(forward_transfer(p))}"
-        for method, p in matrices.items()
+        f"{method} {', '.join(format_number(summary(matrix)) for summary in summaries)}"
+        for method, matrix in matrices.items()
     )
     alt = f"Heat maps of the {label} after each stage on each stage; mean, backward and forward transfer: {said}"
-    with multiples(alt, len(matrices), height=1.95) as figure:
+    with small_multiples(alt, len(matrices), height=1.95) as figure:
         for axes, (method, matrix) in zip(figure.axes, matrices.items(), strict=True):
             _draw(axes, matrix, scale)
             axes.set_title(fill(method, 17), fontsize=8.5)
@@ -86,7 +87,7 @@ def _draw(axes: Axes, matrix: Matrix, scale: Normalize) -> None:
         if np.isfinite(value):
             weight = "bold" if i == j else "normal"
             colour = "white" if scale(value) > _DARK else INK
-            axes.text(j, i, number(value, 2), ha="center", va="center", fontsize=7, color=colour, weight=weight)
+            axes.text(j, i, format_number(value, 2), ha="center", va="center", fontsize=7, color=colour, weight=weight)
     names = [str(stage + 1) for stage in range(len(matrix))]
     axes.set_xticks(range(len(matrix)), names, fontsize=8)
     axes.set_yticks(range(len(matrix)), names, fontsize=8)

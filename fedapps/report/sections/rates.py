@@ -6,8 +6,7 @@ import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 
 from fedapps.report.figures import drawing
-from fedapps.report.markup import panels
-from fedapps.report.markup import section as block
+from fedapps.report.markup import panels, render_section
 from fedapps.report.records import RoundRecord
 from fedapps.report.run_data import RunData
 
@@ -28,7 +27,7 @@ def section(run: RunData) -> str | None:
         "Learning rate of each tensor relative to the largest. Bright tensors differ between clients "
         "and are personalised; dark ones stay as the federation left them."
     )
-    return block("rates", "Learned rates", panels(drawn, wide=True), lead=lead)
+    return render_section("rates", "Learned rates", panels(drawn, wide=True), lead=lead)
 
 
 def _map(method: str, records: list[RoundRecord]) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from fedapps.report.markup import section as block
-from fedapps.report.markup import table
+from fedapps.report.markup import render_section, table
 from fedapps.report.run_data import RunData
 
 _MOST = 50
@@ -28,7 +27,7 @@ def section(run: RunData) -> str | None:
         f"without {'it' if total == 1 else 'them'}.{hidden}"
     )
     head = ["method", "node", "reason", "rounds", "times"]
-    return block("refused", "Refused replies", table(head, rows, texts=4), lead=lead)
+    return render_section("refused", "Refused replies", table(head, rows, texts=4), lead=lead)
 
 
 def _spans(rounds: list[int]) -> str:

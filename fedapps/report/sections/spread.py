@@ -7,9 +7,8 @@ import math
 import numpy as np
 
 from fedapps.report.figures import drawing
-from fedapps.report.markup import panels
-from fedapps.report.markup import section as block
-from fedapps.report.palette import NEUTRAL, looks
+from fedapps.report.markup import panels, render_section
+from fedapps.report.palette import NEUTRAL, plot_styles
 from fedapps.report.results import last_evaluations, leading_in_rounds
 from fedapps.report.run_data import RunData
 
@@ -29,7 +28,7 @@ def section(run: RunData) -> str | None:
             values[method] = finite
     if not values:
         return None
-    look = looks(run.methods)
+    styles = plot_styles(run.methods)
     methods = list(values)
     clients = sorted({client for row in values.values() for client in row})
     said = ", ".join(
@@ -48,8 +47,8 @@ def section(run: RunData) -> str | None:
                 np.full(row.size, place),
                 row,
                 s=34,
-                color=look[method].colour,
-                marker=look[method].marker,
+                color=styles[method].colour,
+                marker=styles[method].marker,
                 edgecolors="white",
                 linewidths=0.6,
                 zorder=3,
@@ -62,4 +61,4 @@ def section(run: RunData) -> str | None:
         f"{len(clients)} client{'' if len(clients) == 1 else 's'} at the last evaluation. A dot is a client, "
         "a thin line joins the same client, a bar is the median."
     )
-    return block("clients", "Client by client", panels([figure.markup]), lead=lead)
+    return render_section("clients", "Client by client", panels([figure.markup]), lead=lead)

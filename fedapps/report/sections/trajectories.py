@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedapps.report.encounter import gap, picture
-from fedapps.report.markup import details, panels
-from fedapps.report.markup import section as block
-from fedapps.report.palette import looks
+from fedapps.report.driving_drawing import gap, picture
+from fedapps.report.driving_traces import DrivingTrace, read_traces
+from fedapps.report.markup import details, panels, render_section
+from fedapps.report.palette import plot_styles
 from fedapps.report.run_data import RunData
-from fedapps.report.traces import Trace, read_traces
 
 _MOST_NODES = 4
 _MARGIN = 4.0
@@ -36,7 +35,7 @@ def section(run: RunData) -> str | None:
         "lines: where the human was expected to go, sampled at a few moments. Diamonds: the start of the "
         "lane change."
     )
-    return block("paths", "Paths on the road", panels(drawn[first]), *more, lead=lead)
+    return render_section("paths", "Paths on the road", panels(drawn[first]), *more, lead=lead)
 
 
 def _pictures(run: RunData, node: str, paths: dict[str, Path]) -> list[str]:
@@ -52,11 +51,11 @@ def _pictures(run: RunData, node: str, paths: dict[str, Path]) -> list[str]:
     shown = {method: found[number] for method, found in traces.items() if number in found}
     gaps = np.concatenate([gap(trace) for trace in shown.values()])
     limits = (min(float(gaps.min()), 0.0) - _MARGIN, max(float(gaps.max()), 0.0) + _MARGIN)
-    look = looks(run.methods)
-    return [picture(method, node, trace, look[method].colour, limits) for method, trace in shown.items()]
+    styles = plot_styles(run.methods)
+    return [picture(method, node, trace, styles[method].colour, limits) for method, trace in shown.items()]
 
 
-def _drawable(traces: dict[int, Trace]) -> dict[int, Trace]:
+def _drawable(traces: dict[int, DrivingTrace]) -> dict[int, DrivingTrace]:
     """The sessions with at least one step in which the cars stay at finite places."""
     return {
         number: trace

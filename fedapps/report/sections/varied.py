@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from fedapps.report.figures import drawing
-from fedapps.report.markup import legend, panels
-from fedapps.report.markup import section as block
+from fedapps.report.markup import legend, panels, render_section
 from fedapps.report.metrics import Metric
-from fedapps.report.palette import looks
+from fedapps.report.palette import plot_styles
 from fedapps.report.records import Varied
 from fedapps.report.results import leading_metric
 from fedapps.report.run_data import RunData
@@ -25,7 +24,9 @@ def section(run: RunData) -> str | None:
         "the band around it one standard deviation to either side."
     )
     figure = _figure(run, varied, metric)
-    return block("varied", "Value by value", legend(looks(run.methods)), panels([figure], wide=True), lead=lead)
+    return render_section(
+        "varied", "Value by value", legend(plot_styles(run.methods)), panels([figure], wide=True), lead=lead
+    )
 
 
 def _figure(run: RunData, varied: Varied, metric: Metric) -> str:
@@ -42,11 +43,11 @@ def _figure(run: RunData, varied: Varied, metric: Metric) -> str:
     with drawing(f"Line chart of {metric.axis} against {varied.key}: {said}", width=7.6, height=4.2) as figure:
         axes = figure.axes[0]
         for method, points in lines.items():
-            look = looks(run.methods)[method]
+            style = plot_styles(run.methods)[method]
             x, means = [x for x, _, _ in points], [mean for _, mean, _ in points]
             low, high = [mean - std for _, mean, std in points], [mean + std for _, mean, std in points]
-            axes.fill_between(x, low, high, color=look.colour, alpha=0.12, linewidth=0)
-            axes.plot(x, means, look.dash, color=look.colour, marker=look.marker, markersize=4.5)
+            axes.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0)
+            axes.plot(x, means, style.dash, color=style.colour, marker=style.marker, markersize=4.5)
         found = [mean for points in lines.values() for _, mean, _ in points]
         if min(found) > 0 and max(found) > _WIDE_RANGE * min(found):
             axes.set_yscale("log")

@@ -1,4 +1,4 @@
-"""Audits from the command line: rows, files, tables, and what is refused before anything runs."""
+"""Audits from the command line: rows, files, tables, and invalid arguments."""
 
 import contextlib
 import csv
@@ -16,7 +16,7 @@ import fedapps.audit.run
 from fedapps.audit import AuditPlan
 from fedapps.audit.jobs import finished
 from fedapps.audit.text import audit_text, row_line, statement
-from fedapps.audit.victim import scene
+from fedapps.audit.victim import trained_victim
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from tasks.text.privacy.attackers import ATTACKERS
@@ -72,12 +72,12 @@ def in_this_process(cells, work, *, jobs, show):
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch):
     monkeypatch.setattr(fedapps.audit.run, "run_matrix", in_this_process)
-    scene.cache_clear()
+    trained_victim.cache_clear()
 
 
 @pytest.fixture(scope="module")
 def audited(recipe, texts, tmp_path_factory):
-    """What an audit printed, the folder that it made, and the file that was asked for."""
+    """The output of an audit, its folder, and the file given with ``--json``."""
     folder = tmp_path_factory.mktemp("audits")
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
@@ -114,7 +114,7 @@ def test_rows_and_recovered_sentences_are_written(audited):
         assert len(one["target"].split()) >= 6
 
 
-def test_rows_leak_everything_digits_aside_or_nothing(audited):
+def test_shared_rows_reveal_all_words_or_all_but_digits_or_none(audited):
     rows = rows_by(json.loads(audited[2].read_text()))
     for size in (1, 3):
         measures = ("precision", "recall", "ptlr")
@@ -123,7 +123,7 @@ def test_rows_leak_everything_digits_aside_or_nothing(audited):
         assert [rows["fedrecon", "anybody", "rows", size][name] for name in measures] == [1, pytest.approx(0.5), 0]
 
 
-def test_who_knows_the_table_or_what_it_was_reads_and_a_foreign_table_does_not(audited):
+def test_attackers_with_the_current_or_initial_table_read_words_and_a_foreign_table_does_not(audited):
     rows = rows_by(json.loads(audited[2].read_text()))
     recall = {name: rows["fedvocab", name, "dlg", 1]["recall"] for name in ATTACKERS}
     assert recall["known"] > 0.7
@@ -143,12 +143,12 @@ def test_progress_and_findings_are_printed(audited):
     assert len(done) == 4
     assert lines[done[0] + 1].startswith("  fedavg, known, dlg, batch size 1: precision ")
     assert "almost zero" in printed
-    assert "written: " in printed
+    assert "original: " in printed
     assert "  fedvocab: words read by known (" in printed
     assert "audit.json" in lines[-1]
 
 
-def test_what_is_done_is_saved_after_every_cell(recipe, texts, tmp_path, monkeypatch):
+def test_results_are_saved_after_every_job(recipe, texts, tmp_path, monkeypatch):
     seen = []
 
     def cut_off(cells, work, *, jobs, show):
@@ -165,13 +165,13 @@ def test_what_is_done_is_saved_after_every_cell(recipe, texts, tmp_path, monkeyp
     assert seen == [{("rows", 1)}, {("rows", 1), ("rows", 2)}]
 
 
-def test_a_simulated_world_will_do(recipe, tmp_path):
+def test_an_audit_runs_on_a_simulated_world(recipe, tmp_path):
     arguments = ["audit", str(recipe), "--attack", "rows", "--sentences", "2", "--output-dir", str(tmp_path)]
     sets = ["--set", "text.source=simulated", "--set", f"cache-dir={tmp_path}", "--set", "num-nodes=3"]
     assert main([*arguments, *sets]) == 0
 
 
-def test_a_transformer_is_audited_without_what_its_tokenizer_adds(recipe, tmp_path):
+def test_special_tokens_of_a_tokenizer_do_not_count(recipe, tmp_path):
     model = encoder_folder(tmp_path / "model")
     tokenizer = (model / "tokenizer.json").read_text()
     for number, word in enumerate(("one", "two", "three"), start=1):
@@ -182,7 +182,7 @@ def test_a_transformer_is_audited_without_what_its_tokenizer_adds(recipe, tmp_pa
         rows = [f'"{1 + number % 4}","1 2 {1 + number % 3}","3"' for number in range(8)]
         (tmp_path / "texts" / f"{name}.csv").write_text("\n".join(rows))
     asked = tmp_path / "asked.json"
-    # With the seed 0 all units of the layer with ReLU come to be 0, and so do the gradients below it.
+    # With seed 0, all units of the ReLU layer are 0, and so are the gradients below it.
     sets = [f"data-dir={tmp_path / 'texts'}", f"text.model={model}", "text.max-length=12", "seed=1"]
     arguments = ["audit", str(recipe), "--sentences", "2", "--batch-sizes", "2", "--steps", "1", "--json", str(asked)]
     few = ["--methods", "fedavg,fedvocab", "--attackers", "known", "--attack", "dlg,rows"]
@@ -195,23 +195,23 @@ def test_a_transformer_is_audited_without_what_its_tokenizer_adds(recipe, tmp_pa
     assert rows_by(found)["fedavg", "anybody", "rows", 2]["recall"] == 1
 
 
-def test_a_victim_is_the_same_every_time_and_has_learned(recipe, texts):
+def test_the_victim_is_deterministic_and_trained(recipe, texts):
     flat = tuple(sorted(parse({"task": "text", "data-dir": str(texts), "num-nodes": 2, "rounds": 1, "collect-after": 0,
                                "evaluate-every": 1, "epochs": 1, "text.hidden": 4, "text.embedding-width": 4,
                                "methods": "fedvocab"}).flat().items()))  # fmt: skip
-    first = scene(flat, 3)
-    scene.cache_clear()
-    again = scene(flat, 3)
+    first = trained_victim(flat, 3)
+    trained_victim.cache_clear()
+    again = trained_victim(flat, 3)
     assert first.sentences == again.sentences
-    assert first.victim.table.words == first.start.table.words
+    assert first.victim.table.words == first.before_training.table.words
     assert (first.victim.table.vectors == again.victim.table.vectors).all()
-    moved = (first.victim.table.vectors != first.start.table.vectors).any(1)
+    moved = (first.victim.table.vectors != first.before_training.table.vectors).any(1)
     written = {word for sentence in first.sentences for word in sentence.words}
     assert all(moved[first.victim.table.index[word]] for word in written)
     assert not first.victim.body.training
 
 
-# -- what is refused ------------------------------------------------------------------------------------------
+# -- invalid arguments ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -235,14 +235,14 @@ def test_a_victim_is_the_same_every_time_and_has_learned(recipe, texts):
         (["--set", "text.hidden=0"], "text.hidden = 0: must be"),
     ],
 )
-def test_errors_come_before_anything_runs(arguments, told, recipe, texts, tmp_path, capsys):
+def test_invalid_arguments_are_refused_before_anything_runs(arguments, told, recipe, texts, tmp_path, capsys):
     common = ["audit", str(recipe), "--sentences", "4", "--set", f"data-dir={texts}", "--output-dir", str(tmp_path)]
     assert main([*common, *arguments]) == 2
     assert told in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_errors_come_together(recipe, capsys):
+def test_all_errors_are_reported_at_once(recipe, capsys):
     assert main(["audit", str(recipe), "--methods", "x", "--attack", "y", "--steps", "0"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 4
 
@@ -251,24 +251,24 @@ def test_errors_come_together(recipe, capsys):
 
 
 @given(st.integers(1, 40), st.data())
-def test_cells_cover_every_sentence_once_in_whole_batches(sentences, data):
+def test_jobs_cover_every_sentence_once_in_whole_batches(sentences, data):
     size = data.draw(st.integers(1, sentences))
     plan = replace(PLAN, sentences=sentences, batch_sizes=(size,))
     for attack in plan.attacks:
-        cells = [cell for cell in plan.cells() if cell["attack"] == attack]
-        assert [n for cell in cells for n in range(cell["start"], cell["stop"])] == list(range(sentences))
-        assert all(cell["start"] % size == 0 for cell in cells)
+        jobs = [job for job in plan.jobs() if job["attack"] == attack]
+        assert [n for job in jobs for n in range(job["start"], job["stop"])] == list(range(sentences))
+        assert all(job["start"] % size == 0 for job in jobs)
 
 
-def write_cell(folder, name, **facts):
+def write_result(folder, name, **facts):
     part = {"method": "fedavg", "attacker": "known", "attack": "dlg", "batch_size": 1} | facts
     (folder / f"{name}.json").write_text(json.dumps([part]))
 
 
-def test_cells_add_up_to_rows(tmp_path):
-    write_cell(tmp_path, "b", start=1, sentences=1, seconds=4.0, recoveries=[[["c", "d"], ["c", "x"]]])
-    write_cell(tmp_path, "a", start=0, sentences=1, seconds=2.0, recoveries=[[["a", "7"], ["a", "7"]]])
-    write_cell(tmp_path, "c", attacker="foreign", start=0, sentences=1, seconds=1.0, recoveries=[[["a"], ["b"]]])
+def test_results_of_jobs_are_combined_into_rows(tmp_path):
+    write_result(tmp_path, "b", start=1, sentences=1, seconds=4.0, recoveries=[[["c", "d"], ["c", "x"]]])
+    write_result(tmp_path, "a", start=0, sentences=1, seconds=2.0, recoveries=[[["a", "7"], ["a", "7"]]])
+    write_result(tmp_path, "c", attacker="foreign", start=0, sentences=1, seconds=1.0, recoveries=[[["a"], ["b"]]])
     found = finished(tmp_path, "r")
     first, second = found["rows"]
     assert (first["precision"], first["recall"], first["ptlr"]) == (0.75, 0.75, 1)
@@ -276,15 +276,15 @@ def test_cells_add_up_to_rows(tmp_path):
     assert (second["attacker"], second["recall"], second["ptlr"]) == ("foreign", 0, None)
     assert [one["recovered"] for one in found["recovered"]] == ["a 7", "c x", "b"]
     text = audit_text(found)
-    assert "written: c d\n  fedavg/known: C x" in text
+    assert "original: c d\n  fedavg/known: C x" in text
     assert "words read by known (0.750); protected from foreign (0.000)\n    digit tokens read by known (1.000)" in text
     assert row_line(second).startswith(
         "fedavg, foreign, dlg, batch size 1: precision 0.000, recall 0.000, digit tokens -"
     )
 
 
-def test_the_statement_is_of_the_worst_case():
+def test_the_statement_reports_the_worst_case():
     row = {"method": "fedvocab", "attacker": "public", "ptlr": None}
     assert "fedvocab: words protected from public (0.100)" in statement([row | {"recall": 0.1}])
-    assert "fedvocab: words read in part by public (0.300)" in statement([row | {"recall": 0.1}, row | {"recall": 0.3}])
+    assert "fedvocab: words partly read by public (0.300)" in statement([row | {"recall": 0.1}, row | {"recall": 0.3}])
     assert "fedvocab: words read by public (0.500)" in statement([row | {"recall": 0.5}, row | {"recall": 0.3}])

@@ -1,10 +1,10 @@
-"""Which pairs of methods are tested."""
+"""The pairs of methods that are tested."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.comparison.comparison_pairs import FEW, chosen_pairs, scheme
+from fedapps.comparison.comparison_pairs import ALL_PAIRS_UP_TO, chosen_pairs, scheme
 
 
 def means(*values):
@@ -15,26 +15,26 @@ def test_all_pairs_of_few_methods():
     pairs = chosen_pairs(means(3.0, 1.0, 2.0))
     assert pairs == [("a", "b"), ("a", "c"), ("b", "c")]
     assert scheme(pairs) == ""
-    assert len(chosen_pairs(means(*range(FEW)))) == FEW * (FEW - 1) // 2
+    assert len(chosen_pairs(means(*range(ALL_PAIRS_UP_TO)))) == ALL_PAIRS_UP_TO * (ALL_PAIRS_UP_TO - 1) // 2
 
 
-def test_many_methods_meet_the_best_and_the_first():
+def test_many_methods_are_tested_against_the_best_and_the_first():
     pairs = chosen_pairs(means(5, 4, 1, 3, 2, 6, 7, 8))
     best = [("c", other) for other in "abdefgh"]
     assert pairs == [*best, *[("a", other) for other in "bdefgh"]]
     assert scheme(pairs) == (
-        "every method against c (lowest mean) and against a (named first); Holm's correction over these 13 tests"
+        "every method against c (lowest mean) and against a (named first); Holm's correction over 13 tests"
     )
 
 
 def test_the_first_may_be_the_best():
     pairs = chosen_pairs(means(*range(9)))
     assert pairs == [("a", other) for other in "bcdefghi"]
-    assert "against a (lowest mean), also the one named first; Holm's correction over these 8 tests" in scheme(pairs)
+    assert "a (lowest mean), which is also the one named first; Holm's correction over 8 tests" in scheme(pairs)
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_nothing_to_pair(count):
+def test_fewer_than_two_methods_have_no_pairs(count):
     assert chosen_pairs(means(*range(count))) == []
 
 

@@ -1,4 +1,4 @@
-"""Paired tests between methods, against hand numbers and scipy."""
+"""Paired tests between methods, against numbers worked out by hand and SciPy."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_holm_by_hand():
 
 
 @given(st.lists(st.floats(0, 1), max_size=8))
-def test_holm_keeps_the_order_and_never_makes_a_p_smaller(raw):
+def test_holm_keeps_the_order_and_never_lowers_a_p_value(raw):
     corrected = holm(raw)
     assert len(corrected) == len(raw)
     assert all(p <= q <= min(1.0, p * len(raw)) for p, q in zip(raw, corrected, strict=True))
@@ -69,7 +69,7 @@ def test_only_keys_that_both_have_are_paired():
     assert test["median_difference"] == 0.5  # of 1 - 2 and 3 - 1
 
 
-def test_nothing_in_common_says_nothing():
+def test_samples_without_common_keys_have_p_one():
     (test,) = paired_tests("loss", {"a": sample([1.0]), "b": sample([1.0], node="b")})
     assert (test["n"], test["p"], test["median_difference"]) == (0, 1.0, 0.0)
 

@@ -1,4 +1,4 @@
-"""What a node is told before it joins, and that nothing is left of the telling."""
+"""``check-node``: what it prints, which problems it finds, and that it leaves no files."""
 
 import shutil
 from types import SimpleNamespace
@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from fedapps.cli.commands import main
-from fedapps.deployment.dry_run import KEPT_VERSIONS, in_words
+from fedapps.deployment.dry_run import KEPT_VERSIONS
+from fedapps.report.formats import format_bytes
 from sim.corpus import write_examples
 from sim.lqr import write_world
 
@@ -22,14 +23,14 @@ def place(tmp_path):
 
 
 def checked(capsys, *arguments):
-    """Exit status and lines of a check."""
+    """The exit status and the printed lines of a check."""
     status = main(["check-node", *map(str, arguments)])
     out, err = capsys.readouterr()
     assert err == ""
     return status, out.splitlines()
 
 
-def test_a_node_that_can_join_is_told_what_it_will_need(place, capsys):
+def test_a_node_that_can_join_prints_its_requirements(place, capsys):
     before = sorted(place.rglob("*"))
     status, lines = checked(
         capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place / "state", "--set", "methods=local,apfl"
@@ -40,25 +41,27 @@ def test_a_node_that_can_join_is_told_what_it_will_need(place, capsys):
     assert "train examples" in lines[0]
     assert [line.partition(":")[0].strip() for line in lines[1:-1]] == ["device", "local", "apfl", "memory", "disk"]
     for line in lines[2:4]:
-        assert "trained a step of 32 examples in " in line
-        assert " s; to train, it receives " in line
-    assert sorted(place.rglob("*")) == before, "nothing is left, not even the folder of the state"
+        assert "one step of 32 examples took " in line
+        assert " s; training messages per round: " in line
+    assert sorted(place.rglob("*")) == before, "no files are left, not even the state folder"
 
 
 def test_the_disk_holds_the_kept_versions_and_the_personal_model(place, capsys, monkeypatch):
     seen = []
-    monkeypatch.setattr("fedapps.deployment.check_node.in_words", lambda count: seen.append(count) or in_words(count))
+    monkeypatch.setattr(
+        "fedapps.deployment.check_node.format_bytes", lambda count: seen.append(count) or format_bytes(count)
+    )
     given = [*ROBOT, "--data-dir", place / "data", "--state-dir", place]
     checked(capsys, *given, "--set", "methods=sfl")
-    assert seen[-2] == 0, "FedAvg keeps nothing on a node"
+    assert seen[-2] == 0, "FedAvg stores nothing on a node"
     checked(capsys, *given, "--set", "methods=apfl")
-    assert seen[-2] == 8 * 4, "a personalised model of eight numbers"
+    assert seen[-2] == 8 * 4, "a personalised model of eight float32 parameters"
     checked(capsys, *given, "--set", "methods=local")
     assert seen[-2] % KEPT_VERSIONS == 0
-    assert seen[-2] > KEPT_VERSIONS * 8 * 4, "every version has a header beside its numbers"
+    assert seen[-2] > KEPT_VERSIONS * 8 * 4, "every version has a header besides its parameters"
 
 
-def test_a_text_node_keeps_its_words_to_itself(tmp_path, capsys):
+def test_a_text_node_with_its_own_vocabulary_cannot_share_it(tmp_path, capsys):
     texts = [f"{word} {number} goals" for word in ("win", "loss") for number in range(8)]
     (tmp_path / "shop").mkdir()
     for name in ("train", "test"):
@@ -79,7 +82,7 @@ def test_a_text_node_keeps_its_words_to_itself(tmp_path, capsys):
     assert "- data: text.vocabulary: nodes with folders of their own cannot know" in "\n".join(shared[1])
 
 
-def test_everything_that_is_wrong_is_told_at_once(place, capsys):
+def test_all_problems_are_reported_at_once(place, capsys):
     (place / "file").write_text("")
     (place / "empty").mkdir()
     status, lines = checked(
@@ -87,15 +90,15 @@ def test_everything_that_is_wrong_is_told_at_once(place, capsys):
         "--set", "methods=cloud,sfl,apfl",
     )  # fmt: skip
     assert status == 1
-    assert lines[1] == "this node cannot join yet: 3 things are wrong"
+    assert lines[1] == "this node cannot join: 3 problems"
     assert lines[2:4] == [
-        "- methods: cloud learns from the data of all nodes together: no deployed node has them",
+        "- methods: cloud trains on the pooled data of all nodes, which no deployed node has",
         f"- data: {place / 'empty'}: expected files robot-*.csv, .csv.gz or .csv.xz, found none",
     ]
     assert lines[4].startswith(f"- --state-dir {place / 'file' / 'state'}: cannot be written (")
 
 
-def test_no_data_and_no_examples_are_wrong(place, capsys):
+def test_a_node_without_data_or_training_examples_cannot_join(place, capsys):
     plain = [*ROBOT, "--state-dir", place, "--set", "methods=sfl"]
     status, lines = checked(capsys, *plain, "--data-dir", place / "none")
     assert status == 1
@@ -105,19 +108,19 @@ def test_no_data_and_no_examples_are_wrong(place, capsys):
     path.write_text("\n".join([header, *(row for row in rows if "train" not in row)]) + "\n")
     status, lines = checked(capsys, *plain, "--data-dir", place / "data")
     assert status == 1
-    assert lines[-1] == f"- data: {place / 'data'} has no training examples: the run would leave this node out"
+    assert lines[-1] == f"- data: {place / 'data'} has no training examples: the run would exclude this node"
 
 
-def test_a_disk_that_is_too_small_is_told_of(place, capsys, monkeypatch):
+def test_a_disk_that_is_too_small_is_a_problem(place, capsys, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     status, lines = checked(
         capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place, "--set", "methods=local"
     )
     assert status == 1
-    assert "but only 10 bytes are free: make room, or take another disk" in lines[-1]
+    assert "but only 10 B are free: free some space or choose another disk" in lines[-1]
 
 
-def test_training_that_fails_is_told_with_its_reason(place, capsys, monkeypatch):
+def test_a_failed_training_step_is_reported_with_its_reason(place, capsys, monkeypatch):
     def broken(*_):
         raise RuntimeError("out of memory")
 
@@ -128,19 +131,13 @@ def test_training_that_fails_is_told_with_its_reason(place, capsys, monkeypatch)
     assert any("out of memory" in line for line in lines)
 
 
-def test_a_gpu_that_is_not_there_is_wrong(place, capsys, monkeypatch):
+def test_a_missing_gpu_is_a_problem(place, capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     status, lines = checked(capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place, "--set", "device=cuda")
     assert status == 1
     assert "- device = 'cuda', but torch finds no GPU on this node: use 'auto' or 'cpu'" in lines
 
 
-def test_a_recipe_that_cannot_run_is_refused(place, capsys):
+def test_an_invalid_run_config_is_refused(place, capsys):
     assert main(["check-node", "lqr", "--data-dir", str(place / "data"), "--set", "rounds=0"]) == 2
     assert "rounds = 0: must be a whole number at least 1" in capsys.readouterr().err
-
-
-def test_bytes_are_told_as_people_read_them():
-    assert [in_words(count) for count in (0, 32, 999.4, 999.6, 25_300_000, 4e9, 2e12)] == [
-        "0 bytes", "32 bytes", "999 bytes", "1 kB", "25.3 MB", "4 GB", "2e+03 GB"
-    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which port SuperNodes get, and that Flower's versions on both sides of the change are those that are tested."""
+"""The port for SuperNodes by Flower version, and that the tests cover a version of each protocol."""
 
 import re
 from pathlib import Path
@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[3]
     ("flower", "http"),
     [("1.9.0", False), ("1.39.0", False), ("1.40.0", True), ("1.42.0.dev20261101", True), ("2.0", True)],
 )
-def test_nodes_speak_http_from_1_40_on(flower: str, http: bool):
+def test_supernodes_use_http_from_1_40_on(flower: str, http: bool):
     assert nodes_speak_http(flower) is http
 
 
-def test_grpc_has_a_port_of_its_own_and_http_has_not(monkeypatch: pytest.MonkeyPatch):
+def test_grpc_needs_a_separate_port_and_http_does_not(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(protocol, "version", lambda name: "1.39.0")
     assert node_port(8000) != 8000
     assert node_options("127.0.0.1:9092")[-2:] == ["--fleet-api-address", "127.0.0.1:9092"]
@@ -28,7 +28,7 @@ def test_grpc_has_a_port_of_its_own_and_http_has_not(monkeypatch: pytest.MonkeyP
     assert node_options("127.0.0.1:8000") == []
 
 
-def test_both_environments_of_the_tests_speak_what_they_are_there_for():
+def test_the_two_test_environments_cover_both_protocols():
     for name, http in {"constraints.txt": False, "constraints-http.txt": True}.items():
         (flower,) = re.findall(r"^flwr==(\S+)$", (ROOT / name).read_text(), re.MULTILINE)
         assert nodes_speak_http(flower) is http, name

@@ -14,7 +14,8 @@ from safetensors.numpy import save_file
 
 from fedapps.report import ReportError, read_run, write_report
 from fedapps.report.figures import drawing
-from fedapps.report.metrics import describe, duration, number, size
+from fedapps.report.formats import format_bytes, format_duration, format_number
+from fedapps.report.metrics import describe
 
 FINAL = {"local": 0.04, "sfl": 0.03, "apfl": 0.02}
 
@@ -379,7 +380,7 @@ def test_what_a_name_tells(name: str, axis: str, better: int) -> None:
 
 
 def test_numbers_as_people_read_them() -> None:
-    assert [number(v) for v in (0.0, 0.016, -61.2, 12345.6, 3e-7, 70.0, float("nan"))] == [
+    assert [format_number(v) for v in (0.0, 0.016, -61.2, 12345.6, 3e-7, 70.0, float("nan"))] == [
         "0",
         "0.01600",
         "−61.20",
@@ -388,7 +389,7 @@ def test_numbers_as_people_read_them() -> None:
         "70",
         "NaN",
     ]
-    assert [number(v, 2) for v in (0.00074, 33.2, 332.4, 1.26)] == ["0.00074", "33", "332", "1.3"]
-    assert number(1869.6) == "1,870"
-    assert [size(v) for v in (0, 999, 11_400_000, 2.5e9)] == ["0 B", "999 B", "11.4 MB", "2.5 GB"]
-    assert [duration(v) for v in (1.24, 235.0, 7260.0)] == ["1.24 s", "3 min 55 s", "2 h 01 min"]
+    assert [format_number(v, 2) for v in (0.00074, 33.2, 332.4, 1.26)] == ["0.00074", "33", "332", "1.3"]
+    assert format_number(1869.6) == "1,870"
+    assert [format_bytes(v) for v in (0, 999, 11_400_000, 2.5e9)] == ["0 B", "999 B", "11.4 MB", "2.5 GB"]
+    assert [format_duration(v) for v in (1.24, 235.0, 7260.0)] == ["1.24 s", "3 min 55 s", "2 h 01 min"]

@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from safetensors.numpy import save_file
 
 from fedapps.report import ReportError, write_report
-from fedapps.report.figures import across, multiples
+from fedapps.report.figures import panels_per_row, small_multiples
 from fedapps.report.markup import swatch
 from fedapps.report.metrics import columns, main_metric, measures
-from fedapps.report.palette import looks
-from fedapps.report.scene_drawing import gaze, read_scene
+from fedapps.report.palette import plot_styles
+from fedapps.report.social_drawing import gaze, read_scene
 
 #: By method, P[i][j]: the error on stage j after stage i.
 MATRICES = {"fedavg": [[0.25, 0.5], [0.75, 0.125]], "stl": [[0.5, 1.5], [0.25, 0.5]]}
@@ -150,8 +150,8 @@ def test_a_malformed_matrix_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("count", "columns"), [(1, 1), (2, 2), (3, 3), (4, 4), (5, 3), (8, 4), (9, 3), (28, 4)])
 def test_small_axes_stand_in_rows(count: int, columns: int) -> None:
-    assert across(count) == columns
-    with multiples("what is shown", count, height=1.0) as figure:
+    assert panels_per_row(count) == columns
+    with small_multiples("what is shown", count, height=1.0) as figure:
         assert len(figure.axes) == count
         assert len({axes.get_position().y0 for axes in figure.axes}) == math.ceil(count / columns)
 
@@ -309,5 +309,5 @@ def test_columns_lead_with_continual_learning() -> None:
 
 
 def test_methods_of_one_colour_have_different_swatches() -> None:
-    found = looks([f"method-{place}" for place in range(28)])
-    assert len({swatch(look) for look in found.values()}) == 28
+    found = plot_styles([f"method-{place}" for place in range(28)])
+    assert len({swatch(style) for style in found.values()}) == 28

@@ -1,4 +1,4 @@
-"""Snapshots on disk: exact, few, atomic, and plain about damage."""
+"""Checkpoints: bit-exact, limited in number, atomic; damaged files are reported."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_round_trip_changes_no_bit(tmp_path):
+def test_a_round_trip_is_bit_exact(tmp_path):
     arrays = {
         "float32": np.array([[1.5, -0.0], [np.inf, 1e-40]], np.float32),
         "float64": np.linspace(0, 1, 7),
@@ -47,7 +47,7 @@ def test_a_round_trip_changes_no_bit(tmp_path):
     hnp.arrays(st.sampled_from([np.float32, np.float64, np.int64, np.bool_]), hnp.array_shapes(min_dims=0, min_side=0)),
     max_size=3,
 ), st.integers(1, 999_999))  # fmt: skip
-def test_any_arrays_come_back(tmp_path, arrays, server_round):
+def test_arrays_of_any_shape_and_dtype_are_restored(tmp_path, arrays, server_round):
     folder = tmp_path / f"{np.random.default_rng().integers(1 << 62)}"
     DiskCheckpoints(folder).save(Snapshot(server_round, arrays, {}), best=False)
     back = DiskCheckpoints(folder).latest()
@@ -55,12 +55,12 @@ def test_any_arrays_come_back(tmp_path, arrays, server_round):
     assert same_bits(back.arrays, arrays)
 
 
-def test_no_arrays_at_all(tmp_path):
+def test_a_snapshot_may_have_no_arrays(tmp_path):
     DiskCheckpoints(tmp_path).save(Snapshot(1, {}, {}), best=False)
     assert DiskCheckpoints(tmp_path).latest() == Snapshot(1, {}, {})
 
 
-def test_the_two_newest_and_the_best_are_kept(tmp_path):
+def test_the_last_two_and_the_best_snapshots_are_kept(tmp_path):
     checkpoints = DiskCheckpoints(tmp_path / "deep" / "folder")
     for server_round in range(1, 6):
         checkpoints.save(snapshot(server_round, server_round), best=server_round == 2)
@@ -71,7 +71,7 @@ def test_the_two_newest_and_the_best_are_kept(tmp_path):
     assert best.arrays["w"][0, 0] == 2
 
 
-def test_nothing_saved_is_none(tmp_path):
+def test_without_snapshots_the_latest_is_none(tmp_path):
     assert DiskCheckpoints(tmp_path).latest() is None
     assert DiskCheckpoints(tmp_path / "missing").latest() is None
     (tmp_path / "best.safetensors").write_text("not a round")
@@ -80,7 +80,7 @@ def test_nothing_saved_is_none(tmp_path):
 
 
 @pytest.mark.parametrize("kept", [0, 4, 40, -1])
-def test_a_cut_off_file_says_which_and_what_to_do(tmp_path, kept):
+def test_a_truncated_file_is_named_with_a_remedy(tmp_path, kept):
     checkpoints = DiskCheckpoints(tmp_path)
     for server_round in (1, 2):
         checkpoints.save(snapshot(server_round), best=False)
@@ -92,7 +92,7 @@ def test_a_cut_off_file_says_which_and_what_to_do(tmp_path, kept):
     assert checkpoints.latest().round == 1
 
 
-def test_a_foreign_file_is_damaged(tmp_path):
+def test_a_file_without_the_header_is_damaged(tmp_path):
     from safetensors.numpy import save_file
 
     save_file({"w": np.zeros(2)}, tmp_path / "round-000001.safetensors")

@@ -28,7 +28,7 @@ def row(number, values=(), metric="test.mse"):
 
 
 def run(matrix, rounds_per_stage=2):
-    """A run that also evaluates in the middle of its stages, where nothing counts."""
+    """A run that also evaluates in the middle of its stages; these evaluations must be ignored."""
     rows = []
     for i, values in enumerate(matrix):
         rows += [row(i * rounds_per_stage + k, [99.0] * len(values)) for k in range(1, rounds_per_stage)]
@@ -45,10 +45,10 @@ def test_the_measures_by_hand():
 def test_the_matrix_is_read_at_the_end_of_each_stage():
     np.testing.assert_array_equal(train_test_matrix(run(P)), P)
     np.testing.assert_array_equal(train_test_matrix(run(P, 1)), P)
-    np.testing.assert_array_equal(train_test_matrix(run(P)[::-1]), P)  # whatever the order of the rows
+    np.testing.assert_array_equal(train_test_matrix(run(P)[::-1]), P)  # the order of the rows does not matter
 
 
-def test_what_a_run_has_not_reached_is_nan():
+def test_stages_that_have_not_finished_are_nan():
     matrix = train_test_matrix(run(P)[:5], rounds=6)  # round 5 evaluated, but the stage ends with round 6
     np.testing.assert_array_equal(matrix, [*P[:2], [np.nan] * 3])
     assert np.isnan(train_test_matrix([], num_stages=3)).all()
@@ -90,7 +90,7 @@ def test_names():
 
 def test_stages_share_the_rounds_equally():
     assert last_rounds(4, 12) == [3, 6, 9, 12]
-    with pytest.raises(ValueError, match="rounds = 10: must be a multiple of the 4 stages"):
+    with pytest.raises(ValueError, match="rounds = 10: must be a multiple of the number of stages, 4"):
         last_rounds(4, 10)
 
 
@@ -110,6 +110,6 @@ def test_a_model_that_never_changes_transfers_nothing_back(errors):
 
 
 @pytest.mark.parametrize("name", ["stage-0.test.mse", "stage-.test.mse", "stage--1.test.mse", "stage-01.test.mse"])
-def test_a_stage_that_there_cannot_be_is_none(name):
-    """A node may call a metric as it likes."""
+def test_invalid_stage_numbers_are_not_stages(name):
+    """Nodes choose the names of their metrics."""
     assert not is_on_stage(name)

@@ -1,4 +1,4 @@
-"""The folder of a run: made once, resumed only as itself, readable after a crash."""
+"""Run folders: created once, resumed only with the same config, readable after a crash."""
 
 import json
 import tomllib
@@ -44,19 +44,19 @@ def test_a_new_run_keeps_its_config(tmp_path):
     assert (folder.path / "label").read_text() == folder.label
 
 
-def test_a_run_without_a_name_is_called_after_its_task_and_id(tmp_path):
+def test_a_run_without_a_name_is_named_after_its_task_and_id(tmp_path):
     given = config(tmp_path, name="")
     folder = RunFolder.open(given, 123)
     assert folder.path == run_path(given.run, 123) == tmp_path / "lqr-123"
     assert tomllib.loads((folder.path / "config.toml").read_text())["name"] == "lqr-123"
 
 
-def test_an_empty_output_dir_is_in_the_home(monkeypatch, tmp_path):
+def test_the_default_output_dir_is_in_the_home_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert run_path(parse(LQR).run, 1) == tmp_path / "fedapps" / "runs" / "one"
 
 
-def test_an_existing_folder_is_refused_and_left_alone(tmp_path):
+def test_an_existing_folder_is_refused_and_not_changed(tmp_path):
     RunFolder.open(config(tmp_path), 1).record("sfl", "given data", report(1))
     before = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
     with pytest.raises(ValueError, match=r"one exists: choose another name, remove the folder, or set resume"):
@@ -70,7 +70,7 @@ def test_two_runs_of_one_name_have_different_labels(tmp_path):
 
 
 def test_resuming_nothing_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"there is no run in .*one: give the name and output-dir"):
+    with pytest.raises(ValueError, match=r"there is no run in .*one: set name and output-dir"):
         RunFolder.open(config(tmp_path, resume=True), 1)
     assert not (tmp_path / "one").exists()
 
@@ -83,7 +83,7 @@ def test_a_resumed_run_keeps_its_label(tmp_path):
     assert rounds(again, "metrics.jsonl", "sfl") == [1]
 
 
-def test_a_run_that_began_before_a_key_came_into_being_resumes_at_its_default(tmp_path):
+def test_a_key_that_is_newer_than_the_run_had_its_default(tmp_path):
     folder = RunFolder.open(config(tmp_path), 1)
     kept = folder.path / "config.toml"
     kept.write_text("".join(line for line in kept.open() if not line.startswith("fedprox.mu")))
@@ -95,9 +95,8 @@ def test_a_run_that_began_before_a_key_came_into_being_resumes_at_its_default(tm
 def test_resuming_with_another_config_lists_what_changed(tmp_path):
     RunFolder.open(config(tmp_path), 1)
     other = parse({**LQR, "output-dir": str(tmp_path), "resume": True, "seed": 3, "rounds": 5, "lqr.horizon": 4})
-    with pytest.raises(
-        ValueError, match="has another config; resume it with its own, or choose another name"
-    ) as caught:
+    message = "has a different config; resume it with the same config, or choose another name"
+    with pytest.raises(ValueError, match=message) as caught:
         RunFolder.open(other, 2)
     assert str(caught.value).split("\n  ")[1:] == [
         "lqr.horizon: was 30, is 4",
@@ -112,13 +111,13 @@ def test_resuming_with_another_task_lists_its_options_too(tmp_path):
         RunFolder.open(parse({"name": "one", "output-dir": str(tmp_path), "resume": True}), 2)
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+def test_an_unwritable_folder_is_refused_by_name(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ValueError, match=r"output-dir: .*file/one cannot be written \(.*\): choose another folder"):
         RunFolder.open(config(tmp_path / "file"), 1)
 
 
-def test_a_crash_while_the_folder_is_made_leaves_nothing_to_resume(tmp_path, monkeypatch):
+def test_a_crash_before_the_config_is_written_leaves_no_run_to_resume(tmp_path, monkeypatch):
     write = RunFolder._write
 
     def fail_on_config(self, name, text):
@@ -137,7 +136,7 @@ def test_a_crash_while_the_folder_is_made_leaves_nothing_to_resume(tmp_path, mon
 # -- lines -----------------------------------------------------------------------------------------------------
 
 
-def test_a_round_is_a_line_and_a_line_per_node(tmp_path):
+def test_a_round_adds_one_line_and_one_line_per_node(tmp_path):
     folder = RunFolder.open(config(tmp_path), 1)
     folder.record("sfl", "given data", report(1))
     assert folder.lines("metrics.jsonl") == [
@@ -164,7 +163,7 @@ def test_there_are_no_lines_before_the_first_round(tmp_path):
 
 
 @pytest.mark.parametrize("torn", ['{"method": "sfl", "ro', '{"method": "sfl", "round": 3}'])
-def test_a_last_line_without_its_end_is_left_out(tmp_path, torn):
+def test_an_incomplete_last_line_is_ignored(tmp_path, torn):
     folder = RunFolder.open(config(tmp_path), 1)
     for server_round in (1, 2):
         folder.record("sfl", "given data", report(server_round))
@@ -176,7 +175,7 @@ def test_a_last_line_without_its_end_is_left_out(tmp_path, torn):
     assert rounds(folder, "metrics.jsonl", "sfl") == [1, 2, 3]
 
 
-def test_rounds_after_the_checkpoint_are_dropped_of_this_method_only(tmp_path):
+def test_rounds_after_the_checkpoint_are_dropped_for_this_method_only(tmp_path):
     folder = RunFolder.open(config(tmp_path), 1)
     for method, server_round in (("local", 1), ("local", 2), ("sfl", 1), ("sfl", 2), ("sfl", 3)):
         folder.record(method, "given data", report(server_round))
@@ -189,7 +188,7 @@ def test_rounds_after_the_checkpoint_are_dropped_of_this_method_only(tmp_path):
 # -- summary ---------------------------------------------------------------------------------------------------
 
 
-def test_the_summary_grows_by_methods(tmp_path):
+def test_the_summary_has_every_finished_method(tmp_path):
     given = config(tmp_path, seed=6)
     folder = RunFolder.open(given, 1)
     assert folder.summary() == {}

@@ -1,4 +1,4 @@
-"""Tables for the terminal."""
+"""Text tables of runs and comparisons."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_numbers_have_four_digits(value, text):
 
 
 def test_the_summary_table_of_a_run(tmp_path):
-    """The task's main metrics that some method reports, in the task's order; a dash where one does not."""
+    """The columns are the main metrics of the task that a method reports, in the task's order."""
     config = parse({"task": "lqr", "collect-after": 0, "output-dir": str(tmp_path), "name": "one"})
     folder = RunFolder.open(config, 1)
     traffic = {"bytes_up": 1_500_000, "bytes_down": 20_000, "seconds": 12.6, "refused": 2}
@@ -47,7 +47,7 @@ def spread(mean, std=0.0):
     return {"mean": mean, "std": std}
 
 
-def test_a_comparison_with_stages_shows_its_measures_first_and_no_single_stage():
+def test_a_comparison_shows_continual_measures_first_and_omits_single_stages():
     found = {"stage-1.test.mse": spread(1.0), "mse": spread(0.5, 0.25), "num-examples": spread(7.0)}
     found |= {
         "static_parameters": spread(30724.0),
@@ -65,15 +65,15 @@ def test_a_comparison_with_stages_shows_its_measures_first_and_no_single_stage()
     ]
 
 
-def test_a_table_breaks_where_it_would_be_too_wide():
-    """The names take 30 letters, each further column 33: two fit into 120."""
+def test_a_wide_table_is_split():
+    """The first column has 30 characters and every other one 33: two of those fit into 120."""
     row = {"x" * 30 + letter: spread(1.0) for letter in "abcde"}
     blocks = comparison_text({"table": {"m" * 30: row}, "paper": {}, "tests": []}).split("\n\n")
     assert [len(block.splitlines()[0].split()) - 1 for block in blocks] == [2, 2, 1]
     assert max(len(line) for block in blocks for line in block.splitlines()) == 96
 
 
-def test_the_text_says_which_pairs_were_tested_where_not_all_were():
+def test_the_text_says_which_pairs_were_tested_unless_all_were():
     test = {"n": 5, "median_difference": -0.5, "p": 0.01, "p_holm": 0.02, "nodes_lower": 2, "nodes_higher": 1}
     few = [test | {"metric": "test.elbo", "a": "x", "b": "y"}]
     many = [test | {"metric": "amse", "a": "x", "b": other} for other in "yz"]
@@ -83,7 +83,7 @@ def test_the_text_says_which_pairs_were_tested_where_not_all_were():
         "-----------------------------------------------------------------------",
         "x - y                 5    -0.5        0.01  0.02                 2 : 1",
         "",
-        "every method against x (lowest mean), also the one named first; Holm's correction over these 2 tests",
+        "every method against x (lowest mean), which is also the one named first; Holm's correction over 2 tests",
         "amse: a - b  pairs  median  Wilcoxon p  Holm  nodes lower : higher",
         "------------------------------------------------------------------",
         "x - y            5    -0.5        0.01  0.02                 2 : 1",
@@ -91,7 +91,7 @@ def test_the_text_says_which_pairs_were_tested_where_not_all_were():
     ]
 
 
-def test_the_summary_of_a_run_with_stages_leads_with_the_measures_of_continual_learning(tmp_path):
+def test_the_summary_of_a_run_with_stages_shows_continual_measures_first(tmp_path):
     config = parse({"task": "lqr", "methods": "sfl", "rounds": 2, "collect-after": 0, "evaluate-every": 1,
                     "name": "r", "output-dir": str(tmp_path)})  # fmt: skip
     folder = RunFolder.open(config, run_id=1)
@@ -103,7 +103,7 @@ def test_the_summary_of_a_run_with_stages_leads_with_the_measures_of_continual_l
     assert row.split()[:4] == ["sfl", "0.25", "0.75", "0.5"]
 
 
-def test_a_method_has_no_line_where_there_is_nothing_to_say_of_it():
+def test_methods_without_any_metric_of_a_table_are_omitted():
     cell = {"mean": 0.5, "std": 0.1}
     names = [f"a_measure_with_a_long_name_number_{n}" for n in range(4)]
     table = {"plain": {names[0]: cell}, "clustered": dict.fromkeys(names, cell)}

@@ -18,7 +18,7 @@ _GAZE = 0.9
 
 
 @dataclass(frozen=True)
-class Scene:
+class SocialScene:
     """One recorded scene; positions (x, y) in metres with the recorded robot at (0, 0).
 
     Attributes:
@@ -54,7 +54,7 @@ class Scene:
         return float(self.score[np.abs(self.y).argmin(), np.abs(self.x).argmin()])
 
 
-def read_scene(path: Path) -> Scene | None:
+def read_scene(path: Path) -> SocialScene | None:
     """The scene in a `traces.safetensors`, None where it holds other traces.
 
     Raises:
@@ -68,7 +68,7 @@ def read_scene(path: Path) -> Scene | None:
     links, bodies = arrays.get("scene.links", None, 2), len(humans) + len(objects)
     if links.size and not (links.min() >= 0 and links.max() < bodies):
         raise arrays.fail("scene.links", f"names others than the {bodies} humans and objects")
-    return Scene(
+    return SocialScene(
         room=arrays.get("scene.room", None, 2),
         humans=humans,
         objects=objects,
@@ -81,7 +81,7 @@ def read_scene(path: Path) -> Scene | None:
     )
 
 
-def draw_scene(axes: Axes, scene: Scene, limits: tuple[float, float]) -> ScalarMappable:
+def draw_scene(axes: Axes, scene: SocialScene, limits: tuple[float, float]) -> ScalarMappable:
     """Draw a scene; `limits` are the ends of the colour scale, shared by scenes that are compared."""
     low, high = limits
     grid = (scene.x, scene.y, scene.shown)
@@ -105,6 +105,6 @@ def draw_scene(axes: Axes, scene: Scene, limits: tuple[float, float]) -> ScalarM
 
 
 def gaze(people: Array) -> Array:
-    """[N, 2], the unit vectors along which people [N, 3] look."""
+    """[N, 2], the unit vectors along which people [N, 3] style."""
     angle = np.pi * people[:, 2]
     return np.stack([np.sin(angle), -np.cos(angle)], axis=1)

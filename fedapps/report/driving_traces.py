@@ -15,7 +15,7 @@ _ROBOT = re.compile(r"trace\.(\d+)\.robot")
 
 
 @dataclass(frozen=True)
-class Trace:
+class DrivingTrace:
     """One session over T steps; positions are (x lateral, y longitudinal) in metres.
 
     Attributes:
@@ -35,7 +35,7 @@ class Trace:
     start: int | None
 
 
-def read_traces(path: Path) -> dict[int, Trace]:
+def read_traces(path: Path) -> dict[int, DrivingTrace]:
     """The sessions of a `traces.safetensors` by their numbers.
 
     Raises:
@@ -46,14 +46,14 @@ def read_traces(path: Path) -> dict[int, Trace]:
     return {number: _trace(arrays, f"trace.{number}.") for number in numbers}
 
 
-def _trace(arrays: Arrays, prefix: str) -> Trace:
+def _trace(arrays: Arrays, prefix: str) -> DrivingTrace:
     robot = arrays.get(prefix + "robot", None, 2)
     steps = len(robot)
     forecasts = prefix + "predicted" in arrays
     predicted = arrays.get(prefix + "predicted", None, None, None, 2) if forecasts else np.empty((0, 0, 0, 2))
     predicted_at = arrays.get(prefix + "predicted_at", len(predicted)) if forecasts else np.empty(0)
     start = float(arrays.get(prefix + "lane_change_start")) if prefix + "lane_change_start" in arrays else -1.0
-    return Trace(
+    return DrivingTrace(
         robot=robot,
         human=arrays.get(prefix + "human", steps, 2),
         gray=arrays.get(prefix + "gray", steps, 2) if prefix + "gray" in arrays else None,

@@ -12,9 +12,9 @@ from matplotlib.collections import LineCollection
 from matplotlib.path import Path as Outline
 
 from .arrays import Array
+from .driving_traces import DrivingTrace
 from .figures import drawing
 from .palette import INK, NEUTRAL
-from .traces import Trace
 
 _ROBOT = INK
 _GRAY = "#9ca3af"
@@ -24,7 +24,7 @@ _CAR = Outline([(-1, -0.5), (1, -0.5), (1, 0.5), (-1, 0.5), (-1, -0.5)])
 _SHOULDER = 2.2
 
 
-def picture(method: str, node: str, trace: Trace, colour: str, limits: tuple[float, float]) -> str:
+def picture(method: str, node: str, trace: DrivingTrace, colour: str, limits: tuple[float, float]) -> str:
     """The markup of one session.
 
     Args:
@@ -45,19 +45,19 @@ def picture(method: str, node: str, trace: Trace, colour: str, limits: tuple[flo
     return figure.markup
 
 
-def gap(trace: Trace) -> Array:
+def gap(trace: DrivingTrace) -> Array:
     """How far the human is ahead of the robot at each step, in metres."""
     return trace.human[:, 1] - trace.robot[:, 1]
 
 
-def _chosen(trace: Trace) -> list[tuple[int, Array]]:
+def _chosen(trace: DrivingTrace) -> list[tuple[int, Array]]:
     """A few of the forecasts, evenly spread: (step, [K, H, 2])."""
     count = len(trace.predicted)
     places = np.unique(np.linspace(0, count - 1, min(count, _FORECASTS)).astype(int))
     return [(int(trace.predicted_at[place]), trace.predicted[place][:_SAMPLES]) for place in places]
 
 
-def _draw_road(axes: Axes, trace: Trace, colour: str) -> None:
+def _draw_road(axes: Axes, trace: DrivingTrace, colour: str) -> None:
     for _, samples in _chosen(trace):
         lines = list(samples[..., ::-1])
         axes.add_collection(LineCollection(lines, colors=colour, linewidths=0.6, alpha=0.4))
@@ -78,7 +78,7 @@ def _draw_road(axes: Axes, trace: Trace, colour: str) -> None:
     axes.set_ylabel("across [m]")
 
 
-def _draw_gap(axes: Axes, trace: Trace, colour: str) -> None:
+def _draw_gap(axes: Axes, trace: DrivingTrace, colour: str) -> None:
     ahead = gap(trace)
     for step, samples in _chosen(trace):
         steps = np.arange(step + 1, step + 1 + samples.shape[1])
