@@ -183,7 +183,7 @@ class BaseStrategy(Strategy):
         self._current = from_record(arrays)
         self.begin_round(server_round, self._current)
         able = [node for node in self.profiles(grid) if node.num_examples != 0]
-        cohort = self.sampler.sample(able, server_round)
+        cohort = self.sampler.sample(able, server_round, "train")
         log(INFO, "round %s: %s nodes train", server_round, len(cohort))
         config = ConfigRecord({**config, **self.privacy.orders()})
         return to_all(cohort, MessageType.TRAIN, server_round, arrays, config, self.arrays_for, self.train_records)
@@ -213,7 +213,7 @@ class BaseStrategy(Strategy):
     ) -> Iterable[Message]:
         """One EVALUATE message per sampled node, in the order of the stable keys."""
         arrays = self.share(arrays)
-        nodes = self.evaluate_sampler.sample(self.profiles(grid), server_round)
+        nodes = self.evaluate_sampler.sample(self.profiles(grid), server_round, "evaluate")
         return to_all(nodes, MessageType.EVALUATE, server_round, arrays, config, self.arrays_for, self.evaluate_records)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message | NodeFailure]) -> MetricRecord | None:

@@ -14,8 +14,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from .base import BaseStrategy
+from .draws import draw_generator, sizes_of
 from .privacy import CentralPrivacy
 from .profiles import Profile, in_key_order
+from .round_records import RoundStep
 from .samplers import ProportionalToSize, Sampler
 
 EXAMPLES = "virtual-examples"
@@ -112,13 +114,11 @@ class IndependentDraws(Sampler):
     def __post_init__(self) -> None:
         ProportionalToSize(self.count, self.seed)  # refuses what is out of range
 
-    def sample(self, profiles: Collection[Profile], server_round: int) -> list[Profile]:
+    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         ordered = in_key_order(profiles)
-        known = [profile.num_examples for profile in ordered if profile.num_examples is not None]
-        usual = sum(known) / len(known) if known and sum(known) else 1.0
-        sizes = np.array([usual if node.num_examples is None else node.num_examples for node in ordered], np.float64)
+        sizes = np.array(sizes_of(ordered), np.float64)
         if not sizes.sum():
             return []
-        generator = np.random.default_rng([self.seed, server_round])
+        generator = draw_generator(self.seed, purpose, server_round)
         drawn = generator.choice(len(ordered), size=self.count, p=sizes / sizes.sum())
         return [ordered[index] for index in sorted(drawn.tolist())]

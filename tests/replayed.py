@@ -17,7 +17,7 @@ from fedapps.deployment.superlink import NodeConfig
 from fedapps.runs.checkpoints import DiskCheckpoints
 from sim.inprocess import run_inprocess
 from strategies.profiles import Profile, in_key_order
-from strategies.round_records import Phase, Snapshot
+from strategies.round_records import RoundStep, Snapshot
 from strategies.samplers import Sampler
 
 
@@ -28,7 +28,7 @@ class Recorded(Sampler):
     keys: Mapping[int, Collection[str]]
 
     @classmethod
-    def of(cls, lines: Sequence[Mapping[str, Any]], phase: Phase) -> "Recorded":
+    def of(cls, lines: Sequence[Mapping[str, Any]], phase: RoundStep) -> "Recorded":
         """From the lines of ``nodes.jsonl``."""
         keys: dict[int, set[str]] = {}
         for line in lines:
@@ -36,7 +36,7 @@ class Recorded(Sampler):
                 keys.setdefault(line["round"], set()).add(line["node"])
         return cls(keys)
 
-    def sample(self, profiles: Collection[Profile], server_round: int) -> list[Profile]:
+    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         return in_key_order([node for node in profiles if node.key in self.keys.get(server_round, ())])
 
 

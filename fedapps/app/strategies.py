@@ -18,7 +18,7 @@ from strategies.hierarchical import CLUSTER, HierarchicalFedAvg
 from strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
 from strategies.partial_aggregation import PartialAggregation
 from strategies.profiles import Profile, in_key_order
-from strategies.round_records import TrackedMetric
+from strategies.round_records import RoundStep, TrackedMetric
 from strategies.samplers import DropSchedule, FixedPerCluster, ProportionalToSize, Sampler, UniformFraction
 from strategies.server_optimizer import ServerOptimizer
 from strategies.virtual_clients import VirtualClients
@@ -29,7 +29,7 @@ from .privacy import central_privacy
 class FirstNode(Sampler):
     """The first node in key order: it trains on the pooled data of Cloud, or stands for all where nobody trains."""
 
-    def sample(self, profiles: Collection[Profile], server_round: int) -> list[Profile]:
+    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         return in_key_order(profiles)[:1]
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, Strategy
-from grouped import grouped_app
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, template_app, template_net
 
 from sim.inprocess import InProcessGrid
@@ -42,35 +41,6 @@ class MemoryCheckpoints:
 
     def latest(self):
         return self.snapshots[-1] if self.snapshots else None
-
-
-# -- who trains ------------------------------------------------------------------------------------------------
-
-
-def test_a_node_that_says_it_has_nothing_to_train_on_is_not_asked():
-    sizes, seen = [4, 0, None, 0], []
-
-    def profile(partition):
-        return {} if sizes[partition] is None else {"num-examples": sizes[partition]}
-
-    app = grouped_app(profile, add_partition, lambda *_: ({}, {"num-examples": 1}), seen)
-    federate(BaseStrategy(), app, START, num_nodes=4, num_rounds=1)
-    kinds = [message.metadata.message_type for message in seen]
-    assert (kinds.count("train"), kinds.count("evaluate")) == (2, 4)
-
-
-def test_a_node_that_says_it_has_no_data_is_asked_nothing_more():
-    seen = []
-    app = grouped_app(lambda partition: {"no-data": "gone"} if partition else {}, add_partition, seen=seen)
-    federate(BaseStrategy(), app, START, num_nodes=2, num_rounds=2)
-    assert [message.metadata.message_type for message in seen].count("train") == 2
-    assert {message.metadata.dst_node_id for message in seen} == {seen[0].metadata.dst_node_id}
-
-
-def test_if_no_node_has_anything_the_round_fails():
-    app = grouped_app(lambda partition: {"num-examples": 0}, add_partition)
-    with pytest.raises(TooFewRepliesError, match=r"0 usable replies.*\. Nobody was asked: no connected"):
-        federate(BaseStrategy(), app, START, num_nodes=2, num_rounds=1)
 
 
 # -- the mean --------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def test_a_size_that_nobody_can_have_is_unknown(caplog):
     believed = ExampleLimits(most=100).believed([*honest, liar, SILENT])
     assert believed == [*honest, Profile(9, "liar"), SILENT]
     sampler = ProportionalToSize(1)
-    drawn = [sampler.sample(believed[:5], server_round)[0].key for server_round in range(500)]
+    drawn = [sampler.sample(believed[:5], server_round, "train")[0].key for server_round in range(500)]
     assert 60 < drawn.count("liar") < 140, "as often as any other of five"
 
 

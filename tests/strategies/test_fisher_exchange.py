@@ -170,7 +170,7 @@ class Scripted(Sampler):
     def __init__(self, rounds):
         self.rounds = rounds
 
-    def sample(self, profiles, server_round):
+    def sample(self, profiles, server_round, purpose):
         chosen = {f"part-{partition}" for partition in self.rounds[server_round - 1]}
         return [profile for profile in profiles if profile.key in chosen]
 
