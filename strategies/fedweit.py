@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .aggregation import StreamingMean
 from .arrays import Arrays, from_record, is_float, to_record
 from .base import BaseStrategy
-from .masked_mean import MaskedMean, misfit
+from .masked_mean import MaskedMean, mask_error
 from .profiles import Profile
 from .quadratic_terms import flat_by_key, nested_by_key
 from .replies import Reply, check_size, count_bytes, most_bytes, read_arrays
@@ -150,20 +150,20 @@ class FedWeIT(BaseStrategy):
 
     def reason_against(self, reply: Reply) -> str | None:
         try:
-            reason = misfit(_masks_of(reply.content), self._current)
+            reason = mask_error(_masks_of(reply.content), self._current)
         except ValueError as refusal:
             reason = str(refusal)
         return f"{MASK}: {reason}" if reason else None
 
     def mean_for(self, reply: Reply, mean: StreamingMean) -> StreamingMean:
         masks = _masks_of(reply.content)
-        return self._mean.taking({name: mask.astype(np.bool_) for name, mask in masks.items()})
+        return self._mean.masked_view({name: mask.astype(np.bool_) for name, mask in masks.items()})
 
     def fold_reply(self, server_round: int, reply: Reply) -> None:
         self._served.add(reply.profile.key)
 
     def close_round(self, server_round: int, current: Arrays, mean: Arrays) -> Arrays:
-        self._sent = self._mean.sent()
+        self._sent = self._mean.sent_units()
         mean = self._mean.result()
         for name, sent in self._sent.items():
             if not sent.all():  # no pseudo-gradient where nobody sent
