@@ -26,7 +26,7 @@ from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.runs.run_folder import run_path
 from strategies.arrays import from_record
-from strategies.hierarchical import SHARED
+from strategies.wire import HIERARCHICAL_SHARED
 from tasks.base import DataError, Task
 
 from .privacy import node_mod
@@ -117,7 +117,7 @@ def evaluate(message: Message, context: Context) -> Message:
     node = Node(context)
     settings = node.settings(message)
     rates = message.content.array_records.get("adaptive.rates")
-    shared = message.content.array_records.get(SHARED)
+    shared = message.content.array_records.get(HIERARCHICAL_SHARED)
     reply = node.client(settings).evaluate_round(
         _arrays(message),
         settings,

@@ -48,11 +48,11 @@ def reason_against(dp: str, method: Method) -> str:
     if method.trains == "nobody":
         return "nobody trains, so that noise would only spoil the model as it is given"
     if method.fisher is not None:
-        return FisherExchange.beside_the_mean
+        return FisherExchange.privacy_gap
     if method.memory == "fedweit":
-        return FedWeIT.beside_the_mean
+        return FedWeIT.privacy_gap
     if dp in CENTRAL and method.rate_power is not None:
-        return AdaptiveRates.beside_the_mean
+        return AdaptiveRates.privacy_gap
     if dp in CENTRAL and method.federation == "clusters":
-        return ClusteredFedAvg.beside_the_mean
+        return ClusteredFedAvg.privacy_gap
     return ""

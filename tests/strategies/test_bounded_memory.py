@@ -9,7 +9,7 @@ from rogue import MEGABYTE, header, npy, serialised
 from toys import record_of
 
 from strategies.base import BaseStrategy
-from strategies.fisher_exchange import PRECISION, FisherExchange
+from strategies.fisher_exchange import FisherExchange
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 MODEL = {"w": np.ones(2 * MEGABYTE, np.float32), "b": np.ones(1000, np.float32)}  # 8 MB
@@ -17,11 +17,11 @@ SIZE = sum(array.nbytes for array in MODEL.values())
 HONEST, LARGE = record_of(MODEL), record_of({"w": np.zeros(16 * MEGABYTE, np.float32)})
 TERABYTE = serialised(npy(header(shape="(274877906944,)"), b"\0" * SIZE))
 REPLIES = {
-    "honest": {"arrays": HONEST, PRECISION: HONEST},
+    "honest": {"arrays": HONEST, "fisher.precision": HONEST},
     "eight models": {"arrays": ArrayRecord({**HONEST, **LARGE})},
     "a header that claims a terabyte": {"arrays": ArrayRecord({**HONEST, "w": TERABYTE})},
     "many arrays": {"arrays": ArrayRecord(dict.fromkeys(map(str, range(3000)), serialised(b"\0" * 8)))},
-    "an extra record of eight models": {"arrays": HONEST, PRECISION: LARGE},
+    "an extra record of eight models": {"arrays": HONEST, "fisher.precision": LARGE},
 }
 
 

@@ -234,7 +234,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_undisturbed_one(cut):
 def test_a_snapshot_of_another_strategy_is_refused():
     kept, app = MemoryCheckpoints(), grouped_app(nothing, camps)
     federate(BaseStrategy(), app, START, num_nodes=2, num_rounds=1, checkpoints=kept)
-    with pytest.raises(ValueError, match="saved clusters are of the tiers"):
+    with pytest.raises(ValueError, match="saved clusters have the tiers"):
         federate(ClusteredFedAvg(num_clusters=2), app, START, num_nodes=2, num_rounds=2, checkpoints=kept, resume=True)
 
 
@@ -318,9 +318,9 @@ def test_a_snapshot_has_a_vector_per_node_and_a_model_per_cluster():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "num_clusters = 0, threshold = 0.0: give one of them"),
-        ({"num_clusters": 2, "threshold": 0.5}, "give one of them"),
-        ({"threshold": float("nan")}, "threshold = nan: give one of them"),
+        ({}, "num_clusters = 0, threshold = 0.0: set exactly one of them"),
+        ({"num_clusters": 2, "threshold": 0.5}, "set exactly one of them"),
+        ({"threshold": float("nan")}, "threshold = nan: set exactly one of them"),
         ({"num_clusters": -1}, "num_clusters = -1: must be an integer of at least 0"),
         ({"num_clusters": 2.0}, "num_clusters = 2.0: must be an integer"),
         ({"num_clusters": 2, "first": 0}, "first = 0: must be an integer of at least 1"),
@@ -351,5 +351,5 @@ def test_a_bad_similarity_is_refused(make, message):
 
 def test_scipy_is_asked_for_by_name_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.cluster", None)
-    with pytest.raises(ImportError, match="ClusteredFedAvg finds clusters with SciPy, which is missing"):
+    with pytest.raises(ImportError, match="ClusteredFedAvg needs SciPy for clustering: pip install"):
         ClusteredFedAvg(num_clusters=2)

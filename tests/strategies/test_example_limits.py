@@ -15,20 +15,20 @@ TEN, SILENT = Profile(1, "a", 10), Profile(2, "b")
     ("sizes", "profile", "claimed", "phase", "reason"),
     [
         (ExampleLimits(), TEN, 1000, "train", None),
-        (ExampleLimits(), TEN, 2.0**60, "train", "claims 1.15292e+18 examples: at most 9007199254740992 are believed"),
+        (ExampleLimits(), TEN, 2.0**60, "train", "num-examples is 1.15292e+18: at most 9007199254740992 are accepted"),
         (ExampleLimits(growing=False), TEN, 10, "train", None),
-        (ExampleLimits(growing=False), TEN, 11, "train", "claims 11 examples, but its profile said 10"),
+        (ExampleLimits(growing=False), TEN, 11, "train", "num-examples is 11, but the profile states 10"),
         (ExampleLimits(growing=False), TEN, 11, "evaluate", None),  # on other examples
         (ExampleLimits(growing=False), SILENT, 11, "train", None),
         (ExampleLimits(growing=False, drawn=256), TEN, 256, "train", None),
-        (ExampleLimits(growing=False, drawn=256), TEN, 257, "train", "claims 257 examples, but its profile said 10"),
+        (ExampleLimits(growing=False, drawn=256), TEN, 257, "train", "num-examples is 257, but the profile states 10"),
         (ExampleLimits(most=20), TEN, 20, "train", None),
-        (ExampleLimits(most=20), SILENT, 21, "train", "claims 21 examples: at most 20 are believed"),
-        (ExampleLimits(most=20), SILENT, 21, "evaluate", "claims 21 examples: at most 20 are believed"),
+        (ExampleLimits(most=20), SILENT, 21, "train", "num-examples is 21: at most 20 are accepted"),
+        (ExampleLimits(most=20), SILENT, 21, "evaluate", "num-examples is 21: at most 20 are accepted"),
     ],
 )
 def test_claims(sizes, profile, claimed, phase, reason):
-    assert sizes.reason_against(claimed, profile, phase) == reason
+    assert sizes.refusal_reason(claimed, profile, phase) == reason
 
 
 def test_a_size_that_nobody_can_have_is_unknown(caplog):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, template_app, template_net
 
 from clients import fisher_client
-from strategies import fisher_exchange
+from strategies import fisher_exchange, wire
 from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange
 from strategies.replies import count_bytes
@@ -481,5 +481,11 @@ def test_a_node_of_numpy_alone_takes_part():
 
 
 def test_both_sides_name_the_records_alike():
-    for name in ("ORDER", "PRECISION", "PRIOR_PRECISION", "PRIOR_LINEAR", "Estimator"):
-        assert getattr(fisher_client, name) == getattr(fisher_exchange, name)
+    for ours, theirs in (
+        (wire.FISHER, fisher_client.ORDER),
+        (wire.FISHER_PRECISION, fisher_client.PRECISION),
+        (wire.FISHER_PRIOR_PRECISION, fisher_client.PRIOR_PRECISION),
+        (wire.FISHER_PRIOR_LINEAR, fisher_client.PRIOR_LINEAR),
+        (wire.FisherEstimator, fisher_client.Estimator),
+    ):
+        assert ours == theirs

@@ -310,7 +310,7 @@ def test_a_snapshot_of_other_tiers_is_refused(other):
     kept, app = MemoryCheckpoints(), grouped_app(place, add)
     federate(other(), app, START, num_nodes=4, num_rounds=1, checkpoints=kept)
     strategy = HierarchicalFedAvg(groups=["city"], intervals=[1])
-    with pytest.raises(ValueError, match=r"saved clusters are of the tiers .*, not \['city'\]"):
+    with pytest.raises(ValueError, match=r"saved clusters have the tiers .*, but this run has \['city'\]"):
         federate(strategy, app, START, num_nodes=4, num_rounds=2, checkpoints=kept, resume=True)
 
 
@@ -355,16 +355,19 @@ OPTIMIZER = SGD()
     ("options", "message"),
     [
         ({"groups": "city"}, r"groups = 'city': must be a list"),
-        ({"groups": []}, "must be a list of different kinds"),
-        ({"groups": ["city", "city"], "intervals": [1, 1]}, "must be a list of different kinds"),
+        ({"groups": []}, "must be a list of distinct kinds"),
+        ({"groups": ["city", "city"], "intervals": [1, 1]}, "must be a list of distinct kinds"),
         ({"intervals": [1, 2]}, "1 groups, 2 intervals, 1 cluster_optimizers"),
         ({"intervals": [-1]}, r"intervals = \[-1\]: must be integers of at least 1"),
         ({"intervals": [1.5]}, r"intervals = \[1.5\]"),
         ({"intervals": [True]}, r"intervals = \[True\]"),
         ({"groups": ["a", "b"], "intervals": [2, 3]}, r"intervals = \[2, 3\].*a multiple of the one before"),
         ({"groups": ["a", "b"], "intervals": [0, 2]}, r"intervals = \[0, 2\]"),
-        ({"cluster_optimizers": [lambda: OPTIMIZER]}, "that of 'city' must make a new optimizer at each call"),
-        ({"cluster_optimizers": [SGD()]}, "that of 'city' must make a new optimizer"),
+        (
+            {"cluster_optimizers": [lambda: OPTIMIZER]},
+            "cluster_optimizers of 'city': must be a function that makes a new optimizer",
+        ),
+        ({"cluster_optimizers": [SGD()]}, "cluster_optimizers of 'city': must be a function"),
         ({"cluster_weights": "sizes"}, "cluster_weights = 'sizes': must be 'equal' or 'replies'"),
     ],
 )
@@ -375,5 +378,5 @@ def test_bad_parameters_are_refused(options, message):
 
 def test_a_group_that_no_node_names_is_an_error():
     strategy = HierarchicalFedAvg(groups=["citty"], intervals=[1])
-    with pytest.raises(ValueError, match=r"'citty', but none of 4 nodes names it; they name: city, continent"):
+    with pytest.raises(ValueError, match=r"'citty', but none of 4 nodes has this group; they have: city, continent"):
         federate(strategy, grouped_app(place, add), START, num_nodes=4, num_rounds=1)

@@ -137,7 +137,7 @@ def test_a_mask_that_does_not_fit_is_an_error(mask, fault):
 
 def test_bad_replies_are_errors():
     mean = MaskedMean()
-    with pytest.raises(ValueError, match="no replies"):
+    with pytest.raises(ValueError, match="of no replies"):
         mean.result()
     with pytest.raises(ValueError, match="weight = 0"):
         mean.add({"w": np.ones(2)}, 0, {})

@@ -256,7 +256,7 @@ def test_an_unknown_name_is_an_error_that_lists_the_known(name):
 
 
 def test_the_numbers_of_a_named_optimizer_are_checked():
-    with pytest.raises(ValueError, match="learning_rate = 0.0: must be finite and above 0"):
+    with pytest.raises(ValueError, match=r"learning_rate = 0\.0: must be finite and above 0"):
         optimizer_by_name("sgd", 0.0)
     with pytest.raises(ValueError, match="tau = -1"):
         optimizer_by_name("yogi", 0.1, tau=-1.0)

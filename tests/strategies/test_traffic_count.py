@@ -6,7 +6,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
 
 from strategies.base import BaseStrategy
-from strategies.fedweit import MASK, FedWeIT
+from strategies.fedweit import FedWeIT
 from strategies.replies import count_bytes
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
@@ -112,7 +112,7 @@ def test_a_reply_that_the_strategy_itself_refuses_is_counted():
         metrics = MetricRecord({"num-examples": 1, "loss": 0.0})
         content = RecordDict({"arrays": record_of(arrays), "metrics": metrics})
         if partition == 1:
-            content[MASK] = record_of({"w": np.ones((3, 3), np.bool_)})
+            content["fedweit.mask"] = record_of({"w": np.ones((3, 3), np.bool_)})
         return content
 
     start = {"w": np.zeros((500, 100), np.float32)}
@@ -162,7 +162,7 @@ def test_metric_means_do_not_touch_the_model_nor_the_other_metrics():
 def test_a_negative_value_under_a_geometric_mean_is_refused():
     strategy = BaseStrategy(metric_means=RULES)
     (report,) = reports_of(strategy, with_accuracy(-1.0), SMALL, num_nodes=2, num_rounds=1)
-    reason = "metric 'global' is -0.2, but its mean is geometric: it must be at least 0"
+    reason = "metric 'global' is -0.2, but a geometric mean needs values of at least 0"
     assert [(r.node, r.phase, r.reason) for r in report.refused] == [
         ("part-0", "train", reason),
         ("part-0", "evaluate", reason),

@@ -172,7 +172,10 @@ def test_without_examples_nobody_is_drawn(sizes):
         ({"examples": -1}, "examples = -1: must be an integer of at least 1"),
         ({"steps": 1.5}, "steps = 1.5: must be an integer"),
         ({"steps": True}, "steps = True: must be an integer"),
-        ({"steps": 2, "weighting": "num-examples"}, "weighting = 'num-examples': virtual clients all count alike"),
+        (
+            {"steps": 2, "weighting": "num-examples"},
+            "weighting = 'num-examples': virtual clients all have equal weights",
+        ),
     ],
 )
 def test_bad_parameters_are_refused(options, message):
@@ -187,7 +190,7 @@ def test_a_bad_number_of_draws_is_refused(count):
 
 
 def test_a_config_that_asks_for_other_work_is_refused():
-    with pytest.raises(ValueError, match="train_config has steps = 9, but virtual clients all do 5"):
+    with pytest.raises(ValueError, match="train_config has steps = 9, but the strategy sets it to 5"):
         federate(
             VirtualClients(sampler=ProportionalToSize(1), steps=5),
             grouped_app(sized([1]), add),
