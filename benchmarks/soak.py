@@ -31,6 +31,7 @@ from sim.inprocess import InProcessGrid, flower_identity
 from sim.processes import is_alive, usable_cores
 from strategies.base import BaseStrategy
 from strategies.profiles import Profile, in_key_order
+from strategies.round_records import RoundStep
 from strategies.samplers import Sampler
 
 from .faults import FaultyFleet
@@ -156,7 +157,7 @@ class _Trained(Sampler):
 
     rounds: Mapping[str, set[int]]
 
-    def sample(self, profiles: Iterable[Profile], server_round: int) -> list[Profile]:
+    def sample(self, profiles: Iterable[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         return in_key_order([node for node in profiles if server_round in self.rounds[node.key]])
 
 

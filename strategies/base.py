@@ -28,10 +28,10 @@ from .node_registry import NodeRegistry
 from .optimizers import SGD
 from .privacy import PrivacyMechanism
 from .profiles import Profile
-from .replies import Reply, count_bytes, most_bytes
+from .replies import Reply, count_bytes, max_reply_bytes
 from .reply_filter import ReplyFilter, too_few
 from .round_loop import RoundConfig, Training
-from .round_messages import ExtraRecords, to_all
+from .round_messages import ExtraRecords, build_messages
 from .round_records import Checkpoints, DivergedError, RoundReport, RoundStep, TooFewRepliesError, TrackedMetric
 from .samplers import Sampler, UniformFraction
 from .server_optimizer import ServerOptimizer
@@ -79,7 +79,7 @@ class BaseStrategy(Strategy):
     """
 
     #: Why :class:`~strategies.privacy.CentralPrivacy`, which guards the mean of the replies alone, is not enough.
-    beside_the_mean: ClassVar[str] = ""
+    privacy_gap: ClassVar[str] = ""
     #: How many records of the form of the shared parameters a reply may bring: much larger ones are not looked into.
     reply_records: ClassVar[int] = 1
 
@@ -114,7 +114,8 @@ class BaseStrategy(Strategy):
         MetricMean(self.metric_means)  # raises now, and not after a round of training
         self.server_optimizer = server_optimizer or SGD(1.0)
         self.integers, self.sizes = integers, sizes or ExampleLimits()
-        self.privacy = (privacy or PrivacyMechanism()).covering(self.weight_of, self.beside_the_mean)
+        self.privacy = privacy or PrivacyMechanism()
+        self.privacy.check_strategy(self.weight_of, self.privacy_gap)
         self.min_replies, self.min_nodes = min_replies, min_nodes
         self.node_wait, self.poll, self.in_flight = node_wait, poll, in_flight
         self.report = RoundReport(0)
@@ -187,10 +188,12 @@ class BaseStrategy(Strategy):
         self._current = from_record(arrays)
         self.begin_round(server_round, self._current)
         able = [node for node in self.profiles(grid) if node.num_examples != 0]
-        cohort = self.sampler.sample(able, server_round)
+        cohort = self.sampler.sample(able, server_round, "train")
         log(INFO, "round %s: %s nodes train", server_round, len(cohort))
-        config = ConfigRecord({**config, **self.privacy.orders()})
-        return to_all(cohort, MessageType.TRAIN, server_round, arrays, config, self.arrays_for, self.train_records)
+        config = ConfigRecord({**config, **self.privacy.train_config()})
+        return build_messages(
+            cohort, MessageType.TRAIN, server_round, arrays, config, self.arrays_for, self.train_records
+        )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message | NodeFailure]
@@ -198,7 +201,7 @@ class BaseStrategy(Strategy):
         """Fold the replies one at a time into the mean, then let the round close."""
         mean, metrics = self.new_mean(), MetricMean(self.metric_means)
         for usable in self._intake("train").usable(replies):
-            reply = self.privacy.bounded(usable, self.sent_to(usable.profile))
+            reply = self.privacy.clip_reply(usable, self.sent_to(usable.profile))
             self.mean_for(reply, mean).add(reply.arrays, reply.weight)
             metrics.add(reply.metrics, reply.weight)
             self.fold_reply(server_round, reply)
@@ -217,8 +220,10 @@ class BaseStrategy(Strategy):
     ) -> Iterable[Message]:
         """One EVALUATE message per sampled node, in the order of the stable keys."""
         arrays = self.share(arrays)
-        nodes = self.evaluate_sampler.sample(self.profiles(grid), server_round)
-        return to_all(nodes, MessageType.EVALUATE, server_round, arrays, config, self.arrays_for, self.evaluate_records)
+        nodes = self.evaluate_sampler.sample(self.profiles(grid), server_round, "evaluate")
+        return build_messages(
+            nodes, MessageType.EVALUATE, server_round, arrays, config, self.arrays_for, self.evaluate_records
+        )
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message | NodeFailure]) -> MetricRecord | None:
         """The means of the nodes' metrics, ``None`` when no node evaluated."""
@@ -253,7 +258,7 @@ class BaseStrategy(Strategy):
         """What :meth:`arrays_for` gave the node to train in this round."""
         return self._current
 
-    def reason_against(self, reply: Reply) -> str | None:
+    def refusal_reason(self, reply: Reply) -> str | None:
         """Why a train reply that passed all other checks cannot be used, by what it brings beside the parameters."""
         return None
 
@@ -311,6 +316,6 @@ class BaseStrategy(Strategy):
 
     def _intake(self, phase: RoundStep) -> ReplyFilter:
         profiles = {node: self.label(profile) for node, profile in self.registry.known.items()}
-        expected, size = self._current if phase == "train" else None, most_bytes(self._current, self.reply_records)
-        parts = (self.weight_of, self.metric_means, size, self.sizes, self.reason_against)
+        expected, size = self._current if phase == "train" else None, max_reply_bytes(self._current, self.reply_records)
+        parts = (self.weight_of, self.metric_means, size, self.sizes, self.refusal_reason)
         return ReplyFilter(self.report, phase, profiles, expected, *parts)

@@ -14,8 +14,9 @@ from clients.dp_mods import Mod, on_floats
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from sim.seeding import derive_seed
-from strategies.privacy import CLIPPING_NORM, CentralPrivacy
+from strategies.privacy import CentralPrivacy
 from strategies.privacy_budget import epsilon
+from strategies.wire import CLIPPING_NORM
 
 CENTRAL = ("central-server", "central-client")
 

@@ -5,9 +5,10 @@ from fnmatch import fnmatchcase
 
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
-from fedapps.methods.strategy_parts import StrategyParts, server_optimizer
+from fedapps.methods.strategy_parts import StrategyParts
 from strategies.base import BaseStrategy
 from strategies.example_limits import ExampleLimits
+from strategies.optimizers import optimizer_by_name
 from strategies.round_records import TrackedMetric
 from strategies.samplers import DropSchedule, Sampler, UniformFraction
 from tasks.private_parameters import PrivateParameters
@@ -39,7 +40,7 @@ def build_strategy(config: Config, label: str, parameters: Iterable[str] = ()) -
         "weighting": run.weighting,
         "sizes": ExampleLimits(most=run.max_examples, growing=_may_grow(config, label)),
         "privacy": central_privacy(run),
-        "server_optimizer": server_optimizer(run.server_optimizer, run.server_learning_rate, run.server_tau),
+        "server_optimizer": optimizer_by_name(run.server_optimizer, run.server_learning_rate, tau=run.server_tau),
         "min_replies": run.min_replies,
         "min_nodes": run.num_nodes,
         "node_wait": run.node_wait,

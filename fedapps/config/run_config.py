@@ -5,9 +5,8 @@ from math import floor
 from typing import Any
 
 from fedapps.registry.expressions import labels
+from strategies.optimizers import OPTIMIZER_NAMES
 from tasks.options import option
-
-OPTIMIZERS = ("sgd", "momentum", "adam", "adagrad", "yogi")
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class RunConfig:
         False, "draw the noise from seed to repeat an experiment; this protects from nobody who knows the seed"
     )
     secure_aggregation: bool = option(False, "must be false: Flower's SecAgg+ supports its older API only")
-    server_optimizer: str = option("sgd", "server optimizer", choices=OPTIMIZERS)
+    server_optimizer: str = option("sgd", "server optimizer", choices=OPTIMIZER_NAMES)
     server_learning_rate: float = option(1.0, "server learning rate; 1 with sgd is FedAvg", above=0)
     server_tau: float = option(0.001, "tau of the server optimizers adam, adagrad and yogi", above=0)
     drop_nodes: bool = option(False, "leave one random node out of each round; the same node for every method")

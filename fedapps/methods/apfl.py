@@ -34,4 +34,4 @@ class Apfl(PersonalisationMethod):
         return parts.build(AdaptiveRates, granularity=self.options.granularity, power=self.options.power)
 
     def privacy_conflict(self, dp: str) -> str:
-        return AdaptiveRates.beside_the_mean if dp.startswith("central") else ""
+        return AdaptiveRates.privacy_gap if dp.startswith("central") else ""

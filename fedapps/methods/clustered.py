@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from strategies.base import BaseStrategy
 from strategies.clustered import ClusteredFedAvg
+from strategies.optimizers import OPTIMIZER_NAMES
 from tasks.options import option
 
 from .base import Conflict, Method
-from .h_fl import OPTIMIZERS
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class ClusteredOptions:
     optimizer: str = option(
         "sgd",
         "server optimizer of each cluster; server-optimizer is that of the average of the clusters",
-        choices=OPTIMIZERS,
+        choices=OPTIMIZER_NAMES,
         formerly="cluster-optimizer",
     )
     learning_rate: float = option(
@@ -66,7 +66,7 @@ class Clustered(Method):
             )
 
     def privacy_conflict(self, dp: str) -> str:
-        return ClusteredFedAvg.beside_the_mean if dp.startswith("central") else ""
+        return ClusteredFedAvg.privacy_gap if dp.startswith("central") else ""
 
     def local_parts(self) -> "Sequence[LocalPart]":
         from clients.parts.shared_evaluation import SharedEvaluation

@@ -35,7 +35,7 @@ class FisherMethod(Method):
     """A method whose nodes exchange the diagonal of their Fisher information."""
 
     def privacy_conflict(self, dp: str) -> str:
-        return FisherExchange.beside_the_mean
+        return FisherExchange.privacy_gap
 
     def local_parts(self) -> "Sequence[LocalPart]":
         from clients.parts.fisher_exchange import FisherPrior

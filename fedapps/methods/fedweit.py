@@ -72,7 +72,7 @@ class FedWeit(ContinualMethod):
         }
 
     def privacy_conflict(self, dp: str) -> str:
-        return FedWeITStrategy.beside_the_mean
+        return FedWeITStrategy.privacy_gap
 
     def local_parts(self) -> "Sequence[LocalPart]":
         from clients.parts.decomposition import Decomposition

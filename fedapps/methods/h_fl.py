@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from strategies.base import BaseStrategy
 from strategies.hierarchical import CLUSTER, HierarchicalFedAvg
+from strategies.optimizers import OPTIMIZER_NAMES
 from strategies.samplers import FixedPerCluster
 from tasks.options import option
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from clients.local_part import LocalPart
     from fedapps.config.run_config import RunConfig
     from tasks.base import Task
-
-OPTIMIZERS = ("sgd", "momentum", "adam", "adagrad", "yogi")
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class HFlOptions:
     optimizer: str = option(
         "sgd",
         "server optimizer of each cluster; server-optimizer is that of the average of the clusters",
-        choices=OPTIMIZERS,
+        choices=OPTIMIZER_NAMES,
         formerly="cluster-optimizer",
     )
     learning_rate: float = option(

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from strategies.base import BaseStrategy
-from strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
+from strategies.optimizers import optimizer_by_name
 from strategies.profiles import Profile, in_key_order
+from strategies.round_records import RoundStep
 from strategies.samplers import Sampler
 from strategies.server_optimizer import ServerOptimizer
 
@@ -48,26 +49,11 @@ class StrategyParts:
         ValueError
             The name is unknown.
         """
-        return server_optimizer(name, learning_rate, self.run.server_tau)
+        return optimizer_by_name(name, learning_rate, tau=self.run.server_tau)
 
 
 class FirstNode(Sampler):
     """The first node in key order, for methods of which one node does all the work."""
 
-    def sample(self, profiles: Collection[Profile], server_round: int) -> list[Profile]:
+    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         return in_key_order(profiles)[:1]
-
-
-def server_optimizer(name: str, learning_rate: float, tau: float) -> ServerOptimizer:
-    """A server optimizer by its name. Raises ``ValueError`` for an unknown one."""
-    if name == "sgd":
-        return SGD(learning_rate)
-    if name == "momentum":
-        return Momentum(learning_rate)
-    if name == "adam":
-        return Adam(learning_rate, tau=tau)
-    if name == "adagrad":
-        return AdaGrad(learning_rate, tau=tau)
-    if name == "yogi":
-        return Yogi(learning_rate, tau=tau)
-    raise ValueError(f"server optimizer {name!r}: must be one of sgd, momentum, adam, adagrad, yogi")

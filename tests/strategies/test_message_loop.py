@@ -232,7 +232,7 @@ def test_a_reply_that_cannot_be_read_is_a_failure_of_its_node_alone():
     replies = {1: 2, 2: ValueError("no such object type"), 3: 0}
     for ahead in (0, 2):
         items = list(exchange(FakeGrid(dict(replies)), messages(1, 2, 3), 10, poll=1e-4, ahead=ahead))
-        reason = "the reply cannot be read: ValueError: no such object type"
+        reason = "the reply cannot be decoded: ValueError: no such object type"
         assert outcome(items) == [1, NodeFailure(2, reason, by_node=True), 3]
 
 
