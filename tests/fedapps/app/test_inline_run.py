@@ -19,7 +19,8 @@ from fedapps.registry.methods import method_class, method_names
 from fedapps.runs.checkpoints import DiskCheckpoints, read_snapshot
 from fedapps.runs.run_folder import RunFolder
 from strategies.round_records import TooFewRepliesError
-from tasks.lqr import LqrOptions, LqrTask
+from tasks.lqr.options import LqrOptions
+from tasks.lqr.task import LqrTask
 
 #: What tasks with one stage can run: nothing that needs earlier stages to remember.
 METHODS = [
