@@ -192,6 +192,7 @@ def test_a_signal_that_is_ignored_stays_so():
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.subprocesses
 def test_a_process_that_ended_is_told_of_with_the_end_of_its_log(tmp_path: Path):
     with Interrupts() as interrupts, Processes(tmp_path / "tmp", interrupts) as processes:
         code = "import os, tempfile; print(os.getcwd(), tempfile.gettempdir()); raise SystemExit('no data')"
@@ -208,6 +209,7 @@ def test_a_process_that_ended_is_told_of_with_the_end_of_its_log(tmp_path: Path)
     assert not (tmp_path / "tmp").exists()
 
 
+@pytest.mark.subprocesses
 def test_what_a_process_left_behind_when_it_was_killed_is_ended_too(tmp_path: Path):
     child = "import time; time.sleep(600)"
     code = f"import subprocess, sys, time; print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True)"
