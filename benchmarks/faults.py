@@ -60,7 +60,7 @@ class FaultyFleet:
         """Whether the run that was submitted last has ended, well or not."""
         return self._run is None or not self._run.is_alive()
 
-    def wait(self, happened: Callable[[], object], seconds: float = 240.0) -> None:
+    def wait(self, happened: Callable[[], object], seconds: float = 900.0) -> None:
         """Wait for something. Raises ``RuntimeError`` with the run's log when the run ends before, or in time."""
         deadline = time.monotonic() + seconds
         while not happened():
@@ -70,7 +70,7 @@ class FaultyFleet:
                 raise RuntimeError("\n".join(["this was waited for in vain; the run said:", *self.said]))
             time.sleep(0.05)
 
-    def wait_until_ended(self, seconds: float = 600.0) -> None:
+    def wait_until_ended(self, seconds: float = 900.0) -> None:
         """Wait for the end of the run. Raises ``RuntimeError`` when it does not come in time."""
         assert self._run
         self._run.join(seconds)
