@@ -192,7 +192,7 @@ class FisherExchange(BaseStrategy):
         return {"fisher": {**facts, "nodes-now": len(self._now), "nodes-past": len(self._past)}}
 
     def _terms(self, key: str) -> list[tuple[float, QuadraticTerm]]:
-        """The weighted penalties of a node; empty if no other node has published anything yet."""
+        """The weighted penalties of a node; empty if there is no published solution that applies to it."""
         past = self._past.get(key)
         now = self._now[key].term() if key in self._now else None
         terms = []
