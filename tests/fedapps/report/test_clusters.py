@@ -63,8 +63,8 @@ def test_the_text_and_the_figure_show_both_models(tmp_path: Path, monkeypatch: p
     text = shown(folder_with(tmp_path, NODES, [row(1, ["city"]), row(2), row(1, method="fedavg")]))
     assert (
         "h-fl, after round 2: test recall at 1 is 0.3750 with the global model and 0.1250 to 0.6250 with the cluster "
-        "models; 1 of 2 cluster models are better than the global model on their own nodes. Clusters were averaged after "
-        "round 1."
+        "models; 1 of 2 cluster models are better than the global model on their own nodes. Clusters were averaged "
+        "after round 1."
     ) in text
     assert "final values: Oslo 0.6250, Bonn 0.1250; global model 0.3750" in text
     assert marked == [1]
@@ -117,8 +117,8 @@ def test_nodes_without_a_cluster_count_only_for_the_global_model(tmp_path: Path)
     assert (found.shared, found.lines) == ({1: 0.5}, {"0": {1: 0.5}, "1": {1: 0.5}})
     text = shown(tmp_path)
     assert (
-        "0.5000 with the global model and 0.5000 with the cluster models; 2 of 2 cluster models are better than the global "
-        "model on their own nodes; 2 nodes have no cluster yet."
+        "0.5000 with the global model and 0.5000 with the cluster models; 2 of 2 cluster models are better than the "
+        "global model on their own nodes; 2 nodes have no cluster yet."
     ) in text
     assert {"cluster 0", "cluster 1"} <= set(labels(text))
 
