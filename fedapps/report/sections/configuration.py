@@ -1,4 +1,4 @@
-"""What was run: the whole run config, to read or to repeat it."""
+"""The run config."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedapps.report.run_data import RunData
 
 
 def section(run: RunData) -> str | None:
-    """The run config, behind a click; None where the folder holds none."""
+    """A collapsed table of all keys; None if the folder has no config."""
     if not run.config:
         return None
     rows = [[f"<code>{escape(key)}</code>", escape(str(value))] for key, value in run.config.items()]
