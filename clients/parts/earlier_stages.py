@@ -15,14 +15,11 @@ from torch import nn
 
 from clients.ewc_state import Anchors, EwcState
 from clients.fisher import Estimator
-from clients.local_part import LocalPart, NodeRound
+from clients.local_part import EARLIER_STAGES, LocalPart, NodeRound
 from clients.measurements import fisher_of_node
 from clients.named_arrays import Arrays, get_arrays
 from clients.node_memory import kept_arrays, memory_of
 from clients.penalties import QuadraticPrior
-from tasks.base import Metrics
-
-EARLIER_STAGES = "the memory of earlier stages"
 
 
 @dataclass(frozen=True)
@@ -61,14 +58,11 @@ class _EarlierStages(LocalPart):
         finished = EwcState.read(memory_of(kept)).next_stage(self.anchors)
         return kept_arrays(carried, finished.arrays())
 
-    def count_parameters(
-        self, counted: Metrics, shared: Mapping[str, nn.Parameter], memory: Arrays, model: nn.Module, stages: int
-    ) -> Metrics:
-        held = sum(array.size for name, array in memory.items() if name.startswith(("past.", "now.")))
-        return counted | {"static_parameters": float(str(counted["static_parameters"])) + held}
+    def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
+        return EwcState.read(memory).size
 
     def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
-        return version_bytes * (stages - 1) if self.weight else 0
+        return version_bytes * (stages - 1)
 
 
 @dataclass(frozen=True)
@@ -132,9 +126,7 @@ class FreshStages(LocalPart):
     exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES})
 
     def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
-        return {}
+        return kept_arrays({}, memory_of(carried))
 
-    def count_parameters(
-        self, counted: Metrics, shared: Mapping[str, nn.Parameter], memory: Arrays, model: nn.Module, stages: int
-    ) -> Metrics:
-        return counted | {"trainable_parameters": float(str(counted["trainable_parameters"])) * stages}
+    def trainable_parameters(self, model: nn.Module, stages: int) -> int | None:
+        return stages * sum(parameter.numel() for parameter in model.parameters())
