@@ -59,9 +59,8 @@ class DecomposedModel(nn.Module):
         weights = composed(self.layout, self.base, self.mask, self.adaptive)
         if len(self.alpha):
             weights = weights + borrowed(self.layout, self.alpha, self.begun_with.knowledge)
-        return torch.as_tensor(
-            functional_call(self, {f"plain.{n}": t for n, t in tensors.items()}, (batch, plain_loss))
-        )
+        named = {f"plain.{name}": tensor for name, tensor in self._named(weights, self.own).items()}
+        return torch.as_tensor(functional_call(self, named, (batch, plain_loss)))
 
     def forward(self, batch: Batch, plain_loss: Loss) -> Tensor:
         """The loss of the plain model. :meth:`loss` calls it with the composed weights."""

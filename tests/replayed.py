@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedapps.app.strategies import build_strategy
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedapps.app.client_app import app as client_app
 from fedapps.app.round_config import evaluate_orders, train_orders
 from fedapps.app.server_app import initial_arrays
-from fedapps.app.strategies import build_strategy
 from fedapps.config.parsing import Config
 from fedapps.deployment.superlink import NodeConfig
 from fedapps.runs.checkpoints import DiskCheckpoints
