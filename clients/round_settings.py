@@ -1,6 +1,6 @@
 """How a node trains: the hyper-parameters of a round, from the message or else from the run config."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -121,3 +121,9 @@ def with_config(settings: Fields, config: Mapping[str, Any]) -> Fields:
             raise ValueError(f"config {key} = {value!r}: must be of type {kind.__name__}")
         changes[setting.name] = value
     return replace(settings, **changes)  # type: ignore[type-var]
+
+
+def check_choice(key: str, value: str, allowed: Sequence[str]) -> None:
+    """Raise ``ValueError`` if a value of a message's config is not among the ``allowed``."""
+    if value not in allowed:
+        raise ValueError(f"config {key} = {value!r}: must be one of {', '.join(map(repr, allowed))}")

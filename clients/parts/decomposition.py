@@ -23,6 +23,7 @@ from clients.local_part import EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES,
 from clients.named_arrays import Arrays, get_arrays
 from clients.node_memory import PREFIX
 from clients.penalties import QuadraticPrior
+from clients.round_settings import check_choice
 from clients.training import Loss
 
 MASK = "fedweit.mask"
@@ -74,9 +75,15 @@ class Decomposition(LocalPart):
     knowledge: Knowledge = field(default=Knowledge(), compare=False)
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        """Return the part with the hyper-parameters and the knowledge of a message.
+
+        Raises
+        ------
+        ValueError
+            A value has the wrong type, the decomposition is unknown, or one of the models of other nodes is missing.
+        """
         part = super().read(config, content)
-        if part.decomposition not in ("apd", "fedweit"):
-            raise ValueError(f"config decomposition = {part.decomposition!r}: must be 'apd' or 'fedweit'")
+        check_choice("decomposition", part.decomposition, ("apd", "fedweit"))
         if ORDER not in content:
             return part
         return replace(part, knowledge=Knowledge.read(content))

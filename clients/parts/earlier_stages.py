@@ -8,9 +8,10 @@ https://arxiv.org/abs/1805.06370. Li & Hoiem, Learning without Forgetting, 2017,
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self, get_args
 
 import numpy as np
+from flwr.app import RecordDict
 from torch import nn
 
 from clients.ewc_state import Anchors, EwcState
@@ -20,6 +21,7 @@ from clients.measurements import fisher_of_node
 from clients.named_arrays import Arrays, get_arrays
 from clients.node_memory import kept_arrays, memory_of
 from clients.penalties import QuadraticPrior
+from clients.round_settings import check_choice
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ class _EarlierStages(LocalPart):
     @abstractmethod
     def precision(self, model: nn.Module, node_round: NodeRound) -> Arrays:
         """The precision of the solution that the round ended with, by parameter."""
+
+    def check(self, node_round: NodeRound) -> None:
+        """Raise ``ValueError`` for a negative weight."""
+        if not self.weight >= 0:
+            raise ValueError(f"the weight λ of {type(self).__name__} is {self.weight}: must be at least 0")
 
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
@@ -82,6 +89,19 @@ class Ewc(_EarlierStages):
     ewc: float = 0.0
     ewc_anchors: Anchors = "separate"
     fisher_estimator: Estimator = "per-sample"
+
+    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        """Return the part with the hyper-parameters of a message.
+
+        Raises
+        ------
+        ValueError
+            A value has the wrong type or is out of range.
+        """
+        part = super().read(config, content)
+        check_choice("ewc-anchors", part.ewc_anchors, ("separate", "online"))
+        check_choice("fisher-estimator", part.fisher_estimator, get_args(Estimator))
+        return part
 
     @property
     def weight(self) -> float:

@@ -180,7 +180,7 @@ def test_hyper_parameters_are_read_from_the_config():
 
 
 def test_an_unknown_decomposition_is_an_error():
-    with pytest.raises(ValueError, match="decomposition = 'none': must be 'apd' or 'fedweit'"):
+    with pytest.raises(ValueError, match="decomposition = 'none': must be one of 'apd', 'fedweit'"):
         Decomposition().read({"decomposition": "none"}, RecordDict())
 
 
