@@ -1,8 +1,8 @@
 """Run Flower's FedAvg or ``BaseStrategy``, and measure each round in the same way for both.
 
-A round lasts from one call of ``evaluate_fn`` to the next; both strategies call it after every evaluation. Each exchange
-of messages has three parts: ``nodes``, from sending the messages until the last node has created its reply; ``fetch``,
-from then until the server has fetched that reply; and ``server``, the rest.
+A round lasts from one call of ``evaluate_fn`` to the next; both strategies call it after every evaluation. Each
+exchange of messages has three parts: ``nodes``, from sending the messages until the last node has created its reply;
+``fetch``, from then until the server has fetched that reply; and ``server``, the rest.
 """
 
 import json
