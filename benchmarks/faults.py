@@ -60,7 +60,7 @@ class FaultyFleet:
         """Whether the last submitted run has ended, successfully or not."""
         return self._run is None or not self._run.is_alive()
 
-    def wait(self, happened: Callable[[], object], seconds: float = 240.0) -> None:
+    def wait(self, happened: Callable[[], object], seconds: float = 900.0) -> None:
         """Wait until ``happened`` returns a true value.
 
         Raises
@@ -76,7 +76,7 @@ class FaultyFleet:
                 raise RuntimeError("\n".join(["the awaited event did not happen; log of the run:", *self.said]))
             time.sleep(0.05)
 
-    def wait_until_ended(self, seconds: float = 600.0) -> None:
+    def wait_until_ended(self, seconds: float = 900.0) -> None:
         """Wait until the run has ended.
 
         Raises

@@ -140,6 +140,11 @@ class PartsPrior(QuadraticPrior):
     absolute: Mapping[str, float] = field(default_factory=dict)
     drift: Drift | None = None
 
+    def __add__(self, other: QuadraticPrior) -> PartsPrior:
+        """The sum with a quadratic prior."""
+        total = super().__add__(other)
+        return PartsPrior(total.precision, total.linear, self.absolute, self.drift)
+
     def add_gradient(self, named: Mapping[str, nn.Parameter]) -> None:
         """As in the parent, with 0 as the derivative of |θ| at 0."""
         super().add_gradient(named)

@@ -15,7 +15,7 @@ from sim.matrix import run_matrix
 from .jobs import finished, run_job
 from .plan import AuditPlan
 from .text import audit_text, row_line
-from .victim import VICTIM_METHOD, victim_data
+from .victim import victim_data
 
 
 def audit_recipe(
@@ -63,8 +63,8 @@ def audit_recipe(
             "words of sentences"
         )
     name = f"audit-{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    # The methods of the recipe do not matter: the audited methods differ only in which gradients the node shares.
-    config = parse(resolve(given | {"name": name, "methods": VICTIM_METHOD}, output_dir))
+    # The methods of the recipe do not matter: the audited ones differ only in which gradients the node shares.
+    config = parse(resolve(given | {"name": name}, output_dir))
     victim_data(config, plan.sentences)
     folder = Path(config.run.output_dir) / name
     (folder / "cells").mkdir(parents=True)

@@ -10,12 +10,13 @@ from flwr.app import Context, RecordDict
 
 from clients.data_sources import cached_load
 from clients.training import run_plan
-from fedapps.app.client_app import choose_device, data_source, default_settings
-from fedapps.catalogue import privacy_of
+from fedapps.app.node import choose_device, default_settings
+from fedapps.app.profile_query import data_source
 from fedapps.config.parsing import Config, parse
 from fedapps.launch.launch import check_folder
 from sim.seeding import derive_seed
 from tasks.base import NodeData
+from tasks.private_parameters import PrivateParameters
 from tasks.seeding import torch_seed
 from tasks.text.corpus import read_corpus
 from tasks.text.networks import TextClassifier
@@ -27,9 +28,8 @@ from tasks.text.scope import source_of_words, word_table
 from tasks.text.task import TextTask
 from tasks.text.vocabulary import Vocabulary
 
-#: The method whose node is attacked for all audited methods, so that they differ only in which gradients are shared.
-VICTIM_METHOD = "fedvocab"
-_PRIVACY = privacy_of(VICTIM_METHOD)
+#: The victim keeps its word vectors for all audited methods, so that they differ only in which gradients are shared.
+_PRIVACY = PrivateParameters(("embedding.*",))
 _PADDING = ("<pad>", "[PAD]")
 
 

@@ -5,10 +5,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedapps.catalogue import METHOD_LINES, TASK_LINES
 from fedapps.comparison.matrix import Vary, read_value
-from fedapps.config.parsing import described_keys
+from fedapps.config.keys import described
 from fedapps.config.recipe_files import read_recipe, recipes
+from fedapps.registry.expressions import split_expressions
+from fedapps.registry.methods import method_lines
+from fedapps.registry.tasks import task_lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,15 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def list_names(given: argparse.Namespace) -> int:
-    """Print tasks, methods and recipes, one line each."""
-    for title, lines in (("tasks", TASK_LINES), ("methods", METHOD_LINES), ("recipes", recipes())):
+    """Print tasks, methods and recipes, one line each; with ``--keys`` the keys of the run config, too."""
+    for title, lines in (("tasks", task_lines()), ("methods", method_lines()), ("recipes", recipes())):
         print(f"{title}:")
         for name, line in lines.items():
-            print(f"  {name:<22} {line}")
+            print(f"  {name:<24} {line}")
     if given.keys:
-        print("keys of the run config (default; what is allowed):")
-        for key, line in described_keys().items():
-            print(f"  {key:<24} {line}")
+        for group, keys in described().items():
+            print(f"keys of the {group} (default; what is allowed):")
+            for key, line in keys.items():
+                print(f"  {key:<28} {line}")
     return 0
 
 
@@ -77,7 +80,7 @@ def compare(given: argparse.Namespace) -> int:
         given.refuse(f"give a recipe ({', '.join(recipes())}, or a run-config file), or --resume FOLDER")
     compare_recipe(
         Path(given.recipe),
-        methods=given.methods.split(",") if given.methods else [],
+        methods=split_expressions(given.methods),
         seeds=given.seeds,
         first_seed=given.first_seed,
         engine=given.engine,

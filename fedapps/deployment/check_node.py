@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from clients.data_sources import cached_load
-from fedapps.app.client_app import DEFAULT_STATE, choose_device, data_source
-from fedapps.catalogue import METHODS, privacy_of, task_class
+from fedapps.app.node import DEFAULT_STATE, choose_device
+from fedapps.app.profile_query import data_source
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import resolve
@@ -85,8 +85,7 @@ class NodeCheck:
 
     def run(self) -> None:
         """Check the data, the device and the state folder; if there is no problem, dry-run every method."""
-        task = task_class(self.config.run.task)(self.config.options)
-        usable = self._data(task)
+        usable = self._data(self.config.task)
         self._device()
         state_disk = self._state()
         if self.problems or state_disk is None:
@@ -100,22 +99,23 @@ class NodeCheck:
             self.lines += dry_run.lines
             self.problems += [problem for problem in dry_run.problems if problem not in self.problems]
         self._memory()
-        self._disk(state_disk, dry_runs, {method: task.under(privacy_of(method)) for method in usable})
+        self._disk(state_disk, dry_runs, {label: self.config.task_of(self.config.methods[label]) for label in usable})
 
     def _data(self, task: Task) -> dict[str, NodeData]:
         """Load the node's data for each method."""
         found: dict[str, NodeData] = {}
-        for method in self.config.run.method_names():
-            if METHODS[method].trains == "pooled":
-                self._wrong(f"methods: {method} trains on the pooled data of all nodes, which no deployed node has")
+        for label, method in self.config.methods.items():
+            if method.pools_data:
+                self._wrong(f"methods: {label} trains on the pooled data of all nodes, which no deployed node has")
                 continue
             try:
                 source = data_source(self.config.run, task, {"data-dir": str(self.data_dir)})
-                found[method] = cached_load(source, task.under(privacy_of(method)), False)  # the ClientApp's cache
+                found[label] = cached_load(source, self.config.task_of(method), False)  # the ClientApp's cache
             except (DataError, OSError) as error:
                 self._wrong(f"data: {error}")
-        for method, data in found.items():
-            sizes = ", ".join(f"{count} {what}" for what, count in task.under(privacy_of(method)).sizes(data).items())
+        for label, data in found.items():
+            task_of_node = self.config.task_of(self.config.methods[label])
+            sizes = ", ".join(f"{count} {what}" for what, count in task_of_node.sizes(data).items())
             groups = "".join(f", {kind} {label}" for kind, label in data.groups.items())
             self._say(f"data:   node {data.key}: {sizes or 'no examples'}{groups}")
             if not data.count("train"):
@@ -156,8 +156,11 @@ class NodeCheck:
             self._say(f"        peak of {format_bytes(torch.cuda.max_memory_allocated())} on the GPU")
 
     def _disk(self, state_disk: Path, dry_runs: "list[DryRun]", tasks: Mapping[str, Task]) -> None:
-        free = shutil.disk_usage(state_disk).free
-        needed = sum(dry_run.bytes_to_keep(tasks[dry_run.method], self.config.num_stages) for dry_run in dry_runs)
+        free, methods = shutil.disk_usage(state_disk).free, self.config.methods
+        needed = sum(
+            dry_run.bytes_to_keep(tasks[dry_run.method], methods[dry_run.method], self.config.num_stages)
+            for dry_run in dry_runs
+        )
         if self.config.run.state_backend == "context":
             needed = 0
         self._say(f"disk:   a run needs up to {format_bytes(needed)} in {self.state_dir}; {format_bytes(free)} free")

@@ -11,11 +11,11 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Message
 
 from fedapps.app.client_app import app
-from fedapps.app.round_config import evaluate_orders, train_orders
+from fedapps.app.round_config import evaluate_config, train_config
 from fedapps.app.server_app import initial_arrays
-from fedapps.app.strategies import build_strategy
-from fedapps.catalogue import METHODS
+from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import Config
+from fedapps.methods.base import Method
 from fedapps.report.formats import format_bytes
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
 from sim.inprocess import InProcessGrid, flower_identity
@@ -63,7 +63,7 @@ class DryRun:
         config : Config
             The run config.
         method : str
-            Name of the method.
+            Label of the method.
         data : NodeData
             The node's data, loaded from ``data_dir``.
         data_dir : Path
@@ -71,22 +71,23 @@ class DryRun:
         state : Path
             Scratch folder for the node's private state.
         """
-        run = replace(config.run, num_nodes=1, min_replies=1, steps=1, adapt_epochs=min(config.run.adapt_epochs, 1))
+        alone = replace(config, run=replace(config.run, num_nodes=1, min_replies=1, steps=1))
+        run = alone.run
         seconds: dict[str, float] = {}
         reports: list[RoundReport] = []
         result = cls(method, data)
         initial = initial_arrays(config, method)
-        strategy = build_strategy(run, method, initial.keys(), config.num_stages)
+        strategy = build_strategy(alone, method, initial.keys())
         node_config = {"data-dir": str(data_dir), "state-dir": str(state)}
         grid = InProcessGrid(_Timed(seconds), [node_config], config.flat(), errors="reply")  # type: ignore[arg-type]
-        orders = evaluate_orders(run, method, _LABEL, 1, config.num_stages)
+        orders = evaluate_config(alone, method, _LABEL, 1)
         try:
             with flower_identity(), _quiet():
                 strategy.start(
                     grid,
                     initial,
                     num_rounds=1,
-                    train_config=train_orders(run, method, _LABEL, 1, config.num_stages),
+                    train_config=train_config(alone, method, _LABEL, 1),
                     evaluate_config=ConfigRecord({**orders, **_EVALUATION}),
                     on_round=reports.append,
                 )
@@ -106,16 +107,14 @@ class DryRun:
         )
         return result
 
-    def bytes_to_keep(self, task: Task, num_stages: int) -> int:
-        """Upper bound in bytes of what the node stores: its private arrays and, if any, its personalised model.
+    def bytes_to_keep(self, task: Task, method: Method, num_stages: int) -> int:
+        """Upper bound in bytes of what the node stores: its private arrays, and what the local parts keep beside them.
 
-        Methods with memory store the same amount for each earlier stage. Collected data are not counted.
+        Collected data are not counted.
         """
-        versions = self.version_bytes * KEPT_VERSIONS * (num_stages if METHODS[self.method].memory != "nothing" else 1)
-        if not METHODS[self.method].personalise:
-            return versions
-        model = task.build_model_for(self.data).state_dict().values()
-        return versions + sum(int(tensor.nbytes) for tensor in model)
+        versions = self.version_bytes * KEPT_VERSIONS
+        model = sum(int(t.nbytes) for t in task.build_model_for(self.data).state_dict().values())
+        return versions + sum(part.bytes_on_disk(model, versions, num_stages) for part in method.local_parts())
 
 
 class _Timed:

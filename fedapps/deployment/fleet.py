@@ -1,6 +1,5 @@
 """``python -m fedapps fleet``: run one federation on a SuperLink and SuperNodes that it starts on this machine."""
 
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -8,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config, parse
 from fedapps.launch.launch import APP, conclude, resolve
 from fedapps.runs.run_folder import RunFolder
+from sim.processes import usable_cores
 
 from .fleet_data import FleetData
 from .processes import FleetError
@@ -115,4 +116,4 @@ def _deploy_and_run(config: Config, data: FleetData, fleet: Deployment) -> None:
     print(f"fleet: logs, keys and private states: {fleet.folder}", flush=True)
     fleet.start_supernodes(data.configs())
     print(f"fleet: {data.nodes} SuperNodes are connected", flush=True)
-    fleet.run(APP, limit_in_flight(config, data.nodes, os.cpu_count() or 1).flat())
+    fleet.run(APP, for_flower(limit_in_flight(config, data.nodes, usable_cores()).flat()))

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedapps.app.client_app import data_source
-from fedapps.catalogue import METHODS, task_class
+from fedapps.app.profile_query import data_source
 from fedapps.config.parsing import Config
 from fedapps.launch.launch import check_data
 from tasks.base import DataError
@@ -71,14 +70,14 @@ class FleetData:
         DataError
             If data are missing or invalid, or a method needs the pooled data of all nodes.
         """
-        pooled = [name for name in config.run.method_names() if METHODS[name].trains == "pooled"]
+        pooled = [label for label, method in config.methods.items() if method.pools_data]
         if pooled:
-            others = ",".join(name for name in config.run.method_names() if name not in pooled)
+            others = ",".join(label for label in config.methods if label not in pooled)
             raise DataError(
                 f"methods: {', '.join(pooled)} trains on the pooled data of all nodes, which no node of a fleet has: "
                 "use `fedapps run`" + (f", or add --set methods={others}" if others else "")
             )
-        task = task_class(config.run.task)(config.options)
+        task = config.task
         if self.folders:
             task.check_nodes(self.nodes)
             for folder in self.folders:

@@ -1,6 +1,5 @@
 """A SuperLink and its SuperNodes on the loopback interface: start them, connect them, submit runs."""
 
-import os
 import re
 import sqlite3
 import time
@@ -12,7 +11,7 @@ from typing import Any
 import tomli_w
 
 from sim.flower_run import CONNECTION, connect, submission, wait_until_healthy
-from sim.processes import flower_environment, free_port
+from sim.processes import flower_environment, free_port, usable_cores
 
 from .certificates import make_certificates
 from .flwr_query import query_flwr
@@ -133,7 +132,7 @@ class Deployment:
         FleetError
             If the SuperLink rejects a key.
         """
-        parallel = os.cpu_count() or 1
+        parallel = usable_cores()
         for begin in range(0, len(keys), parallel):
             batch = [
                 self._processes.start(

@@ -12,7 +12,8 @@ from typing import Any
 import tomli_w
 
 from clients.files import told, write_whole
-from fedapps.config.parsing import Config, defaults
+from fedapps.config.keys import defaults
+from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from strategies.round_records import RoundReport
 
@@ -82,7 +83,7 @@ class RunFolder:
         path = run_path(config.run, run_id)
         if config.run.resume:
             _check_resumable(path, config)
-            for method in config.run.method_names():
+            for method in config.methods:
                 cls(path, "").checkpoints(method).latest()
         elif path.exists():
             raise ValueError(

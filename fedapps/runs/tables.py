@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedapps.catalogue import task_class
 from fedapps.comparison.comparison_pairs import scheme
+from fedapps.registry.tasks import task_class
 from fedapps.report.metrics import columns
 
 from .continual import measure_names

@@ -3,20 +3,11 @@
 from pathlib import Path
 
 from sim.seeding import derive_seed, generator
-from tasks.base import DataError, PrivateParameters
+from tasks.private_parameters import PrivateParameters
 
 from .glove import Vectors, read_glove
 from .options import Options
 from .scope import Kept, kept_words
-
-
-def check_starts(options: Options, privacy: PrivateParameters) -> None:
-    """Raise :class:`DataError` for own starts of an embedding of which only the digits' rows are a node's own."""
-    if privacy.own_start and options.own_starts and kept_words(options, privacy) is Kept.DIGITS:
-        raise DataError(
-            f"text.own-starts = {options.own_starts!r}: the method keeps only the vectors of digits private, which "
-            "must go with all others; leave it empty, or take a method that keeps embedding.* private"
-        )
 
 
 def dealt_start(options: Options, privacy: PrivateParameters, key: str) -> str:

@@ -23,9 +23,10 @@ from text_world import (
 )
 from tiny_encoder import encoder_folder
 
-from tasks.base import DataError, PrivateParameters
-from tasks.text import TextTask
+from tasks.base import DataError
+from tasks.private_parameters import PrivateParameters
 from tasks.text.starts import dealt_start
+from tasks.text.task import TextTask
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,12 @@ import pytest
 import torch
 from tiny_encoder import encoder_folder
 
-from tasks.base import DataError, PrivateParameters
-from tasks.text import Options, TextTask
+from tasks.base import DataError
+from tasks.private_parameters import PrivateParameters
 from tasks.text.batches import CommonTest
+from tasks.text.options import Options
 from tasks.text.scope import Kept, kept_words, source_of_words
+from tasks.text.task import TextTask
 
 SMALL = Options(source="simulated", hidden=8, embedding_width=12, dropout=0.0, partition_seed=1)
 NODES = 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from html import escape
 
-from fedapps.catalogue import TASKS, task_class
+from fedapps.registry.tasks import task_class, task_names
 from fedapps.report.formats import format_bytes, format_duration, format_number, format_p_value
 from fedapps.report.markup import details, swatch, table
 from fedapps.report.metrics import CONTINUAL, Metric, bare, columns, describe
@@ -28,7 +28,7 @@ def section(run: RunData) -> str | None:
     names = columns(name for values in final.values() for name in values)
     first = [leading.name] if leading else []
     first += [name for name in names if bare(name) in CONTINUAL]
-    first += task_class(run.task).headline if run.task in TASKS else ()
+    first += task_class(run.task).headline if run.task in task_names() else ()
     names = [*dict.fromkeys(name for name in first if name in names), *(name for name in names if name not in first)]
     parts = [
         '<section id="result">',

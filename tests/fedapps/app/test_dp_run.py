@@ -8,9 +8,8 @@ import pytest
 from safetensors.numpy import load_file
 from small_runs import run_inline
 
-from fedapps.catalogue import METHODS
 from fedapps.config.parsing import ConfigError, parse
-from fedapps.config.privacy_conflicts import reason_against
+from fedapps.registry.methods import method_class, method_names
 from strategies.privacy_budget import epsilon
 
 SMALL = {
@@ -89,19 +88,19 @@ def test_methods_that_the_table_allows_run_to_their_end(run, dp):
 
 
 REFUSED = {
-    "local": {"cloud": "everybody's data", "untrained": "nobody trains", "fedcurv": "Fisher", "fedweit": "masks",
-              "elastic-transfer": "Fisher"},
-    "central-server": {"apfl": "deviation", "apfl-sqrt": "deviation", "clustered": "single updates", "cloud": "data",
-                       "fedcurv": "Fisher", "fedweit": "masks", "untrained": "nobody trains"},
+    "local": {"centralized": "data of all nodes", "untrained": "no node trains", "fedcurv": "Fisher",
+              "fedweit": "masks", "elastic-transfer": "Fisher"},
+    "central-server": {"apfl": "deviation", "clustered": "single updates", "centralized": "data",
+                       "elastic-transfer": "Fisher", "fedcurv": "Fisher", "fedweit": "masks",
+                       "untrained": "no node trains"},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("dp", REFUSED)
 def test_methods_that_the_table_refuses_are_named_with_the_reason(dp):
-    refused = {name for name, method in METHODS.items() if reason_against(dp, method)}
-    assert refused == {*REFUSED[dp], "elastic-transfer"} | {n for n in METHODS if n.startswith("elastic-transfer-")}
+    assert {name for name in method_names() if method_class(name)().privacy_conflict(dp)} == REFUSED[dp].keys()
     for name, reason in REFUSED[dp].items():
-        if METHODS[name].memory == "nothing":
+        if not method_class(name).needs_stages:
             with pytest.raises(ConfigError, match=f"dp = '{dp}': leave out of methods {name}.*{reason}"):
                 parse(SMALL | {"methods": f"sfl,{name}", "dp": dp})
 

@@ -10,9 +10,12 @@ from fedapps.report import write_report
 from fedapps.runs.run_folder import RunFolder
 from tasks.base import DataError
 
+ALL_HALF = "elastic-transfer(own-past=0.5,others-past=0.5,others-now=0.5)"
+MOSTLY_HALF = "elastic-transfer(own-past=0.5,others-past=0.05,others-now=0.5)"
+NOTHING = "elastic-transfer(own-past=0,others-past=0,others-now=0)"
 METHODS = [
     "stl", "fedavg", "local-ewc", "fedprox-ewc", "fedavg-l2t", "local-apd", "fedprox-apd", "fedweit", "fedcurv",
-    "elastic-transfer", "elastic-transfer-0.5-0.05-0.5", "elastic-transfer-0-0-0",
+    "elastic-transfer", MOSTLY_HALF, NOTHING,
 ]  # fmt: skip
 SMALL = {
     "task": "social", "num-nodes": 2, "rounds": 4, "epochs": 1, "batch-size": 16, "learning-rate": 0.01,
@@ -71,14 +74,14 @@ def test_the_measures_of_continual_learning_are_those_of_the_nodes_lines(federat
 
 
 def test_the_exchange_without_weights_is_fedavg_bit_for_bit(federate):
-    folder = federate(methods="fedavg,elastic-transfer-0-0-0")
+    folder = federate(methods=f"fedavg,{NOTHING}")
     first, second = (
-        [row["evaluate"] for row in of_method(folder, method)] for method in ("fedavg", "elastic-transfer-0-0-0")
+        [row["evaluate"] for row in of_method(folder, method)] for method in ("fedavg", NOTHING)
     )  # fmt: skip
     assert first == second
 
 
-@pytest.mark.parametrize("method", ["local-ewc", "fedweit", "elastic-transfer-0.5-0.5-0.5"])
+@pytest.mark.parametrize("method", ["local-ewc", "fedweit", ALL_HALF])
 @pytest.mark.parametrize("cut_in", [2, 3])
 def test_a_run_that_is_cut_off_ends_as_if_nothing_had_happened(federate, monkeypatch, method, cut_in):
     undisturbed = federate("undisturbed", methods=method)
@@ -97,7 +100,7 @@ def test_a_run_that_is_cut_off_ends_as_if_nothing_had_happened(federate, monkeyp
 
 
 def test_a_dropped_node_is_the_same_for_every_method(federate):
-    folder = federate(methods="fedavg,fedweit,elastic-transfer-0.5-0.5-0.5", drop_nodes=True)
+    folder = federate(methods=f"fedavg,fedweit,{ALL_HALF}", drop_nodes=True)
     trained = {}
     for row in folder.lines("nodes.jsonl"):
         if row["phase"] == "train":
@@ -112,8 +115,8 @@ def test_a_dropped_node_is_the_same_for_every_method(federate):
     [
         ({"rounds": 5}, "rounds"),
         ({"evaluate-every": 3}, "evaluate-every"),
-        ({"ewc-lambda": -0.1}, "ewc-lambda"),
-        ({"elastic-own-past": -1.0}, "elastic-own-past"),
+        ({"ewc.lambda": -0.1}, "ewc.lambda"),
+        ({"elastic-transfer.own-past": -1.0}, "elastic-transfer.own-past"),
         ({"social.participants": "a,b;c"}, "every node must meet equally many participants"),
         ({"social.participants": "a,b;c,d", "num-nodes": 3}, "num-nodes"),
     ],

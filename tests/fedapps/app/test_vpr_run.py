@@ -15,7 +15,7 @@ METHODS = ["untrained", "cloud", "local", "fedavg", "fedadam", "fedvc", "h-fl", 
 SMALL = {
     "task": "vpr", "num-nodes": 4, "rounds": 2, "fraction-train": 1.0, "steps": 2, "batch-size": 4,
     "learning-rate": 1e-3, "evaluate-every": 1, "collect-after": 0, "weighting": "num-examples", "name": "run",
-    "methods": ",".join(METHODS), "cluster-groups": "continent", "cluster-intervals": "2", "num-clusters": 2,
+    "methods": ",".join(METHODS), "h-fl.groups": "continent", "h-fl.intervals": "2", "clustered.clusters": 2,
     "vpr.backbone": "squeezenet1_1-stride8", "vpr.height": 24, "vpr.width": 32, "vpr.radius": 1000.0,
     "vpr.negatives": 2,
 }  # fmt: skip

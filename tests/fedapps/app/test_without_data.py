@@ -13,7 +13,7 @@ from sim.lqr import write_world
 from strategies.round_records import TooFewRepliesError
 
 SMALL = {
-    "task": "lqr", "epochs": 1, "personal-epochs": 1, "batch-size": 16, "collect-after": 0, "evaluate-every": 1,
+    "task": "lqr", "epochs": 1, "batch-size": 16, "collect-after": 0, "evaluate-every": 1,
     "name": "run",
 }  # fmt: skip
 pytestmark = pytest.mark.usefixtures("flower_identity")
@@ -94,7 +94,7 @@ def test_data_that_cannot_be_opened_are_none(tmp_path, monkeypatch):
     def denied(*_):
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
-    monkeypatch.setattr("fedapps.app.client_app.data_source", denied)
+    monkeypatch.setattr("fedapps.app.profile_query.data_source", denied)
     assert "Permission denied" in told({"data-dir": str(tmp_path)})["no-data"]
 
 

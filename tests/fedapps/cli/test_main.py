@@ -2,9 +2,10 @@
 
 import pytest
 
-from fedapps.catalogue import METHOD_LINES, TASKS
 from fedapps.cli.commands import _assignments, main
 from fedapps.config.recipe_files import recipes
+from fedapps.registry.methods import method_names
+from fedapps.registry.tasks import task_names
 
 
 def said(capsys):
@@ -18,7 +19,7 @@ def test_list_names_all(capsys):
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if not line.startswith(" ")] == ["tasks:", "methods:", "recipes:"]
-    assert [line.split()[0] for line in lines if line.startswith(" ")] == [*TASKS, *METHOD_LINES, *recipes()]
+    assert [line.split()[0] for line in lines if line.startswith(" ")] == [*task_names(), *method_names(), *recipes()]
     assert all(len(line.split()) > 3 for line in lines if line.startswith(" "))
 
 
@@ -44,7 +45,7 @@ def test_an_unknown_recipe_is_told_with_those_that_exist(capsys):
 def test_compare_refuses_before_any_work(tmp_path, capsys):
     given = ["compare", "lqr", "--output-dir", str(tmp_path / "runs"), "--json", str(tmp_path / "json" / "c.json")]
     assert main([*given, "--methods", "sfl,magic"]) == 2
-    assert "methods: 'magic' is unknown; known methods: local, cloud" in said(capsys)
+    assert "methods: 'magic' is unknown; known methods: apd, apfl, centralized" in said(capsys)
     assert main([*given, "--seeds", "0"]) == 2
     assert said(capsys) == "fedapps: --seeds 0: must be at least 1\n"
     assert main([*given, "--set", "rounds=0"]) == 2

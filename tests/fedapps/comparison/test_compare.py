@@ -11,14 +11,14 @@ import pytest
 import fedapps.comparison.compare
 from fedapps.comparison.compare import compare_recipe, execute, resume_comparison, run_cell, table_of
 from fedapps.comparison.matrix import Vary
-from fedapps.comparison.papers import PAPERS
+from fedapps.comparison.papers import paper_of
 from fedapps.comparison.significance import all_tests, paired_tests
 from fedapps.config.recipe_files import RECIPES
 from fedapps.runs.tables import comparison_text
 
 METHODS = ["sfl", "apfl"]
 TINY = {
-    "rounds": 2, "epochs": 1, "personal-epochs": 1, "evaluate-every": 2, "lqr.trajectories": 4, "lqr.horizon": 5,
+    "rounds": 2, "epochs": 1, "apfl.epochs": 1, "evaluate-every": 2, "lqr.trajectories": 4, "lqr.horizon": 5,
 }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_the_file_holds_exactly_the_comparison(compared):
     assert json.loads(text) == comparison
     assert comparison.keys() == {"recipe", "rows", "table", "paper", "tests", "claims"}
     assert comparison["recipe"] == "lqr"
-    assert comparison["paper"] == PAPERS["lqr"]
+    assert comparison["paper"] == paper_of("lqr", METHODS)
     assert re.fullmatch(r"compare-lqr-\d{8}-\d{6}", folder.name)
 
 
@@ -136,6 +136,7 @@ def test_the_report_is_drawn(compared):
     assert all(f"{comparison['table'][method]['excess']['mean']:.4g}" in page for method in METHODS)
 
 
+@pytest.mark.subprocesses
 def test_two_processes_give_the_same_numbers(compared, tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(fedapps.comparison.compare, "write_report", lambda folder: folder)
     comparison, _, _ = compared
@@ -227,7 +228,7 @@ def test_each_value_has_its_table_and_its_tests(varied):
 def test_the_papers_numbers_stand_at_the_recipes_own_value(varied):
     comparison, _ = varied
     eight, four = comparison["varied"]["values"]
-    assert (eight["paper"], four["paper"]) == ({}, PAPERS["lqr"])
+    assert (eight["paper"], four["paper"]) == ({}, paper_of("lqr", METHODS))
     head, tail = comparison_text(comparison).split("lqr.trajectories = 4\n")
     assert head.startswith("lqr.trajectories = 8\n")
     assert "[0.21146]" not in head

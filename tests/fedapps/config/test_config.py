@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from fedapps.catalogue import METHOD_LINES
-from fedapps.config.parsing import ConfigError, defaults, parse
+from fedapps.config.keys import defaults, described, for_flower
+from fedapps.config.parsing import ConfigError, parse
+from fedapps.config.pyproject_keys import updated
 from fedapps.config.recipe_files import read_recipe, recipes
 from fedapps.config.run_config import RunConfig
+from fedapps.registry.methods import method_names
 from tasks.driving.options import Options
-from tasks.lqr import LqrOptions
+from tasks.lqr.options import LqrOptions
 
 ROOT = Path(__file__).parents[3]
 LQR = {"task": "lqr", "collect-after": 0}
@@ -36,18 +38,11 @@ def flat(table, prefix=""):
 # -- defaults --------------------------------------------------------------------------------------------------
 
 
-def test_the_apps_config_in_pyproject_holds_the_defaults():
-    written = flat(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"])
-    expected = defaults()
-    wrong = [
-        f"{key}: pyproject.toml {written.get(key, 'lacks it')!r}, code {expected.get(key, 'lacks it')!r}"
-        for key in sorted(written.keys() | expected.keys())
-        if key not in written or key not in expected or repr(written[key]) != repr(expected[key])
-    ]
-    assert not wrong, (
-        "Flower refuses keys that [tool.flwr.app.config] lacks; write these defaults of RunConfig and "
-        "of the tasks' options there:\n" + "\n".join(wrong)
-    )
+def test_the_apps_config_in_pyproject_is_the_generated_one():
+    text = (ROOT / "pyproject.toml").read_text()
+    assert text == updated(text), "the keys or defaults have changed: run `make config`"
+    written = flat(tomllib.loads(text)["tool"]["flwr"]["app"]["config"])
+    assert repr(written) == repr(defaults())
 
 
 def test_nothing_given_gives_the_defaults():
@@ -61,7 +56,7 @@ def test_nothing_given_gives_the_defaults():
 def test_only_the_tasks_own_options_are_kept():
     config = parse(LQR | {"lqr.horizon": 5, "driving.latent": 3})
     assert config.options == LqrOptions(horizon=5)
-    assert {key for key in config.flat() if "." in key} == {
+    assert {key for key in config.flat() if key.startswith(("lqr.", "driving."))} == {
         "lqr.start-range", "lqr.trajectories", "lqr.horizon", "lqr.test-fraction", "lqr.noise-variance",
     }  # fmt: skip
 
@@ -70,12 +65,13 @@ def test_only_the_tasks_own_options_are_kept():
 def test_every_recipe_parses(name):
     given = read_recipe(Path(name))
     config = parse(given)
-    assert given.items() <= config.flat().items()
-    assert config.run.method_names()
+    of_others = {key for key in given if key.partition(".")[0] in method_names()} - config.flat().keys()
+    assert {key: value for key, value in given.items() if key not in of_others}.items() <= config.flat().items()
+    assert config.methods
 
 
-def test_method_names_lose_spaces_and_empty_names():
-    assert parse({"methods": " sfl, apfl,,"}).run.method_names() == ["sfl", "apfl"]
+def test_labels_of_methods_lose_spaces_and_empty_names():
+    assert list(parse({"methods": " sfl, apfl( power = 0.5 ),,"}).methods) == ["sfl", "apfl(power=0.5)"]
 
 
 # -- errors ----------------------------------------------------------------------------------------------------
@@ -98,8 +94,8 @@ def test_errors_of_all_kinds_come_at_once():
         }
     )
     for start, *parts in (
-        ("task = 'chess'", "must be one of 'driving', 'lqr'"),
-        ("methods: 'magic' is unknown", *METHOD_LINES),
+        ("task = 'chess'", "must be one of driving, lqr, social, text, vpr"),
+        ("methods: 'magic' is unknown", *method_names()),
         ("methods: 'sfl' is given twice",),
         ("learnig-rate: unknown key", "learning-rate"),
         ("seed = 'seven'", "must be a whole number at least 0"),
@@ -118,7 +114,7 @@ def test_errors_of_all_kinds_come_at_once():
 
 def test_no_method_is_an_error():
     (line,) = errors({"methods": " , "})
-    assert line.startswith("methods = ' , ': names no method; known methods: local, cloud, sfl")
+    assert line.startswith("methods = ' , ': names no method; known methods: apd, apfl, centralized")
 
 
 def test_whole_numbers_are_numbers_but_truth_values_are_not():
@@ -131,7 +127,7 @@ def test_whole_numbers_are_numbers_but_truth_values_are_not():
     ]
 
 
-@pytest.mark.parametrize("key", ["learning-rate", "fedprox-mu", "timeout", "fraction-train"])
+@pytest.mark.parametrize("key", ["learning-rate", "fedprox.mu", "timeout", "fraction-train"])
 def test_nan_is_refused(key):
     (line,) = errors({key: float("nan")})
     assert line.startswith(f"{key} = nan: must be a number")
@@ -147,27 +143,27 @@ def test_nan_is_refused(key):
         ({"driving.scenario": "trials"}, "collect-after = 6: must be 0, because this only learns from given data"),
         (
             {"methods": "sfl,cloud", "state-backend": "context"},
-            "state-backend = 'context': must be 'disk' with collect-after = 6 and methods = 'cloud'",
+            "state-backend = 'context': must be 'disk' with collect-after = 6 and the method centralized",
         ),
         ({"total-steps": 100}, "total-steps = 100: needs steps"),
-        ({"methods": "h-fl", "cluster-intervals": "5,x"}, "cluster-intervals = '5,x': must be whole numbers"),
-        ({"methods": "h-fl", "cluster-groups": "city,continent"}, "cluster-groups = 'city,continent', cluster-inte"),
-        ({"methods": "h-fl", "cluster-groups": ""}, "cluster-groups = '', cluster-intervals = '15': "),
-        ({"methods": "clustered", "num-clusters": 8}, "num-clusters = 8: must be at most num-nodes = 7"),
-        ({"methods": "fedvc", "drop-nodes": True}, "drop-nodes = true: must be false with methods = 'fedvc'"),
+        ({"methods": "h-fl", "h-fl.intervals": "5,x"}, "h-fl.intervals = '5,x': must be whole numbers"),
+        ({"methods": "h-fl", "h-fl.groups": "city,continent"}, "h-fl.groups = 'city,continent', h-fl.intervals"),
+        ({"methods": "h-fl", "h-fl.groups": ""}, "h-fl.groups = '', h-fl.intervals = '15': "),
+        ({"methods": "clustered", "clustered.clusters": 8}, "clustered.clusters = 8: must be at most num-nodes = 7"),
+        ({"methods": "fedvc", "drop-nodes": True}, "drop-nodes = true: must be false with the method fedvc"),
         (
-            {"methods": "h-fl", "drop-nodes": True, "cluster-cohort": 2},
-            "drop-nodes = true: must be false with methods = 'h-fl'",
+            {"methods": "h-fl", "drop-nodes": True, "h-fl.cohort": 2},
+            "drop-nodes = true: must be false with h-fl.cohort = 2",
         ),
         (
             {
                 "methods": "fedvc",
                 "task": "vpr",
                 "collect-after": 0,
-                "virtual-examples": 60,
+                "fedvc.examples": 60,
                 "vpr.queries-per-epoch": 50,
             },
-            "virtual-examples = 60: must be at most 50, the most examples of an epoch of task 'vpr'",
+            "fedvc.examples = 60: must be at most 50, the most examples of an epoch of task 'vpr'",
         ),
         ({"min-replies": 8}, "min-replies = 8: must be at most 7, the nodes that train in a round"),
         ({"min-replies": 5, "fraction-train": 0.6}, "min-replies = 5: must be at most 4"),
@@ -213,3 +209,54 @@ def test_conflicts_join_the_other_errors_but_not_where_one_side_is_unknown():
     assert errors({"rounds": "three", "collect-after": 20}) == ["rounds = 'three': must be a whole number at least 1"]
     staged = {"task": "social", "collect-after": 0, "methods": "fedavg-ewc"}  # its stages must divide the rounds
     assert errors(staged | {"rounds": 0}) == ["rounds = 0: must be a whole number at least 1"]
+
+
+# -- keys of methods, of earlier versions and of other packages --------------------------------------------------
+
+
+def test_the_config_has_the_keys_of_its_task_and_its_methods_alone():
+    keys = parse({"methods": "fedavg,spfl", "fedprox.mu": 0.3}).flat()
+    owners = {key.partition(".")[0] for key in keys if "." in key}
+    assert owners == {"driving", "spfl"}
+
+
+def test_a_key_of_an_earlier_version_says_what_it_is_called_now():
+    assert errors({"fedadam-rate": 0.1}) == ["fedadam-rate: this key is now called fedadam.learning-rate"]
+    (line,) = errors({"fedprox-mu": 0.1})
+    assert line.endswith("is now called apd.mu or ewc.mu or fedprox.mu or l2-transfer.mu")
+
+
+def test_keys_of_a_method_that_does_not_run_are_checked_too():
+    assert errors({"methods": "fedavg", "fedprox.mu": -1.0}) == ["fedprox.mu = -1.0: must be a number at least 0"]
+
+
+def test_extra_holds_keys_as_a_toml_inline_table():
+    config = parse({"methods": "fedprox", "extra": "fedprox.mu = 0.7, driving.scenario = 'three-cars'"})
+    assert config.methods["fedprox"].options.mu == 0.7
+    assert config.options.scenario == "three-cars"
+    assert config.run.extra == ""
+
+
+@pytest.mark.parametrize("text", ["fedprox.mu", "fedprox.mu =", "a = 1, a = 2"])
+def test_a_malformed_extra_says_how_to_write_it(text):
+    (line,) = errors({"extra": text})
+    assert line.startswith(f"extra = {text!r}: must be keys of a TOML inline table")
+
+
+def test_keys_that_flower_does_not_know_travel_in_extra():
+    known = {"rounds": 3, "fedprox.mu": 0.5}
+    others = {"tabular.dataset": "dig'its, all", "tabular.alpha": 0.3, "tabular.even": True, "scaffold.rate": 2}
+    sent = for_flower(known | others)
+    assert sent.keys() == {*known, "extra"}
+    from fedapps.config.keys import with_extra
+
+    assert {key: value for key, value in with_extra(sent).items() if key != "extra"} == known | others
+
+
+def test_keys_are_described_by_run_task_and_method():
+    groups = described(task="driving", methods=["fedprox"])
+    assert list(groups) == ["run", "task driving", "method fedprox"]
+    assert groups["method fedprox"] == {
+        "fedprox.mu": "weight µ of the proximal term; 0 = FedAvg (0.05; a number at least 0)"
+    }
+    assert set(described()) >= {"run", "task text", "method fedweit", "method h-fl"}
