@@ -118,13 +118,13 @@ def limited(pids: Sequence[int], most: int) -> None:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, hard))
 
 
-def test_nodes_that_are_killed_held_up_late_or_back_again(tmp_path: Path) -> None:
+def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
     # It is cut off when all have taken part again, however long that takes.
     with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 40, "evaluate-every": 40, "timeout": 120.0}) as fleet:
         fleet.start(3)
         fleet.submit()
         fleet.wait_for_round(1)
-        with fleet.held_up(1):
+        with fleet.hanging(1):
             fleet.wait_for_message(0)
             fleet.kill_node(0)
             fleet.start_node(3)

@@ -128,4 +128,4 @@ def test_bad_settings_are_told_before_anything_runs(worlds, changes, told):
 
 def test_the_report_has_a_heat_map(federate):
     folder = federate(methods="fedavg,stl")
-    assert "Stage by stage" in write_report(folder.path).read_text()
+    assert "Errors by stage" in write_report(folder.path).read_text()
