@@ -121,6 +121,7 @@ class FederatedClient(NumPyClientAdapter):
             for part in self.parts:
                 plan = list(part.plan(plan, model, drawn, node_round))
             trained = run_plan(model, plan, node_round.epochs(model, drawn), self._loss())
+        node_round = replace(node_round, steps=trained.steps)
         memory = self._remember(model, plateau, node_round)
         if keep := kept_arrays(self._private(model, node_round), memory):
             self.private.save(settings.server_round, keep, settings.durable_round)

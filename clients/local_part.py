@@ -53,6 +53,8 @@ class NodeRound:
         Builds the initial model of the run.
     build : callable
         ``build(received, kept)`` is the model with these arrays in it, as the parts make it.
+    steps : int
+        Optimizer steps of the round's training, for the hooks that are called after it; 0 before.
     """
 
     task: Task
@@ -66,6 +68,7 @@ class NodeRound:
     num_stages: int
     initial_model: Callable[[], nn.Module]
     build: Callable[[Arrays, Arrays], nn.Module]
+    steps: int = 0
 
     def torch_seed(self, purpose: str, *labels: int | str) -> AbstractContextManager[None]:
         """Seed torch's generator for one purpose in this round of this node."""
