@@ -14,6 +14,8 @@ _MOST = 6  # cities that are drawn
 _COMMON = 2  # of them those of the common test, where there are many
 _LISTED = 8
 
+ORDER = 130
+
 
 def section(run: RunData) -> str | None:
     """Up to six cities, those with most clients first; None for a task whose clients have no places."""

@@ -28,6 +28,8 @@ _BASELINE = "non-proactive"
 
 Group = tuple[list[NodeRecord], str]
 
+ORDER = 90
+
 
 def section(run: RunData) -> str | None:
     """Box plots over all sessions of all clients; None for a task without driving."""

@@ -17,6 +17,8 @@ _SIGNIFICANT = 0.05
 _COLUMNS = 5
 _DRIVEN = "closed_loop.cost"
 
+ORDER = 30
+
 
 def section(run: RunData) -> str | None:
     """The comparison, where the folder holds one, and the paired tests of the run."""

@@ -8,6 +8,8 @@ from fedapps.report.markup import details, table
 from fedapps.report.markup import section as block
 from fedapps.report.run_data import RunData
 
+ORDER = 170
+
 
 def section(run: RunData) -> str | None:
     """The run config, behind a click; None where the folder holds none."""

@@ -15,6 +15,8 @@ from fedapps.report.run_data import RunData
 
 _COLUMNS = 4
 
+ORDER = 10
+
 
 def section(run: RunData) -> str | None:
     """The headline and the table of final results; None before the first round."""

@@ -21,6 +21,8 @@ from fedapps.report.run_data import RunData
 _OPEN = 4
 _PLACES = ("1st", "2nd", "3rd")
 
+ORDER = 120
+
 
 def section(run: RunData) -> str | None:
     """A panel for each method, four of them open; None for a task without pictures of places."""

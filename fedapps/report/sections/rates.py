@@ -14,6 +14,8 @@ from fedapps.report.run_data import RunData
 _MOST_TENSORS = 40
 _LOWEST = 1e-4
 
+ORDER = 140
+
 
 def section(run: RunData) -> str | None:
     """A heat map for each method that learns its rates; None where none does."""

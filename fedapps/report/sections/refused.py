@@ -10,6 +10,8 @@ from fedapps.report.run_data import RunData
 
 _MOST = 50
 
+ORDER = 160
+
 
 def section(run: RunData) -> str | None:
     """One line for each method, node and reason; None where every reply was used."""

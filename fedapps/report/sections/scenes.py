@@ -16,6 +16,8 @@ from fedapps.report.scene_drawing import Scene, draw_scene, read_scene
 
 _MOST_NODES = 4
 
+ORDER = 110
+
 
 def section(run: RunData) -> str | None:
     """One scene of each of up to four nodes; None for a task without scenes."""

@@ -15,6 +15,8 @@ from fedapps.report.run_data import RunData
 
 _ROOM = 55  # letters of method names that stand beside one another
 
+ORDER = 70
+
 
 def section(run: RunData) -> str | None:
     """The leading metric of each client at the last evaluation; None where no client reported it."""

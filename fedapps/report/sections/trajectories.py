@@ -16,6 +16,8 @@ from fedapps.report.traces import Trace, read_traces
 _MOST_NODES = 4
 _MARGIN = 4.0
 
+ORDER = 100
+
 
 def section(run: RunData) -> str | None:
     """One session of each method and node, for up to four nodes; None without traces."""

@@ -13,6 +13,8 @@ from fedapps.report.run_data import RunData
 
 _WIDE_RANGE = 10
 
+ORDER = 20
+
 
 def section(run: RunData) -> str | None:
     """The leading metric against the varied key; None where nothing was varied."""
