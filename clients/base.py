@@ -132,6 +132,7 @@ class FederatedClient(NumPyClientAdapter):
             drawn = self.parts.draw(data, node_round)
             plan = self.parts.plan([joint], model, drawn, node_round)
             trained = run_plan(model, plan, node_round.epochs(model, drawn), self.parts.loss(self.task.loss))
+        node_round = replace(node_round, steps=trained.steps)
         memory = self._remember(model, plateau, node_round)
         if keep := kept_arrays(self.parts.private(model, node_round), memory):
             self.private.save(settings.server_round, keep, settings.durable_round)

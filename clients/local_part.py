@@ -51,6 +51,8 @@ class NodeRound:
     device : torch.device
     initial_model : callable
         Builds the initial model of the run.
+    steps : int
+        Optimizer steps of the round's training, for the hooks that are called after it; 0 before.
     """
 
     task: Task
@@ -61,6 +63,7 @@ class NodeRound:
     seed: int
     device: torch.device
     initial_model: Callable[[], nn.Module]
+    steps: int = 0
 
     def torch_seed(self, purpose: str, *labels: int | str) -> AbstractContextManager[None]:
         """Seed torch's generator for one purpose in this round of this node."""
