@@ -67,8 +67,8 @@ def fleet_folder(run: Path, *, resume: bool) -> Path:
 def at_a_time(config: Config, nodes: int, cores: int) -> Config:
     """The config with ``in-flight`` set, where it is not, to what so many cores can bear.
 
-    A worker that trains takes some 4 s of a core to import torch, and Flower starts another where it hears nothing of one for
-    30 s: all at once they only keep each other from starting.
+    A worker that trains takes some 4 s of a core to import torch, and Flower starts another where it hears nothing of
+    one for 30 s: all at once they only keep each other from starting.
     """
     most = WORKERS_PER_CORE * cores
     if config.run.in_flight or nodes <= most:
