@@ -196,18 +196,7 @@ class FederatedClient(NumPyClientAdapter):
         return RoundResult({}, max(node_round.data.count("test"), 1), metrics)
 
     def answer(self, query: str, settings: RoundSettings) -> Mapping[str, ArrayRecord]:
-        """Answer a QUERY message.
-
-        Parameters
-        ----------
-        query : str
-            The name of the query, such as ``adaptive``.
-        settings : RoundSettings
-
-        Returns
-        -------
-        mapping of names to ArrayRecords
-            The records of the reply.
+        """Return the records that answer a QUERY message, such as ``adaptive``.
 
         Raises
         ------

@@ -52,7 +52,7 @@ def told(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UnwritableError(
-            f"{path} cannot be written ({error.strerror or error}); the earlier content is unchanged: make room on "
+            f"{path} cannot be written ({error.strerror or error}); what was kept before is still there: make room on "
             "the disk, or check the permissions of the folder"
         ) from error
 
