@@ -1,4 +1,4 @@
-"""The node: a task, the node's data, its private state, and the local parts that it composes."""
+"""A node: a task, its data, its private state, and the local parts that it composes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,18 @@ from .training import run_plan
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What goes back to the server: the received names after training, metrics, and the records of local parts."""
+    """The reply to the server.
+
+    Parameters
+    ----------
+    arrays : dict of arrays
+        The received names after training; empty after an evaluation.
+    num_examples : int
+        The weight of the node in averages.
+    metrics : dict
+    records : mapping of names to ArrayRecords
+        The records of the local parts.
+    """
 
     arrays: Arrays
     num_examples: int
@@ -36,10 +47,10 @@ class RoundResult:
 
 
 class FederatedClient(NumPyClientAdapter):
-    """One node of a federation. What it received is shared; every other parameter is private and stays here.
+    """A node of a federation. The parameters that it receives are shared; all others are private and stay on the node.
 
-    The core works on named arrays (:meth:`train_round`, :meth:`evaluate_round`). ``fit``, ``evaluate`` and
-    ``get_parameters`` adapt it to Flower's ``NumPyClient`` (:class:`~clients.numpy_client.NumPyClientAdapter`).
+    :meth:`train_round` and :meth:`evaluate_round` work on named arrays. ``fit``, ``evaluate`` and ``get_parameters``
+    are the methods of Flower's ``NumPyClient`` (:class:`~clients.numpy_client.NumPyClientAdapter`).
 
     Parameters
     ----------
@@ -50,7 +61,7 @@ class FederatedClient(NumPyClientAdapter):
     settings : RoundSettings
         The defaults that a message's config overrides.
     parts : sequence of LocalPart
-        The local algorithms, called in this order; none is plain local training.
+        The local algorithms, called in this order. Without parts the node does plain local training.
     seed : int
         The run's seed. The initial model and every random draw depend on (seed, purpose, round, node).
     device : torch.device
@@ -186,18 +197,7 @@ class FederatedClient(NumPyClientAdapter):
         return RoundResult({}, max(node_round.data.count("test"), 1), metrics)
 
     def answer(self, query: str, settings: RoundSettings) -> Mapping[str, ArrayRecord]:
-        """Answer a QUERY message.
-
-        Parameters
-        ----------
-        query : str
-            The name of the query, such as ``adaptive``.
-        settings : RoundSettings
-
-        Returns
-        -------
-        mapping of names to ArrayRecords
-            The records of the reply.
+        """Return the records that answer a QUERY message, such as ``adaptive``.
 
         Raises
         ------
@@ -230,7 +230,7 @@ class FederatedClient(NumPyClientAdapter):
             return self.task.build_model_for(self.data)
 
     def _model(self, node_round: NodeRound) -> nn.Module:
-        """The initial model with the private arrays, then with what was received, as the parts wrap it."""
+        """The initial model with the private arrays and the received ones, as the parts wrap it."""
         model, kept = self._initial_model(), node_round.kept
         names = private_names(model, node_round.received)
         load_arrays(model, {name: kept[name] for name in names if name in kept})
@@ -261,7 +261,7 @@ class FederatedClient(NumPyClientAdapter):
     # -- memory and reply ------------------------------------------------------------------------------------------
 
     def _kept(self, before: int, stage: int) -> Arrays:
-        """What the newest round before one left, as ``stage`` finds it."""
+        """The private arrays and the memory of the newest round before one, changed where a stage begins."""
         kept = self.parts.kept(self.private.load(before) or {})
         return self.parts.next_stage(private_of(kept), kept) if from_other_stage(kept, stage) else kept
 

@@ -1,4 +1,4 @@
-"""A decomposed model while it is trained, and what holds its parts.
+"""A decomposed model while it is trained, and the penalties on its parts.
 
 The penalties are after Yoon et al., APD, ICLR 2020, Section 3 (https://arxiv.org/abs/1902.09432), and FedWeIT, ICML
 2021, Section 3.2 (https://arxiv.org/abs/2003.03196):
@@ -36,7 +36,7 @@ class DecomposedModel(nn.Module):
     Parameters
     ----------
     plain : nn.Module
-        The model as the task knows it. Its parameters are placeholders from now on, its buffers are in use.
+        The task's model. Only its buffers are used; its parameters are placeholders.
     layout, parts
         On the device of ``plain``.
     """
@@ -83,7 +83,7 @@ class DecomposedModel(nn.Module):
     def at(self, stage: int) -> nn.Module:
         """The plain model with the parameters of a stage, or of the present one if it was not met.
 
-        It is always the same module, filled anew by each call.
+        It is the same module in every call, with other values.
         """
         parts = self.parts()
         index = parts.index(stage)
@@ -99,8 +99,8 @@ class DecomposedModel(nn.Module):
 class Drift:
     """λ_d Σ_s ‖B ⊙ σ(m_s) + A_s − θ_s‖² over the earlier stages; ``weight`` is λ_d ≥ 0, ``old`` ``[k-1, n]`` θ.
 
-    ``weight_decay`` is the optimizer's, which is kept off A_s and m_s: no loss works against it there, so under Adam
-    it would wear them away.
+    ``weight_decay`` is the optimizer's. It is compensated for A_s and m_s, which no loss depends on: under Adam weight
+    decay would shrink them.
     """
 
     weight: float

@@ -3,7 +3,7 @@
 The diagonal of E[∇ log p ∇ log pᵀ] with the labels of the data, which says how sharply the loss pins each parameter
 down (Kirkpatrick et al., Overcoming catastrophic forgetting in neural networks, 2017, Section 2,
 https://arxiv.org/abs/1612.00796). Kunstner et al., Limitations of the Empirical Fisher Approximation, NeurIPS 2019,
-https://arxiv.org/abs/1905.12558, tell it from the Fisher information proper, whose labels are the model's.
+https://arxiv.org/abs/1905.12558, compare it with the true Fisher information, whose labels come from the model.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,7 +44,7 @@ def diagonal_fisher(
         The *mean* loss over a batch, a scalar: a negative log-likelihood, up to a constant. A squared error is one
         up to the noise variance σ², and its Fisher information is too large by 4σ⁴ if it is given without ½/σ².
     estimator : Estimator
-        See there. "per-sample" is exact.
+        "per-sample" is exact; see :data:`Estimator`.
     vectorised : bool
         Compute the gradients of a batch's examples at once, which takes b copies of the model; otherwise one after
         the other, as for losses with data-dependent control flow. The values agree to rounding.

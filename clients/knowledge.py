@@ -21,7 +21,17 @@ KNOWLEDGE = "fedweit.knowledge."
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What a TRAIN message brings of the last stage: the adaptive parameters of every node in ``keys``. Empty: none."""
+    """What other nodes learned in the last stage. Without arguments: nothing.
+
+    Parameters
+    ----------
+    stage : int
+        The stage to use the knowledge in, counted from 0.
+    keys : tuple of str
+        The nodes that it is from.
+    adaptive : tuple of dicts of arrays
+        The adaptive parameters of each of them, by weight.
+    """
 
     stage: int = 0
     keys: tuple[str, ...] = ()
@@ -29,9 +39,12 @@ class Knowledge:
 
     @classmethod
     def read(cls, content: RecordDict) -> Knowledge:
-        """From a message's records; a message without the ConfigRecord ``fedweit`` brings none.
+        """Return the knowledge in a message; none if it has no ConfigRecord ``fedweit``.
 
-        Raises ``ValueError`` when one of the models that it announces is missing.
+        Raises
+        ------
+        ValueError
+            The ConfigRecord is malformed, or the model of one of its nodes is missing.
         """
         order = content.get(ORDER)
         if not isinstance(order, ConfigRecord):
@@ -48,9 +61,12 @@ class Knowledge:
         return cls(stage, tuple(map(str, keys)), tuple(adaptive))
 
     def flat(self, layout: Layout) -> Tensor:
-        """``[K, n]``; zeros for weights of which nothing came.
+        """Return the models as a tensor ``[K, n]``, with zeros for missing weights.
 
-        Raises ``ValueError`` for what does not fit the model.
+        Raises
+        ------
+        ValueError
+            An array does not fit the model.
         """
         for key, arrays in zip(self.keys, self.adaptive, strict=True):
             for name, array in arrays.items():

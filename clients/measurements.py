@@ -1,4 +1,4 @@
-"""What a node measures on all of its examples, without a step: the validation loss and the Fisher information."""
+"""Measurements on a node's examples without an optimizer step: validation loss and Fisher information."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ _GRADIENTS = 2**22
 
 @torch.no_grad()
 def validation_loss(task: Task, model: nn.Module, data: NodeData, device: torch.device) -> float:
-    """The task's mean loss over the validation examples, of which there must be one; leaves the model training."""
+    """The task's mean loss over the validation examples, at least one. The model is in training mode afterwards."""
     model.eval()
     total = 0.0
     for batch in task.examples(data, "validation", _BATCH):

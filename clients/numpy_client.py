@@ -1,4 +1,4 @@
-"""Flower's ``NumPyClient`` over a core of named arrays: lists of arrays, and rounds without a number."""
+"""Flower's ``NumPyClient`` methods for a client that works on named arrays and numbered rounds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COUNTER = "fedapps.fits"
 
 
 class NumPyClientAdapter(NumPyClient):
-    """``fit``, ``evaluate`` and ``get_parameters`` over a core of named arrays, which a subclass writes.
+    """``fit``, ``evaluate`` and ``get_parameters`` by way of the abstract methods, which a subclass implements.
 
     The lists are in the order of :meth:`initial_shared`.
 
@@ -91,7 +91,7 @@ class NumPyClientAdapter(NumPyClient):
         self.parts = self._default_parts.read(config, RecordDict())
 
     def _settings(self, config: Mapping[str, object], *, fitting: bool) -> RoundSettings:
-        """Strategies of the older API do not number the rounds: count the fits in the context, which Flower keeps."""
+        """The settings of a message. If it has no round number, the round is counted in the context."""
         settings = with_config(self.settings, config)
         if "server-round" in config or self.memory is None:
             return settings

@@ -39,14 +39,14 @@ class Decomposition(LocalPart):
 
     Only the base B of the weights travels; everything else is private (:mod:`clients.decomposition`). APD goes on
     training the A_s and m_s of earlier stages, which lets B move while θ_s stays; FedWeIT does not: it borrows what
-    the other nodes learned in the stage before. The part must be the first of a node, because it replaces the model.
+    the other nodes learned in the stage before.
 
-    A received unit of B that is zero throughout was sent by no node: the node keeps its value. FedWeIT sends the units
-    with the largest mask of each weight, ``mask_share`` of them, and zeros for the others. The loss that a reply
-    reports is the task's, without any penalty. Weight decay acts on the base and on the present stage, as in the code
-    of FedWeIT; not on the A_s and m_s of APD, where nothing but the drift works against it and Adam scales both up to
-    full steps. Earlier stages are evaluated with their parameters on the base as received, stages not yet met with
-    the present one's.
+    If all numbers of a received unit of B are zero, no node sent it, and the node keeps its value. FedWeIT sends the
+    units with the largest mask of each weight, ``mask_share`` of them, and zeros for the others. The loss in the
+    metrics is the task's, without any penalty. Weight decay acts on the base and on the present stage, as in the code
+    of FedWeIT, but not on the A_s and m_s of APD: no loss depends on them, so under Adam weight decay would shrink
+    them. Earlier stages are evaluated with their parameters and the received base, later stages with those of the
+    present one.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ class Decomposition(LocalPart):
     sparsity : float
         Absolute value, at least 0, up to which a number of A is reported as zero.
     knowledge : Knowledge
-        What other nodes learned in the last stage. It is kept for the rest of the stage; delivered once more, α goes
-        on.
+        What other nodes learned in the last stage. The node keeps it for the rest of the stage. If it is delivered
+        again, α keeps its values.
     """
 
     exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES})
@@ -99,7 +99,13 @@ class Decomposition(LocalPart):
     # -- the model -------------------------------------------------------------------------------------------------
 
     def wrap(self, model: nn.Module, node_round: NodeRound) -> nn.Module:
-        """As in the parent. Raises ``ValueError`` for received parameters that every stage has for itself."""
+        """Return the decomposed model.
+
+        Raises
+        ------
+        ValueError
+            A received parameter is one that every stage has for itself, or the knowledge does not fit.
+        """
         layout, received, stage = Layout.of(model), node_round.received, node_round.settings.stage
         if own := [name for name in received if name in layout.own]:
             raise ValueError(
@@ -174,16 +180,16 @@ class Decomposition(LocalPart):
     # -- the reply -------------------------------------------------------------------------------------------------
 
     def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
-        """Under FedWeIT which units are sent: the record ``fedweit.mask``."""
+        """Return the record ``fedweit.mask`` under FedWeIT: which units are sent."""
         sent = {name: mask for name, mask in self._sent(_decomposed(model)).items() if name in trained}
         return {MASK: _record(sent)} if sent else {}
 
     def answer(self, query: str, node_round: NodeRound) -> Mapping[str, ArrayRecord] | None:
-        """To the query ``adaptive``: what the node learned in the stage of the settings, as ``fedweit.adaptive``."""
+        """Answer the query ``adaptive`` with the record ``fedweit.adaptive`` (:meth:`adaptive`)."""
         return {ADAPTIVE: _record(self.adaptive(node_round))} if query == QUERY else None
 
     def adaptive(self, node_round: NodeRound) -> Arrays:
-        """What the node learned in ``settings.stage``, its last one before ``settings.server_round``: A, by weight.
+        """Return what the node learned in ``settings.stage``, its last stage: A, by weight.
 
         Numbers with \\|a\\| ≤ ``sparsity`` are zero. A is what the stage itself added, without what it borrowed, which
         the other nodes know already (Algorithm 1 of FedWeIT).
@@ -237,7 +243,7 @@ def _read(kept: Arrays) -> Parts | None:
 
 
 def _merged(layout: Layout, own: Tensor, plain: nn.Module, received: Arrays) -> Tensor:
-    """The base ``[n]``: the units received where anybody sent them, the node's own elsewhere."""
+    """The base ``[n]``: the received units, or the node's own where no node sent them."""
     came = layout.flat(layout.weights, dict(plain.named_parameters()))
     sizes = torch.zeros(len(layout.layer_of_unit), dtype=came.dtype).index_add_(0, layout.unit_of, came.abs())
     there = layout.among(received) & (sizes > 0).index_select(0, layout.unit_of)

@@ -229,7 +229,7 @@ def test_a_collection_can_be_repeated(make):
 
 
 def test_a_stage_without_collection_is_an_error(make):
-    with pytest.raises(ValueError, match=r"node toy-1 is asked to train in stage 1.*no data collected for stage 1"):
+    with pytest.raises(ValueError, match=r"node toy-1 cannot train in stage 1: it has no data collected for stage 1"):
         make().train_round(initial(), at(2, stage=1))
 
 

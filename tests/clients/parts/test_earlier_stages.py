@@ -78,6 +78,11 @@ def test_parameters_are_counted(tmp_path, parts, trained, held):
     assert (metrics["trainable_parameters"], metrics["static_parameters"]) == (trained, held)
 
 
+def test_a_proximal_term_holds_copies_of_the_received_parameters_alone(tmp_path):
+    metrics = node(tmp_path, Proximal(0.1)).train_round(initial(["encoder.weight"]), at(1, 0)).metrics
+    assert (metrics["trainable_parameters"], metrics["static_parameters"]) == (7, 4)
+
+
 def test_hyper_parameters_are_read_from_the_config():
     config = {"ewc": 1, "ewc-anchors": "online", "fisher-estimator": "per-batch", "l2-transfer": 0.5}
     assert Ewc().read(config, RecordDict()) == Ewc(1.0, "online", "per-batch")
