@@ -1,4 +1,4 @@
-"""Methods times seeds on an engine: a table with means, deviations, paired tests and the paper's numbers."""
+"""Comparisons: methods with several seeds, a table of means and deviations, paired tests and the paper's numbers."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ from .matrix import Plan, Vary
 from .papers import checked_claims, paper_of
 from .significance import all_tests
 
-#: What ``compare.json`` keeps of a run; ``matrices`` where it has stages.
+#: The fields of a run in ``compare.json``; only runs with stages have ``matrices``.
 _KEPT = ("method", "seed", "metrics", "matrices")
 
 
@@ -41,11 +41,41 @@ def compare_recipe(
     output_dir: str = "runs",
     json_path: Path | None = None,
 ) -> dict[str, Any]:
-    """Run the matrix, print the table and the tests, write ``compare.json`` and the report; returns the comparison.
+    """Run a comparison, print its table and tests, and write ``compare.json`` and the report.
 
-    The rows' metrics are those of each run's last evaluation, without the prefix ``test.``; ``vary``, or what the
-    recipe varies, repeats the matrix for each value of a key. Raises ``ConfigError`` before anything runs when recipe,
-    methods, overrides or one of the values cannot be used, and ``RuntimeError`` when a run fails.
+    Parameters
+    ----------
+    recipe : Path
+        Name of a recipe, or path of a run-config file.
+    methods : sequence of str
+        Methods such as ``fedprox(mu=0.1)``; those of the recipe if empty.
+    seeds : int
+        Number of seeds, at least 1.
+    first_seed : int
+        The first seed; the others follow it.
+    engine : "inline" or "ray"
+    jobs : int
+        Number of parallel runs; 0: one per CPU core.
+    overrides : mapping, optional
+        Keys of the run config that replace those of the recipe.
+    vary : Vary, optional
+        The key to vary; that of the recipe if missing.
+    output_dir : str
+        Where the folder of the comparison is created.
+    json_path : Path, optional
+        Also write the content of ``compare.json`` to this file.
+
+    Returns
+    -------
+    dict
+        The content of ``compare.json``; see :func:`summarise`.
+
+    Raises
+    ------
+    ValueError
+        Before anything runs, if the recipe, a method, an override or a varied value is invalid.
+    RuntimeError
+        If a run fails.
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: must be at least 1")
@@ -60,10 +90,28 @@ def compare_recipe(
 
 
 def resume_comparison(folder: Path, *, jobs: int = 0, json_path: Path | None = None) -> dict[str, Any]:
-    """Go on with a comparison that was cut off; returns what :func:`compare_recipe` does.
+    """Resume an interrupted comparison.
 
-    Runs that finished are read, the others go on from their last checkpoints. Raises ``ValueError`` when the folder
-    is no comparison's, or its plan cannot be used any more.
+    Finished runs are not repeated; the others are resumed from their last checkpoints.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the comparison.
+    jobs, json_path
+        As in :func:`compare_recipe`.
+
+    Returns
+    -------
+    dict
+        The content of ``compare.json``; see :func:`summarise`.
+
+    Raises
+    ------
+    ValueError
+        If the folder has no valid plan.
+    RuntimeError
+        If a run fails.
     """
     plan = Plan.load(folder)
     _check(plan)
@@ -79,8 +127,8 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, json_path: Path | None) -> d
     if json_path:
         json_path.parent.mkdir(parents=True, exist_ok=True)
     cells = plan.cells(folder)
-    print(f"{len(cells)} runs in {folder}; should they be cut off: python -m fedapps compare --resume {folder}")
-    # Ray brings its own parallelism.
+    print(f"{len(cells)} runs in {folder}; if interrupted, resume: python -m fedapps compare --resume {folder}")
+    # Ray runs the nodes of one run in parallel.
     rows = run_matrix(cells, run_cell, jobs=1 if plan.engine == "ray" else jobs)
     comparison = summarise(plan, rows)
     text = json.dumps(comparison, indent=2) + "\n"
@@ -92,17 +140,36 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, json_path: Path | None) -> d
 
 
 def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: str = "") -> dict[str, Any]:
-    """One run of the matrix, unless it has finished: its final metrics, and what its nodes reported of them.
+    """Execute one run of a comparison, unless it has finished.
 
-    ``nodes`` are those of the last evaluation; :func:`_stages` says what a run with stages has besides. ``at`` tells
-    the value of a varied key to those who watch.
+    Parameters
+    ----------
+    method : str
+        Label of the method.
+    seed : int
+    config : dict
+        The flat run config.
+    engine : "inline" or "ray"
+    at : str
+        The value of a varied key, for messages; empty if no key is varied.
+
+    Returns
+    -------
+    dict
+        ``method``, ``seed``, the final ``metrics`` without the prefix ``test.``, and ``nodes``: the rows of the last
+        evaluation by node. Runs with stages also have the fields of :func:`_stages`.
+
+    Raises
+    ------
+    RuntimeError
+        If the run fails.
     """
     folder = RunFolder(Path(config["output-dir"]) / config["name"], "")
     if not folder.finished(method):
         execute(parse(config | {"resume": _begun(folder.path)}), engine)
     if not folder.finished(method):
         where = f" and {at}" if at else ""
-        raise RuntimeError(f"{method} with seed {seed}{where} failed; its log is above, its folder is {folder.path}")
+        raise RuntimeError(f"{method} with seed {seed}{where} failed; see the log above and the folder {folder.path}")
     final = folder.summary()["methods"][method]["final"]
     evaluated = [row for row in folder.lines("nodes.jsonl") if row["phase"] == "evaluate"]
     last = max((row["round"] for row in evaluated), default=0)
@@ -116,7 +183,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
 
 
 def _begun(path: Path) -> bool:
-    """Whether a run can be resumed; what was cut off before its config was written has trained nothing and goes."""
+    """Whether a run can be resumed. A folder without a config has no trained model and is deleted."""
     begun = (path / "config.toml").exists()
     if path.exists() and not begun:
         shutil.rmtree(path)
@@ -124,8 +191,11 @@ def _begun(path: Path) -> bool:
 
 
 def _stages(rounds_seen: Sequence[Any], nodes: Sequence[Any], rounds: int) -> dict[str, Any]:
-    """Of a run with stages: the train-test ``matrices`` by metric, and ``on_stages``, by the name of the average and
-    by node the error on each stage right after it. Nothing of other runs. What was not evaluated is ``None``."""
+    """The continual-learning results of a run; empty for a run without stages.
+
+    ``matrices`` has the train-test matrix of each metric. ``on_stages`` has, by name of the average and by node, the
+    error on each stage right after training on it. Missing evaluations are ``None``.
+    """
     found = stage_metrics(rounds_seen)
     by_node: dict[str, list[dict[str, Any]]] = {}
     for row in nodes:
@@ -142,10 +212,21 @@ def _stages(rounds_seen: Sequence[Any], nodes: Sequence[Any], rounds: int) -> di
 
 
 def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What ``compare.json`` holds, from the rows of a plan's cells in their order.
+    """The content of ``compare.json``.
 
-    A varied key's values each have a table, tests, and the paper's numbers, if any: those of the recipe hold where the
-    value is its own. The table and the tests of all are then empty; claims are about methods at values.
+    Parameters
+    ----------
+    plan : Plan
+    rows : sequence of mappings
+        The results of :func:`run_cell` in the order of ``plan.cells``.
+
+    Returns
+    -------
+    dict
+        ``recipe``, ``rows``, ``table`` (see :func:`table_of`), ``tests``, ``paper`` (the paper's numbers) and
+        ``claims``. If a key is varied, ``varied`` has table, tests and the paper's numbers for each value, ``table``
+        and ``tests`` are empty, and claims compare methods at values, such as ``fedavg at random``. The paper's numbers
+        for a recipe are shown at the value that the recipe itself sets.
     """
     paper = paper_of(plan.recipe, plan.methods)
     kept = [{key: row[key] for key in _KEPT if key in row} for row in rows]
@@ -169,9 +250,9 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def table_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Mean and standard deviation over the runs of each method, by method and metric.
+    """Mean and sample standard deviation over the runs of each method, by method and metric.
 
-    A metric that some of the runs do not have, such as the rounds to a target that they missed, is left out.
+    Metrics that a run of the method lacks, such as the rounds to a target that was not reached, are omitted.
     """
     runs: dict[str, list[Mapping[str, float]]] = {}
     for row in rows:
@@ -195,7 +276,7 @@ def _bare(name: str) -> str:
 
 
 def _listed(values: NDArray[np.float64]) -> Any:
-    """An array as lists for JSON, ``None`` for NaN."""
+    """An array as nested lists for JSON, with ``None`` for NaN."""
     listed = values.astype(object)
     listed[np.isnan(values)] = None
     return listed.tolist()

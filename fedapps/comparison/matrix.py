@@ -1,4 +1,4 @@
-"""What a comparison runs: methods times seeds, and times the values of one key of the run config where it is varied."""
+"""The runs of a comparison: every method with every seed, repeated for each value of a varied key."""
 
 import json
 import re
@@ -13,20 +13,20 @@ from fedapps.config.recipe_files import Value, recipe_vary
 from fedapps.config.run_config import RunConfig
 from fedapps.registry.expressions import labels
 
-#: Keys that the comparison itself gives to its runs.
+#: Keys that the comparison sets for each run.
 _OWN_KEYS = ("methods", "seed", "name", "output-dir", "resume")
 
 
 @dataclass(frozen=True)
 class Vary:
-    """One key of the run config, and the values that the whole matrix is repeated for."""
+    """A key of the run config and the values for which the comparison is repeated."""
 
     key: str
     values: tuple[Value, ...]
 
     @classmethod
     def read(cls, text: str) -> "Vary | None":
-        """What is written as ``key=value,value,...``, ``None`` for nothing. Raises ``ValueError`` for anything else."""
+        """Parse ``key=value,value,...``; ``None`` if the text is empty. Raises ``ValueError`` if it is malformed."""
         if not text:
             return None
         key, equals, values = text.partition("=")
@@ -38,7 +38,21 @@ class Vary:
 
 @dataclass(frozen=True)
 class Plan:
-    """A comparison before it runs, kept in its folder so that it can go on; ``config`` is flat, its paths absolute."""
+    """All runs of a comparison. The plan is saved in the comparison's folder, so that it can be resumed.
+
+    Parameters
+    ----------
+    recipe : str
+        Name of the recipe, without folder and suffix.
+    config : mapping
+        The flat run config of the recipe with all overrides; its paths are absolute.
+    methods : tuple of str
+        Labels of the methods.
+    seeds : tuple of int
+    engine : "inline" or "ray"
+    vary : Vary, optional
+        The varied key.
+    """
 
     recipe: str
     config: Mapping[str, Value]
@@ -57,18 +71,36 @@ class Plan:
         engine: str,
         vary: Vary | None,
     ) -> "Plan":
-        """The plan of a ``recipe`` whose keys, with all overrides, are ``base``.
+        """The plan of a recipe.
 
-        Without ``methods`` or ``vary`` they are the recipe's.
+        Parameters
+        ----------
+        recipe : Path
+        base : mapping
+            The flat run config of the recipe with all overrides.
+        methods : sequence of str
+            Those of ``base`` if empty.
+        seeds : sequence of int
+        engine : "inline" or "ray"
+        vary : Vary or None
+            ``None``: the key that the recipe varies, if any.
+
+        Raises
+        ------
+        ValueError
+            If a method or the varied key of the recipe is malformed.
         """
         named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
         chosen = tuple(labels(named))
         return cls(recipe.stem, base, chosen, tuple(seeds), engine, vary or Vary.read(recipe_vary(recipe)))
 
     def configs(self) -> list[Config]:
-        """The config of each value, one alone where nothing is varied.
+        """The validated config for each value of the varied key, or a single config.
 
-        Raises ``ValueError`` (mostly ``ConfigError``) when methods, key or values cannot be used.
+        Raises
+        ------
+        ValueError
+            If a method, the varied key or a value is invalid; mostly as ``ConfigError``.
         """
         given = [self._with(value) for value in self.values]
         configs = [parse(flat | {"methods": ",".join(self.methods), "seed": self.seeds[0]}) for flat in given]
@@ -78,16 +110,16 @@ class Plan:
 
     @property
     def values(self) -> tuple[Value | None, ...]:
-        """What the key takes one after another; ``None`` alone where nothing is varied."""
+        """The values of the varied key; a single ``None`` if no key is varied."""
         return self.vary.values if self.vary else (None,)
 
     @property
     def own_value(self) -> Value | None:
-        """The value of the varied key in the recipe, where the paper's numbers hold."""
+        """The value that the recipe itself sets for the varied key; the paper's numbers hold for it."""
         return {**defaults(), **self.config}.get(self.vary.key) if self.vary else None
 
     def cells(self, folder: Path) -> list[dict[str, Any]]:
-        """The arguments of each run, value by value and seed by seed; their folders lie in ``folder``."""
+        """The arguments of ``run_cell`` for each run, by value, seed and method; the run folders are in ``folder``."""
         return [
             {"method": method, "seed": seed}
             | ({"at": f"{self.vary.key} = {value}"} if self.vary else {})
@@ -112,26 +144,24 @@ class Plan:
 
     @classmethod
     def load(cls, folder: Path) -> "Plan":
-        """The plan of a comparison's folder. Raises ``ValueError`` when it holds none."""
+        """Read the plan in the folder of a comparison. Raises ``ValueError`` if there is no valid plan."""
         path = folder / "plan.json"
         if not path.is_file():
-            raise ValueError(f"--resume {folder}: no comparison's folder (it has no plan.json)")
+            raise ValueError(f"--resume {folder}: not the folder of a comparison (it has no plan.json)")
         try:
             known = json.loads(path.read_text())
             vary = known["vary"] and Vary(known["vary"]["key"], tuple(known["vary"]["values"]))
             lists = {"methods": tuple(known["methods"]), "seeds": tuple(known["seeds"])}
             return cls(**(known | lists | {"vary": vary}))
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"--resume {folder}: plan.json is damaged ({error!r}); start the comparison anew"
-            ) from error
+            raise ValueError(f"--resume {folder}: plan.json is damaged ({error!r}); start a new comparison") from error
 
     def _with(self, value: Value | None) -> dict[str, Any]:
         return {**self.config, **({self.vary.key: value} if self.vary and value is not None else {})}
 
 
 def read_value(key: str, text: str) -> Value:
-    """What is written for a key of the run config; a column or a name may look like a number."""
+    """Parse the text of a value: as a string if the key's default is a string, otherwise by its form."""
     declared = all_keys().get(key)
     if declared is not None and isinstance(declared.default, str):
         return text.strip("'\"")
@@ -147,15 +177,19 @@ def read_value(key: str, text: str) -> Value:
 
 def _check(vary: Vary, config: Config) -> None:
     if vary.key in _OWN_KEYS:
-        raise ValueError(f"--vary {vary.key}: the comparison sets it itself; it has --methods and --seeds")
+        raise ValueError(f"--vary {vary.key}: the comparison sets this key; use --methods and --seeds")
     if vary.key not in config.flat():
-        raise ValueError(f"--vary {vary.key}: the task {config.run.task!r} does not read it; its own keys start with "
-                         f"'{config.run.task}.'")  # fmt: skip
+        readers = [config.run.task, *dict.fromkeys(type(method).name for method in config.methods.values())]
+        raise ValueError(
+            f"--vary {vary.key}: this comparison does not use the key; vary one of the run or of {', '.join(readers)}"
+        )
     endings = [_ending(value) for value in vary.values]
     if twice := [value for value, ending in zip(vary.values, endings, strict=True) if endings.count(ending) > 1]:
-        raise ValueError(f"--vary {vary.key}: {twice[0]!r} is given twice, or would share a folder with another value")
+        raise ValueError(
+            f"--vary {vary.key}: {twice[0]!r} is given twice, or has the same folder name as another value"
+        )
 
 
 def _ending(value: Value | None) -> str:
-    """The part of a folder's name that tells values apart."""
+    """The suffix of a run folder's name for a value of the varied key."""
     return "" if value is None else "-" + re.sub(r"[^\w.+-]+", "_", str(value))

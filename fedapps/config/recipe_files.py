@@ -11,7 +11,7 @@ Value = bool | int | float | str
 
 
 def recipes() -> dict[str, str]:
-    """Names of the recipes that come with fedapps, with the comment on their first line."""
+    """The recipes of this package by name, each with the comment on its first line."""
     lines = {
         path.stem: path.read_text().splitlines()[0]
         for path in sorted(RECIPES.glob("*.toml"), key=lambda path: path.stem)
@@ -20,16 +20,24 @@ def recipes() -> dict[str, str]:
 
 
 def read_recipe(path: Path) -> dict[str, Value]:
-    """The flat run config in a recipe file.
+    """Read the flat run config of a recipe.
 
-    ``base`` names a recipe whose keys hold where the file has none; the table ``compare`` is not of the run config.
-    Raises ``ValueError`` that names the file when it cannot be read.
+    Parameters
+    ----------
+    path : Path
+        A run-config file, or the name of a recipe of this package. The key ``base`` names another recipe whose keys
+        are the defaults. The table ``compare`` is ignored; see :func:`recipe_vary`.
+
+    Raises
+    ------
+    ValueError
+        If the file or its base does not exist, or cannot be read. The message names the file.
     """
     return {key: value for key, value in _keys(path, ()).items() if not key.startswith("compare.")}
 
 
 def recipe_vary(path: Path) -> str:
-    """What a comparison of the recipe varies, ``key=value,value``: ``vary`` of its table ``compare``, or ''."""
+    """The key ``compare.vary`` of a recipe, such as ``vpr.split=random,proximity``; empty if it has none."""
     return str(_keys(path, ()).get("compare.vary", ""))
 
 
@@ -41,14 +49,14 @@ def _keys(path: Path, above: tuple[Path, ...]) -> dict[str, Value]:
     except FileNotFoundError:
         named = f"base = {path.name!r} of {above[-1]}: " if above else ""
         known = ", ".join(recipes())
-        raise ValueError(f"{named}no recipe {path}: give a run-config file, or one of {known}") from None
+        raise ValueError(f"{named}no recipe {path}: give a run-config file or one of {known}") from None
     except (OSError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         raise ValueError(f"recipe {path} cannot be read: {error}") from error
     unknown = [key for key in keys if key.startswith("compare.") and key != "compare.vary"]
     if unknown:
-        raise ValueError(f"recipe {path}: {unknown[0]} is unknown; the table compare has vary")
+        raise ValueError(f"recipe {path}: {unknown[0]}: unknown key; the table compare has only the key vary")
     if path in above:
-        raise ValueError(f"recipe {path}: it is its own base, by {', '.join(str(p) for p in above)}")
+        raise ValueError(f"recipe {path}: its chain of bases leads back to it: {' -> '.join(str(p) for p in above)}")
     base = keys.pop("base", "")
     if not base:
         return keys

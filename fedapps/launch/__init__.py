@@ -1,1 +1,1 @@
-"""Runs started on an engine of this machine."""
+"""Runs on an engine of this machine: in this process or in Ray."""

@@ -1,4 +1,4 @@
-"""One federation on an engine, from the command line."""
+"""Run one federation on an engine of this machine."""
 
 import os
 import sys
@@ -23,9 +23,26 @@ APP = Path(__file__).parents[2]
 
 
 def launch(overrides: Mapping[str, Any], *, engine: str, output_dir: str) -> int:
-    """Run the federation that ``overrides`` describe over the app's own config; returns the exit status.
+    """Run one federation and print its results.
 
-    Raises ``ValueError`` before anything starts when the config, the run's folder or the data cannot be used.
+    Parameters
+    ----------
+    overrides : mapping
+        Keys of the run config that replace the defaults of the app.
+    engine : "inline" or "ray"
+        ``inline`` runs all nodes in this process; ``ray`` calls ``flwr run``.
+    output_dir : str
+        Where the run folder is created, unless ``overrides`` has ``output-dir``.
+
+    Returns
+    -------
+    int
+        The exit status: 0, or 1 if a method did not finish.
+
+    Raises
+    ------
+    ValueError
+        Before anything runs, if the config, the run folder or the data are invalid.
     """
     config = parse(resolve(overrides, output_dir))
     path = RunFolder.check(config, run_id=0)
@@ -39,12 +56,30 @@ def launch(overrides: Mapping[str, Any], *, engine: str, output_dir: str) -> int
 
 
 def conclude(config: Config, path: Path, engine: str, begun: float) -> int:
-    """Print what came out of the run in folder ``path``, which began at ``begun`` (monotonic); the exit status."""
+    """Print the results of a run.
+
+    Parameters
+    ----------
+    config : Config
+    path : Path
+        The run folder.
+    engine : str
+        Name of the engine, for the message.
+    begun : float
+        ``time.monotonic()`` at the start, in seconds.
+
+    Returns
+    -------
+    int
+        0, or 1 if a method or the report is missing.
+    """
     folder = RunFolder(path, "")
     missing = [method for method in config.methods if not folder.finished(method)]
     if missing or not (path / "report.html").exists():
         where = ", ".join(missing) or "its report"
-        print(f"\nthe run failed in: {where}. The log is above; what was trained is in {path}", file=sys.stderr)
+        print(
+            f"\nthe run failed in: {where}. See the log above; everything trained so far is in {path}", file=sys.stderr
+        )
         return 1
     print()
     print(summary_table(folder))
@@ -56,7 +91,7 @@ def conclude(config: Config, path: Path, engine: str, begun: float) -> int:
 
 
 def check_data(config: Config) -> None:
-    """Read the data that nodes will read. Raises ``DataError`` when it is missing or cannot be used."""
+    """Read the data of all nodes once. Raises ``DataError`` if data are missing or invalid."""
     task = config.task
     task.check_nodes(config.run.num_nodes)
     check_folder(config, task)
@@ -66,19 +101,19 @@ def check_data(config: Config) -> None:
 
 
 def check_folder(config: Config, task: Task) -> None:
-    """Raise ``DataError`` without a folder of data where ``task`` needs one, and for one that does not exist."""
+    """Raise ``DataError`` if ``data-dir`` does not exist, or is empty and the task has no simulated world."""
     if not config.run.data_dir and not task.has_world:
-        made_up = f", or --set {config.run.task}.source=simulated for made-up data"
+        simulated = f", or --set {config.run.task}.source=simulated for simulated data"
         raise DataError(
-            "data-dir = '': this recipe learns from recorded data; add --set data-dir=FOLDER"
-            + (made_up if hasattr(config.options, "source") else "")
+            "data-dir = '': this recipe needs recorded data; add --set data-dir=FOLDER"
+            + (simulated if hasattr(config.options, "source") else "")
         )
     if config.run.data_dir and not Path(config.run.data_dir).is_dir():
-        raise DataError(f"data-dir = {config.run.data_dir!r}: no such folder; give the folder of the data files")
+        raise DataError(f"data-dir = {config.run.data_dir!r}: no such folder; give the folder with the data files")
 
 
 def execute(config: Config, engine: str) -> None:
-    """Run a federation on ``inline`` (this process) or ``ray`` (``flwr run``)."""
+    """Run a federation with the engine ``inline`` (in this process) or ``ray`` (``flwr run``)."""
     if engine == "inline":
         from fedapps.app.client_app import app as client_app
         from fedapps.app.server_app import app as server_app
@@ -91,7 +126,10 @@ def execute(config: Config, engine: str) -> None:
 
 
 def resolve(overrides: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
-    """Make paths absolute, because Flower's processes run elsewhere, and give the run a name."""
+    """The run config with absolute paths and a name.
+
+    Flower's processes have other working directories, so relative paths would not work there.
+    """
     resolved = dict(overrides)
     resolved.setdefault("output-dir", os.path.abspath(output_dir))
     for key in ("output-dir", "data-dir", "cache-dir"):
@@ -107,13 +145,13 @@ def resolve(overrides: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
 
 
 def _absolute(name: str) -> str:
-    """An existing file or folder by its absolute path; anything else, such as a name on a hub, as it is."""
+    """The absolute path of an existing file or folder; other names, such as those on a model hub, unchanged."""
     path = Path(name).expanduser()
     return str(path.absolute()) if name and path.exists() else name
 
 
 def _gpus_per_node(config: Config) -> float:
-    """A share of the GPUs for each node that Ray runs at a time, so that ``device = "auto"`` finds one."""
+    """GPUs that Ray reserves for each node: the available ones, divided among the nodes that run in parallel."""
     if config.run.device == "cpu":
         return 0.0
     import torch

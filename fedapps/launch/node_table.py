@@ -1,4 +1,4 @@
-"""Who the nodes of a recipe are, and how much each of them has."""
+"""The nodes of a recipe and how much data each of them has."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,25 @@ _MOST_LABELS = 12
 
 
 def nodes_text(recipe: Path, overrides: Mapping[str, Any], vary: Vary | None = None) -> str:
-    """A line per value of the varied key, or one: the number of nodes, and mean ± deviation of what a node has.
+    """A table of the number of nodes and of their sizes (mean ± standard deviation), followed by their groups.
 
-    Below it, the groups that nodes belong to. A simulated world is made where there is none yet. Raises
-    ``ConfigError`` or ``DataError`` when the recipe or its data cannot be used.
+    A simulated world is generated if it does not exist yet.
+
+    Parameters
+    ----------
+    recipe : Path
+        Name of a recipe, or path of a run-config file.
+    overrides : mapping
+        Keys of the run config that replace those of the recipe.
+    vary : Vary, optional
+        The table has a row for each value of this key; that of the recipe if missing.
+
+    Raises
+    ------
+    ConfigError
+        If the config is invalid.
+    DataError
+        If data are missing or invalid.
     """
     base = resolve(read_recipe(recipe) | dict(overrides), "runs")
     plan = Plan.of(recipe, base, (), [int(base.get("seed", 0))], "inline", vary)
@@ -73,7 +88,7 @@ def _spread(values: Sequence[int]) -> str:
 
 
 def _groups(data: Sequence[NodeData]) -> list[str]:
-    """A line for each kind of group: how many nodes have each label, the most frequent first."""
+    """A line per kind of group: the number of nodes with each label, in descending order."""
     lines = []
     for kind in sorted({kind for node in data for kind in node.groups}):
         counts = Counter(node.groups.get(kind, "none") for node in data).most_common()

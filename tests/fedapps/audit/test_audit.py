@@ -230,7 +230,7 @@ def test_the_victim_is_deterministic_and_trained(recipe, texts):
         (["--restarts", "-1"], "--restarts -1: must be at least 1"),
         (["--sentences", "1000"], "--sentences 1000: sentences = 1000: only 3"),
         (["--set", "task=lqr"], "task = 'lqr': must be 'text'"),
-        (["--set", "data-dir="], "data-dir = '': this recipe learns from recorded data; add --set data-dir=FOLDER"),
+        (["--set", "data-dir="], "data-dir = '': this recipe needs recorded data; add --set data-dir=FOLDER"),
         (["--set", "data-dir=/no/where"], "no such folder"),
         (["--set", "text.hidden=0"], "text.hidden = 0: must be"),
     ],

@@ -26,7 +26,7 @@ def test_run_reports_every_error_and_writes_nothing(tmp_path, capsys):
 
 def test_an_unknown_recipe_is_refused_with_the_names_of_all_recipes(capsys):
     assert main(["run", "chess", "--engine", "inline"]) == 2
-    head, _, names = said(capsys).partition("fedapps: no recipe chess: give a run-config file, or one of ")
+    head, _, names = said(capsys).partition("fedapps: no recipe chess: give a run-config file or one of ")
     assert not head
     assert "human-trials, lane-swap, lqr, " in names
 
@@ -52,9 +52,12 @@ def test_compare_refuses_a_key_that_cannot_be_varied(tmp_path, capsys):
     assert main([*given, "rounds=20,0"]) == 2
     assert "rounds = 0: must be a whole number" in said(capsys)
     assert main([*given, "driving.horizon=5,10"]) == 2
-    assert "--vary driving.horizon: the task 'lqr' does not read it" in said(capsys)
+    assert (
+        "--vary driving.horizon: this comparison does not use this key; vary a key of the run or of lqr, local, "
+        in said(capsys)
+    )
     assert main([*given, "seed=1,2"]) == 2
-    assert "--vary seed: the comparison sets it itself" in said(capsys)
+    assert "--vary seed: the comparison sets this key" in said(capsys)
     assert main([*given, "rounds=20,20"]) == 2
     assert "--vary rounds: 20 is given twice" in said(capsys)
     assert list(tmp_path.iterdir()) == []
@@ -62,10 +65,10 @@ def test_compare_refuses_a_key_that_cannot_be_varied(tmp_path, capsys):
 
 def test_resume_refuses_what_is_no_comparison(tmp_path, capsys):
     assert main(["compare", "--resume", str(tmp_path)]) == 2
-    assert said(capsys) == f"fedapps: --resume {tmp_path}: no comparison's folder (it has no plan.json)\n"
+    assert said(capsys) == f"fedapps: --resume {tmp_path}: not the folder of a comparison (it has no plan.json)\n"
     (tmp_path / "plan.json").write_text('{"recipe": "lqr"}')
     assert main(["compare", "--resume", str(tmp_path)]) == 2
-    assert "plan.json is damaged (KeyError('vary')); start the comparison anew" in said(capsys)
+    assert "plan.json is damaged (KeyError('vary')); start a new comparison" in said(capsys)
 
 
 def test_report_of_a_missing_folder(tmp_path, capsys):

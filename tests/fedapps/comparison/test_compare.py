@@ -180,7 +180,7 @@ def test_a_run_that_only_says_so_in_its_folder_fails_too(tiny, tmp_path, monkeyp
     """``flwr run`` has status 0 whatever the app did."""
     monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
     monkeypatch.setattr(fedapps.comparison.compare, "execute", lambda config, engine: None)
-    with pytest.raises(RuntimeError, match=r"sfl with seed 0 failed; its log is above, its folder is .*sfl-0"):
+    with pytest.raises(RuntimeError, match=r"sfl with seed 0 failed; see the log above and the folder .*sfl-0"):
         compare_recipe(RECIPES / "lqr.toml", methods=["sfl"], seeds=1, overrides=tiny, output_dir=str(tmp_path))
 
 
