@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from tasks.base import Batch, Metrics, NodeData, Task
+from tasks.base import Batch, NodeData, Task
 
 from .fisher import Estimator, diagonal_fisher
 from .local_part import NodeRound
@@ -27,12 +27,6 @@ def validation_loss(task: Task, model: nn.Module, data: NodeData, device: torch.
         total += float(task.loss(model, here)) * len(next(iter(here.values())))
     model.train()
     return total / data.count("validation")
-
-
-def parameter_counts(model: nn.Module) -> Metrics:
-    """``trainable_parameters`` of one stage, and no ``static_parameters`` held fixed beside them."""
-    size = sum(parameter.numel() for parameter in model.parameters())
-    return {"trainable_parameters": float(size), "static_parameters": 0.0}
 
 
 def fisher_of_node(model: nn.Module, node_round: NodeRound, estimator: Estimator) -> Arrays:

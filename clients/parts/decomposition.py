@@ -13,78 +13,24 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor, nn
 
 from clients.decomposed_model import DecomposedModel, Drift, PartsPrior
 from clients.decomposition import Layout, Parts
-from clients.local_part import LocalPart, Loss, NodeRound
+from clients.knowledge import ORDER, Knowledge
+from clients.local_part import EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES, LocalPart, NodeRound
 from clients.named_arrays import Arrays, get_arrays
 from clients.node_memory import PREFIX
 from clients.penalties import QuadraticPrior
-from tasks.base import Metrics
+from clients.round_settings import check_choice
+from clients.training import Loss
 
-from .adaptive_updating import PHASES
-from .earlier_stages import EARLIER_STAGES
-
-ORDER = "fedweit"
-KNOWLEDGE = "fedweit.knowledge."
 MASK = "fedweit.mask"
 ADAPTIVE = "fedweit.adaptive"
 QUERY = "adaptive"
 _PARTS = "parts."
 _KEPT = PREFIX + _PARTS
-
-
-@dataclass(frozen=True)
-class Knowledge:
-    """What a TRAIN message brings of the last stage: the adaptive parameters of every node in ``keys``. Empty: none."""
-
-    stage: int = 0
-    keys: tuple[str, ...] = ()
-    adaptive: tuple[Arrays, ...] = ()
-
-    @classmethod
-    def read(cls, content: RecordDict) -> Knowledge:
-        """From a message's records; a message without the ConfigRecord ``fedweit`` brings none.
-
-        Raises ``ValueError`` when one of the models that it announces is missing.
-        """
-        order = content.get(ORDER)
-        if not isinstance(order, ConfigRecord):
-            return cls()
-        stage, keys = order.get("stage"), order.get("keys")
-        if not isinstance(stage, int) or not isinstance(keys, list):
-            raise ValueError(f"{ORDER} stage = {stage!r}, keys = {keys!r}: must be an integer and a list of node keys")
-        adaptive = []
-        for index, key in enumerate(keys):
-            record = content.get(f"{KNOWLEDGE}{index}")
-            if not isinstance(record, ArrayRecord):
-                raise ValueError(f"{KNOWLEDGE}{index}, of node {key}: must come as an ArrayRecord with {ORDER}")
-            adaptive.append({name: array.numpy() for name, array in record.items()})
-        return cls(stage, tuple(map(str, keys)), tuple(adaptive))
-
-    def flat(self, layout: Layout) -> Tensor:
-        """``[K, n]``; zeros for weights of which nothing came.
-
-        Raises ``ValueError`` for what does not fit the model.
-        """
-        for key, arrays in zip(self.keys, self.adaptive, strict=True):
-            for name, array in arrays.items():
-                if name not in layout.weights:
-                    raise ValueError(
-                        f"what node {key} learned: {name!r} is no weight of the model: {', '.join(layout.weights)}"
-                    )
-                if array.shape != layout.weights[name]:
-                    raise ValueError(
-                        f"what node {key} learned: {name!r} is {list(array.shape)}, not {list(layout.weights[name])}"
-                    )
-        return torch.stack(
-            [
-                layout.flat(layout.weights, {n: torch.from_numpy(a) for n, a in arrays.items()})
-                for arrays in self.adaptive
-            ]
-        )
 
 
 @dataclass(frozen=True)
@@ -118,7 +64,7 @@ class Decomposition(LocalPart):
         on.
     """
 
-    exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES, PHASES, "the evaluated model"})
+    exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES})
 
     decomposition: str = "apd"
     l1_adaptive: float = 0.0
@@ -126,12 +72,20 @@ class Decomposition(LocalPart):
     drift: float = 0.0
     mask_share: float = 0.7
     sparsity: float = 0.0
-    knowledge: Knowledge | None = field(default=None, compare=False)
+    knowledge: Knowledge = field(default=Knowledge(), compare=False)
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        """Return the part with the hyper-parameters and the knowledge of a message.
+
+        Raises
+        ------
+        ValueError
+            A value has the wrong type, the decomposition is unknown, or one of the models of other nodes is missing.
+        """
         part = super().read(config, content)
-        if part.decomposition not in ("apd", "fedweit"):
-            raise ValueError(f"config decomposition = {part.decomposition!r}: must be 'apd' or 'fedweit'")
+        check_choice("decomposition", part.decomposition, ("apd", "fedweit"))
+        if ORDER not in content:
+            return part
         return replace(part, knowledge=Knowledge.read(content))
 
     # -- memory ----------------------------------------------------------------------------------------------------
@@ -164,12 +118,12 @@ class Decomposition(LocalPart):
             parts = replace(before, base=_merged(layout, before.base, model, received))
             if stage != parts.stages[-1]:
                 parts = parts.begin(layout, stage)
-        if self.knowledge is not None and self.knowledge.keys:
+        if self.knowledge.keys:
             if self.knowledge.stage != stage:
                 raise ValueError(f"{ORDER} stage = {self.knowledge.stage}: must be {stage}, as in the message's config")
             parts = parts.borrow(layout, self.knowledge.flat(layout))
         device = node_round.device
-        return DecomposedModel(model.to(device), layout.to(device), parts.to(device), node_round.task.loss)
+        return DecomposedModel(model.to(device), layout.to(device), parts.to(device))
 
     def stage_model(self, model: nn.Module, stage: int) -> nn.Module:
         return _decomposed(model).at(stage)
@@ -196,7 +150,7 @@ class Decomposition(LocalPart):
     # -- training --------------------------------------------------------------------------------------------------
 
     def loss(self, loss: Loss) -> Loss:
-        return lambda model, batch: _decomposed(model).loss(batch)
+        return lambda model, batch: _decomposed(model).loss(batch, loss)
 
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
@@ -239,32 +193,28 @@ class Decomposition(LocalPart):
         ValueError
             The node did not train in that stage.
         """
-        settings = node_round.settings
-        parts = _read(node_round.state.load(settings.server_round) or {})
-        if parts is None or parts.stages[-1] != settings.stage:
+        stage, parts = node_round.settings.stage, _read(node_round.kept)
+        if parts is None or parts.stages[-1] != stage:
             last = "none" if parts is None else parts.stages[-1]
-            raise ValueError(
-                f"node {node_round.data.key} did not train in stage {settings.stage}: its last one is {last}"
-            )
+            raise ValueError(f"node {node_round.data.key} did not train in stage {stage}: its last one is {last}")
         layout = Layout.of(node_round.initial_model())
         adaptive = parts.adaptive[-1]
         kept = torch.where(adaptive.abs() > self.sparsity, adaptive, torch.zeros_like(adaptive))
         return _arrays(layout.split(layout.weights, kept))
 
-    def count_parameters(
-        self, counted: Metrics, shared: Mapping[str, nn.Parameter], memory: Arrays, model: nn.Module, stages: int
-    ) -> Metrics:
-        """Trained: the base, A, m and the other parameters of all stages, α of all but the first. Held fixed: the
-        weights that earlier stages had, and the knowledge.
+    def trainable_parameters(self, model: nn.Module, stages: int) -> int | None:
+        """The base, A, m and the other parameters of all stages, and α of all stages but the first.
 
         For the network of Elastic Transfer APD trains 7,424 + 4 (7,424 + 257 + 257) = 39,176, as in its Table 1.
         FedWeIT has 96 more there, which are 8 layers of 3 nodes in 4 stages; α is here of 9 layers, in 3 stages: 81.
         """
         parts = _decomposed(model).parts()
         per_stage = parts.adaptive[0].numel() + parts.mask[0].numel() + parts.own[0].numel()
-        trained = parts.base.numel() + stages * per_stage + (stages - 1) * parts.alpha.numel()
-        held = parts.old.numel() + parts.knowledge.numel()
-        return {"trainable_parameters": float(trained), "static_parameters": float(held)}
+        return parts.base.numel() + stages * per_stage + (stages - 1) * parts.alpha.numel()
+
+    def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
+        """The weights that earlier stages had, and the knowledge."""
+        return memory[_PARTS + "old"].size + memory[_PARTS + "knowledge"].size
 
     def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
         return version_bytes * (stages - 1)

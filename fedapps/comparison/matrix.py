@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapps.config.keys import defaults
+from fedapps.config.keys import all_keys, defaults
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, recipe_vary
 from fedapps.config.run_config import RunConfig
@@ -132,7 +132,8 @@ class Plan:
 
 def read_value(key: str, text: str) -> Value:
     """What is written for a key of the run config; a column or a name may look like a number."""
-    if isinstance(defaults().get(key), str):
+    declared = all_keys().get(key)
+    if declared is not None and isinstance(declared.default, str):
         return text.strip("'\"")
     if text in ("true", "false"):
         return text == "true"

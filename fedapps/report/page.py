@@ -5,13 +5,13 @@ from __future__ import annotations
 from html import escape
 
 from .run_data import RunData
-from .sections import SECTIONS
+from .sections import sections
 from .style import STYLE
 
 
 def render(run: RunData) -> str:
     """Render the report of a run as one HTML document."""
-    body = [markup for section in SECTIONS if (markup := section(run))]
+    body = [markup for module in sections() if (markup := module.section(run))]
     if not body or (not run.rounds and not run.summary and not run.comparison):
         body.insert(0, '<p class="headline">No round has finished yet.</p>')
     return "\n".join(

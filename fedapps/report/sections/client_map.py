@@ -13,6 +13,8 @@ _MOST = 6  # maximum number of maps
 _COMMON = 2  # maps reserved for cities that only the common test has
 _LISTED = 8
 
+ORDER = 130
+
 
 def section(run: RunData) -> str | None:
     """Draw up to six cities, preferring those with most nodes; None for tasks without positions."""

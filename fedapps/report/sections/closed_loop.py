@@ -27,6 +27,8 @@ _BASELINE = "non-proactive"
 
 Group = tuple[list[NodeRecord], str]
 
+ORDER = 90
+
 
 def section(run: RunData) -> str | None:
     """Box plots over all sessions of all nodes; None for tasks without driving."""

@@ -32,6 +32,8 @@ _LISTED = 6
 
 Line = dict[int, float]
 
+ORDER = 80
+
 
 @dataclass(frozen=True)
 class Clusters:

@@ -17,6 +17,8 @@ _SIGNIFICANT = 0.05
 _COLUMNS = 5
 _DRIVEN = "closed_loop.cost"
 
+ORDER = 30
+
 
 def section(run: RunData) -> str | None:
     """The tables of a comparison; None if the folder holds none."""

@@ -7,6 +7,8 @@ from html import escape
 from fedapps.report.markup import details, render_section, table
 from fedapps.report.run_data import RunData
 
+ORDER = 170
+
 
 def section(run: RunData) -> str | None:
     """A collapsed table of all keys; None if the folder has no config."""

@@ -20,6 +20,8 @@ _OPEN = 2
 _MOST = 12
 _WIDE_RANGE = 30
 
+ORDER = 60
+
 
 def section(run: RunData) -> str | None:
     """Up to 12 panels, two of them open; None if no round has metrics."""

@@ -16,6 +16,8 @@ from fedapps.report.run_data import RunData
 
 _COLUMNS = 4
 
+ORDER = 10
+
 
 def section(run: RunData) -> str | None:
     """The headline and the table of final metrics; None if there are no results."""

@@ -20,6 +20,8 @@ from fedapps.report.run_data import RunData
 _OPEN = 4
 _RANKS = ("1st", "2nd", "3rd")
 
+ORDER = 120
+
 
 def section(run: RunData) -> str | None:
     """One panel per method, four of them open; None for tasks without place recognition."""

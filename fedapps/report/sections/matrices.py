@@ -25,6 +25,8 @@ from fedapps.runs.continual import average, backward_transfer, forward_transfer,
 _DARK = 0.48
 _WIDE_RANGE = 10
 
+ORDER = 40
+
 
 def section(run: RunData) -> str | None:
     """One figure of all methods, or one per value of a varied key; None for tasks without stages."""

@@ -13,6 +13,8 @@ from fedapps.report.run_data import RunData
 _MOST_TENSORS = 40
 _LOWEST = 1e-4
 
+ORDER = 140
+
 
 def section(run: RunData) -> str | None:
     """One heat map per method with learned rates; None if there is none."""

@@ -9,6 +9,8 @@ from fedapps.report.run_data import RunData
 
 _MOST = 50
 
+ORDER = 160
+
 
 def section(run: RunData) -> str | None:
     """One row per method, node and reason; None if no reply was refused."""

@@ -15,6 +15,8 @@ from fedapps.report.social_drawing import SocialScene, draw_scene, read_scene
 
 _MOST_NODES = 4
 
+ORDER = 110
+
 
 def section(run: RunData) -> str | None:
     """One scene of each of up to four nodes; None for tasks without scenes."""

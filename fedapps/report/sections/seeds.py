@@ -14,6 +14,8 @@ from fedapps.report.run_data import RunData
 Runs = Mapping[str, Mapping[int, Metrics]]
 _DYNAMICS, _GAIN = "dynamics_distance", "gain_distance"
 
+ORDER = 50
+
 
 def section(run: RunData) -> str | None:
     """A figure of the main metric by seed, and one of the distances if runs report them; None without runs."""

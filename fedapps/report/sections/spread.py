@@ -14,6 +14,8 @@ from fedapps.report.run_data import RunData
 
 _ROOM = 55  # letters of method names that fit side by side
 
+ORDER = 70
+
 
 def section(run: RunData) -> str | None:
     """The main metric of each node at the last evaluation; None if no node reported it."""

@@ -19,6 +19,8 @@ from .curves import draw_line
 
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
+ORDER = 150
+
 
 def section(run: RunData) -> str | None:
     """Bytes per round in both directions, and the main metric against all bytes sent so far."""

@@ -15,6 +15,8 @@ from fedapps.report.run_data import RunData
 _MOST_NODES = 4
 _MARGIN = 4.0
 
+ORDER = 100
+
 
 def section(run: RunData) -> str | None:
     """The first node's session under each method; the other nodes' sessions are collapsed; None without traces."""

@@ -12,6 +12,8 @@ from fedapps.report.run_data import RunData
 
 _WIDE_RANGE = 10
 
+ORDER = 20
+
 
 def section(run: RunData) -> str | None:
     """One figure of all methods; None if no key was varied."""

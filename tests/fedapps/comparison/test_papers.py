@@ -139,7 +139,7 @@ def test_the_text_says_what_holds():
     found = fedvocab_and_local(0.4)
     claims = checked_claims("fedvocab-small", found)
     text = comparison_text({"table": found, "paper": {}, "tests": [], "claims": claims})
-    assert "every node alone is far below  global_accuracy  fedvocab - local = +0.3000  holds" in text
+    assert "local training is far below FedVocab  global_accuracy  fedvocab - local = +0.3000  holds" in text
 
 
 def test_the_report_says_it_too(tmp_path):
