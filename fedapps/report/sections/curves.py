@@ -30,6 +30,7 @@ def section(run: RunData) -> str | None:
     if leading and ("evaluate", leading.name) in wanted:
         wanted.insert(0, wanted.pop(wanted.index(("evaluate", leading.name))))
     trained = [("train", name) for name in _names(run, "train") if not name.endswith("_parameters")]
+    trained.sort(key=lambda item: not describe(item[1]).better)  # losses before numbers of steps
     # Show the first training metric beside the main metric.
     wanted = [*wanted[:1], *trained[:1], *wanted[1:], *trained[1:]][:_MOST]
     drawn = [panel for phase, name in wanted if (panel := _panel(run, phase, name))]

@@ -1,7 +1,7 @@
 """Whole runs of nodes that learn one simulated person's taste after another."""
 
 import pytest
-from left_behind import assert_same
+from run_outputs import assert_same
 from small_runs import run_inline, with_changes
 
 from fedapps.config.parsing import ConfigError, parse

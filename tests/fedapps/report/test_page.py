@@ -127,3 +127,9 @@ def test_missing_and_nan_metrics(folder: Path) -> None:
     assert "nodes" not in section_names(text)
     assert ">NaN<" in text
     assert "<b>sfl</b> 0.1000, <b>apfl</b> NaN" in text
+
+
+def test_the_first_training_curve_is_a_loss(folder: Path) -> None:
+    write_lines(folder / "metrics.jsonl", [round_line("sfl", r, train={"steps": 40, "loss": 1 / r}) for r in (1, 2)])
+    text = page(folder)
+    assert text.index("training: loss") < text.index("More curves") < text.index("training: steps")
