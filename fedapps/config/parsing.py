@@ -122,17 +122,20 @@ def _sorted_keys(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
 
 def _task_options(run: RunConfig, of_tasks: Mapping[str, Any]) -> tuple[Any, list[str]]:
     """The options of the run's task, ``None`` for an unknown task, and what is wrong with those of any task."""
-    if run.task not in task_names():
-        return None, [f"task = {run.task!r}: must be one of {', '.join(task_names())}"]
     options: Any = None
     errors: list[str] = []
     for name in dict.fromkeys([run.task, *(key.partition(".")[0] for key in of_tasks)]):
         prefix = f"{name}."
         own = {key.removeprefix(prefix): value for key, value in of_tasks.items() if key.startswith(prefix)}
-        arguments, bad = parse_options(task_class(name).Options, own, prefix)
+        try:
+            kind = task_class(name)
+        except ValueError as error:
+            errors.append(str(error))
+            continue
+        arguments, bad = parse_options(kind.Options, own, prefix)
         errors += bad
         if name == run.task:
-            options = task_class(name).Options(**arguments)
+            options = kind.Options(**arguments)
     if getattr(options, "source", "") == "auto":
         options = replace(options, source="files" if run.data_dir else "simulated")
     return options, errors
@@ -157,7 +160,10 @@ def _methods(run: RunConfig, of_methods: Mapping[str, Any]) -> tuple[dict[str, M
     named = {type(method).name for method in found.values()}
     for name in {key.partition(".")[0] for key in of_methods} - named:
         own = {key.removeprefix(f"{name}."): v for key, v in of_methods.items() if key.startswith(f"{name}.")}
-        errors += parse_options(method_class(name).Options, own, f"{name}.")[1]
+        try:
+            errors += parse_options(method_class(name).Options, own, f"{name}.")[1]
+        except ValueError as error:  # a package that cannot be imported
+            errors.append(f"methods: {error}")
     return found, list(dict.fromkeys(errors))
 
 

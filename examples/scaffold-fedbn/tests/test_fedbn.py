@@ -29,7 +29,9 @@ def task_with(module):
 
 def network():
     block = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
-    return nn.ModuleDict({"block": block, "norm": nn.LayerNorm(4), "group": nn.GroupNorm(1, 2), "head": nn.Linear(4, 1)})
+    return nn.ModuleDict(
+        {"block": block, "norm": nn.LayerNorm(4), "group": nn.GroupNorm(1, 2), "head": nn.Linear(4, 1)}
+    )
 
 
 def test_parameters_and_buffers_of_normalisation_modules_are_private():

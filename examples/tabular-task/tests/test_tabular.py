@@ -145,7 +145,9 @@ def test_missing_data_are_an_error(tmp_path, world):
 
 
 def test_bad_options_are_told_with_what_is_allowed():
-    errors = parse_options(TabularOptions, {"alpha": 0, "dataset": "iris", "batch-norm": 1, "shfit": 0.1}, "tabular.")[1]
+    errors = parse_options(TabularOptions, {"alpha": 0, "dataset": "iris", "batch-norm": 1, "shfit": 0.1}, "tabular.")[
+        1
+    ]
     assert errors[:3] == [
         "tabular.alpha = 0.0: must be a number above 0",
         "tabular.dataset = 'iris': must be one of 'digits', 'breast-cancer'",
