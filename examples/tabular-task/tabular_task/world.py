@@ -15,7 +15,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sim.seeding import derive_seed
 from tasks.base import DataError
 
-from .options import CLASSES, TabularOptions
+from .options import TabularOptions
 
 #: The fewest examples of a node; some of them are held out for testing.
 LEAST = 12
@@ -74,6 +74,3 @@ def write_world(folder: Path, num_nodes: int, seed: int, options: TabularOptions
 def _write(path: Path, rows: NDArray[np.float64]) -> None:
     header = ",".join(["label", *(f"x{index}" for index in range(rows.shape[1] - 1))])
     np.savetxt(path, rows, fmt=["%d"] + ["%.6g"] * (rows.shape[1] - 1), delimiter=",", header=header, comments="")
-
-
-assert CLASSES.keys() == _LOADERS.keys()
