@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strategies import message_loop as module
-from strategies import retry as patience
+from strategies import retry
 from strategies.message_loop import exchange
 from strategies.transport import NodeFailure
 
@@ -196,10 +196,10 @@ def test_the_time_of_each_runs_from_the_moment_it_is_sent(monkeypatch, in_flight
     assert clock[0] == pytest.approx(seconds)
 
 
-@given(beside=st.lists(st.integers(0, 5), min_size=1, max_size=30), in_flight=st.integers(1, 4))
+@given(busy=st.lists(st.integers(0, 5), min_size=1, max_size=30), in_flight=st.integers(1, 4))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_other_messages_take_room_but_for_one(beside, in_flight):
-    nodes, others = range(1, 8), itertools.cycle(beside)
+def test_other_messages_take_room_but_for_one(busy, in_flight):
+    nodes, others = range(1, 8), itertools.cycle(busy)
     grid, came, working = FakeGrid(dict.fromkeys(nodes, 1)), set(), [0]
     push, pull = grid.push_messages, grid.pull_messages
 
@@ -218,7 +218,7 @@ def test_other_messages_take_room_but_for_one(beside, in_flight):
         return replies
 
     grid.push_messages, grid.pull_messages = push_few, pull_one
-    items = exchange(grid, messages(*nodes), None, poll=1e-6, in_flight=in_flight, beside=other_messages)
+    items = exchange(grid, messages(*nodes), None, poll=1e-6, in_flight=in_flight, count_busy=other_messages)
     assert outcome(items) == list(nodes)
 
 
@@ -237,7 +237,7 @@ def test_a_reply_that_cannot_be_read_is_a_failure_of_its_node_alone():
 
 
 def test_what_breaks_on_the_way_is_no_fault_of_a_node(monkeypatch):
-    monkeypatch.setattr(patience, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(retry, "PAUSES", (0.0, 0.0))
     grid = FakeGrid({1: ConnectionError("the SuperLink is gone")})
     with pytest.raises(ConnectionError):
         list(exchange(grid, messages(1), 10))
@@ -245,7 +245,7 @@ def test_what_breaks_on_the_way_is_no_fault_of_a_node(monkeypatch):
 
 
 def test_a_push_that_failed_for_a_moment_is_repeated(monkeypatch):
-    monkeypatch.setattr(patience, "PAUSES", (0.0,))
+    monkeypatch.setattr(retry, "PAUSES", (0.0,))
     grid, failures = FakeGrid({1: 0, 2: 0}), [OSError("database is locked")]
     push = grid.push_messages
     monkeypatch.setattr(grid, "push_messages", lambda sent: fail(failures.pop()) if failures else push(sent))
@@ -280,9 +280,9 @@ def test_looks_grow_rarer_and_begin_anew(monkeypatch):
     assert naps[9:] == [0.04]
 
 
-def test_what_is_done_meanwhile_is_done_after_each_look_that_finds_nothing():
+def test_on_wait_is_called_after_each_attempt_that_finds_no_reply():
     looks = []
-    list(exchange(FakeGrid({1: 2, 2: 0, 3: 1}), messages(1, 2, 3), 10, poll=1e-6, meanwhile=looks.append))
+    list(exchange(FakeGrid({1: 2, 2: 0, 3: 1}), messages(1, 2, 3), 10, poll=1e-6, on_wait=looks.append))
     assert looks == [3, 3, 1], "of how many nodes are at work"
 
 
