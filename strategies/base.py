@@ -30,7 +30,7 @@ from .privacy import PrivacyMechanism
 from .profiles import Profile
 from .replies import Reply, count_bytes, max_reply_bytes
 from .reply_filter import ReplyFilter, too_few
-from .round_loop import RoundConfig, Training
+from .round_loop import RoundConfig, RoundLoop
 from .round_messages import ExtraRecords, build_messages
 from .round_records import Checkpoints, DivergedError, RoundReport, RoundStep, TooFewRepliesError, TrackedMetric
 from .samplers import Sampler, UniformFraction
@@ -125,6 +125,7 @@ class BaseStrategy(Strategy):
         self.privacy.check_strategy(self.weight_of, self.privacy_gap)
         self.min_replies, self.min_nodes = min_replies, min_nodes
         self.node_wait, self.poll, self.in_flight = node_wait, poll, in_flight
+        #: The report of the current round. Only the strategy writes to it; the round loop completes a copy.
         self.report = RoundReport(0)
         self.registry = NodeRegistry(
             self.example_limits,
@@ -200,7 +201,7 @@ class BaseStrategy(Strategy):
         ValueError
             The snapshot does not fit the model, or a parameter is out of range.
         """
-        training = Training(
+        loop = RoundLoop(
             strategy=self,
             grid=grid,
             num_rounds=num_rounds,
@@ -213,7 +214,7 @@ class BaseStrategy(Strategy):
             checkpoints=checkpoints,
             on_round=on_round,
         )
-        return training.run(self.share(initial_arrays), resume=resume)
+        return loop.run(self.share(initial_arrays), resume=resume)
 
     def share(self, arrays: ArrayRecord) -> ArrayRecord:
         """The shared parameters of a model.
@@ -230,9 +231,9 @@ class BaseStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """One TRAIN message per sampled node, in the order of the stable keys; nodes without examples do not train."""
-        if self.report.round != server_round:  # Flower's own loop makes no reports
-            self.report = RoundReport(server_round)
+        self.report = RoundReport(server_round)
         arrays = self.share(arrays)
+        self.prepare_round(server_round, arrays, config, grid)
         self._current = from_record(arrays)
         self.begin_round(server_round, self._current)
         candidates = [node for node in self.profiles(grid) if node.num_examples != 0]
@@ -269,7 +270,9 @@ class BaseStrategy(Strategy):
         if fault := check_values(self._current, closed):
             raise DivergedError(f"round {server_round}: after the step of {self.server_optimizer}, {fault}")
         self._current = closed
-        return to_record(self._current), metrics.result()
+        result = metrics.result()
+        self.report.train = dict(result)
+        return to_record(self._current), result
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -287,9 +290,16 @@ class BaseStrategy(Strategy):
         for reply in self._reply_filter("evaluate").usable(replies):
             metrics.add(reply.metrics, reply.weight)
             del reply
-        return metrics.result() if metrics.count else None
+        if not metrics.count:
+            return None
+        result = metrics.result()
+        self.report.evaluate = dict(result)
+        return result
 
     # -- hooks for algorithms -----------------------------------------------------------------------------
+
+    def prepare_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
+        """Called first in a round, with the shared parameters; can query nodes before any are sampled."""
 
     def begin_round(self, server_round: int, arrays: Arrays) -> None:
         """Called before the messages of a round are built; ``arrays`` are the shared parameters."""

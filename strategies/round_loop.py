@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from logging import INFO
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ _HISTORIES = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate
 
 
 @dataclass
-class Training:
+class RoundLoop:
     """The rounds of a run, from the first or from a snapshot; the fields are the parameters of ``start``."""
 
     strategy: BaseStrategy
@@ -74,12 +74,11 @@ class Training:
 
     def _round(self, server_round: int, first: int) -> None:
         begun = time.monotonic()
-        report = self.strategy.report = RoundReport(server_round)
-        self._train(server_round, report)
-        if server_round % self.evaluate_every == 0 or server_round == self.num_rounds:
-            self._evaluate(server_round, report)
-        report.strategy = self.strategy.round_info()
-        report.seconds = time.monotonic() - begun
+        self._train(server_round)
+        due = server_round % self.evaluate_every == 0 or server_round == self.num_rounds
+        evaluate = self._evaluate(server_round) if due else {}
+        info = self.strategy.round_info()
+        report = replace(self.strategy.report, evaluate=evaluate, strategy=info, seconds=time.monotonic() - begun)
         improved = self._track(server_round, report)
         if self.on_round:
             self.on_round(report)
@@ -97,7 +96,7 @@ class Training:
             seconds_left,
         )
 
-    def _train(self, server_round: int, report: RoundReport) -> None:
+    def _train(self, server_round: int) -> None:
         config = self._config(self.train_config, server_round)
         messages = self.strategy.configure_train(server_round, self.result.arrays, config, self.grid)
         replies = self.strategy.send(self.grid, messages, self.timeout)
@@ -106,21 +105,21 @@ class Training:
             self.result.arrays = arrays
         if metrics is not None:
             self.result.train_metrics_clientapp[server_round] = metrics
-            report.train = dict(metrics)
 
-    def _evaluate(self, server_round: int, report: RoundReport) -> None:
+    def _evaluate(self, server_round: int) -> dict[str, Any]:
+        """The metrics of the nodes and of the server, whose names have a prefix."""
         config = self._config(self.evaluate_config, server_round)
         messages = self.strategy.configure_evaluate(server_round, self.result.arrays, config, self.grid)
         replies = self.strategy.send(self.grid, messages, self.timeout)
         metrics = self.strategy.aggregate_evaluate(server_round, replies)
         if metrics is not None:
             self.result.evaluate_metrics_clientapp[server_round] = metrics
-            report.evaluate = dict(metrics)
             values = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float)]
             log(INFO, "round %s: %s", server_round, ", ".join(values[:_MAX_LOGGED]))
-        if self.evaluate_fn and (central := self.evaluate_fn(server_round, self.result.arrays)) is not None:
+        central = self.evaluate_fn(server_round, self.result.arrays) if self.evaluate_fn else None
+        if central is not None:
             self.result.evaluate_metrics_serverapp[server_round] = central
-            report.evaluate.update({f"{SERVER}{name}": value for name, value in central.items()})
+        return {**self.strategy.report.evaluate, **{SERVER + name: value for name, value in (central or {}).items()}}
 
     def _track(self, server_round: int, report: RoundReport) -> bool:
         if self.tracked is None or not report.evaluate:

@@ -36,6 +36,16 @@ def test_evaluation_rhythm_and_reports():
     assert reports[0].train == {"loss": 0.0, "num-examples": 1}
 
 
+def test_a_strategy_that_starts_twice_begins_new_reports():
+    strategy, reports = BaseStrategy(), []
+    for _ in range(2):
+        federate(strategy, arithmetic_app(add_partition), START, num_nodes=2, num_rounds=1, on_round=reports.append)
+    first, second = reports
+    assert (first.round, first.train_messages, first.train_bytes_up) == (1, 2, second.train_bytes_up)
+    assert [(node.node, node.phase) for node in first.nodes] == [(node.node, node.phase) for node in second.nodes]
+    assert (second.round, second.train_messages) == (1, 2)
+
+
 def losses_app(losses):
     def evaluate(partition, arrays, config):
         return {}, {"num-examples": 1, "loss": losses[config["server-round"] - 1]}
