@@ -1,7 +1,8 @@
 """The base class of all strategies: federated averaging with replaceable parts.
 
-The parts are the sampler, the weighting, the server optimizer and the privacy mechanism. An algorithm overrides hooks
-of :class:`BaseStrategy`, which samples nodes, refuses invalid replies and aggregates the others one at a time.
+The parts are the sampler, the weighting, the server optimizer and the privacy mechanism. :class:`BaseStrategy` samples
+nodes, refuses invalid replies and aggregates the others one at a time. An algorithm is a subclass that overrides hooks
+of :class:`~strategies.hooks.StrategyHooks`.
 
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
 Reddi et al., Adaptive Federated Optimization, ICLR 2021 (the server optimizers).
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from logging import INFO
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
@@ -22,16 +23,17 @@ from flwr.serverapp.strategy import Result, Strategy
 from .aggregation import IntegerPolicy, StreamingMean
 from .arrays import Arrays, from_record, select, to_record
 from .example_limits import ExampleLimits
+from .hooks import StrategyHooks
 from .message_loop import exchange
 from .metrics import MetricMean, MetricRule
 from .node_registry import NodeRegistry
 from .optimizers import SGD
 from .privacy import PrivacyMechanism
 from .profiles import Profile
-from .replies import Reply, count_bytes, max_reply_bytes
+from .replies import count_bytes, max_reply_bytes
 from .reply_filter import ReplyFilter, too_few
 from .round_loop import RoundConfig, RoundLoop
-from .round_messages import ExtraRecords, build_messages
+from .round_messages import build_messages
 from .round_records import Checkpoints, DivergedError, RoundReport, RoundStep, TooFewRepliesError, TrackedMetric
 from .samplers import Sampler, UniformFraction
 from .server_optimizer import ServerOptimizer
@@ -41,10 +43,9 @@ from .weighting import Weighting, to_weighting
 
 #: Bytes of early replies that the server keeps in memory; other early replies wait in the SuperLink.
 MAX_BUFFERED_BYTES = 2**27
-_OPTIMIZER = "optimizer."
 
 
-class BaseStrategy(Strategy):
+class BaseStrategy(StrategyHooks, Strategy):
     """FedAvg over the shared parameters, and the base class of the other strategies.
 
     Parameters
@@ -295,62 +296,6 @@ class BaseStrategy(Strategy):
         result = metrics.result()
         self.report.evaluate = dict(result)
         return result
-
-    # -- hooks for algorithms -----------------------------------------------------------------------------
-
-    def prepare_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
-        """Called first in a round, with the shared parameters; can query nodes before any are sampled."""
-
-    def begin_round(self, server_round: int, arrays: Arrays) -> None:
-        """Called before the messages of a round are built; ``arrays`` are the shared parameters."""
-
-    def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        """Records that a training node receives in addition to ``arrays`` and ``config``, by name."""
-        return {}
-
-    def evaluate_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        """Records that an evaluating node receives in addition to ``arrays`` and ``config``, by name."""
-        return {}
-
-    def label(self, profile: Profile) -> Profile:
-        """The profile that samplers and reports see: an algorithm can add groups."""
-        return profile
-
-    def arrays_for(self, profile: Profile, shared: ArrayRecord) -> ArrayRecord:
-        """The arrays that a node receives in both phases, with the names, shapes and dtypes of ``shared``."""
-        return shared
-
-    def sent_to(self, profile: Profile) -> Arrays:
-        """The arrays that the node received from :meth:`arrays_for` to train in this round."""
-        return self._current
-
-    def refusal_reason(self, reply: Reply) -> str | None:
-        """Why the algorithm cannot use a train reply that passed all other checks; ``None`` if it can."""
-        return None
-
-    def mean_for(self, reply: Reply, mean: StreamingMean) -> StreamingMean:
-        """The mean that a usable train reply is added to; ``mean`` is that of the round."""
-        return mean
-
-    def fold_reply(self, server_round: int, reply: Reply) -> None:
-        """Called with each usable train reply. Copy what the algorithm needs, but keep no reference to the reply."""
-
-    def close_round(self, server_round: int, current: Arrays, mean: Arrays) -> Arrays:
-        """The next shared parameters, from the current ones and the weighted mean, which is empty without replies."""
-        return self.server_optimizer.step(current, mean)
-
-    def state(self) -> Arrays:
-        """Arrays that a snapshot stores in addition to the shared parameters; :meth:`load_state` restores them."""
-        return {_OPTIMIZER + name: array for name, array in self.server_optimizer.state().items()}
-
-    def load_state(self, state: Arrays) -> None:
-        """Restore the state of a snapshot."""
-        saved = {name[len(_OPTIMIZER) :]: array for name, array in state.items() if name.startswith(_OPTIMIZER)}
-        self.server_optimizer.load_state(saved)
-
-    def round_info(self) -> dict[str, Any]:
-        """Facts about the round for the records of the run, after its last phase. They must be JSON serialisable."""
-        return {}
 
     # -- messages and replies -------------------------------------------------------------------------------------
 
