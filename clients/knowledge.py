@@ -12,11 +12,10 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
+from strategies.wire import FEDWEIT, FEDWEIT_KNOWLEDGE_PREFIX
+
 from .decomposition import Layout
 from .named_arrays import Arrays
-
-ORDER = "fedweit"
-KNOWLEDGE = "fedweit.knowledge."
 
 
 @dataclass(frozen=True)
@@ -46,17 +45,21 @@ class Knowledge:
         ValueError
             The ConfigRecord is malformed, or the model of one of its nodes is missing.
         """
-        order = content.get(ORDER)
+        order = content.get(FEDWEIT)
         if not isinstance(order, ConfigRecord):
             return cls()
         stage, keys = order.get("stage"), order.get("keys")
         if not isinstance(stage, int) or not isinstance(keys, list):
-            raise ValueError(f"{ORDER} stage = {stage!r}, keys = {keys!r}: must be an integer and a list of node keys")
+            raise ValueError(
+                f"{FEDWEIT} stage = {stage!r}, keys = {keys!r}: must be an integer and a list of node keys"
+            )
         adaptive = []
         for index, key in enumerate(keys):
-            record = content.get(f"{KNOWLEDGE}{index}")
+            record = content.get(f"{FEDWEIT_KNOWLEDGE_PREFIX}{index}")
             if not isinstance(record, ArrayRecord):
-                raise ValueError(f"{KNOWLEDGE}{index}, of node {key}: must come as an ArrayRecord with {ORDER}")
+                raise ValueError(
+                    f"{FEDWEIT_KNOWLEDGE_PREFIX}{index}, of node {key}: must come as an ArrayRecord with {FEDWEIT}"
+                )
             adaptive.append({name: array.numpy() for name, array in record.items()})
         return cls(stage, tuple(map(str, keys)), tuple(adaptive))
 

@@ -18,17 +18,15 @@ from torch import Tensor, nn
 
 from clients.decomposed_model import DecomposedModel, Drift, PartsPrior
 from clients.decomposition import Layout, Parts
-from clients.knowledge import ORDER, Knowledge
+from clients.knowledge import Knowledge
 from clients.local_part import EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES, LocalPart, NodeRound
 from clients.named_arrays import Arrays, get_arrays
 from clients.node_memory import PREFIX
 from clients.penalties import QuadraticPrior
 from clients.round_settings import check_choice
 from clients.training import Loss
+from strategies.wire import ADAPTIVE_QUERY, FEDWEIT, FEDWEIT_ADAPTIVE, FEDWEIT_MASK
 
-MASK = "fedweit.mask"
-ADAPTIVE = "fedweit.adaptive"
-QUERY = "adaptive"
 _PARTS = "parts."
 _KEPT = PREFIX + _PARTS
 
@@ -84,7 +82,7 @@ class Decomposition(LocalPart):
         """
         part = super().read(config, content)
         check_choice("decomposition", part.decomposition, ("apd", "fedweit"))
-        if ORDER not in content:
+        if FEDWEIT not in content:
             return part
         return replace(part, knowledge=Knowledge.read(content))
 
@@ -126,7 +124,9 @@ class Decomposition(LocalPart):
                 parts = parts.begin(layout, stage)
         if self.knowledge.keys:
             if self.knowledge.stage != stage:
-                raise ValueError(f"{ORDER} stage = {self.knowledge.stage}: must be {stage}, as in the message's config")
+                raise ValueError(
+                    f"{FEDWEIT} stage = {self.knowledge.stage}: must be {stage}, as in the message's config"
+                )
             parts = parts.borrow(layout, self.knowledge.flat(layout))
         device = node_round.device
         return DecomposedModel(model.to(device), layout.to(device), parts.to(device))
@@ -182,11 +182,11 @@ class Decomposition(LocalPart):
     def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
         """Return the record ``fedweit.mask`` under FedWeIT: which units are sent."""
         sent = {name: mask for name, mask in self._sent(_decomposed(model)).items() if name in trained}
-        return {MASK: _record(sent)} if sent else {}
+        return {FEDWEIT_MASK: _record(sent)} if sent else {}
 
     def answer(self, query: str, node_round: NodeRound) -> Mapping[str, ArrayRecord] | None:
         """Answer the query ``adaptive`` with the record ``fedweit.adaptive`` (:meth:`adaptive`)."""
-        return {ADAPTIVE: _record(self.adaptive(node_round))} if query == QUERY else None
+        return {FEDWEIT_ADAPTIVE: _record(self.adaptive(node_round))} if f"query.{query}" == ADAPTIVE_QUERY else None
 
     def adaptive(self, node_round: NodeRound) -> Arrays:
         """Return what the node learned in ``settings.stage``, its last stage: A, by weight.

@@ -20,11 +20,7 @@ from clients.local_part import PARAMETER_NAMES, LocalPart, NodeRound
 from clients.measurements import fisher_of_node
 from clients.named_arrays import Arrays
 from clients.penalties import QuadraticPrior
-
-ORDER = "fisher"
-PRECISION = "fisher.precision"
-PRIOR_PRECISION = "fisher.prior-precision"
-PRIOR_LINEAR = "fisher.prior-linear"
+from strategies.wire import FISHER, FISHER_PRECISION, FISHER_PRIOR_LINEAR, FISHER_PRIOR_PRECISION
 
 
 @dataclass(frozen=True)
@@ -54,19 +50,19 @@ class FisherPrior(LocalPart):
         ValueError
             The estimator is unknown, or one of the two records of the prior is missing.
         """
-        order = content.get(ORDER)
+        order = content.get(FISHER)
         if not isinstance(order, ConfigRecord):
             return self
         estimator = order.get("estimator")
         if estimator not in get_args(Estimator):
             allowed = ", ".join(map(repr, get_args(Estimator)))
-            raise ValueError(f"{ORDER} estimator = {estimator!r}: must be one of {allowed}")
-        precision, linear = content.get(PRIOR_PRECISION), content.get(PRIOR_LINEAR)
+            raise ValueError(f"{FISHER} estimator = {estimator!r}: must be one of {allowed}")
+        precision, linear = content.get(FISHER_PRIOR_PRECISION), content.get(FISHER_PRIOR_LINEAR)
         prior = None
         if isinstance(precision, ArrayRecord) and isinstance(linear, ArrayRecord):
             prior = QuadraticPrior(_tensors(precision), _tensors(linear))
         elif precision is not None or linear is not None:
-            raise ValueError(f"{PRIOR_PRECISION} and {PRIOR_LINEAR} must come together, as ArrayRecords")
+            raise ValueError(f"{FISHER_PRIOR_PRECISION} and {FISHER_PRIOR_LINEAR} must come together, as ArrayRecords")
         return replace(self, estimator=cast(Estimator, estimator), received_prior=prior)
 
     def check(self, node_round: NodeRound) -> None:
@@ -93,7 +89,7 @@ class FisherPrior(LocalPart):
             for name, array in trained.items()
             if np.issubdtype(array.dtype, np.floating)
         }
-        return {PRECISION: ArrayRecord({name: Array(np.asarray(array)) for name, array in precision.items()})}
+        return {FISHER_PRECISION: ArrayRecord({name: Array(np.asarray(array)) for name, array in precision.items()})}
 
     def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
         prior = self.received_prior
@@ -105,11 +101,11 @@ def _tensors(record: ArrayRecord) -> dict[str, Tensor]:
 
 
 def _check_fit(prior: QuadraticPrior, received: Arrays) -> None:
-    for record, tensors in ((PRIOR_PRECISION, prior.precision), (PRIOR_LINEAR, prior.linear)):
+    for record, tensors in ((FISHER_PRIOR_PRECISION, prior.precision), (FISHER_PRIOR_LINEAR, prior.linear)):
         for name, tensor in tensors.items():
             if name not in received:
                 raise ValueError(f"{record}: {name!r} is not among the received parameters")
             if tuple(tensor.shape) != received[name].shape:
                 raise ValueError(f"{record}: {name!r} is {list(tensor.shape)}, not {list(received[name].shape)}")
     if prior.precision.keys() != prior.linear.keys():
-        raise ValueError(f"{PRIOR_PRECISION} and {PRIOR_LINEAR} must have the same names")
+        raise ValueError(f"{FISHER_PRIOR_PRECISION} and {FISHER_PRIOR_LINEAR} must have the same names")

@@ -17,8 +17,7 @@ from torch import nn
 from clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound
 from clients.named_arrays import Arrays, get_arrays
 from clients.training import Phase, run_plan
-
-RATES = "adaptive.rates"
+from strategies.wire import ADAPTIVE_RATES
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Personalisation(LocalPart):
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
         part = super().read(config, content)
-        record = content.array_records.get(RATES)
+        record = content.array_records.get(ADAPTIVE_RATES)
         return part if record is None else replace(part, rates={name: a.numpy() for name, a in record.items()})
 
     def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Arrays]:
