@@ -53,7 +53,7 @@ def test_compare_refuses_a_key_that_cannot_be_varied(tmp_path, capsys):
     assert "rounds = 0: must be a whole number" in said(capsys)
     assert main([*given, "driving.horizon=5,10"]) == 2
     assert (
-        "--vary driving.horizon: this comparison does not use this key; vary a key of the run or of lqr, local, "
+        "--vary driving.horizon: this comparison does not use the key; vary one of the run or of lqr, local, "
         in said(capsys)
     )
     assert main([*given, "seed=1,2"]) == 2
