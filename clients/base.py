@@ -8,9 +8,8 @@ import torch
 from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor, nn
 
-from sim.seeding import derive_seed
+from sim.seeding import derive_seed, torch_seed
 from tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from tasks.seeding import torch_seed
 
 from . import example_selection as examples
 from . import measurements as measures

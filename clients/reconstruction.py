@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from sim.seeding import generator
+from sim.seeding import generator, torch_seed
 from tasks.base import NodeData
-from tasks.seeding import torch_seed
 
 from .base import FederatedClient, RoundResult
 from .named_arrays import Arrays

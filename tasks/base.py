@@ -72,7 +72,7 @@ class Task(ABC):
     """A learning problem. One instance serves all nodes of a process, so it holds no node's data.
 
     Randomness comes from torch's global generator, which the caller seeds for each call
-    (:func:`tasks.seeding.torch_seed`); a task keeps no generator of its own.
+    (:func:`sim.seeding.torch_seed`); a task keeps no generator of its own.
     """
 
     name: ClassVar[str]

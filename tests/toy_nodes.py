@@ -11,8 +11,8 @@ from toys import Arrays, ToyTask, arrays_of, record_of
 from clients.base import FederatedClient
 from clients.named_arrays import get_arrays
 from clients.round_settings import RoundSettings
+from sim.seeding import torch_seed
 from tasks.base import NodeData
-from tasks.seeding import torch_seed
 
 NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
 SEED = 3

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.text.privacy.attackers import ATTACKERS
-from tasks.text.privacy.sharing import METHODS
+from tasks.text.privacy.sharing import SHARINGS
 
 ATTACKS = ("dlg", "tag", "rows")
 #: The attacker of the attack "rows", which takes no table: everybody who sees the shared rows and knows their words.
@@ -32,7 +32,7 @@ class AuditPlan:
 
     def __post_init__(self) -> None:
         wrong = [
-            *_named("--methods", self.methods, tuple(METHODS)),
+            *_named("--methods", self.methods, tuple(SHARINGS)),
             *_named("--attackers", self.attackers, tuple(ATTACKERS)),
             *_named("--attack", self.attacks, ATTACKS),
         ]
@@ -77,10 +77,6 @@ class AuditPlan:
                     stop = min(start + step, self.sentences)
                     found.append({"attack": attack, "batch_size": size, "start": start, "stop": stop})
         return found
-
-    def attackers_of(self, attack: str) -> tuple[str, ...]:
-        """Who carries out an attack."""
-        return (ANYBODY,) if attack == "rows" else self.attackers
 
 
 def _listed(text: str) -> tuple[str, ...]:

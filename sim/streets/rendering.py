@@ -8,18 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import facades, ground, sky
-from .developing import develop
+from .exposure import expose
 from .network import Network
 from .noise import Floats, Ints
 from .rays import FAR, Hits, cast
-from .things import set_up
+from .things import draw_things
 from .view import View, Visit, look
 
 FLAT = -2e-3  # metres of rise per metre, above which there is no ground
 GROUND_REACH = 45.0  # metres around the camera within which streets are drawn
 
 
-def render(visit: Visit, place: Floats, heading: float, size: tuple[int, int], seed: int) -> NDArray[np.uint8]:
+def render(
+    visit: Visit, place: Floats, heading: float, size: tuple[int, int], rng: np.random.Generator
+) -> NDArray[np.uint8]:
     """The picture ``[height, width, 3]`` from ``place [2]`` (metres), looking along ``heading``, radians from north.
 
     ``size`` is (width, height); ``seed`` draws the camera's noise.
@@ -47,10 +49,10 @@ def render(visit: Visit, place: Floats, heading: float, size: tuple[int, int], s
     scene, distance = image.reshape(height, width, 3), depth.reshape(height, width)
     if visit.conditions.night:  # headlights
         scene *= (0.8 + 1.4 * np.exp(-distance / 14) * (view.rise < 0.12))[..., None]
-    set_up(visit, view, scene, distance)
+    draw_things(visit, view, scene, distance)
     open_sky = 60 * (1.2 - np.minimum(np.maximum(view.rise, 0), 1))
     clear = np.exp(-lights.haze * np.where(distance >= FAR, open_sky, distance))
-    return develop(lights.horizon + (scene - lights.horizon) * clear[..., None], visit.conditions, seed)
+    return expose(lights.horizon + (scene - lights.horizon) * clear[..., None], visit.conditions, rng)
 
 
 def _meets(hits: Hits, rise: Floats, height: float) -> Ints:

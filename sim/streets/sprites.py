@@ -33,9 +33,8 @@ class Sprite:
     levels: tuple[Floats, ...]
 
 
-def draw_sprites(tree: str, season: str, lamps: float, seed: int) -> dict[int, tuple[Sprite, ...]]:
+def draw_sprites(tree: str, season: str, lamps: float, rng: np.random.Generator) -> dict[int, tuple[Sprite, ...]]:
     """:data:`VARIANTS` pictures of every kind; ``lamps`` above 0 switches lights on."""
-    rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:SIZE, 0:SIZE].astype(np.float32)
     y, x = 1 - (y + 0.5) / SIZE, (x + 0.5) / SIZE  # y upwards
     drawn: dict[int, tuple[Sprite, ...]] = {}

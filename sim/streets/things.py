@@ -14,7 +14,7 @@ FARTHEST = 65.0
 SMALLEST = 4.0  # pixels
 
 
-def set_up(visit: Visit, view: View, image: Floats, depth: Floats) -> None:
+def draw_things(visit: Visit, view: View, image: Floats, depth: Floats) -> None:
     """Set what stands in the street into ``image [H, W, 3]``, before what ``depth [H, W]`` says is farther away.
 
     The far ones come first. Both arrays are changed.

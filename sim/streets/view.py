@@ -36,7 +36,7 @@ def visit(city: City, conditions: Conditions, seed: int) -> Visit:
     share = np.where(things.kind == PERSON, 0.35, 1.0) * conditions.traffic
     here = hashed(things.variant, number) < share
     variant = np.where(passing, (hashed(things.variant, number, 1) * (1 << 20)).astype(int), things.variant)
-    sprites = draw_sprites(city.style.tree, conditions.season, lights.lamps, derive_seed(seed, "streets.sprites"))
+    sprites = draw_sprites(city.style.tree, conditions.season, lights.lamps, generator(seed, "streets.sprites"))
     clouds = smooth_field(generator(seed, "streets.clouds"), 48, 256, 6)
     there = replace(things, variant=variant).take(here | ~passing)
     return Visit(city, conditions, lights, there, sprites, clouds, number)

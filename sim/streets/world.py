@@ -150,7 +150,7 @@ def _drive(
     frames = []
     for number, (place, heading) in enumerate(zip(poses.place, poses.heading.tolist(), strict=True)):
         key = f"{derive_seed(own, 'key', number):016x}"
-        picture = render(seen, place, heading, world.size, derive_seed(own, "noise", number))
+        picture = render(seen, place, heading, world.size, generator(own, "noise", number))
         write_picture(folder, key, picture, world.quality)
         easting, northing = (centre + read[number]).tolist()
         frames.append(

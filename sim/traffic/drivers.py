@@ -94,8 +94,3 @@ def lane_swap_drivers(count: int = 7, style: str = "threshold") -> tuple[Driver,
         raise ValueError(f"count = {count}: must be at least 1")
     gammas = [2.0 * i / (count - 1) - 1.0 for i in range(count)] if count > 1 else [0.0]
     return tuple(Driver(f"driver-{i:02d}", gamma, style) for i, gamma in enumerate(gammas))
-
-
-def three_car_drivers(style: str = "threshold") -> tuple[Driver, ...]:
-    """The five drivers of APFL, Sec. IV-C: ``gamma`` in {-1, -0.5, 0, 0.5, 1}."""
-    return lane_swap_drivers(5, style)

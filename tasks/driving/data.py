@@ -10,7 +10,7 @@ longitudinal.
 .. [1] E. Schmerling, K. Leung et al., StanfordASL/TrafficWeavingCVAE, 2017.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,13 +19,15 @@ import numpy as np
 
 from sim.traffic.files import World, read_world
 from tasks.base import DataError
-
-from .table import SUFFIXES, read_header, read_table
+from tasks.tables import CSV_ENDINGS, Table, read_table
 
 STEP = 0.1  # seconds
 LANE_MIDDLE = -4.0  # file's y of the line between the two lanes of the recorded trials
 DEMONSTRATIONS = 99  # block of the recorded demonstration trials, which belong to no driver
 SPLITS = ("train", "validation", "test")
+COUNTERS = ("trial", "block", "step", "t")
+ACCELERATIONS = ("ayr", "axr", "ayh", "axh")
+PEDALS = ("throttle_r", "steer_r", "throttle_h", "steer_h")
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def read_folder(folder: Path) -> Recording:
 
     Raises :class:`DataError` when there is no such file, or one is malformed or of another kind.
     """
-    paths = sorted(path for path in folder.glob("*.csv*") if path.name.endswith(SUFFIXES))
+    paths = sorted(path for path in folder.glob("*.csv*") if path.name.endswith(CSV_ENDINGS))
     if not paths:
         raise DataError(f"{folder}: no driving sessions; expected files *.csv, *.csv.gz or *.csv.xz")
     blocks: dict[int, tuple[Session, ...]] = {}
@@ -84,30 +86,28 @@ def read_folder(folder: Path) -> Recording:
 
 
 @lru_cache(maxsize=64)
-def _read_file(path: Path, mtime: int) -> tuple[tuple[str, int], dict[int, tuple[Session, ...]]]:
-    header = read_header(path)
-    cars = "rhg" if "xg" in header else "rh"
-    simulated = "throttle_r" in header
-    names = [f"{quantity}{car}" for car in cars for quantity in ("y", "x", "vy", "vx")]
-    if simulated:
-        control_names = [f"{control}_{car}" for car in "rh" for control in ("throttle", "steer")]
-    else:
-        control_names = [f"{quantity}{car}" for car in "rh" for quantity in ("ay", "ax")]
-    number = "session" if simulated else "trial"
-    columns = ["trial", "block", "step", "t", number, *names, *control_names]
-    table, splits = read_table(path, columns, ("split", SPLITS))
-    states = table[:, 5 : 5 + len(names)].reshape(len(table), len(cars), 4)
+def _read_file(path: Path, modified: int) -> tuple[tuple[str, int], dict[int, tuple[Session, ...]]]:
+    """The dynamics and number of cars of a file, and its sessions by block; ``modified`` is the file's time stamp."""
+    optional = [*_motion("g"), *ACCELERATIONS, *PEDALS, "session", "split"]
+    table = read_table(path, [*COUNTERS, *_motion("rh")], optional)
+    cars = "rhg" if "xg" in table else "rh"
+    simulated = "throttle_r" in table
+    number, actions = ("session", PEDALS) if simulated else ("trial", ACCELERATIONS)
+    table.require([*_motion(cars), number, *actions])
+    numbers = table.numbers(number)
+    states = _numbers(table, _motion(cars)).reshape(len(table), len(cars), 4)
     controls = np.zeros((len(table), len(cars), 2))
-    controls[:, :2] = table[:, 5 + len(names) :].reshape(len(table), 2, 2)
+    controls[:, :2] = _numbers(table, actions).reshape(len(table), 2, 2)
+    split = table.words("split", {name: name for name in SPLITS}).tolist() if "split" in table else [""] * len(table)
+    block_of = table.numbers("block")
     blocks: dict[int, list[Session]] = {}
-    for first, last in _sessions(path, table):
-        block, session = int(table[first, 1]), (states[first:last], controls[first:last])
+    for first, last in _sessions(table):
+        block, session = int(block_of[first]), (states[first:last], controls[first:last])
         if block == DEMONSTRATIONS and not simulated:
             continue
         if not simulated:
             session = _face_the_same_way(*session)
-        split = SPLITS[splits[first]] if splits is not None else ""
-        blocks.setdefault(block, []).append(Session(int(table[first, 4]), split, *session))
+        blocks.setdefault(block, []).append(Session(int(numbers[first]), split[first], *session))
     done = {block: _with_splits(sessions) for block, sessions in blocks.items()}
     return ("bicycle" if simulated else "point", len(cars)), done
 
@@ -131,9 +131,9 @@ def _with_splits(sessions: list[Session]) -> tuple[Session, ...]:
     )
 
 
-def _sessions(path: Path, table: np.ndarray) -> list[tuple[int, int]]:
-    """First and past-the-last row of every trial; checks that its steps count up from 0, 0.1 s apart."""
-    trial, block, step, time = table[:, :4].T
+def _sessions(table: Table) -> list[tuple[int, int]]:
+    """First and past-the-last row of every trial. Steps must count up from 0 and lie 0.1 s apart."""
+    trial, block, step, time = (table.numbers(name) for name in COUNTERS)
     starts = np.flatnonzero(np.r_[True, (np.diff(trial) != 0) | (np.diff(block) != 0)])
     ends = np.r_[starts[1:], len(table)]
     expected = np.arange(len(table)) - np.repeat(starts, ends - starts)
@@ -142,7 +142,17 @@ def _sessions(path: Path, table: np.ndarray) -> list[tuple[int, int]]:
     if len(wrong):
         row = wrong[0]
         raise DataError(
-            f"{path}, line {row + 2}, columns step and t: {step[row]:g} and {time[row]:g}; expected step "
-            f"{expected[row]} of trial {trial[row]:g} at {begins[row] + STEP * expected[row]:.1f} s"
+            f"{table.path}, line {table.lines[row]}, columns step and t: {step[row]:g} and {time[row]:g}; expected "
+            f"step {expected[row]} of trial {trial[row]:g} at {begins[row] + STEP * expected[row]:.1f} s"
         )
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def _motion(cars: str) -> list[str]:
+    """The columns of the cars' motions in the order of a session's states: x and y change places."""
+    return [f"{quantity}{car}" for car in cars for quantity in ("y", "x", "vy", "vx")]
+
+
+def _numbers(table: Table, columns: Sequence[str]) -> np.ndarray:
+    """Some columns as numbers, float64 ``[rows, len(columns)]``."""
+    return np.stack([table.numbers(name) for name in columns], axis=1)

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sim.seeding import torch_seed
 from sim.traffic.drivers import lane_swap_drivers
 from sim.traffic.files import World, write_sessions, write_world
 from sim.traffic.scenarios import InitialStates, Scenario, initial_states
 from tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
-from tasks.seeding import torch_seed
 
 from .closed_loop import Encounters, as_sessions, drive, encounters, session_metrics, traces
 from .data import SPLITS, Recording, read_folder

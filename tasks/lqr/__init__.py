@@ -1,6 +1,1 @@
-"""The LQR toy of APFL, Sec. IV-A: shared dynamics, personal control."""
-
-from .model import LqrModel
-from .task import LqrOptions, LqrTask
-
-__all__ = ["LqrModel", "LqrOptions", "LqrTask"]
+"""Learn the shared dynamics and the personal gains of linear-quadratic robots (APFL, Section IV-A)."""

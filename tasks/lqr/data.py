@@ -1,60 +1,69 @@
-"""Reads the rollouts of point-mass robots: one CSV file per robot, plain, ``.gz`` or ``.xz``.
+"""Reads the rollouts of point-mass robots from one CSV file per robot.
 
-Columns ``robot, control_weight, split, trajectory, step, y, v, u, next_y, next_v`` in any order, one row
-per step: in state ``(y, v)`` the control ``u`` led to ``(next_y, next_v)``. ``split`` is train, validation
-or test; ``control_weight`` is the robot's ``R``, from which its true gain follows.
+A file has the columns ``control_weight, split, y, v, u, next_y, next_v`` in any order, and may have others. Each row
+is one step: in state ``(y, v)`` the control ``u`` led to ``(next_y, next_v)``. ``split`` is train, validation or test.
+``control_weight`` is the robot's cost ``R``, which determines its optimal gain.
 """
 
-import csv
-import gzip
-import lzma
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from math import isfinite
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
 
 import numpy as np
 import torch
 
 from tasks.base import Batch, DataError, NodeData
+from tasks.tables import CSV_ENDINGS, read_table
 
 SPLITS = ("train", "validation", "test")
-NUMBERS = ("y", "v", "u", "next_y", "next_v", "control_weight")
-SUFFIXES = (".csv", ".csv.gz", ".csv.xz")
-_OPENERS: dict[str, Callable[..., Any]] = {".csv": open, ".gz": gzip.open, ".xz": lzma.open}
+INPUTS = ("y", "v", "u")
+TARGETS = ("next_y", "next_v", "u")
 
 
 def robot_files(folder: Path) -> list[Path]:
-    """The files ``robot-*.csv[.gz|.xz]`` of ``folder``, sorted. Raises :class:`DataError` for none."""
-    files = sorted(path for path in folder.glob("robot-*") if path.name.endswith(SUFFIXES))
+    """Return the files ``robot-*.csv``, ``.csv.gz`` and ``.csv.xz`` of a folder, sorted by name.
+
+    Raises
+    ------
+    DataError
+        There is no such file.
+    """
+    files = sorted(path for path in folder.glob("robot-*") if path.name.endswith(CSV_ENDINGS))
     if not files:
         raise DataError(f"{folder}: expected files robot-*.csv, .csv.gz or .csv.xz, found none")
     return files
 
 
 def read_robots(paths: Iterable[Path]) -> NodeData:
-    """The rollouts in ``paths`` as one node's data; rows of several files are pooled.
+    """Read files of robots as the data of one node; the rows of several files are pooled.
 
-    Splits hold ``inputs [N, 3] = (y, v, u)`` and ``targets [N, 3] = (next_y, next_v, u)``, float32.
-    ``extra["control-weights"]`` maps each split to ``R`` of its rows, float64 ``[N]``. The key is the
-    file's name up to the first dot, joined by ``+`` for several.
+    Returns
+    -------
+    NodeData
+        Its splits hold ``inputs [N, 3] = (y, v, u)`` and ``targets [N, 3] = (next_y, next_v, u)``, float32.
+        ``extra["control-weights"]`` maps each split to the cost ``R`` of every row, float64 ``[N]``. The key is the
+        file name up to the first dot; the keys of several files are joined by ``+``.
+
+    Raises
+    ------
+    DataError
+        A file is malformed, or no row belongs to the split train or test.
     """
     paths = list(paths)
-    rows: dict[str, list[list[float]]] = {split: [] for split in SPLITS}
-    for path in paths:
-        for split, values in _rows(path):
-            rows[split].append(values)
-    if not rows["train"] and not rows["test"]:
-        raise DataError(f"{', '.join(map(str, paths))}: expected rows of split train or test, found none")
+    parts = [_read(path) for path in paths]
     splits: dict[str, Batch] = {}
     weights: dict[str, np.ndarray] = {}
-    for split, table in ((split, np.array(values)) for split, values in rows.items() if values):
-        splits[split] = {
-            "inputs": torch.tensor(table[:, [0, 1, 2]], dtype=torch.float32),
-            "targets": torch.tensor(table[:, [3, 4, 2]], dtype=torch.float32),
-        }
-        weights[split] = table[:, 5]
+    for index, split in enumerate(SPLITS):
+        inputs, targets, costs = (
+            np.concatenate([part[column][part[0] == index] for part in parts]) for column in (1, 2, 3)
+        )
+        if len(costs):
+            splits[split] = {
+                "inputs": torch.tensor(inputs, dtype=torch.float32),
+                "targets": torch.tensor(targets, dtype=torch.float32),
+            }
+            weights[split] = costs
+    if "train" not in splits and "test" not in splits:
+        raise DataError(f"{', '.join(map(str, paths))}: expected rows of split train or test, found none")
     groups = {}
     if len(distinct := np.unique(np.concatenate(list(weights.values())))) == 1:
         groups["control-weight"] = f"{distinct[0]:g}"
@@ -62,40 +71,12 @@ def read_robots(paths: Iterable[Path]) -> NodeData:
     return NodeData(key, splits, groups, {"control-weights": weights})
 
 
-def _rows(path: Path) -> Iterator[tuple[str, list[float]]]:
-    with _opened(path) as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
-        if missing := [name for name in ("split", *NUMBERS) if name not in header]:
-            raise DataError(f"{path}, line 1: expected the columns {', '.join(missing)}")
-        split_at, number_at = header.index("split"), [header.index(name) for name in NUMBERS]
-        for row in reader:
-            place = f"{path}, line {reader.line_num}"
-            if len(row) != len(header):
-                raise DataError(f"{place}: expected {len(header)} fields, found {len(row)}")
-            if row[split_at] not in SPLITS:
-                raise DataError(f"{place}: split = {row[split_at]!r}: expected one of {', '.join(SPLITS)}")
-            values = [_number(row[at], place, name) for name, at in zip(NUMBERS, number_at, strict=True)]
-            if values[-1] <= 0:
-                raise DataError(f"{place}: control_weight = {values[-1]}: expected a number above 0")
-            yield row[split_at], values
-
-
-def _number(text: str, place: str, name: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not isfinite(value):
-        raise DataError(f"{place}: {name} = {text!r}: expected a finite number")
-    return value
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[TextIO]:
-    """``path`` as text; whatever goes wrong while reading becomes a :class:`DataError`."""
-    try:
-        with _OPENERS[path.suffix](path, "rt", newline="", encoding="utf-8") as file:
-            yield file
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error, lzma.LZMAError) as error:
-        raise DataError(f"{path}: expected a readable CSV file: {error}") from error
+def _read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The index of the split ``[N]``, inputs ``[N, 3]``, targets ``[N, 3]`` and costs ``[N]`` of a file."""
+    table = read_table(path, list(dict.fromkeys(("split", *INPUTS, *TARGETS, "control_weight"))))
+    split = table.words("split", {name: index for index, name in enumerate(SPLITS)})
+    inputs, targets = (np.stack([table.numbers(name) for name in names], axis=1) for names in (INPUTS, TARGETS))
+    costs = table.numbers("control_weight")
+    if len(wrong := np.flatnonzero(costs <= 0)):
+        raise table.fault("control_weight", wrong, "expected a number above 0")
+    return split, inputs, targets, costs

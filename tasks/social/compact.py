@@ -17,14 +17,14 @@ from torch import Tensor
 
 from tasks.base import Batch
 
-from .scenes import Pose, Scene
+from .scenes import Pose, RatedScene
 
 GEOMETRIES = ("cartesian", "polar")
 KINDS = ("robot", "human", "object", "interaction")
 FEATURES = len(KINDS) + 3
 
 
-def compact_graphs(scenes: Sequence[Scene], geometry: str) -> dict[str, Tensor]:
+def compact_graphs(scenes: Sequence[RatedScene], geometry: str) -> dict[str, Tensor]:
     """The graphs of N scenes, padded to the n nodes of the largest.
 
     Gives ``nodes`` float32 ``[N, n, 7]``: one-hot of the type (:data:`KINDS`), then x, y (metres) and orientation

@@ -13,7 +13,7 @@ from .compact import compact_graphs
 from .networks import GraphConvolutions, RelationalConvolutions
 from .options import Options
 from .relational import relational_graphs
-from .scenes import Scene
+from .scenes import RatedScene
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Graphs:
     both leave other tensors of the batch alone.
     """
 
-    build: Callable[[Sequence[Scene]], dict[str, Tensor]]
+    build: Callable[[Sequence[RatedScene]], dict[str, Tensor]]
     sizes: Callable[[Batch], Tensor]
     trimmed: Callable[[Batch], Batch]
     network: Callable[[], nn.Module]

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from tasks.base import Batch
 
 from .compact import flattened
-from .scenes import Scene
+from .scenes import RatedScene
 
 KINDS = ("robot", "human", "object", "room", "wall")
 #: From which types of nodes edges lead to a type.
@@ -38,7 +38,7 @@ UNIT = 3.0  # metres
 PARTY = 4  # people
 
 
-def relational_graphs(scenes: Sequence[Scene]) -> dict[str, Tensor]:
+def relational_graphs(scenes: Sequence[RatedScene]) -> dict[str, Tensor]:
     """The graphs of N scenes, padded to the H humans, O objects and W walls of those with the most.
 
     Gives the nodes, float32: ``robot`` and ``room`` ``[N, 1, 20]``, ``human`` ``[N, H, 20]``, ``object``
@@ -138,7 +138,7 @@ def _bodies(groups: Sequence[Sequence[tuple[float, float, float]]]) -> tuple[np.
     return owner, rank, np.column_stack((_away(poses[:, :2]), poses[:, 2]))
 
 
-def _walls(scenes: Sequence[Scene]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _walls(scenes: Sequence[RatedScene]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     owner, rank, corners = flattened([scene.room for scene in scenes], 2)
     own = np.arange(len(owner))
     last = np.append(owner[1:] != owner[:-1], True)

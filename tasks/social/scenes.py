@@ -9,7 +9,6 @@ along +y. Every interaction of two people is listed twice, once from each side, 
    Conventions, Data 5(1):7, 2020, https://doi.org/10.3390/data5010007
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.base import DataError
+from tasks.tables import json_lines
 
 Point = tuple[float, float]
 #: x and y in metres, orientation in half turns, -1 to 1.
@@ -27,7 +27,7 @@ FIELDS = ("score", "identifier", "room", "humans", "objects", "links", "robot")
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class RatedScene:
     """One rated scene, the robot at the origin.
 
     ``score`` is 0 to 100. ``links`` are the interactions, each once, as pairs of nodes: 0 is the robot, then come
@@ -42,7 +42,7 @@ class Scene:
     links: tuple[tuple[int, int], ...]
     room: tuple[Point, ...]
 
-    def mirrored(self) -> "Scene":
+    def mirrored(self) -> "RatedScene":
         """The scene with left and right exchanged, which a rater should find as good."""
         return replace(
             self,
@@ -51,7 +51,7 @@ class Scene:
             room=tuple((-x, y) for x, y in self.room),
         )
 
-    def seen_from(self, x: float, y: float) -> "Scene":
+    def seen_from(self, x: float, y: float) -> "RatedScene":
         """The scene with the robot moved to ``(x, y)`` in metres, still looking along +y."""
         return replace(
             self,
@@ -67,7 +67,7 @@ def participant_files(folder: Path) -> dict[str, Path]:
     return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
 
 
-def read_participant(folder: Path, participant: str) -> tuple[Scene, ...]:
+def read_participant(folder: Path, participant: str) -> tuple[RatedScene, ...]:
     """All scenes that ``participant`` rated, in the order of the file.
 
     Raises :class:`DataError` when there is no such file (naming those there are) or a line is malformed (naming
@@ -82,25 +82,11 @@ def read_participant(folder: Path, participant: str) -> tuple[Scene, ...]:
 
 
 @lru_cache(maxsize=64)
-def _read_file(path: Path, mtime: int) -> tuple[Scene, ...]:
-    scenes = []
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    scenes.append(_scene(line, f"{path}, line {number}"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: expected a readable file of JSON lines: {error}") from error
-    return tuple(scenes)
+def _read_file(path: Path, modified: int) -> tuple[RatedScene, ...]:
+    return tuple(_scene(values, f"{path}, line {line}") for line, values in json_lines(path))
 
 
-def _scene(line: str, place: str) -> Scene:
-    try:
-        values = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{place}: {line.strip()[:40]!r} is not JSON ({error}); expected one scene per line") from error
-    if not isinstance(values, dict):
-        raise DataError(f"{place}: {line.strip()[:40]!r}; expected a JSON object with {', '.join(FIELDS)}")
+def _scene(values: Mapping[str, Any], place: str) -> RatedScene:
     if missing := [name for name in FIELDS if name not in values]:
         raise DataError(f"{place}: missing {', '.join(missing)}; expected {', '.join(FIELDS)}")
     score = values["score"]
@@ -115,7 +101,7 @@ def _scene(line: str, place: str) -> Scene:
         room.pop()
     if len(set(room)) < 3:
         raise DataError(f"{place}: room = {values['room']!r}; expected at least 3 different points")
-    return Scene(str(values["identifier"]), float(score), humans, objects, tuple(links), tuple(room))
+    return RatedScene(str(values["identifier"]), float(score), humans, objects, tuple(links), tuple(room))
 
 
 def _list(values: Mapping[str, Any], name: str, place: str) -> list[Any]:

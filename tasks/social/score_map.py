@@ -6,13 +6,13 @@ import numpy as np
 
 from sim.social.rooms import inside
 
-from .scenes import Scene
+from .scenes import RatedScene
 
 SPACING = 0.25  # metres
 INTERACTIONS = 3
 
 
-def telling(scenes: Sequence[Scene]) -> Scene:
+def telling(scenes: Sequence[RatedScene]) -> RatedScene:
     """The scene to draw: three interactions if there is one, among those the fewest bodies, the lowest identifier."""
     return min(
         scenes,
@@ -24,7 +24,7 @@ def telling(scenes: Sequence[Scene]) -> Scene:
     )
 
 
-def traces(scene: Scene, rated: Callable[[Sequence[Scene]], np.ndarray]) -> dict[str, np.ndarray]:
+def traces(scene: RatedScene, rated: Callable[[Sequence[RatedScene]], np.ndarray]) -> dict[str, np.ndarray]:
     """Arrays to draw ``scene``, whose robot stands at (0, 0), and what ``rated`` predicts with the robot elsewhere.
 
     ``scene.room`` ``[K, 2]`` holds the corners, ``scene.humans`` ``[H, 3]`` and ``scene.objects`` ``[O, 3]`` x, y and

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from sim.seeding import generator
 from tasks.base import DataError
 
-from .scenes import Scene
+from .scenes import RatedScene
 
 SPLITS = ("train", "validation", "test")
 FEWEST = 4  # of 3 scenes, 2 train and none is left to validate
 
 
 def split_scenes(
-    scenes: Sequence[Scene], participant: str, *, seed: int, train_fraction: float = 1.0, augment: bool = False
-) -> Mapping[str, list[Scene]]:
+    scenes: Sequence[RatedScene], participant: str, *, seed: int, train_fraction: float = 1.0, augment: bool = False
+) -> Mapping[str, list[RatedScene]]:
     """Training, validation and test scenes of one participant, by name of the split.
 
     Of n scenes ⌊0.7 n⌋ train, half of the rest, rounded down, validate, the others test, which gives Table 3 of

@@ -15,7 +15,7 @@ from tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
 
 from .graphs import graphs
 from .options import Options as SocialOptions
-from .scenes import Scene, participant_files, read_participant
+from .scenes import RatedScene, participant_files, read_participant
 from .score_map import telling, traces
 from .splits import SPLITS, split_scenes
 
@@ -133,10 +133,10 @@ class SocialTask(Task):
                 squares = sum(len(batch["score"]) * float(self.loss(model, batch)) for batch in batches)
                 metrics[f"{split}.mse"] = squares / count
         scene = data.extra.get("scene")
-        drawn = traces(scene, partial(self._rated, model)) if final and isinstance(scene, Scene) else {}
+        drawn = traces(scene, partial(self._rated, model)) if final and isinstance(scene, RatedScene) else {}
         return Evaluation(metrics, drawn)
 
-    def _rated(self, model: nn.Module, scenes: Sequence[Scene]) -> np.ndarray:
+    def _rated(self, model: nn.Module, scenes: Sequence[RatedScene]) -> np.ndarray:
         """What ``model`` predicts for each of ``scenes``."""
         graphs = self.graphs.build(scenes)
         batches = self._trimmed(graphs, torch.arange(len(scenes)), CHUNK)
@@ -156,7 +156,7 @@ class SocialTask(Task):
         extra = {"scene": telling(scenes[-1]["test"])}
         return NodeData(key, loaded[0], groups, extra, stages=tuple(loaded) if len(loaded) > 1 else ())
 
-    def _scenes(self, folder: Path, participants: Sequence[str]) -> Mapping[str, Sequence[Scene]]:
+    def _scenes(self, folder: Path, participants: Sequence[str]) -> Mapping[str, Sequence[RatedScene]]:
         """The splits of some participants together."""
         chosen = self.options
         parts = [
@@ -171,7 +171,7 @@ class SocialTask(Task):
         ]
         return {split: [scene for part in parts for scene in part[split]] for split in SPLITS}
 
-    def _examples(self, scenes: Sequence[Scene]) -> Batch:
+    def _examples(self, scenes: Sequence[RatedScene]) -> Batch:
         score = torch.tensor([scene.score / 100 for scene in scenes], dtype=torch.float32)
         return {**self.graphs.build(scenes), "score": score}
 

@@ -7,7 +7,6 @@ https://nlp.stanford.edu/projects/glove/
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from lzma import LZMAError
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,8 @@ import torch
 from torch import Tensor
 
 from tasks.base import DataError
+from tasks.tables import UNREADABLE, open_text
 
-from .files import open_text
 from .word_vectors import drawn_vectors
 
 
@@ -57,7 +56,7 @@ def read_glove(path: Path, width: int, option: str = "text.glove") -> Vectors:
     """
     try:
         return _read(path, path.stat().st_mtime_ns, width)
-    except (OSError, EOFError, LZMAError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{option} = {str(path)!r}: cannot be read or is damaged: {error}") from error
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from sim.corpus import write_examples
 from tasks.base import DataError
 
-from .known import Hub
+from .published import HubDataset
 
 
-def fetch(hub: Hub, train: str, folder: Path) -> None:
+def fetch(hub: HubDataset, train: str, folder: Path) -> None:
     """Write the splits ``train`` and ``hub.test`` of a data set into ``folder`` as train.jsonl and test.jsonl.
 
     Raises :class:`DataError` when the data set cannot be had, or has not these splits and columns.

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sim.seeding import torch_seed
 from tasks.base import DataError, PrivateParameters
-from tasks.seeding import torch_seed
 
 from .glove import Vectors
+from .initial_vectors import assigned_start, node_vectors, private_seed, shared_vectors
 from .networks import BiLstm, Transformer, embeddings_of, load_config, transformer
 from .options import Options
-from .scope import Kept, is_private, kept_words, source_of_words
+from .private_words import PrivateWords, is_private, private_words, vocabulary_source
 from .split_embedding import SplitEmbedding, places_of
-from .starts import dealt_start, node_vectors, private_seed, shared_vectors
 from .vocabulary import DIGITS, SPECIAL, Vocabulary, is_digits
 from .word_vectors import drawn_vectors
 
@@ -36,9 +36,9 @@ def recurrent_model(
 def _word_embedding(
     options: Options, privacy: PrivateParameters, words: tuple[str, ...], seed: int, key: str | None
 ) -> nn.Embedding | SplitEmbedding:
-    kept, own_seed = kept_words(options, privacy), private_seed(seed, privacy, key)
-    if kept is not Kept.DIGITS:
-        if kept is Kept.ALL:
+    kept, own_seed = private_words(options, privacy), private_seed(seed, privacy, key)
+    if kept is not PrivateWords.DIGITS:
+        if kept is PrivateWords.ALL:
             table = _start(words, options, own_seed, node_vectors(options, privacy, key))
         else:
             table = _public_start(words, options, privacy, seed)
@@ -59,7 +59,7 @@ def _public_start(words: tuple[str, ...], options: Options, privacy: PrivatePara
 
 @lru_cache(maxsize=2)  # tens of megabytes that begin alike with every message and on every node
 def _public_table(words: tuple[str, ...], options: Options, privacy: PrivateParameters, seed: int) -> Tensor:
-    if source_of_words(options, privacy) != "shared":
+    if vocabulary_source(options, privacy) != "shared":
         return _start(words, options, seed, shared_vectors(options))
     # The server, which does not know a shared vocabulary's words, knows its size: row by row, not word by word.
     rows = options.vocabulary_size + len(SPECIAL)
@@ -82,11 +82,11 @@ def transformer_model(
     """
     model = transformer(options.model, classes, dropout=options.dropout, pretrained=options.weights == "pretrained")
     seed = private_seed(int(torch.randint(2**62, ())), privacy, key)
-    if kept_words(options, privacy) is Kept.DIGITS:
+    if private_words(options, privacy) is PrivateWords.DIGITS:
         _split(model.embedding, vocabulary.words, options)
     if not privacy.own_start or key is None:
         return model
-    if dealt := dealt_start(options, privacy, key):
+    if dealt := assigned_start(options, privacy, key):
         _exchange(model, dealt, options, privacy, seed)
     else:
         _draw(model.embedding, privacy, seed, load_config(options.model))

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from sim.seeding import torch_seed
 from tasks.base import DataError
-from tasks.seeding import torch_seed
 
 from .split_embedding import SplitEmbedding
 from .vocabulary import TokenizerVocabulary

@@ -14,7 +14,7 @@ from .batches import CommonTest, translated
 from .corpus import Corpus, Examples
 from .options import Options
 from .partition import Part, deal, dirichlet_shares, flower_partition, label_shares
-from .scope import Kept
+from .private_words import PrivateWords
 from .vocabulary import Vocabulary, WordVocabulary, padded
 
 
@@ -27,13 +27,13 @@ class Words:
     """
 
     public: Vocabulary | None
-    kept: Kept
+    kept: PrivateWords
 
     def own(self, texts: Sequence[str], options: Options) -> WordVocabulary | None:
         """The vocabulary of a node with these training texts, ``None`` where it is that of all nodes."""
         if self.public is None:
             return WordVocabulary.of(texts, options.vocabulary_size, options.min_count)
-        if self.kept is Kept.DIGITS and isinstance(self.public, WordVocabulary):
+        if self.kept is PrivateWords.DIGITS and isinstance(self.public, WordVocabulary):
             return self.public.with_digits_of(texts)
         return None
 

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from tasks.base import DataError
 from tasks.options import option
+from tasks.tables import FORMATS
 
-from .files import FORMATS, Columns
-from .known import KNOWN, Hub
+from .files import Columns
 from .partition import PARTITIONS
+from .published import PUBLISHED, HubDataset
 
 #: The files that a simulated corpus, or one from the hub, is written to.
 WRITTEN = Columns(("text",), "label")
@@ -144,7 +145,7 @@ class Options:
     @property
     def length(self) -> int:
         """The longest text, with the data set's default filled in."""
-        known = KNOWN.get(self.dataset)
+        known = PUBLISHED.get(self.dataset)
         return self.max_length or (known.lengths[not self.recurrent] if known else DEFAULT_LENGTH)
 
     def check(self) -> None:
@@ -187,14 +188,14 @@ class Options:
 
     def layout(self) -> Layout:
         """Where the examples are. Raises :class:`DataError` when nothing tells the number of classes."""
-        known = KNOWN.get(self.dataset)
+        known = PUBLISHED.get(self.dataset)
         labels = _listed(self.labels) or (known.labels if known else ())
         if len(set(labels)) != len(labels):
             raise DataError(f"text.labels = {self.labels!r}: a label stands there twice")
         classes = len(labels) or self.classes
         if classes < 2:
             raise DataError(
-                f"text.dataset = {self.dataset!r} is none of {', '.join(KNOWN)}: list its labels in text.labels, or "
+                f"text.dataset = {self.dataset!r} is none of {', '.join(PUBLISHED)}: list its labels in text.labels, or "
                 "set text.classes to their number, at least 2"
             )
         if self.source != "files":
@@ -211,14 +212,14 @@ class Options:
             classes,
         )
 
-    def hub(self) -> tuple[str, Hub]:
+    def hub(self) -> tuple[str, HubDataset]:
         """The training split, and the data set's place on the hub."""
-        known = KNOWN.get(self.dataset)
-        hub = known.hub if known else Hub(self.dataset, WRITTEN)
+        known = PUBLISHED.get(self.dataset)
+        hub = known.hub if known else HubDataset(self.dataset, WRITTEN)
         columns = Columns(
             _listed(self.text_columns) or hub.columns.text, self.label_column.strip() or hub.columns.label
         )
-        return self.train_files or "train", Hub(hub.name, columns, self.test_files or hub.test)
+        return self.train_files or "train", HubDataset(hub.name, columns, self.test_files or hub.test)
 
 
 def _listed(names: str) -> tuple[str, ...]:

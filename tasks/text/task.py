@@ -14,12 +14,12 @@ from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeDa
 from .batches import CommonTest, by_length, trimmed
 from .corpus import Corpus, read_corpus
 from .hub import fetch
+from .initial_vectors import assigned_start, check_initial_vectors, node_vectors
 from .models import recurrent_model, transformer_model
 from .networks import TextClassifier, load_config, load_tokenizer
 from .nodes import Words, node_data, node_key, shared_vocabulary, whole_data
 from .options import Options as TextOptions
-from .scope import Kept, kept_words, source_of_words
-from .starts import check_starts, dealt_start, node_vectors
+from .private_words import PrivateWords, private_words, vocabulary_source
 from .vocabulary import RESERVED, SPECIAL, Vocabulary, WordVocabulary, read_vocabulary
 
 _COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
@@ -62,10 +62,10 @@ class TextTask(Task):
         """The task with the vocabularies that fit ``privacy``, which its method leaves to the nodes.
 
         Raises :class:`DataError` when the options do not go together with it
-        (:func:`~tasks.text.scope.source_of_words`, :func:`~tasks.text.starts.check_starts`).
+        (:func:`~tasks.text.private_words.vocabulary_source`, :func:`~tasks.text.initial_vectors.check_initial_vectors`).
         """
-        source_of_words(self.options, privacy)
-        check_starts(self.options, privacy)
+        vocabulary_source(self.options, privacy)
+        check_initial_vectors(self.options, privacy)
         return type(self)(self.options, privacy)
 
     def __eq__(self, other: object) -> bool:
@@ -83,7 +83,7 @@ class TextTask(Task):
         Where nodes have vocabularies of their own, its embedding stands for none of theirs.
         """
         words = self._public_vocabulary(None) or WordVocabulary(SPECIAL)
-        if self._kept is Kept.DIGITS and isinstance(words, WordVocabulary):
+        if self._kept is PrivateWords.DIGITS and isinstance(words, WordVocabulary):
             words = words.with_digits_of(())
         return self._model(words, None)
 
@@ -96,14 +96,14 @@ class TextTask(Task):
         return build(self.options, self.privacy, self.layout.classes, vocabulary, key)
 
     @property
-    def _kept(self) -> Kept:
-        return kept_words(self.options, self.privacy)
+    def _kept(self) -> PrivateWords:
+        return private_words(self.options, self.privacy)
 
     def _public_vocabulary(self, key: str | None) -> Vocabulary | None:
         """The vocabulary that depends on no texts, if that is what is chosen; ``key`` is the node's."""
-        chosen, source = self.options, source_of_words(self.options, self.privacy)
+        chosen, source = self.options, vocabulary_source(self.options, self.privacy)
         if source == "tokenizer":
-            encoder = dealt_start(chosen, self.privacy, key) if key is not None else ""
+            encoder = assigned_start(chosen, self.privacy, key) if key is not None else ""
             return _tokens(encoder or chosen.model, chosen.length)
         if source == "file":
             option = "text.vocabulary-file" if chosen.vocabulary_file else "text.glove"
@@ -155,7 +155,7 @@ class TextTask(Task):
 
     def load_own(self, folder: Path) -> NodeData:
         """As :meth:`load_all`. Raises :class:`DataError` for a vocabulary of all nodes' texts, which no node sees."""
-        if source_of_words(self.options, self.privacy) == "shared":
+        if vocabulary_source(self.options, self.privacy) == "shared":
             raise DataError(
                 "text.vocabulary: nodes with folders of their own cannot know the words of the others' texts; name a "
                 "text.vocabulary-file that all of them have, or take a method that keeps embedding.* private"
@@ -164,7 +164,7 @@ class TextTask(Task):
 
     def _words(self, corpus: Corpus, key: str) -> Words:
         chosen = self.options
-        if source_of_words(chosen, self.privacy) == "shared":
+        if vocabulary_source(chosen, self.privacy) == "shared":
             return Words(shared_vocabulary(corpus, chosen.vocabulary_size, chosen.min_count), self._kept)
         return Words(self._public_vocabulary(key), self._kept)
 

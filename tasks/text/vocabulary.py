@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from lzma import LZMAError
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,8 +14,7 @@ import torch
 from torch import Tensor
 
 from tasks.base import DataError
-
-from .files import open_text
+from tasks.tables import UNREADABLE, open_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -132,7 +130,7 @@ def read_vocabulary(path: Path, size: int, option: str = "text.vocabulary-file")
     """
     try:
         return _read(path, path.stat().st_mtime_ns, size)
-    except (OSError, EOFError, LZMAError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{option} = {str(path)!r}: cannot be read: {error}") from error
 
 

@@ -40,6 +40,6 @@ def _mixed(numbers: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def _keys(words: tuple[str, ...]) -> np.ndarray:
-    """A uint64 for each word. Kept, as the words of a node are asked for with every message."""
+    """A uint64 for each word. PrivateWords, as the words of a node are asked for with every message."""
     digests = b"".join(hashlib.blake2b(word.encode(errors="replace"), digest_size=8).digest() for word in words)
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64)

@@ -33,7 +33,7 @@ def complete_for_training(places: Places, folder: Path) -> Places:
         return places
     if len(lacking) == len(places.cities):
         raise DataError(
-            f"{folder}: no city to train in has queries and a database: {_named(lacking)}; pictures of both roles are "
+            f"{folder}: no city to train in has queries and a database: {_named(lacking)}; images of both roles are "
             "needed in the same city"
         )
     logger.warning("%s: left out of training: %s", folder, _named(lacking))
@@ -45,7 +45,7 @@ def require_complete(places: Places, folder: Path, purpose: str, key: str) -> No
     if lacking := incomplete_cities(places):
         raise DataError(
             f"{folder}: {purpose} in cities that lack what it needs: {_named(lacking)}; queries are looked for in the "
-            f"database of their city: add the pictures, or name other cities in {key}"
+            f"database of their city: add the images, or name other cities in {key}"
         )
 
 

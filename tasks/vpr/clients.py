@@ -27,7 +27,7 @@ class Client:
     seed_row: int | None = None
 
     def places(self, places: Places) -> Places:
-        """The client's own pictures out of all."""
+        """The client's own images out of all."""
         return places.of_tracks(self.tracks)
 
 

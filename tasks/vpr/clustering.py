@@ -7,7 +7,7 @@ from .places import Places
 
 
 def track_features(places: Places, features: np.ndarray) -> np.ndarray:
-    """The mean of the features of pictures ``[len(places), d]`` over each sequence ``[len(places.tracks), d]``.
+    """The mean of the features of images ``[len(places), d]`` over each sequence ``[len(places.tracks), d]``.
 
     Sequences without a row get zeros.
     """

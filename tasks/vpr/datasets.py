@@ -1,4 +1,4 @@
-"""What a folder of pictures holds: which data set it is, and which of its cities are for what."""
+"""What a folder of images holds: which data set it is, and which of its cities are for what."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,17 +7,17 @@ from tasks.base import DataError
 
 from . import indoor, nordland
 from .cities import complete_for_training, require_complete
+from .image_checks import Inspection
+from .image_table import read_image_table
 from .msls import FEDVPR_TEST, find_cities, read_msls
 from .options import Options, listed
 from .places import Places
 from .positions import refuse_degrees
-from .readable import Inspection
-from .table import read_table
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """The pictures of the cities to train in, to test in and to validate in; ``None`` where there are none.
+    """The images of the cities to train in, to test in and to validate in; ``None`` where there are none.
 
     All of them are there; ``inspection`` says whether they can be read.
     """
@@ -29,10 +29,10 @@ class Dataset:
 
 
 def read_dataset(folder: Path, options: Options, *, own: bool = False) -> Dataset:
-    """The pictures in ``folder``. With ``own`` it is that of one node, which lacks cities of the test without harm.
+    """The images in ``folder``. With ``own`` it is that of one node, which lacks cities of the test without harm.
 
     Of the cities to train in, those without queries or without a database are left out. Raises :class:`DataError` when
-    the folder holds no known data set, pictures are missing that ``options`` do not allow to skip, a city that is
+    the folder holds no known data set, images are missing that ``options`` do not allow to skip, a city that is
     named is not there, one to test or validate in lacks queries or a database, or none is left to train in.
     """
     kind = options.dataset if options.dataset != "auto" else _found(folder, options)
@@ -90,7 +90,7 @@ def _read(kind: str, folder: Path, options: Options) -> Places:
         places = read_msls(folder)
         columns, advice = "easting and northing in postprocessed.csv", "give UTM, as the release does"
     else:
-        places = read_table(folder / options.table_file)
+        places = read_image_table(folder / options.table_file)
         columns, advice = f"columns x and y of {options.table_file}", "name the columns lon and lat"
     refuse_degrees(places, options.far, f"{folder}: {columns}", advice)
     return places

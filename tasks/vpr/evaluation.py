@@ -1,4 +1,4 @@
-"""How well places are found: on pictures that are common to all nodes, and on a node's own."""
+"""How well places are found: on images that are common to all nodes, and on a node's own."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ import torch
 from sim.seeding import generator
 from tasks.base import Metrics
 
-from .nearest import search_torch
+from .image_sets import ImageSet, fingerprint
+from .nearest import nearest_rows
 from .networks import PlaceNetwork
 from .options import Options
-from .pictures import Pictures, fingerprint
 from .places import Places
 from .recall import recall, true_within
 from .training_set import TrainingSet
@@ -32,19 +32,19 @@ class _Tested:
 
 @dataclass(frozen=True, eq=False)
 class CommonSet:
-    """Pictures that every node's model is tested on, the queries of ``pictures`` in its database.
+    """ImageSet that every node's model is tested on, the queries of ``images`` in its database.
 
     Nodes of a process share the set: a model that was tested on it is not tested again.
     """
 
-    pictures: Pictures
+    images: ImageSet
     true_rows: list[np.ndarray]
     _found: OrderedDict[bytes, _Tested] = field(default_factory=OrderedDict)
 
     @classmethod
-    def of(cls, pictures: Pictures, radius: float) -> "CommonSet":
-        """``radius`` in metres is how near a picture shows a query's place."""
-        return cls(pictures, _true_rows(pictures.places, pictures.places.queries, radius))
+    def of(cls, images: ImageSet, radius: float) -> "CommonSet":
+        """``radius`` in metres is how near an image shows a query's place."""
+        return cls(images, _true_rows(images.places, images.places.queries, radius))
 
     @cached_property
     def findable(self) -> np.ndarray:
@@ -64,18 +64,18 @@ class CommonSet:
     def nearest(self, network: PlaceNetwork) -> np.ndarray:
         """``[len(shown), NEAREST]``, or as many as there are: what is found first for the ``shown`` queries.
 
-        The pictures are counted in the database.
+        The images are counted in the database.
         """
         return self._tested(network).nearest
 
     def _tested(self, network: PlaceNetwork) -> _Tested:
         digest = fingerprint(network.state_dict().values())
         if (found := self._found.get(digest)) is None:
-            inputs = self.pictures.through(network)
-            places = self.pictures.places
+            inputs = self.images.through(network)
+            places = self.images.places
             queries, database = inputs.describe(places.queries), inputs.describe(places.database)
             recalls = _recalls(queries, database, self.true_rows)
-            found = _Tested(recalls, search_torch(queries[self.shown], database, NEAREST))
+            found = _Tested(recalls, nearest_rows(queries[self.shown], database, NEAREST))
             self._found[digest] = found
             while len(self._found) > _REMEMBERED:
                 self._found.popitem(last=False)
@@ -101,20 +101,20 @@ def drawn_for_test(places: Places, options: Options) -> Places:
 def own_metrics(
     network: PlaceNetwork, training: TrainingSet, train: np.ndarray, test: np.ndarray, options: Options, seed: int
 ) -> Metrics:
-    """What a node's own pictures say of a model.
+    """What a node's own images say of a model.
 
     ``train`` and ``test`` are queries, numbered as in the training set. ``local.recall_at_*`` is that of the held-out
     ``test`` queries; where there are none, ``train.recall_at_*`` that of all queries. ``train.loss`` is the triplet
     loss of up to ``refresh`` queries, mined with this model, and ``train.zero_loss`` the share of their negatives
     that are already far enough to cost nothing. Each is there with the number of its queries, or not at all.
     """
-    inputs = training.pictures.through(network)
-    described = np.empty((len(training.pictures.places), network.width), dtype=np.float32)
+    inputs = training.images.through(network)
+    described = np.empty((len(training.images.places), network.width), dtype=np.float32)
     for rows in (training.database, training.queries):
         described[rows] = inputs.describe(rows)
     prefix = "local" if len(test) else "train"
     asked = training.queries[test] if len(test) else training.queries
-    true_rows = _true_rows(training.pictures.places, asked, options.recall_radius)
+    true_rows = _true_rows(training.images.places, asked, options.recall_radius)
     found = _recalls(described[asked], described[training.database], true_rows)
     count = float(sum(len(rows) > 0 for rows in true_rows))
     metrics: Metrics = {f"{prefix}.{name}": value for name, value in found.items()}
@@ -164,7 +164,7 @@ def _recalls(queries: np.ndarray, database: np.ndarray, true_rows: list[np.ndarr
 
 
 def _true_rows(places: Places, queries: np.ndarray, radius: float) -> list[np.ndarray]:
-    """For each of the rows ``queries``, which pictures of the database show its place, counted in the database."""
+    """For each of the rows ``queries``, which images of the database show its place, counted in the database."""
     return true_within(places.position_apart[queries], places.position_apart[places.database], radius)
 
 

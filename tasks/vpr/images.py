@@ -1,4 +1,4 @@
-"""Pictures out of files, archives and arrays, decoded when they are asked for and kept while there is room."""
+"""ImageSet out of files, archives and arrays, decoded when they are asked for and kept while there is room."""
 
 import io
 import os
@@ -19,17 +19,17 @@ from tasks.base import DataError
 
 #: Height and width in pixels.
 Size = tuple[int, int]
-#: What decoding raises for bytes that are no picture, or a damaged one; SyntaxError for a broken PNG.
+#: What decoding raises for bytes that are no image, or a damaged one; SyntaxError for a broken PNG.
 UNDECODABLE = (Image.DecompressionBombError, OSError, SyntaxError, ValueError)
 
 
 class ImageSource(Protocol):
-    """Where pictures come from, numbered from 0."""
+    """Where images come from, numbered from 0."""
 
     def __len__(self) -> int: ...
 
     def decode(self, index: int) -> Image.Image:
-        """One picture. Raises :class:`DataError` where it is missing or damaged."""
+        """One image. Raises :class:`DataError` where it is missing or damaged."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,20 @@ class ImageFiles:
         try:
             return _decoded(path.read_bytes(), str(path))
         except FileNotFoundError as error:
-            raise DataError(f"{path}: no such picture, though a table names it") from error
+            raise DataError(f"{path}: no such image, though a table names it") from error
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
     def name(self, index: int) -> str:
-        """What a picture is called, for errors."""
+        """What an image is called, for errors."""
         return self.names[index]
 
     def open(self, index: int) -> BinaryIO:
-        """The bytes of a picture. Raises ``OSError`` where they cannot be read."""
+        """The bytes of an image. Raises ``OSError`` where they cannot be read."""
         return (self.folder / self.names[index]).open("rb")
 
     def absent(self) -> list[int]:
-        """The pictures of which there is no file. Folders are listed once each; only what they lack is asked for."""
+        """The images of which there is no file. Folders are listed once each; only what they lack is asked for."""
         at = [os.path.split(name) for name in self.names]
         listed = {inside: _listed(self.folder / inside) for inside in {inside for inside, _ in at}}
         unlisted = [index for index, (inside, name) in enumerate(at) if name not in listed[inside]]
@@ -69,7 +69,7 @@ class ImageFiles:
 
 @dataclass(frozen=True, eq=False)
 class ImageArray:
-    """Pictures in memory: ``pixels`` uint8 ``[n, H, W]`` in gray or ``[n, H, W, 3]`` in colour."""
+    """ImageSet in memory: ``pixels`` uint8 ``[n, H, W]`` in gray or ``[n, H, W, 3]`` in colour."""
 
     pixels: np.ndarray
 
@@ -82,7 +82,7 @@ class ImageArray:
 
 @dataclass(frozen=True)
 class ImageTar:
-    """Pictures in an archive that is not compressed: for each one its name, first byte and number of bytes.
+    """ImageSet in an archive that is not compressed: for each one its name, first byte and number of bytes.
 
     Of one that the archive does not hold, the first byte is -1.
     """
@@ -108,14 +108,14 @@ class ImageTar:
         try:
             return _decoded(self.open(index).read(), name)
         except FileNotFoundError as error:
-            raise DataError(f"{name}: no such picture, though a table names it") from error
+            raise DataError(f"{name}: no such image, though a table names it") from error
 
     def name(self, index: int) -> str:
-        """What a picture is called, for errors."""
+        """What an image is called, for errors."""
         return self.members[index][0]
 
     def open(self, index: int) -> BinaryIO:
-        """The bytes of a picture. Raises ``OSError`` where they cannot be read."""
+        """The bytes of an image. Raises ``OSError`` where they cannot be read."""
         name, start, size = self.members[index]
         if start < 0:
             raise FileNotFoundError(f"{self.path}: has no {name}")
@@ -124,12 +124,12 @@ class ImageTar:
             return io.BytesIO(archive.read(size))
 
     def absent(self) -> list[int]:
-        """The pictures that the archive does not hold."""
+        """The images that the archive does not hold."""
         return [i for i, (_, start, _) in enumerate(self.members) if start < 0]
 
 
 class ImageStore:
-    """Pictures of one source as tensors. What was loaded last stays in memory, up to ``capacity`` bytes."""
+    """ImageSet of one source as tensors. What was loaded last stays in memory, up to ``capacity`` bytes."""
 
     def __init__(self, source: ImageSource, capacity: int = 2**29) -> None:
         self.source = source
@@ -146,9 +146,9 @@ class ImageStore:
         return ImageStore, (self.source, self.capacity)
 
     def load(self, indices: Sequence[int] | np.ndarray, size: Size) -> Tensor:
-        """Pictures in RGB, uint8 ``[n, 3, H, W]``, resized bilinearly to ``size`` = (H, W) whatever their proportions.
+        """ImageSet in RGB, uint8 ``[n, 3, H, W]``, resized bilinearly to ``size`` = (H, W) whatever their proportions.
 
-        Raises :class:`DataError` for a picture that is missing or damaged.
+        Raises :class:`DataError` for an image that is missing or damaged.
         """
         images = torch.empty(len(indices), 3, *size, dtype=torch.uint8)
         for place, index in enumerate(indices):
@@ -160,10 +160,10 @@ class ImageStore:
             if (found := self._kept.get((index, size))) is not None:
                 self._kept.move_to_end((index, size))
                 return found
-        picture = self.source.decode(index).convert("RGB")
-        if picture.size != (size[1], size[0]):
-            picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-        tensor = torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
+        image = self.source.decode(index).convert("RGB")
+        if image.size != (size[1], size[0]):
+            image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+        tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
         self._keep((index, size), tensor)
         return tensor
 
@@ -179,14 +179,14 @@ class ImageStore:
 
 def _decoded(content: bytes, name: str) -> Image.Image:
     try:
-        picture = Image.open(io.BytesIO(content))
-        picture.load()
+        image = Image.open(io.BytesIO(content))
+        image.load()
     except UNDECODABLE as error:
         raise DataError(
-            f"{name}: no picture, or a damaged one: {error}; replace it, or take it out of the table that names it "
+            f"{name}: no image, or a damaged one: {error}; replace it, or take it out of the table that names it "
             "(vpr.skip-unreadable leaves out only what its first and last bytes give away)"
         ) from error
-    return picture
+    return image
 
 
 def _listed(folder: Path) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """Mapillary Street-Level Sequences, in the folders and files of its release.
 
 F. Warburg, S. Hauberg, M. López-Antequera, P. Gargallo, Y. Kuang, J. Civera. Mapillary Street-Level Sequences: A
-Dataset for Lifelong Place Recognition. CVPR 2020. 1.6 million pictures of 30 cities; the licence must be asked for.
+Dataset for Lifelong Place Recognition. CVPR 2020. 1.6 million images of 30 cities; the licence must be asked for.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from tasks.base import DataError
+from tasks.tables import Table, read_table
 
-from .columns import Columns, read_columns
 from .images import ImageFiles, ImageStore
 from .places import Places, Track, build_places
 
@@ -29,7 +29,6 @@ CONTINENTS = {
 CONTINENTS_FILE = "continents.csv"
 #: FedVPR (Sec. 4) tests in the cities that the release validates in.
 FEDVPR_TEST = ("cph", "sf")
-FEDVPR_VALIDATION = ("amsterdam", "manila")
 
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
@@ -42,7 +41,7 @@ def continents_of(root: Path) -> dict[str, str]:
     """
     known = {city: continent for continent, cities in CONTINENTS.items() for city in cities}
     if (file := root / CONTINENTS_FILE).exists():
-        table = read_columns(file, ["city", "continent"])
+        table = read_table(file, ["city", "continent"])
         known |= dict(zip(table.texts("city"), table.texts("continent"), strict=True))
     return known
 
@@ -58,16 +57,16 @@ def find_cities(root: Path) -> dict[str, Path]:
 
 
 def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
-    """The pictures of ``cities``, or for None of all whose positions are known, without panoramas.
+    """The images of ``cities``, or for None of all whose positions are known, without panoramas.
 
     Reads ``<root>/{train_val,test}/<city>/{query,database}/``: ``raw.csv`` (``key, ca, pano``), ``postprocessed.csv``
     (``key, easting, northing``: UTM in metres) and ``seq_info.csv`` (``key, sequence_key, frame_number``, the second
-    named ``sequence_id`` in the description of the release). Pictures are ``images/<key>.jpg``. Other columns do not
-    matter, nor does ``ca``, the heading, have to be there. Whether a picture is there shows when it is loaded. A city
+    named ``sequence_id`` in the description of the release). ImageSet are ``images/<key>.jpg``. Other columns do not
+    matter, nor does ``ca``, the heading, have to be there. Whether an image is there shows when it is loaded. A city
     may lack one of the two folders.
     Continents are those of :func:`continents_of`, "" for a city that it does not have.
 
-    Raises :class:`DataError` when there is no such city or a file, a column or a picture's line is missing.
+    Raises :class:`DataError` when there is no such city or a file, a column or an image's line is missing.
     """
     found = find_cities(root)
     if not found:
@@ -95,17 +94,17 @@ _Part = tuple[list[str], list[Track], np.ndarray, np.ndarray, np.ndarray]
 
 
 def _roles(city: Path) -> list[str]:
-    """What a city's folder has pictures for."""
+    """What a city's folder has images for."""
     return [role for role in ("query", "database") if (city / role).is_dir()]
 
 
 def _read_part(root: Path, city: Path, role: str, continent: str) -> _Part:
-    """Names of pictures, their sequences, positions, frames and headings."""
+    """Names of images, their sequences, positions, frames and headings."""
     folder = city / role
-    raw = read_columns(folder / "raw.csv", ["key", "pano"], ["ca"])
-    flat = np.flatnonzero(~raw.matches("pano", _TRUTH))
+    raw = read_table(folder / "raw.csv", ["key", "pano"], ["ca"])
+    flat = np.flatnonzero(~raw.words("pano", _TRUTH))
     keys = [raw.texts("key")[row] for row in flat]
-    placed = read_columns(folder / "postprocessed.csv", ["key", "easting", "northing"])
+    placed = read_table(folder / "postprocessed.csv", ["key", "easting", "northing"])
     placed_rows = _rows_of(keys, placed)
     position = np.stack([placed.numbers("easting"), placed.numbers("northing")], axis=1)[placed_rows]
     ordered, sequence = _read_sequences(folder / "seq_info.csv")
@@ -121,17 +120,15 @@ def _read_part(root: Path, city: Path, role: str, continent: str) -> _Part:
     )
 
 
-def _read_sequences(path: Path) -> tuple[Columns, str]:
+def _read_sequences(path: Path) -> tuple[Table, str]:
     """The table of sequences and the name of the column that tells them apart."""
-    table = read_columns(path, ["key", "frame_number"], ["sequence_key", "sequence_id"])
-    for name in ("sequence_key", "sequence_id"):
-        if name in table:
-            return table, name
-    read_columns(path, ["sequence_key"])  # raises, with the columns found
-    raise AssertionError
+    table = read_table(path, ["key", "frame_number"], ["sequence_key", "sequence_id"])
+    name = "sequence_id" if "sequence_id" in table and "sequence_key" not in table else "sequence_key"
+    table.require([name])
+    return table, name
 
 
-def _rows_of(keys: Sequence[str], table: Columns) -> np.ndarray:
+def _rows_of(keys: Sequence[str], table: Table) -> np.ndarray:
     row_of = {key: row for row, key in enumerate(table.texts("key"))}
     try:
         return np.array([row_of[key] for key in keys], dtype=np.int64)

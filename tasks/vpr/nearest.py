@@ -1,10 +1,5 @@
 """The nearest descriptors by exact search, and the nearest places."""
 
-from collections.abc import Callable, Mapping
-from importlib import import_module
-from types import MappingProxyType
-from typing import Any
-
 import numpy as np
 import torch
 from scipy.spatial import cKDTree
@@ -29,7 +24,7 @@ def squared_distances(queries: np.ndarray, database: np.ndarray) -> np.ndarray:
     return distances
 
 
-def search_torch(queries: np.ndarray, database: np.ndarray, count: int) -> np.ndarray:
+def nearest_rows(queries: np.ndarray, database: np.ndarray, count: int) -> np.ndarray:
     """Rows ``[q, min(count, m)]`` of the nearest in ``database`` ``[m, d]``, nearest first, of equals the first row."""
     points, others = torch.as_tensor(database).float(), torch.as_tensor(queries).float()
     count = min(count, len(points))
@@ -49,26 +44,3 @@ def _smallest(distances: Tensor, count: int) -> Tensor:
     tied = (distances <= values[:, -1:]).sum(dim=1) > count
     columns[tied] = distances[tied].sort(dim=1, stable=True).indices[:, :count]
     return columns
-
-
-def search_faiss(queries: np.ndarray, database: np.ndarray, count: int) -> np.ndarray:
-    """As :func:`search_torch`, by faiss's exact index, which is faster on large databases; equals come in any order.
-
-    Raises ``ImportError`` without the package.
-    """
-    try:
-        faiss: Any = import_module("faiss")
-    except ImportError as error:
-        raise ImportError(
-            "search = 'faiss': needs the package faiss-cpu; install it, or search with 'torch'"
-        ) from error
-    index = faiss.IndexFlatL2(database.shape[1])
-    index.add(np.ascontiguousarray(database, dtype=np.float32))
-    _, rows = index.search(np.ascontiguousarray(queries, dtype=np.float32), min(count, len(database)))
-    return np.asarray(rows)
-
-
-#: Exact searches by name.
-SEARCHES: Mapping[str, Callable[[np.ndarray, np.ndarray, int], np.ndarray]] = MappingProxyType(
-    {"torch": search_torch, "faiss": search_faiss}
-)

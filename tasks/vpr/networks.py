@@ -64,8 +64,6 @@ class PlaceNetwork(nn.Module):
     ``batch_norms`` says what becomes of batch normalisation in the trained layers; in the frozen ones it always keeps
     statistics and scales. ``"frozen"`` does the same in all layers, as small batches need it: then nothing but
     convolutions and the pooling is trained. ``"trained"`` normalises by batch and moves the statistics.
-
-    ``weights_from`` is the file that the backbone's weights came from, ``None`` where they were drawn.
     """
 
     def __init__(
@@ -79,7 +77,6 @@ class PlaceNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.width = BACKBONES[backbone].width
-        self.weights_from: Path | None = None
         self.normalise = Normalise(normalisation)
         self.frozen, self.trained = BACKBONES[backbone].parts(train_all=train_all)
         self.pooling = POOLINGS[pooling]()
@@ -112,11 +109,6 @@ class PlaceNetwork(nn.Module):
         local = normalize(self.trained(maps), dim=1)
         return normalize(self.pooling(local), dim=1)
 
-    def trained_names(self) -> list[str]:
-        """The names in the state that training changes."""
-        kept = self.frozen_names()
-        return [name for name in self.state_dict() if name not in kept]
-
     def frozen_names(self) -> set[str]:
         """The names in the state that training leaves alone."""
         kept = {id(tensor) for module in self._kept for tensor in module.state_dict(keep_vars=True).values()}
@@ -147,7 +139,6 @@ def place_network(
     network = PlaceNetwork(backbone, pooling, normalisation=normalisation, batch_norms=batch_norms, train_all=train_all)
     if weights is not None:
         _load(network, backbone, weights)
-        network.weights_from = weights
     return network
 
 

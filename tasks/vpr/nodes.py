@@ -9,18 +9,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sim.seeding import generator
+from sim.seeding import generator, torch_seed
 from tasks.base import DataError, NodeData
-from tasks.seeding import torch_seed
 
 from .clients import Client, clients_per_city, hold_out
 from .clustering import track_features
 from .datasets import Dataset, read_dataset
 from .evaluation import CommonSet, drawn_for_test
-from .fitting import check_network
+from .image_sets import FeatureMapCache, ImageSet
+from .network_checks import check_network
 from .networks import place_network
 from .options import Options
-from .pictures import KeptMaps, Pictures
 from .places import Places
 from .positions import in_range_of_degrees
 from .splits import clustering_split, group_split, proximity_split, random_split
@@ -28,7 +27,7 @@ from .training_set import TrainingSet, miner_of
 
 logger = logging.getLogger(__name__)
 
-CLUSTERED_IMAGES = 5  # pictures of a sequence that say what it looks like
+CLUSTERED_IMAGES = 5  # images of a sequence that say what it looks like
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +38,7 @@ class Federation:
     clients: tuple[Client, ...]
     held_out: tuple[Client, ...]
     common: Mapping[str, CommonSet]
-    kept: KeptMaps
+    kept: FeatureMapCache
 
 
 def node_data(folder: Path, options: Options, partition: int, num_nodes: int) -> NodeData:
@@ -56,7 +55,7 @@ def node_data(folder: Path, options: Options, partition: int, num_nodes: int) ->
 
 
 def whole_data(folder: Path, options: Options) -> NodeData:
-    """All pictures to train with as one node, those in no client's hands too: centralised training."""
+    """All images to train with as one node, those in no client's hands too: centralised training."""
     found = _common_part(folder, options, own=False)
     held: tuple[Client, ...] = ()
     if options.validation_clients:
@@ -97,7 +96,7 @@ def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
 
 @lru_cache(maxsize=4)
 def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
-    """All but the clients. Raises :class:`DataError` where the network cannot be made or pictures not be read."""
+    """All but the clients. Raises :class:`DataError` where the network cannot be made or images not be read."""
     check_network(options.backbone, options.pooling, options.weights_file, options.size)
     if options.weights_file is None:
         logger.warning(
@@ -108,7 +107,7 @@ def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
             else ", of which the first layers stay so: set vpr.train-all = true, or name a file",
         )
     dataset = read_dataset(folder, options, own=own)
-    kept = KeptMaps(options.maps_megabytes * 2**20)
+    kept = FeatureMapCache(options.maps_megabytes * 2**20)
     common = {}
     if dataset.test is not None:
         common["test"] = _common(dataset, kept, "test", drawn_for_test(dataset.test, options), options)
@@ -117,9 +116,9 @@ def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
     return Federation(dataset, (), (), common, kept)
 
 
-def _common(dataset: Dataset, kept: KeptMaps, name: str, places: Places, options: Options) -> CommonSet:
+def _common(dataset: Dataset, kept: FeatureMapCache, name: str, places: Places, options: Options) -> CommonSet:
     dataset.inspection.require_readable(places)
-    return CommonSet.of(Pictures(f"common {name}", places, options.size, kept), options.recall_radius)
+    return CommonSet.of(ImageSet(f"common {name}", places, options.size, kept), options.recall_radius)
 
 
 def _split(dataset: Dataset, options: Options, num_nodes: int) -> Sequence[Client]:
@@ -140,7 +139,7 @@ def _split(dataset: Dataset, options: Options, num_nodes: int) -> Sequence[Clien
 
 
 def _features(dataset: Dataset, options: Options) -> np.ndarray:
-    """What sequences look like to the network before training: means of a few of their pictures' descriptors."""
+    """What sequences look like to the network before training: means of a few of their images' descriptors."""
     places = dataset.training
     rng = generator(options.split_seed, "vpr.clustering")
     shuffled = rng.permutation(len(places))
@@ -151,7 +150,7 @@ def _features(dataset: Dataset, options: Options) -> np.ndarray:
     dataset.inspection.require_readable(chosen)
     with torch_seed(options.split_seed, "vpr.clustering"), torch.no_grad():
         network = place_network(options.backbone, options.pooling, weights=options.weights_file)
-    inputs = Pictures("", chosen, options.size, KeptMaps(0)).through(network)
+    inputs = ImageSet("", chosen, options.size, FeatureMapCache(0)).through(network)
     return track_features(chosen, inputs.describe(np.arange(len(chosen))))
 
 
@@ -180,9 +179,9 @@ def _as_many(found: Federation, num_nodes: int, folder: Path, options: Options) 
 def _data(
     name: str, key: str, places: Places, options: Options, found: Federation, groups: Mapping[str, str]
 ) -> NodeData:
-    """``name`` is that of the pictures, which no others of the folder have."""
+    """``name`` is that of the images, which no others of the folder have."""
     found.dataset.inspection.require_readable(places)
-    training = TrainingSet.of(Pictures(name, places, options.size, found.kept), options)
+    training = TrainingSet.of(ImageSet(name, places, options.size, found.kept), options)
     held = _held_out_queries(key, places, options)
     splits = {"train": {"query": torch.from_numpy(np.setdiff1d(training.miner.usable, held))}}
     if len(held):

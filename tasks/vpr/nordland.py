@@ -1,4 +1,4 @@
-"""A railway line in summer and in winter: the Nordland traverse, in small gray pictures.
+"""A railway line in summer and in winter: the Nordland traverse, in small gray images.
 
 N. Sünderhauf, P. Neubert, P. Protzel. Are We There Yet? Challenging SeqSLAM on a 3000 km Journey Across All Four
 Seasons. ICRA Workshop on Long-Term Autonomy, 2013. Footage of NRK, aligned by frames.
@@ -33,7 +33,7 @@ def read_nordland(
 
     The file has ``summer`` and ``winter`` uint8 ``[n, H, W]``, where frame i shows the same place, and ``usable`` bool
     ``[n]``, without which (dark, standing still) frames are left out. Frame i lies ``i * metres_per_frame`` east.
-    With the default a query has exactly one picture within 25 m, its own frame in summer; at 8 m its neighbours, 10 s
+    With the default a query has exactly one image within 25 m, its own frame in summer; at 8 m its neighbours, 10 s
     before and after, are positives too.
 
     The line falls into ``stretches`` of equally many frames, the groups, and these into sequences of

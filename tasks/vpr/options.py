@@ -21,14 +21,14 @@ class Options:
 
     source: str = option(
         "auto",
-        "files: pictures in the folder data-dir; simulated: without a data-dir, made-up cities are drawn; auto: files "
+        "files: images in the folder data-dir; simulated: without a data-dir, made-up cities are drawn; auto: files "
         "where data-dir is given",
         choices=("auto", "files", "simulated"),
     )
     dataset: str = option(
         "auto",
         "msls: cities in train_val and test, as of Mapillary Street-Level Sequences; nordland: nordland_64x32.npz; "
-        "indoor: images_128x96.tar and metadata.csv; table: a CSV file that lists pictures; auto: what is there",
+        "indoor: images_128x96.tar and metadata.csv; table: a CSV file that lists images; auto: what is there",
         choices=("auto", "msls", "nordland", "indoor", "table"),
     )
     table_file: str = option(
@@ -38,7 +38,7 @@ class Options:
     )
     skip_unreadable: bool = option(
         False,
-        "leave out pictures that are missing or that are none by their first and last bytes, all of which are looked "
+        "leave out images that are missing or that are none by their first and last bytes, all of which are looked "
         "at first; false: refuse them",
     )
     nordland_stretches: int = option(30, "stretches of the Nordland line: the groups of split 'group'", minimum=1)
@@ -56,7 +56,7 @@ class Options:
         "database images of the common test beside those near its queries, drawn once, which makes it easier; 0 = all",
         minimum=0,
     )
-    recall_radius: float = option(25.0, "metres within which a picture shows the query's place", above=0)
+    recall_radius: float = option(25.0, "metres within which an image shows the query's place", above=0)
     validation_cities: str = option(
         "", "cities of the common validation, left out of training, separated by commas (amsterdam,manila)"
     )
@@ -105,13 +105,13 @@ class Options:
         "batch normalisation in the trained layers: frozen suits small batches",
         choices=("frozen", "trained"),
     )
-    height: int = option(288, "pixels that pictures are resized to", minimum=16)
-    width: int = option(0, "pixels that pictures are resized to; 0 = 4/3 of the height", minimum=0)
+    height: int = option(288, "pixels that images are resized to", minimum=16)
+    width: int = option(0, "pixels that images are resized to; 0 = 4/3 of the height", minimum=0)
 
     negatives: int = option(5, "negatives of a query", minimum=1)
     margin: float = option(0.1, "margin of the triplet loss", minimum=0)
-    near: float = option(10.0, "metres within which a picture is a positive", minimum=0)
-    far: float = option(25.0, "metres beyond which a picture is a negative", above=0)
+    near: float = option(10.0, "metres within which an image is a positive", minimum=0)
+    far: float = option(25.0, "metres beyond which an image is a negative", above=0)
     pool: int = option(1000, "database images drawn to look for negatives in", minimum=1)
     nearest_sequences: int = option(
         0, "look for negatives only in so many sequences nearest to the query (333 or 20); 0 = in the pool", minimum=0
@@ -125,14 +125,14 @@ class Options:
     )
     augment: str = option(
         "none",
-        "each with probability 1/2 per picture: jitter of colours, client-jitter of strengths of the client's own, "
+        "each with probability 1/2 per image: jitter of colours, client-jitter of strengths of the client's own, "
         "jitter-crop with a random crop too",
         choices=("none", "jitter", "client-jitter", "jitter-crop"),
     )
-    augmented: str = option("queries", "which pictures of a triplet are augmented", choices=("queries", "all"))
+    augmented: str = option("queries", "which images of a triplet are augmented", choices=("queries", "all"))
     maps_megabytes: int = option(
         1024,
-        "memory for what the frozen layers make of pictures, kept for nodes whose pictures all fit: results differ "
+        "memory for what the frozen layers make of images, kept for nodes whose images all fit: results differ "
         "from those without by rounding; 0 = nothing is kept",
         minimum=0,
     )
@@ -140,11 +140,11 @@ class Options:
     world_cities: int = option(8, "made-up cities to train in", minimum=1)
     world_test_cities: int = option(2, "made-up cities of the common test", minimum=0)
     world_metres: float = option(320.0, "metres of street per node", above=0)
-    world_spacing: float = option(10.0, "metres from a picture to the next", above=0)
+    world_spacing: float = option(10.0, "metres from an image to the next", above=0)
 
     @property
     def size(self) -> Size:
-        """Height and width of pictures."""
+        """Height and width of images."""
         return self.height, self.width or round(self.height * 4 / 3)
 
     @property

@@ -1,4 +1,4 @@
-"""Pictures of places: where each was taken, in which sequence, and whether it is a query or of the database."""
+"""ImageSet of places: where each was taken, in which sequence, and whether it is a query or of the database."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ EARTH_RADIUS = 6_371_008.8
 
 @dataclass(frozen=True, order=True)
 class Track:
-    """A sequence of pictures that were taken in one go.
+    """A sequence of images that were taken in one go.
 
     All are queries or all are of the database, and all are of one ``city``. ``group`` is a label within the city, a
     floor or a stretch of a railway line, where a data set has one.
@@ -33,9 +33,9 @@ class Track:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """``n`` pictures, a row each.
+    """``n`` images, a row each.
 
-    ``image`` int64 ``[n]`` numbers the pictures of ``store``. ``position`` float64 ``[n, 2]`` is east and north in
+    ``image`` int64 ``[n]`` numbers the images of ``store``. ``position`` float64 ``[n, 2]`` is east and north in
     metres; cities may have an origin each, so that only :attr:`position_apart` tells those of several apart.
     ``track`` int64 ``[n]`` is the row's place in ``tracks``, ``frame`` int64 ``[n]`` its place within the sequence.
     ``heading`` float64 ``[n]`` is the direction of view in degrees clockwise from north, nan where it is not known.
@@ -79,7 +79,7 @@ class Places:
         return tuple(sorted({self.tracks[track].city for track in self.present}))
 
     def select(self, rows: np.ndarray) -> "Places":
-        """Some rows, in the order given. ``tracks`` and the pictures in memory stay the same."""
+        """Some rows, in the order given. ``tracks`` and the images in memory stay the same."""
         return replace(
             self,
             image=self.image[rows],
@@ -92,7 +92,7 @@ class Places:
     def of_city(self, *names: str) -> "Places":
         """The rows of some cities. Raises :class:`DataError` for a city that has none."""
         if unknown := set(names) - set(self.cities):
-            raise DataError(f"no pictures of {', '.join(sorted(unknown))}; there are some of {', '.join(self.cities)}")
+            raise DataError(f"no images of {', '.join(sorted(unknown))}; there are some of {', '.join(self.cities)}")
         inside = np.array([track.city in names for track in self.tracks])
         return self.select(np.flatnonzero(inside[self.track]))
 
@@ -113,7 +113,7 @@ class Places:
         return moved
 
     def queries_with_positive(self, radius: float) -> np.ndarray:
-        """The rows of queries that have a picture of the database within ``radius`` metres in the same city.
+        """The rows of queries that have an image of the database within ``radius`` metres in the same city.
 
         ``radius`` is below 1000 km.
         """
@@ -124,9 +124,9 @@ class Places:
         return found
 
     def load_images(self, rows: Sequence[int] | np.ndarray, size: Size) -> Tensor:
-        """Pictures in RGB, uint8 ``[len(rows), 3, H, W]``, resized to ``size`` = (H, W).
+        """ImageSet in RGB, uint8 ``[len(rows), 3, H, W]``, resized to ``size`` = (H, W).
 
-        Those loaded last come from memory. Raises :class:`DataError` for a picture that is missing or damaged.
+        Those loaded last come from memory. Raises :class:`DataError` for an image that is missing or damaged.
         """
         return self.store.load(self.image[np.asarray(rows, dtype=np.int64)], size)
 
@@ -138,7 +138,7 @@ def build_places(
     frame: np.ndarray,
     heading: np.ndarray | None = None,
 ) -> Places:
-    """Places of the pictures of ``store`` in its order, ``tracks`` [n] telling each one's sequence.
+    """Places of the images of ``store`` in its order, ``tracks`` [n] telling each one's sequence.
 
     Raises :class:`DataError` where a sequence has two groups or a city lies on two continents.
     """

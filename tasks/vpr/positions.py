@@ -20,7 +20,7 @@ def in_range_of_degrees(places: Places) -> bool:
 def refuse_degrees(places: Places, far: float, columns: str, advice: str) -> None:
     """Raise :class:`DataError` where positions are degrees: in their range, and each city less than one unit wide.
 
-    Maps in metres pass. One as small as that has no picture farther than ``far`` from a query, so that nothing could
+    Maps in metres pass. One as small as that has no image farther than ``far`` from a query, so that nothing could
     be learned from it anyway, unless ``far`` is smaller still: then it passes too. So do maps about an origin of
     their own, and cities that have one position only.
     """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .nearest import SEARCHES, within
+from .nearest import nearest_rows, within
 
 
 @dataclass(frozen=True)
@@ -27,22 +27,19 @@ def recall(
     true_rows: Sequence[np.ndarray],
     *,
     among: Sequence[int] = (1, 5, 10),
-    search: str = "torch",
 ) -> Recall:
     """Recall of descriptors ``queries`` ``[q, d]`` in ``database`` ``[m, d]`` by exact Euclidean search.
 
     ``true_rows[i]`` are the rows of the database that show the place of query i (:func:`true_within`). Raises
     ``ValueError`` where no query has one, or descriptors are not finite.
     """
-    if search not in SEARCHES:
-        raise ValueError(f"search = {search!r}: must be one of {', '.join(SEARCHES)}")
     for name, descriptors in (("query", queries), ("database", database)):
         if not np.isfinite(descriptors).all():
             raise ValueError(f"{name} descriptors are not finite: has training diverged?")
     counted = [row for row, rows in enumerate(true_rows) if len(rows)]
     if not counted:
         raise ValueError(f"none of {len(queries)} queries has an image of its place among {len(database)} of database")
-    found = SEARCHES[search](queries[counted], database, max(among))
+    found = nearest_rows(queries[counted], database, max(among))
     hits = np.stack([np.isin(rows, true_rows[query]) for query, rows in zip(counted, found, strict=True)])
     percent = {n: 100 * int(hits[:, :n].any(axis=1).sum()) / len(counted) for n in among}
     return Recall(percent, len(counted), len(queries) - len(counted))

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 def proximity_split(places: Places, radius: float, seed: int) -> tuple[Client, ...]:
     """Clients that stay in their neighbourhood ("Proximity").
 
-    In each city a query is drawn, and all sequences with a picture within ``radius`` metres of it become a group, the
+    In each city a query is drawn, and all sequences with an image within ``radius`` metres of it become a group, the
     query's own among them; so on until no sequence of queries is left. A group that is not valid is no client, and
     its sequences are not tried again [I]. The query is that of a sequence drawn uniformly, then uniformly from it [I].
     Raises :class:`DataError` when no client comes out.
@@ -42,9 +42,9 @@ def proximity_split(places: Places, radius: float, seed: int) -> tuple[Client, .
 
 
 def clustering_split(places: Places, features: np.ndarray, counts: Mapping[str, int], seed: int) -> tuple[Client, ...]:
-    """Clients whose pictures look alike ("Clustering"): k-means of the sequences of each city.
+    """Clients whose images look alike ("Clustering"): k-means of the sequences of each city.
 
-    ``features`` ``[len(places.tracks), d]`` are of sequences (:func:`track_features`; the paper groups pictures, but
+    ``features`` ``[len(places.tracks), d]`` are of sequences (:func:`track_features`; the paper groups images, but
     counts and validates by sequences [I]). ``counts`` is k per city, that of Proximity's clients at 2000 m
     (:func:`clients_per_city`); a city without k, and a cluster that is not valid, gives no client. Raises
     :class:`DataError` when no client comes out, or for features of another length.

@@ -1,4 +1,4 @@
-"""The task "vpr": find the place where a picture was taken, with nodes that mine triplets in their own pictures."""
+"""The task "vpr": find the place where an image was taken, with nodes that mine triplets in their own images."""
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +12,8 @@ from sim.streets.world import StreetWorld, write_streets
 from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
 
 from .evaluation import AMONG, CommonSet, own_metrics
-from .fitting import check_network
 from .msls import CONTINENTS_FILE
+from .network_checks import check_network
 from .networks import FROZEN, BatchNorms, PlaceNetwork, place_network
 from .nodes import federation, node_data, own_data, whole_data
 from .options import Options as VprOptions
@@ -22,12 +22,12 @@ from .training_set import TrainingSet, epoch_of_triplets, loss_of_triplets
 
 
 class VprTask(Task):
-    """Visual place recognition by triplets that each node mines in its own pictures (FedVPR [1]_).
+    """Visual place recognition by triplets that each node mines in its own images (FedVPR [1]_).
 
     A node has sequences of queries and of the database. An example is a query with a positive and a negative among
     them: the splits hold ``query`` int64 ``[n]``, and "test" exists where a node keeps some to itself.
     ``NodeData.extra`` holds ``training``, the node's :class:`~tasks.vpr.training_set.TrainingSet`, and ``common``, by
-    name the sets that are tested on all together (:class:`~tasks.vpr.evaluation.CommonSet`). Which pictures an epoch
+    name the sets that are tested on all together (:class:`~tasks.vpr.evaluation.CommonSet`). Which images an epoch
     compares depends on the model, so that there are batches for a model only (:meth:`training_batches`).
 
     ``trained.*`` and ``pooling.*`` of a model need travel; ``frozen.*`` never changes and is the same on all nodes,
@@ -73,7 +73,7 @@ class VprTask(Task):
         return self.options.queries_per_epoch
 
     def check_nodes(self, num_nodes: int) -> None:
-        """Raises :class:`DataError` for weights, or a size of pictures, that do not fit the network."""
+        """Raises :class:`DataError` for weights, or a size of images, that do not fit the network."""
         chosen = self.options
         check_network(chosen.backbone, chosen.pooling, chosen.weights_file, chosen.size)
 
@@ -88,7 +88,7 @@ class VprTask(Task):
         chosen = self.options
         if not self.has_world:
             raise DataError(
-                "vpr.source = 'files': name the folder of pictures as data-dir, or set vpr.source = 'simulated' for "
+                "vpr.source = 'files': name the folder of images as data-dir, or set vpr.source = 'simulated' for "
                 "made-up cities"
             )
         try:
@@ -114,16 +114,16 @@ class VprTask(Task):
         return node_data(folder, self.options, partition, num_partitions)
 
     def load_all(self, folder: Path) -> NodeData:
-        """All pictures to train with: centralised training. The folder's name is the key."""
+        """All images to train with: centralised training. The folder's name is the key."""
         return whole_data(folder, self.options)
 
     def load_own(self, folder: Path) -> NodeData:
-        """A deployed node's own pictures; cities for the common test are only those named in ``test_cities``."""
+        """A deployed node's own images; cities for the common test are only those named in ``test_cities``."""
         return own_data(folder, self.options)
 
     def sizes(self, data: NodeData) -> Mapping[str, int]:
-        """As FedVPR's Table 1; queries to train on have a positive and a negative among the node's own pictures."""
-        places = _training(data).pictures.places
+        """As FedVPR's Table 1; queries to train on have a positive and a negative among the node's own images."""
+        places = _training(data).images.places
         return {
             "sequences": len(places.present),
             "images": len(places),
@@ -132,7 +132,7 @@ class VprTask(Task):
         }
 
     def remarks(self, folder: Path, num_nodes: int) -> Sequence[str]:
-        """How many clients the split gives, and how much of the pictures is in their hands."""
+        """How many clients the split gives, and how much of the images is in their hands."""
         found = federation(folder, self.options, num_nodes)
         given = {track for client in found.clients for track in client.tracks}
         share = len(given) / len(found.dataset.training.present)
@@ -147,7 +147,7 @@ class VprTask(Task):
         return loss_of_triplets(cast(PlaceNetwork, model), batch, self.options.margin)
 
     def training_batches(self, model: nn.Module, data: NodeData, batch_size: int) -> Iterator[Batch]:
-        """One epoch for training ``model``, whose weights of the moment say which pictures are hard to tell apart."""
+        """One epoch for training ``model``, whose weights of the moment say which images are hard to tell apart."""
         return epoch_of_triplets(
             _training(data),
             cast(PlaceNetwork, model),
@@ -166,16 +166,16 @@ class VprTask(Task):
         raise NotImplementedError(f"task {self.name!r} mines its examples with the model that is trained")
 
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """Recalls in [0, 1]: ``test.recall_at_*`` and ``validation.recall_at_*`` on pictures common to all nodes.
+        """Recalls in [0, 1]: ``test.recall_at_*`` and ``validation.recall_at_*`` on images common to all nodes.
 
         To these come ``local.*`` or ``train.*`` of the node's own (:func:`~tasks.vpr.evaluation.own_metrics`), and at
-        the end pictures and positions to look at (:func:`~tasks.vpr.traces.traces`).
+        the end images and positions to look at (:func:`~tasks.vpr.traces.traces`).
         """
         network = cast(PlaceNetwork, model)
         metrics: Metrics = {}
         common = cast(Mapping[str, CommonSet], data.extra["common"])
-        for name, pictures in common.items():
-            metrics |= {f"{name}.{metric}": value for metric, value in pictures.recalls(network).items()}
+        for name, images in common.items():
+            metrics |= {f"{name}.{metric}": value for metric, value in images.recalls(network).items()}
         train, test = (
             data.splits[split]["query"].numpy() if split in data.splits else np.zeros(0, dtype=np.int64)
             for split in ("train", "test")
@@ -185,7 +185,7 @@ class VprTask(Task):
         if not final:
             return Evaluation(metrics)
         return Evaluation(
-            metrics, traces(network, training.pictures.places, common.get("test"), self.options.recall_radius)
+            metrics, traces(network, training.images.places, common.get("test"), self.options.recall_radius)
         )
 
 

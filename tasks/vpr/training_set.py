@@ -10,35 +10,37 @@ from torch import Tensor
 from tasks.base import Batch
 
 from .augmentation import Augmentation, ColourJitter, RandomResizedCrop, Sometimes, particular_jitter
+from .image_sets import ImageSet, NetworkInputs
 from .mining import Miner, Triplets
 from .networks import PlaceNetwork
 from .options import Options
-from .pictures import Inputs, Pictures
 from .places import Places
 from .triplets import triplet_loss, triplet_terms
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """The ``pictures`` of a node. ``queries`` and ``database`` are rows of them, which ``miner`` numbers from 0."""
+    """The ``images`` of a node. ``queries`` and ``database`` are rows of them, which ``miner`` numbers from 0."""
 
-    pictures: Pictures
+    images: ImageSet
     queries: np.ndarray
     database: np.ndarray
     miner: Miner
 
     @classmethod
-    def of(cls, pictures: Pictures, options: Options) -> "TrainingSet":
-        """All queries and all of the database of ``pictures``, near and far as ``options`` say."""
+    def of(cls, images: ImageSet, options: Options) -> "TrainingSet":
+        """All queries and all of the database of ``images``, near and far as ``options`` say."""
         return cls(
-            pictures,
-            pictures.places.queries,
-            pictures.places.database,
-            miner_of(pictures.places, options),
+            images,
+            images.places.queries,
+            images.places.database,
+            miner_of(images.places, options),
         )
 
-    def triplets(self, inputs: Inputs, chosen: np.ndarray, options: Options, rng: np.random.Generator) -> Triplets:
-        """Triplets of the ``chosen`` queries by the network's present weights, in rows of the pictures."""
+    def triplets(
+        self, inputs: NetworkInputs, chosen: np.ndarray, options: Options, rng: np.random.Generator
+    ) -> Triplets:
+        """Triplets of the ``chosen`` queries by the network's present weights, in rows of the images."""
         pool = options.mining_pool()
         drawn = pool.draw(self.miner, rng)
         wanted = self.miner.wanted(chosen, drawn)
@@ -71,14 +73,14 @@ def epoch_of_triplets(
     """One epoch over ``queries`` int64 ``[n]`` in a random order, for training ``network``.
 
     After every ``refresh`` queries triplets are mined with the weights of then. Draws come from torch's global
-    generator. Of a batch of b triplets, each a query, its positive and k negatives, some pictures come as ``images``
+    generator. Of a batch of b triplets, each a query, its positive and k negatives, some images come as ``images``
     uint8 ``[b, i, 3, H, W]`` and the others as ``maps`` ``[b, 2 + k - i, channels, h, w]`` of the frozen layers, in
     the order of the triplet; ``mask`` bool ``[b, k]`` says which negatives are no repetition.
     """
     order = queries[torch.randperm(len(queries))]
     if options.queries_per_epoch:
         order = order[: options.queries_per_epoch]
-    inputs = training.pictures.through(network)
+    inputs = training.images.through(network)
     augmentation = augmentation_of(options, key)
     as_images = _as_images(inputs, augmentation, options)
     for chosen in torch.split(order, options.refresh):
@@ -119,7 +121,7 @@ def loss_of_triplets(network: PlaceNetwork, batch: Batch, margin: float) -> Tens
 
 
 def augmentation_of(options: Options, key: str) -> Augmentation | None:
-    """What happens to pictures at random, with probability 1/2 each (FedVPR, Appendix B); ``None`` for nothing."""
+    """What happens to images at random, with probability 1/2 each (FedVPR, Appendix B); ``None`` for nothing."""
     if options.augment == "none":
         return None
     jitter = ColourJitter()
@@ -128,8 +130,8 @@ def augmentation_of(options: Options, key: str) -> Augmentation | None:
     return Sometimes([jitter, RandomResizedCrop()] if options.augment == "jitter-crop" else [jitter])
 
 
-def _as_images(inputs: Inputs, augmentation: Augmentation | None, options: Options) -> int:
-    """How many pictures of a triplet, from the query on, must go through the frozen layers in every step."""
+def _as_images(inputs: NetworkInputs, augmentation: Augmentation | None, options: Options) -> int:
+    """How many images of a triplet, from the query on, must go through the frozen layers in every step."""
     if inputs.maps is None or (augmentation is not None and options.augmented == "all"):
         return 2 + options.negatives
     return 0 if augmentation is None else 1

@@ -13,9 +13,9 @@ from clients.fisher_client import FisherClient, FisherOrder
 from clients.penalties import QuadraticPrior
 from clients.round_settings import RoundSettings
 from clients.state import ContextState, DiskState
+from sim.seeding import torch_seed
 from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange
-from tasks.seeding import torch_seed
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 ORDERS = RoundSettings(epochs=2, learning_rate=0.05, batch_size=4)

@@ -10,7 +10,7 @@ from fedapps.config.parsing import ConfigError, defaults, parse
 from fedapps.config.recipe_files import read_recipe, recipes
 from fedapps.config.run_config import RunConfig
 from tasks.driving.options import Options
-from tasks.lqr import LqrOptions
+from tasks.lqr.task import LqrOptions
 
 ROOT = Path(__file__).parents[2]
 LQR = {"task": "lqr", "collect-after": 0}

@@ -20,7 +20,7 @@ from fedapps.launch.launch import launch
 from fedapps.runs.checkpoints import DiskCheckpoints, read_snapshot
 from fedapps.runs.run_folder import RunFolder
 from strategies.round_records import TooFewRepliesError
-from tasks.lqr import LqrOptions, LqrTask
+from tasks.lqr.task import LqrOptions, LqrTask
 
 #: What tasks with one stage can run: nothing that needs earlier stages to remember.
 METHODS = [name for name, method in ALL.items() if method.memory == "nothing" and not method.task and name not in GRID]

@@ -10,10 +10,11 @@ import torch
 from torch.nn.functional import mse_loss
 
 from tasks.base import DataError
-from tasks.social import Options, SocialTask
 from tasks.social.compact import compact_graphs
-from tasks.social.scenes import Scene, read_participant
+from tasks.social.options import Options
+from tasks.social.scenes import RatedScene, read_participant
 from tasks.social.score_map import telling
+from tasks.social.task import SocialTask
 
 SMALL = Options(participants="a,b;c,d", source="simulated", world_scenes=40, hidden=8)
 BOTH = ("compact", "relational")
@@ -166,7 +167,7 @@ def test_a_taste_is_learned(world, graph):
 def test_the_scene_to_draw_has_three_interactions_and_few_bodies():
     def scene(name, humans, links):
         pairs = tuple((1, other) for other in range(2, 2 + links))
-        return Scene(name, 50.0, ((1.0, 1.0, 0.0),) * humans, (), pairs, SQUARE)
+        return RatedScene(name, 50.0, ((1.0, 1.0, 0.0),) * humans, (), pairs, SQUARE)
 
     most, chosen, same, fewer = scene("4", 9, 5), scene("2", 5, 3), scene("3", 5, 4), scene("1", 3, 2)
     assert telling([most, same, chosen, fewer]) is chosen
@@ -177,7 +178,7 @@ def test_the_scene_to_draw_has_three_interactions_and_few_bodies():
 def test_the_learned_score_throughout_a_scene(world, graph):
     task = SocialTask(replace(SMALL, graph=graph))
     humans, objects = ((0.6, 0.5, 1.0), (-0.5, 0.25, 0.5)), ((0.75, -0.5, 0.0),)
-    scene = Scene("1", 70.0, humans, objects, ((1, 2), (2, 3)), SQUARE)
+    scene = RatedScene("1", 70.0, humans, objects, ((1, 2), (2, 3)), SQUARE)
     data = replace(task.load_node(world, 0, 2), extra={"scene": scene})
     model = model_of(task)
     drawn = task.evaluate(model, data, seed=0, final=True).traces

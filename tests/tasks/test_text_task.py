@@ -11,9 +11,10 @@ import torch
 from tiny_encoder import encoder_folder
 
 from tasks.base import DataError, PrivateParameters
-from tasks.text import Options, TextTask
 from tasks.text.batches import CommonTest
-from tasks.text.scope import Kept, kept_words, source_of_words
+from tasks.text.options import Options
+from tasks.text.private_words import PrivateWords, private_words, vocabulary_source
+from tasks.text.task import TextTask
 
 SMALL = Options(source="simulated", hidden=8, embedding_width=12, dropout=0.0, partition_seed=1)
 NODES = 6
@@ -302,23 +303,23 @@ def test_options_that_do_not_go_together(options, message):
     ],
 )
 def test_where_words_come_from_under_a_method(options, private, source):
-    assert source_of_words(options, PrivateParameters(private)) == source
+    assert vocabulary_source(options, PrivateParameters(private)) == source
 
 
 @pytest.mark.parametrize(
     ("model", "private", "kept"),
     [
-        ("lstm", ("embedding.*",), Kept.ALL),
-        ("lstm", ("embedding*private",), Kept.DIGITS),
-        ("lstm", ("encoder.*",), Kept.NONE),
-        ("bert", ("embedding.*",), Kept.ALL),
-        ("bert", ("embedding.weight",), Kept.NONE),
-        ("bert", ("embedding.word_embeddings.weight", "x"), Kept.ALL),
-        ("bert", ("embedding*private",), Kept.DIGITS),
+        ("lstm", ("embedding.*",), PrivateWords.ALL),
+        ("lstm", ("embedding*private",), PrivateWords.DIGITS),
+        ("lstm", ("encoder.*",), PrivateWords.NONE),
+        ("bert", ("embedding.*",), PrivateWords.ALL),
+        ("bert", ("embedding.weight",), PrivateWords.NONE),
+        ("bert", ("embedding.word_embeddings.weight", "x"), PrivateWords.ALL),
+        ("bert", ("embedding*private",), PrivateWords.DIGITS),
     ],
 )
 def test_what_of_the_words_a_method_keeps(model, private, kept):
-    assert kept_words(Options(model=model), PrivateParameters(private)) is kept
+    assert private_words(Options(model=model), PrivateParameters(private)) is kept
 
 
 @pytest.mark.parametrize(

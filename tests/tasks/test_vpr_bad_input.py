@@ -82,7 +82,7 @@ def message_of(call, *arguments, **options):
     return str(error.value)
 
 
-# -- pictures that are missing or no pictures ----------------------------------------------------------------
+# -- images that are missing or no images ----------------------------------------------------------------
 
 
 def test_missing_pictures_of_any_node_are_named_with_those_that_are_none(places):
@@ -90,9 +90,9 @@ def test_missing_pictures_of_any_node_are_named_with_those_that_are_none(places)
         (places / name).unlink()
     (places / "1-database-1-2.png").write_text("sorry")
     assert message_of(load, places).splitlines() == [
-        f"{places}: 3 of {PICTURES} pictures cannot be read:",
+        f"{places}: 3 of {PICTURES} images cannot be read:",
         "  0-query-0-1.png (no such file)",
-        "  1-database-1-2.png (no picture)",
+        "  1-database-1-2.png (no image)",
         "  2-query-0-0.png (no such file)",
         "replace them, take them out of the tables, or set vpr.skip-unreadable = true to leave them out",
     ]
@@ -102,7 +102,7 @@ def test_of_many_missing_pictures_the_first_are_named(places):
     for path in places.glob("0-*.png"):
         path.unlink()
     lines = message_of(load, places).splitlines()
-    assert lines[0].endswith(f"16 of {PICTURES} pictures cannot be read:")
+    assert lines[0].endswith(f"16 of {PICTURES} images cannot be read:")
     assert len(lines) == 1 + 10 + 1 + 1
     assert lines[-2] == "  and 6 more"
 
@@ -116,20 +116,20 @@ def test_a_folder_of_pictures_that_is_missing(msls):
 def test_a_node_looks_at_its_own_pictures_and_the_common_ones(places):
     (places / "1-query-0-1.png").write_bytes(b"")
     load(places, 0)
-    assert "1-query-0-1.png (no picture)" in message_of(load, places, 1)
+    assert "1-query-0-1.png (no image)" in message_of(load, places, 1)
     (places / "2-query-0-1.png").write_text("sorry")
-    assert "2-query-0-1.png (no picture)" in message_of(load, places, 0, margin=0.2)  # read anew
+    assert "2-query-0-1.png (no image)" in message_of(load, places, 0, margin=0.2)  # read anew
 
 
 def test_one_damaged_picture_is_reason_to_look_for_all(places):
     for name in ("0-query-0-1.png", "1-query-0-1.png"):
         (places / name).write_text("sorry")
-    assert f"2 of {PICTURES} pictures cannot be read:" in message_of(load, places, 0)
+    assert f"2 of {PICTURES} images cannot be read:" in message_of(load, places, 0)
 
 
 def test_pictures_that_say_what_they_look_like_are_looked_at_before(places):
     (places / "1-query-0-1.png").write_text("sorry")
-    assert "1-query-0-1.png (no picture)" in message_of(load, places, 0, split="clustering")
+    assert "1-query-0-1.png (no image)" in message_of(load, places, 0, split="clustering")
 
 
 def test_a_picture_is_looked_at_once_per_process(places, monkeypatch):
@@ -150,8 +150,8 @@ def test_what_is_skipped_might_as_well_not_be_in_the_table(places, tmp_path, cap
     with caplog.at_level(logging.WARNING):
         skipped = [load(places, partition, skip_unreadable=True) for partition in range(2)]
     assert [said.partition(": ")[2] for said in about_data(caplog)] == [
-        f"vpr.skip-unreadable leaves out 3 of {PICTURES} pictures: 0-query-0-1.png (no such file), "
-        "1-database-1-2.png (no picture), 2-query-0-0.png (image file is truncated)"
+        f"vpr.skip-unreadable leaves out 3 of {PICTURES} images: 0-query-0-1.png (no such file), "
+        "1-database-1-2.png (no image), 2-query-0-0.png (image file is truncated)"
     ]
     rewrite(places / "places.csv", lambda row: None if row["path"] in bad else row)
     for node, partition in zip(skipped, range(2), strict=True):
@@ -159,7 +159,7 @@ def test_what_is_skipped_might_as_well_not_be_in_the_table(places, tmp_path, cap
         assert (node.key, node.count("train")) == (expected.key, expected.count("train"))
         for name in ("training", "test"):
             one, other = (
-                (some.extra[name] if name == "training" else some.extra["common"][name]).pictures.places
+                (some.extra[name] if name == "training" else some.extra["common"][name]).images.places
                 for some in (node, expected)
             )
             np.testing.assert_array_equal(one.position, other.position)
@@ -174,7 +174,7 @@ def test_a_city_that_was_skipped_whole_is_no_city(places):
     assert load(places, num_nodes=1, skip_unreadable=True).groups["city"] == "city-0"
     for path in places.glob("*.png"):
         path.unlink()
-    assert f"{PICTURES} of {PICTURES} pictures cannot be read" in message_of(
+    assert f"{PICTURES} of {PICTURES} images cannot be read" in message_of(
         load, places, skip_unreadable=True, margin=0.2
     )
 
@@ -190,7 +190,7 @@ def in_degrees(east):
 def test_positions_that_are_missing_are_counted(places):
     rewrite(places / "places.csv", lambda row: row | {"x": "" if row["path"].startswith("0-query-0") else row["x"]})
     assert message_of(load, places).endswith(
-        "places.csv, line 2, column x: ''; expected a number (so for 3 other lines)"
+        "places.csv, line 2, column x: ''; expected a finite number (wrong in 4 rows)"
     )
 
 
@@ -225,13 +225,13 @@ def test_degrees_in_the_tables_of_msls(msls):
     [
         (
             {"lon": 4.9, "lat": 91},
-            "column lat: 91; expected degrees from -90 to 90 (so for 47 other lines); swap lon and",
+            "column lat: '91'; expected degrees from -90 to 90; are lon and lat swapped? (wrong in 48 rows)",
         ),
         (
             {"lon": 500_000, "lat": 41},
-            "column lon: 500000; expected degrees from -180 to 360 (so for 47 other lines); metr",
+            "column lon: '500000'; expected degrees from -180 to 360; write metres in the columns x and y (wrong in 48",
         ),
-        ({"lon": "", "lat": 41}, "column lon: ''; expected a number (so for 47 other lines)"),
+        ({"lon": "", "lat": 41}, "column lon: ''; expected a finite number (wrong in 48 rows)"),
     ],
 )
 def test_longitudes_and_latitudes_that_are_none(places, columns, said):
@@ -249,12 +249,12 @@ def test_a_city_that_lacks_a_role_is_left_out_of_training(places, caplog, role, 
 
     rewrite(places / "places.csv", without("city-1"))
     with caplog.at_level(logging.WARNING):
-        assert load(places, num_nodes=1, split="random").extra["training"].pictures.places.cities == ("city-0",)
+        assert load(places, num_nodes=1, split="random").extra["training"].images.places.cities == ("city-0",)
     assert about_data(caplog) == [f"{places}: left out of training: city-1 ({lack})"]
-    assert task_with().load_all(places).extra["training"].pictures.places.cities == ("city-0",)
+    assert task_with().load_all(places).extra["training"].images.places.cities == ("city-0",)
     rewrite(places / "places.csv", without("city-0"))
     assert message_of(load, places, margin=0.2) == (
-        f"{places}: no city to train in has queries and a database: city-0 ({lack}), city-1 ({lack}); pictures of both "
+        f"{places}: no city to train in has queries and a database: city-0 ({lack}), city-1 ({lack}); images of both "
         "roles are needed in the same city"
     )
 
@@ -264,7 +264,7 @@ def test_a_city_of_the_test_must_have_both(places, role, lack):
     rewrite(places / "places.csv", lambda row: None if (row["city"], row["role"]) == ("city-2", role) else row)
     assert message_of(load, places) == (
         f"{places}: the common test is in cities that lack what it needs: city-2 ({lack}); queries are looked for in "
-        "the database of their city: add the pictures, or name other cities in vpr.test-cities"
+        "the database of their city: add the images, or name other cities in vpr.test-cities"
     )
     said = message_of(load, places, test_cities="city-1", validation_cities="city-2")
     assert "the common validation is in cities that lack what it needs: city-2" in said

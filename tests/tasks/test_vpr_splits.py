@@ -21,7 +21,7 @@ REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA
 
 
 def world(sequences):
-    """Pictures of sequences ``(city, query, group, positions)``, a picture for each position."""
+    """ImageSet of sequences ``(city, query, group, positions)``, an image for each position."""
     tracks, positions, frames = [], [], []
     for number, (city, query, group, points) in enumerate(sequences):
         continent = "asia" if city < "m" else "europe"
@@ -115,8 +115,8 @@ def test_proximity_clients_are_valid_near_their_seed_and_share_nothing(places, r
         assert places.track[client.seed_row] in client.tracks
         for track in client.tracks:
             assert places.tracks[track].city == client.city
-            pictures = places.position[places.track == track]
-            nearest = np.linalg.norm(pictures - places.position[client.seed_row], axis=1).min()
+            images = places.position[places.track == track]
+            nearest = np.linalg.norm(images - places.position[client.seed_row], axis=1).min()
             assert nearest <= radius + 1e-9
     assert len({client.key for client in clients}) == len(clients)
 

@@ -17,7 +17,7 @@ from statistics import fmean
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from tasks.text.vocabulary import is_digits as is_digits
+from tasks.text.vocabulary import is_digits
 
 Text = Sequence[str]
 

@@ -31,7 +31,7 @@ def draw_sentences(examples: Examples, vocabulary: Vocabulary, count: int, *, ow
 
     A text ends a sentence where a full stop, an exclamation or a question mark stands before a space: whole texts of
     AG News are mostly longer than the paper's 30 tokens. A sentence qualifies as :func:`.choose_sentences` says. All
-    its words are in the ``vocabulary``, unless that is the node's ``own``, which :func:`holding` adds them to. Raises
+    its words are in the ``vocabulary``, unless that is the node's ``own``, which :func:`with_sentences` adds them to. Raises
     ``ValueError`` when too few qualify.
     """
     words_of = _splitter(vocabulary)
@@ -46,7 +46,7 @@ def draw_sentences(examples: Examples, vocabulary: Vocabulary, count: int, *, ow
     return [found[index] for index in chosen]
 
 
-def holding(data: NodeData, sentences: Sequence[Sentence]) -> NodeData:
+def with_sentences(data: NodeData, sentences: Sequence[Sentence]) -> NodeData:
     """``data`` of a node that has the ``sentences`` too: they are training examples, and their words in its vocabulary.
 
     Only a vocabulary of words grows, at its end, by the words that are new.
@@ -70,7 +70,7 @@ def holding(data: NodeData, sentences: Sequence[Sentence]) -> NodeData:
     return replace(data, splits={**data.splits, "train": joined}, extra={**data.extra, "vocabulary": vocabulary})
 
 
-def around(vocabulary: Vocabulary) -> frozenset[str]:
+def special_tokens(vocabulary: Vocabulary) -> frozenset[str]:
     """The words that a tokenizer puts around every text: everybody knows them, so they are not recovered."""
     if isinstance(vocabulary, WordVocabulary):
         return frozenset()

@@ -35,7 +35,7 @@ class Sharing:
 
 
 #: Each method with what it shares; the private words of FedRecon are digit tokens, as in the paper (Appendix A.2).
-METHODS: Mapping[str, Sharing] = {
+SHARINGS: Mapping[str, Sharing] = {
     "fedavg": Sharing("fedavg", ("*",), lambda word: True),
     "fedrecon": Sharing("fedrecon", ("*",), lambda word: not is_digits(word)),
     "fedvocab": Sharing("fedvocab", ("encoder.*", "*classifier.*"), lambda word: False),

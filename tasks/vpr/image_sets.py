@@ -1,4 +1,4 @@
-"""A set of pictures as a network takes them in, with what its frozen layers make of them kept while there is room."""
+"""A set of images as a network takes them in, with what its frozen layers make of them kept while there is room."""
 
 import hashlib
 from collections import OrderedDict
@@ -14,11 +14,11 @@ from .images import Size
 from .networks import PlaceNetwork
 from .places import Places
 
-CHUNK = 32  # pictures that go through a network at once
+CHUNK = 32  # images that go through a network at once
 
 
-class KeptMaps:
-    """Maps of frozen layers for sets of pictures, each whole or not at all, up to ``capacity`` bytes.
+class FeatureMapCache:
+    """Maps of frozen layers for sets of images, each whole or not at all, up to ``capacity`` bytes.
 
     The maps of a set are always made in the same chunks, so that they have the same bits whether they were kept or
     had to be made again. What was used last stays.
@@ -48,30 +48,30 @@ class KeptMaps:
 
 
 @dataclass(frozen=True, eq=False)
-class Pictures:
+class ImageSet:
     """``places`` under a name of their own among those that share ``kept``, resized to ``size``."""
 
     name: str
     places: Places
     size: Size
-    kept: KeptMaps
+    kept: FeatureMapCache
 
-    def through(self, network: PlaceNetwork) -> "Inputs":
-        """The pictures as they go into ``network``, whose frozen layers must stay as they are from now on."""
-        return Inputs(self, network, self.kept.of(self.name, self.places, self.size, network))
+    def through(self, network: PlaceNetwork) -> "NetworkInputs":
+        """The images as they go into ``network``, whose frozen layers must stay as they are from now on."""
+        return NetworkInputs(self, network, self.kept.of(self.name, self.places, self.size, network))
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
-    """Pictures for a network; ``maps`` are what its frozen layers make of all of them, where they are kept."""
+class NetworkInputs:
+    """ImageSet for a network; ``maps`` are what its frozen layers make of all of them, where they are kept."""
 
-    pictures: Pictures
+    image_set: ImageSet
     network: PlaceNetwork
     maps: Tensor | None
 
     def images(self, rows: np.ndarray) -> Tensor:
         """uint8 ``[n, 3, H, W]``."""
-        return self.pictures.places.load_images(rows, self.pictures.size)
+        return self.image_set.places.load_images(rows, self.image_set.size)
 
     def describe(self, rows: np.ndarray) -> np.ndarray:
         """Descriptors ``[n, width]`` by the network's present weights, in evaluation mode."""

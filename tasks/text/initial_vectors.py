@@ -7,22 +7,22 @@ from tasks.base import DataError, PrivateParameters
 
 from .glove import Vectors, read_glove
 from .options import Options
-from .scope import Kept, kept_words
+from .private_words import PrivateWords, private_words
 
 
-def check_starts(options: Options, privacy: PrivateParameters) -> None:
+def check_initial_vectors(options: Options, privacy: PrivateParameters) -> None:
     """Raise :class:`DataError` for own starts of an embedding of which only the digits' rows are a node's own."""
-    if privacy.own_start and options.own_starts and kept_words(options, privacy) is Kept.DIGITS:
+    if privacy.own_start and options.own_starts and private_words(options, privacy) is PrivateWords.DIGITS:
         raise DataError(
             f"text.own-starts = {options.own_starts!r}: the method keeps only the vectors of digits private, which "
             "must go with all others; leave it empty, or take a method that keeps embedding.* private"
         )
 
 
-def dealt_start(options: Options, privacy: PrivateParameters, key: str) -> str:
+def assigned_start(options: Options, privacy: PrivateParameters, key: str) -> str:
     """Which of ``text.own-starts`` falls to a node, the same in every run; '' where none does."""
     names = options.own_start_names
-    if not names or not privacy.own_start or kept_words(options, privacy) is not Kept.ALL:
+    if not names or not privacy.own_start or private_words(options, privacy) is not PrivateWords.ALL:
         return ""
     return names[int(generator(options.partition_seed, "text.own-start", key).integers(len(names)))]
 
@@ -39,7 +39,7 @@ def shared_vectors(options: Options) -> Vectors | None:
 
 def node_vectors(options: Options, privacy: PrivateParameters, key: str | None) -> Vectors | None:
     """The vectors that a node's private words begin with, ``None`` where they are drawn."""
-    dealt = dealt_start(options, privacy, key) if key is not None else ""
+    dealt = assigned_start(options, privacy, key) if key is not None else ""
     if dealt:
         return _read(dealt, options, "text.own-starts")
     return None if privacy.own_start else shared_vectors(options)

@@ -1,8 +1,8 @@
-"""Which pictures can be read, found out before training and without decoding them.
+"""Which images can be read, found out before training and without decoding them.
 
-Whether a file is there is asked of all pictures of a data set when its tables are read. Whether it holds a picture is
+Whether a file is there is asked of all images of a data set when its tables are read. Whether it holds an image is
 asked of those that a process is about to use, by its first bytes (format, width and height) and, of a JPEG or PNG, by
-its last, which a file that was cut short does not have: a picture without them is decoded. One that is damaged in
+its last, which a file that was cut short does not have: an image without them is decoded. One that is damaged in
 between shows only when it is trained on.
 """
 
@@ -22,14 +22,14 @@ from .places import Places
 
 logger = logging.getLogger(__name__)
 
-NAMED = 10  # pictures that a message lists
+NAMED = 10  # images that a message lists
 _AT_ONCE = 8  # files that are waited for, which takes longer than to look at what comes
-_BLOCK = 512  # pictures that are asked for in one go
+_BLOCK = 512  # images that are asked for in one go
 _ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
 
 
 class Inspection:
-    """What is known of the pictures of ``places``, which the tables in ``folder`` name; each is looked at once."""
+    """What is known of the images of ``places``, which the tables in ``folder`` name; each is looked at once."""
 
     def __init__(self, folder: Path, places: Places) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class Inspection:
         self._sound = np.zeros(len(places.store), dtype=bool)
 
     def require_present(self) -> None:
-        """Raise :class:`DataError` where pictures are missing, naming those too that are no pictures.
+        """Raise :class:`DataError` where images are missing, naming those too that are no images.
 
         As long as none is missing no file is opened.
         """
@@ -46,7 +46,7 @@ class Inspection:
             self._refuse(self._unreadable(self.images))
 
     def require_readable(self, places: Places) -> None:
-        """Raise :class:`DataError` where some of ``places`` are missing or no pictures, naming all others too."""
+        """Raise :class:`DataError` where some of ``places`` are missing or no images, naming all others too."""
         if self._unreadable(places.image):
             self._refuse(self._unreadable(self.images))
 
@@ -62,7 +62,7 @@ class Inspection:
         if not len(kept):
             self._refuse(problems)
         said = ", ".join(self._named(problems))
-        count = f"{len(problems)} of {len(places)} pictures"
+        count = f"{len(problems)} of {len(places)} images"
         logger.warning("%s: vpr.skip-unreadable leaves out %s: %s", self.folder, count, said)
         return kept
 
@@ -79,7 +79,7 @@ class Inspection:
         if problems:
             said = "\n  ".join(self._named(problems))
             raise DataError(
-                f"{self.folder}: {len(problems)} of {len(self.images)} pictures cannot be read:\n  {said}\nreplace "
+                f"{self.folder}: {len(problems)} of {len(self.images)} images cannot be read:\n  {said}\nreplace "
                 "them, take them out of the tables, or set vpr.skip-unreadable = true to leave them out"
             )
 
@@ -91,7 +91,7 @@ class Inspection:
 
 
 def damaged(source: ImageFiles | ImageTar, indices: np.ndarray) -> dict[int, str]:
-    """Which of the pictures ``indices`` cannot be read, and why, judged by their first and last bytes."""
+    """Which of the images ``indices`` cannot be read, and why, judged by their first and last bytes."""
     blocks = [indices[start : start + _BLOCK].tolist() for start in range(0, len(indices), _BLOCK)]
     Image.preinit()  # before threads ask for Pillow's formats
 
@@ -104,17 +104,17 @@ def damaged(source: ImageFiles | ImageTar, indices: np.ndarray) -> dict[int, str
 
 
 def _problem(source: ImageFiles | ImageTar, index: int) -> str:
-    """What is wrong with a picture, "" where nothing seems to be."""
+    """What is wrong with an image, "" where nothing seems to be."""
     try:
-        with source.open(index) as file, Image.open(file) as picture:
-            if end := _ENDS.get(picture.format or ""):
+        with source.open(index) as file, Image.open(file) as image:
+            if end := _ENDS.get(image.format or ""):
                 file.seek(-len(end), os.SEEK_END)
                 if file.read() != end:  # cut short, or something follows it
-                    picture.load()
+                    image.load()
     except FileNotFoundError:
         return "no such file"
     except UnidentifiedImageError:
-        return "no picture"
+        return "no image"
     except UNDECODABLE as error:
         return str(getattr(error, "strerror", None) or error)
     return ""

@@ -1,4 +1,4 @@
-"""Whether weights and pictures fit a network, found out before training."""
+"""Whether weights and images fit a network, found out before training."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from .networks import place_network
 
 
 def check_network(backbone: str, pooling: str, weights: Path | None, size: Size) -> None:
-    """Raise :class:`DataError` where a file of weights or pictures of ``size`` do not fit; nothing is drawn or kept."""
+    """Raise :class:`DataError` where a file of weights or images of ``size`` do not fit; nothing is drawn or kept."""
     with torch.device("meta"):
         network = place_network(backbone, pooling, weights=weights)
         try:

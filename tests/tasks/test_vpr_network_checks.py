@@ -1,4 +1,4 @@
-"""Whether weights and pictures fit a network, before training."""
+"""Whether weights and images fit a network, before training."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from fedapps.config.parsing import parse
 from fedapps.launch.launch import check_data
 from tasks.base import DataError
-from tasks.vpr.fitting import check_network
+from tasks.vpr.network_checks import check_network
 from tasks.vpr.networks import place_network
 
 

@@ -7,7 +7,7 @@ from .files import Columns
 
 
 @dataclass(frozen=True)
-class Hub:
+class HubDataset:
     """A data set on the Hugging Face hub: its name, columns, and its split with labels to test on."""
 
     name: str
@@ -16,7 +16,7 @@ class Hub:
 
 
 @dataclass(frozen=True)
-class Known:
+class PublishedDataset:
     """A published data set.
 
     ``train`` and ``test`` are file names, of which the first that is there counts, in any compression. ``labels``
@@ -28,35 +28,35 @@ class Known:
     columns: Columns
     labels: tuple[str, ...]
     lengths: tuple[int, int]
-    hub: Hub
+    hub: HubDataset
 
 
-KNOWN: Mapping[str, Known] = {
+PUBLISHED: Mapping[str, PublishedDataset] = {
     # X. Zhang, J. Zhao, Y. LeCun, Character-level Convolutional Networks for Text Classification, NeurIPS 2015
-    "agnews": Known(
+    "agnews": PublishedDataset(
         train=("train.csv", "train_partial.csv"),
         test=("test.csv",),
         columns=Columns(("2", "3"), "1"),
         labels=("1", "2", "3", "4"),
         lengths=(128, 128),
-        hub=Hub("fancyzhx/ag_news", Columns(("text",), "label")),
+        hub=HubDataset("fancyzhx/ag_news", Columns(("text",), "label")),
     ),
     # R. Socher et al., Recursive Deep Models for Semantic Compositionality, EMNLP 2013; GLUE's test.tsv has no labels
-    "sst2": Known(
+    "sst2": PublishedDataset(
         train=("train.tsv",),
         test=("test-labeled.tsv", "dev.tsv"),
         columns=Columns(("sentence",), "label"),
         labels=("0", "1"),
         lengths=(32, 32),
-        hub=Hub("stanfordnlp/sst2", Columns(("sentence",), "label"), test="validation"),
+        hub=HubDataset("stanfordnlp/sst2", Columns(("sentence",), "label"), test="validation"),
     ),
     # K. Lang, NewsWeeder: Learning to Filter Netnews, ICML 1995
-    "20news": Known(
+    "20news": PublishedDataset(
         train=("train.jsonl",),
         test=("test.jsonl",),
         columns=Columns(("text",), "label"),
         labels=tuple(str(label) for label in range(20)),
         lengths=(512, 256),
-        hub=Hub("SetFit/20_newsgroups", Columns(("text",), "label")),
+        hub=HubDataset("SetFit/20_newsgroups", Columns(("text",), "label")),
     ),
 }

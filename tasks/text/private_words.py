@@ -9,10 +9,10 @@ from tasks.base import DataError, PrivateParameters
 from .options import Options
 
 #: Whose words a model's embedding has rows for: each node's, those of all nodes' texts, a file's, a transformer's.
-Source = Literal["own", "shared", "file", "tokenizer"]
+VocabularySource = Literal["own", "shared", "file", "tokenizer"]
 
 
-class Kept(Enum):
+class PrivateWords(Enum):
     """Which words have rows in the embedding that never leave the node."""
 
     NONE = "none"
@@ -30,15 +30,15 @@ def is_private(name: str, privacy: PrivateParameters) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in privacy.private)
 
 
-def kept_words(options: Options, privacy: PrivateParameters) -> Kept:
+def private_words(options: Options, privacy: PrivateParameters) -> PrivateWords:
     """``ALL`` where the table ``weight`` is private, ``DIGITS`` where only a table ``private`` beside it would be."""
     table = word_table(options)
     if is_private(f"{table}.weight", privacy):
-        return Kept.ALL
-    return Kept.DIGITS if is_private(f"{table}.private", privacy) else Kept.NONE
+        return PrivateWords.ALL
+    return PrivateWords.DIGITS if is_private(f"{table}.private", privacy) else PrivateWords.NONE
 
 
-def source_of_words(options: Options, privacy: PrivateParameters) -> Source:
+def vocabulary_source(options: Options, privacy: PrivateParameters) -> VocabularySource:
     """Where the words come from, with what "auto" stands for filled in.
 
     Raises :class:`DataError` for words of their own in an embedding that all nodes share, and for a shared vocabulary
@@ -47,7 +47,7 @@ def source_of_words(options: Options, privacy: PrivateParameters) -> Source:
     if not options.recurrent:
         return "tokenizer"
     chosen = options.vocabulary
-    private = kept_words(options, privacy) is Kept.ALL
+    private = private_words(options, privacy) is PrivateWords.ALL
     if chosen == "own" or (chosen == "auto" and private):
         if not private:
             raise DataError(
