@@ -1,11 +1,10 @@
-"""Reads driving sessions from CSV files, recorded or simulated: one row per step, one block per driver.
+"""Reads recorded or simulated driving sessions from CSV files: one row per step, one block per driver.
 
-The format is that of the recorded human-in-the-loop weaving trials [1]_: columns ``trial, block, step, t``
-and, for the robot (``r``) and the human (``h``), position ``x y``, velocity ``vx vy`` and acceleration
-``ax ay``, in metres and seconds, x along the road. Simulated files add ``split``, the controls
-``throttle_r steer_r throttle_h steer_h``, ``session`` (which start a trial had), for three cars the gray
-car (``g``), and a ``world.json`` (:mod:`sim.traffic.files`). Here, as in the paper, x is lateral and y
-longitudinal.
+The format is that of the recorded human-in-the-loop weaving trials [1]_: columns ``trial, block, step, t`` and, for the
+robot (``r``) and the human (``h``), position ``x y``, velocity ``vx vy`` and acceleration ``ax ay`` in metres and
+seconds, with x along the road. Simulated files add ``split``, the controls ``throttle_r steer_r throttle_h steer_h``,
+``session`` (the number of the initial state), the gray car (``g``) if there is one, and a file ``world.json``
+(:mod:`sim.traffic.files`). In this package, as in the paper, x is lateral and y longitudinal.
 
 .. [1] E. Schmerling, K. Leung et al., StanfordASL/TrafficWeavingCVAE, 2017.
 """
@@ -22,7 +21,7 @@ from tasks.base import DataError
 from tasks.tables import CSV_ENDINGS, Table, read_table
 
 STEP = 0.1  # seconds
-LANE_MIDDLE = -4.0  # file's y of the line between the two lanes of the recorded trials
+LANE_MIDDLE = -4.0  # y, in the file, of the line between the two lanes of the recorded trials
 DEMONSTRATIONS = 99  # block of the recorded demonstration trials, which belong to no driver
 SPLITS = ("train", "validation", "test")
 COUNTERS = ("trial", "block", "step", "t")
@@ -32,12 +31,19 @@ PEDALS = ("throttle_r", "steer_r", "throttle_h", "steer_h")
 
 @dataclass(frozen=True)
 class Session:
-    """One encounter of T steps.
+    """One encounter of T steps. The cars are the robot, the human and, if there is one, the gray car.
 
-    ``states`` [T, cars, 4]: x, y, vx, vy (x lateral, metres and m/s). ``controls`` [T, cars, 2]: what
-    brought about a row; throttle and steering of a bicycle, or the accelerations (ax, ay) of a point.
-    Cars: robot, human, gray car (whose control is 0). ``number`` names the start of a simulated session
-    (the same for all drivers), or the recorded trial.
+    Attributes
+    ----------
+    number : int
+        The initial state of a simulated session (the same for all drivers), or the recorded trial.
+    split : str
+        "train", "validation" or "test".
+    states : ndarray [T, cars, 4]
+        x, y, vx, vy in metres and m/s; x is lateral.
+    controls : ndarray [T, cars, 2]
+        The controls that led to each row: throttle and steering of a bicycle, or the accelerations (ax, ay) of a point
+        mass. Those of the gray car are 0.
     """
 
     number: int
@@ -48,21 +54,35 @@ class Session:
 
 @dataclass(frozen=True)
 class Recording:
-    """All sessions of a folder by block (driver), in the order of the files."""
+    """All sessions of a folder.
 
-    dynamics: str  # "bicycle" or "point"
+    Attributes
+    ----------
+    dynamics : str
+        "bicycle" or "point".
+    blocks : mapping of int to tuple of Session
+        The sessions of each block (driver), in the order of the files.
+    world : World or None
+        How to simulate the drivers again; None for recorded trials.
+    """
+
+    dynamics: str
     blocks: Mapping[int, tuple[Session, ...]]
-    world: World | None  # how to simulate the drivers again; None for recorded trials
+    world: World | None
 
     @property
     def cars(self) -> int:
+        """The number of cars."""
         return int(next(iter(self.blocks.values()))[0].states.shape[1])
 
 
 def read_folder(folder: Path) -> Recording:
-    """Everything in ``folder``: its ``*.csv``, ``*.csv.gz`` and ``*.csv.xz`` files in order of their names.
+    """Read all files ``*.csv``, ``*.csv.gz`` and ``*.csv.xz`` of a folder, in the order of their names.
 
-    Raises :class:`DataError` when there is no such file, or one is malformed or of another kind.
+    Raises
+    ------
+    DataError
+        There is no such file, a file is malformed, or the files are of different kinds.
     """
     paths = sorted(path for path in folder.glob("*.csv*") if path.name.endswith(CSV_ENDINGS))
     if not paths:
@@ -75,7 +95,10 @@ def read_folder(folder: Path) -> Recording:
         for block, sessions in read.items():
             blocks[block] = blocks.get(block, ()) + sessions
     if len(kinds) > 1:
-        raise DataError(f"{folder}: files with and without throttle columns, or with and without a gray car")
+        raise DataError(
+            f"{folder}: mixes files with and without throttle columns, or with and without a gray car; expected files "
+            "of one kind"
+        )
     if not blocks:
         raise DataError(f"{folder}: holds only demonstration trials (block {DEMONSTRATIONS}), which are left out")
     try:
@@ -113,7 +136,7 @@ def _read_file(path: Path, modified: int) -> tuple[tuple[str, int], dict[int, tu
 
 
 def _face_the_same_way(states: np.ndarray, controls: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lateral positions from the lane line, mirrored so that the human starts on the positive side."""
+    """Measure lateral positions from the lane line, mirrored so that the human starts on the positive side."""
     side = 1.0 if states[0, 1, 0] >= LANE_MIDDLE else -1.0
     states, controls = states.copy(), controls.copy()
     states[..., 0] -= LANE_MIDDLE
@@ -123,7 +146,7 @@ def _face_the_same_way(states: np.ndarray, controls: np.ndarray) -> tuple[np.nda
 
 
 def _with_splits(sessions: list[Session]) -> tuple[Session, ...]:
-    """Where the file names no split, the last fifth of a block's trials is the test split."""
+    """Assign the last fifth of a block's trials to the test split if the file names no splits."""
     train = len(sessions) - int(len(sessions) / 5 + 0.5)
     return tuple(
         session if session.split else replace(session, split=SPLITS[2 * (i >= train)])

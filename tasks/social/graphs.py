@@ -1,4 +1,4 @@
-"""The two ways to see a scene as a graph, each with its network."""
+"""The two representations of a scene as a graph, each with its network."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,10 +18,18 @@ from .scenes import RatedScene
 
 @dataclass(frozen=True)
 class Graphs:
-    """``build`` makes padded tensors of scenes, by the names of the arguments of the ``network``.
+    """A representation of scenes as graphs.
 
-    ``sizes`` ``[N]`` tells how large each graph is, ``trimmed`` takes away what is padding in all graphs of a batch;
-    both leave other tensors of the batch alone.
+    Attributes
+    ----------
+    build : callable
+        Builds padded tensors from scenes, named like the arguments of the network.
+    sizes : callable
+        Returns the number of nodes of each graph, ``[N]``.
+    trimmed : callable
+        Removes the padding that all graphs of a batch share. Other tensors of the batch stay unchanged.
+    network : callable
+        Returns a newly initialised network.
     """
 
     build: Callable[[Sequence[RatedScene]], dict[str, Tensor]]
@@ -31,7 +39,7 @@ class Graphs:
 
 
 def graphs(options: Options) -> Graphs:
-    """The graphs that ``options`` choose."""
+    """Return the representation that ``options`` select."""
     if options.graph == "relational":
         network = partial(RelationalConvolutions, options.hidden, options.depth())
         return Graphs(relational_graphs, relational.sizes, relational.trimmed, network)

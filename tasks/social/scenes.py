@@ -1,9 +1,9 @@
-"""Reads the scenes of SocNav1: a robot among people, and how well a participant thought it behaved.
+"""Reads the scenes of SocNav1: a robot among people, and a participant's rating of its behaviour.
 
-One file of JSON lines per participant, as published [1]_: ``score`` (0-100, 100 disturbs nobody), ``identifier``,
-``room`` (corners ``[x, y]``), ``humans`` and ``objects`` (``id, xPos, yPos, orientation``), ``links``
-(``[id, id, "interact"]``) and ``robot`` (``{"id": 0}``), in centimetres and degrees around the robot, which looks
-along +y. Every interaction of two people is listed twice, once from each side, an interaction with an object once.
+Each participant has a file of JSON lines, as published [1]_: ``score`` (0-100; 100 disturbs nobody), ``identifier``,
+``room`` (corners ``[x, y]``), ``humans`` and ``objects`` (``id, xPos, yPos, orientation``), ``links`` (``[id, id,
+"interact"]``) and ``robot`` (``{"id": 0}``), in centimetres and degrees relative to the robot, which faces +y.
+Interactions between two people are listed twice, once from each side; interactions with objects are listed once.
 
 .. [1] Manso, Nuñez, Calderita, Faria and Bachiller, SocNav1: A Dataset to Benchmark and Learn Social Navigation
    Conventions, Data 5(1):7, 2020, https://doi.org/10.3390/data5010007
@@ -20,7 +20,7 @@ from tasks.base import DataError
 from tasks.tables import json_lines
 
 Point = tuple[float, float]
-#: x and y in metres, orientation in half turns, -1 to 1.
+#: x and y in metres, orientation in half turns (-1 to 1).
 Pose = tuple[float, float, float]
 
 FIELDS = ("score", "identifier", "room", "humans", "objects", "links", "robot")
@@ -28,11 +28,21 @@ FIELDS = ("score", "identifier", "room", "humans", "objects", "links", "robot")
 
 @dataclass(frozen=True, slots=True)
 class RatedScene:
-    """One rated scene, the robot at the origin.
+    """One rated scene, with the robot at the origin.
 
-    ``score`` is 0 to 100. ``links`` are the interactions, each once, as pairs of nodes: 0 is the robot, then come
-    the humans, then the objects; the first of a pair is a human. ``room`` holds the corners in order, in metres, the
-    first not repeated.
+    Attributes
+    ----------
+    identifier : str
+        The identifier in the file.
+    score : float
+        The rating, 0 to 100.
+    humans, objects : tuple of Pose
+        The poses of people and objects.
+    links : tuple of (int, int)
+        The interactions, each once, as pairs of node indices: 0 is the robot, then come humans and objects. The first
+        of a pair is a human.
+    room : tuple of Point
+        The corners in order, in metres; the first is not repeated.
     """
 
     identifier: str
@@ -43,7 +53,7 @@ class RatedScene:
     room: tuple[Point, ...]
 
     def mirrored(self) -> "RatedScene":
-        """The scene with left and right exchanged, which a rater should find as good."""
+        """Return the scene with left and right exchanged. Its score is the same."""
         return replace(
             self,
             humans=tuple((-x, y, -turn) for x, y, turn in self.humans),
@@ -52,7 +62,7 @@ class RatedScene:
         )
 
     def seen_from(self, x: float, y: float) -> "RatedScene":
-        """The scene with the robot moved to ``(x, y)`` in metres, still looking along +y."""
+        """Return the scene with the robot moved to ``(x, y)`` in metres, still facing +y."""
         return replace(
             self,
             humans=tuple((a - x, b - y, turn) for a, b, turn in self.humans),
@@ -62,16 +72,19 @@ class RatedScene:
 
 
 def participant_files(folder: Path) -> dict[str, Path]:
-    """``<participant>.json`` in ``folder`` or its ``raw_data`` (as published), by participant and in their order."""
+    """Return the files ``<participant>.json`` in ``folder`` or its ``raw_data`` (as published), sorted by participant."""
     found = [*folder.glob("raw_data/*.json"), *folder.glob("*.json")]
     return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
 
 
 def read_participant(folder: Path, participant: str) -> tuple[RatedScene, ...]:
-    """All scenes that ``participant`` rated, in the order of the file.
+    """Read all scenes that a participant rated, in the order of the file.
 
-    Raises :class:`DataError` when there is no such file (naming those there are) or a line is malformed (naming
-    file, line, field, value and what is allowed).
+    Raises
+    ------
+    DataError
+        The participant has no file (the message lists the files found), or a line is malformed (the message names file,
+        line, field, value and what is allowed).
     """
     files = participant_files(folder)
     if participant not in files:

@@ -1,4 +1,4 @@
-"""The task "social": how much a robot disturbs the people around it, as one participant after another rates it."""
+"""The task "social": predict how participants, one after another, rate the behaviour of a robot among people."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -16,20 +16,20 @@ from tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
 from .graphs import graphs
 from .options import Options as SocialOptions
 from .scenes import RatedScene, participant_files, read_participant
-from .score_map import telling, traces
+from .score_map import scene_to_draw, traces
 from .splits import SPLITS, split_scenes
 
-CHUNK = 512  # scenes that are evaluated at once
+CHUNK = 512  # scenes per batch in evaluation
 
 
 class SocialTask(Task):
-    """Predict the score of SocNav1 scenes [1]_, in the federated and continual setting of [2]_.
+    """Predict the scores of SocNav1 scenes [1]_ in the federated and continual setting of [2]_.
 
-    A node is a robot that meets its participants one after another, one stage each. Examples are graphs of scenes;
-    the target is ``score / 100``, read at the robot's node, and the loss the mean squared error.
+    A node is a robot that meets its participants one after another, one stage each. Examples are graphs of scenes. The
+    target is ``score / 100``, predicted at the robot's node, and the loss is the mean squared error.
 
-    Participants rated partly the same scenes, so test scenes of one are training scenes of another: the metrics say
-    how well raters are predicted, not how well unseen rooms are.
+    Participants rated partly the same scenes, so test scenes of one are training scenes of another. The metrics measure
+    how well ratings are predicted, not how well the model generalises to new rooms.
 
     .. [1] Manso et al., SocNav1: A Dataset to Benchmark and Learn Social Navigation Conventions, Data 5(1):7, 2020.
     .. [2] Guerdan and Gunes, Decentralized Robot Learning for Personalization and Privacy, 2022.
@@ -40,7 +40,7 @@ class SocialTask(Task):
     headline: ClassVar[tuple[str, ...]] = ("test.mse",)
 
     def __init__(self, options: SocialOptions | None = None) -> None:
-        """Raises :class:`DataError` when the option ``participants`` makes no sense (:meth:`Options.nodes`)."""
+        """Raise :class:`DataError` if the option ``participants`` is invalid (:meth:`Options.nodes`)."""
         self.options: SocialOptions = options or SocialOptions()
         self.nodes = self.options.nodes()
         self.graphs = graphs(self.options)
@@ -59,20 +59,22 @@ class SocialTask(Task):
     def check_nodes(self, num_nodes: int) -> None:
         if num_nodes != len(self.nodes):
             raise DataError(
-                f"participants = {self.options.participants!r} are those of {len(self.nodes)} nodes, but num-nodes is "
-                f"{num_nodes}: set num-nodes = {len(self.nodes)}, or name the participants of {num_nodes} nodes"
+                f"participants = {self.options.participants!r} lists the participants of {len(self.nodes)} nodes, but "
+                f"num-nodes is {num_nodes}: set num-nodes = {len(self.nodes)}, or list those of {num_nodes} nodes"
             )
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """A file of ``world_scenes`` scenes for every participant of the option, all of different taste.
-
-        Raises :class:`DataError` for the source "recorded", and when ``num_nodes`` is not the number of nodes in the
-        option ``participants``.
+        """Write a file of ``world_scenes`` scenes for every participant in the options; each rater has a different
+        taste.
+        Raises
+        ------
+        DataError
+            The source is "recorded", or ``num_nodes`` differs from the number of nodes in the option ``participants``.
         """
         if not self.has_world:
             raise DataError(
-                "source 'recorded' is rated by people, not simulated: name the folder of its files as data-dir, or "
-                "set source = 'simulated'"
+                "source = 'recorded' reads ratings by people and cannot be simulated: set data-dir to the folder of "
+                "the files, or set source = 'simulated'"
             )
         self.check_nodes(num_nodes)
         participants = [participant for node in self.nodes for participant in node]
@@ -81,15 +83,19 @@ class SocialTask(Task):
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         self.check_nodes(num_partitions)
         if not 0 <= partition < num_partitions:
-            raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
+            raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
         return self._node(folder, f"client-{partition + 1}", self._stages(self.nodes[partition]))
 
     def load_all(self, folder: Path) -> NodeData:
-        """Pooled data where the folder has every participant of the option, else those of a deployed node.
+        """Read pooled data if the folder has all participants in the options, otherwise the data of a deployed node.
 
-        Stage s of the pooled data has the s-th participant of every node. A deployed node meets the participants
-        in its folder in the order of the option, others after them by name. Raises :class:`DataError` when the
-        node's files are not as many as its stages.
+        Stage s of the pooled data has the s-th participant of every node. A deployed node meets the participants in its
+        folder in the order of the options, and then all others by name.
+
+        Raises
+        ------
+        DataError
+            The number of files differs from the number of stages.
         """
         files = participant_files(folder)
         named = [participant for node in self.nodes for participant in node]
@@ -101,30 +107,32 @@ class SocialTask(Task):
         if not own or len(stages) != self.num_stages:
             found = ", ".join(path.name for path in files.values()) or "none"
             raise DataError(
-                f"{folder}: expected {self.num_stages} files <participant>.json, one for each of a node's stages, or "
-                f"those of all participants ({self.options.participants}); found {found}. Add or remove files, or "
-                "adapt the options participants and together"
+                f"{folder}: expected {self.num_stages} files <participant>.json, one for each stage, or the files of "
+                f"all participants ({self.options.participants}); found {found}. Add or remove files, or change the "
+                "options participants and together"
             )
         return self._node(folder, "+".join(own), stages)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean squared error of the score, which runs from 0 to 1."""
+        """Return the mean squared error of the score, which ranges from 0 to 1."""
         return mse_loss(_predicted(model, batch), batch["score"])
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """The same batches as any task's, each padded only to its own largest graph, as steps then cost half."""
+        """Yield the same batches as other tasks, each padded only to its own largest graph, which halves the cost of a
+        step.
+        """
         return self._trimmed(data.splits[split], torch.randperm(data.count(split)), batch_size)
 
     def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """Graphs of like size together, which takes the least padding."""
+        """Yield graphs of similar size together, which minimises padding."""
         order = self.graphs.sizes(data.splits[split]).argsort(stable=True)
         return self._trimmed(data.splits[split], order, batch_size)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """``validation.mse`` and ``test.mse`` of the splits that exist.
+        """Return ``validation.mse`` and ``test.mse`` for the splits that exist.
 
-        ``final`` adds the learned score throughout one test scene (:func:`~tasks.social.score_map.traces`).
+        With ``final``, add the predicted score throughout one test scene (:func:`~tasks.social.score_map.traces`).
         """
         metrics: Metrics = {}
         for split in ("validation", "test"):
@@ -137,7 +145,7 @@ class SocialTask(Task):
         return Evaluation(metrics, drawn)
 
     def _rated(self, model: nn.Module, scenes: Sequence[RatedScene]) -> np.ndarray:
-        """What ``model`` predicts for each of ``scenes``."""
+        """The score that ``model`` predicts for each scene."""
         graphs = self.graphs.build(scenes)
         batches = self._trimmed(graphs, torch.arange(len(scenes)), CHUNK)
         return torch.cat([_predicted(model, _moved(batch, model)) for batch in batches]).cpu().numpy()
@@ -153,11 +161,11 @@ class SocialTask(Task):
         scenes = [self._scenes(folder, participants) for participants in stages]
         loaded = [{split: self._examples(of_split) for split, of_split in stage.items()} for stage in scenes]
         groups = {"participants": "+".join(participant for stage in stages for participant in stage)}
-        extra = {"scene": telling(scenes[-1]["test"])}
+        extra = {"scene": scene_to_draw(scenes[-1]["test"])}
         return NodeData(key, loaded[0], groups, extra, stages=tuple(loaded) if len(loaded) > 1 else ())
 
     def _scenes(self, folder: Path, participants: Sequence[str]) -> Mapping[str, Sequence[RatedScene]]:
-        """The splits of some participants together."""
+        """The splits of several participants together."""
         chosen = self.options
         parts = [
             split_scenes(

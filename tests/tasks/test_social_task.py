@@ -13,7 +13,7 @@ from tasks.base import DataError
 from tasks.social.compact import compact_graphs
 from tasks.social.options import Options
 from tasks.social.scenes import RatedScene, read_participant
-from tasks.social.score_map import telling
+from tasks.social.score_map import scene_to_draw
 from tasks.social.task import SocialTask
 
 SMALL = Options(participants="a,b;c,d", source="simulated", world_scenes=40, hidden=8)
@@ -170,8 +170,8 @@ def test_the_scene_to_draw_has_three_interactions_and_few_bodies():
         return RatedScene(name, 50.0, ((1.0, 1.0, 0.0),) * humans, (), pairs, SQUARE)
 
     most, chosen, same, fewer = scene("4", 9, 5), scene("2", 5, 3), scene("3", 5, 4), scene("1", 3, 2)
-    assert telling([most, same, chosen, fewer]) is chosen
-    assert telling([fewer, scene("0", 0, 0)]) is fewer
+    assert scene_to_draw([most, same, chosen, fewer]) is chosen
+    assert scene_to_draw([fewer, scene("0", 0, 0)]) is fewer
 
 
 @pytest.mark.parametrize("graph", BOTH)

@@ -92,7 +92,7 @@ def test_missing_pictures_of_any_node_are_named_with_those_that_are_none(places)
     assert message_of(load, places).splitlines() == [
         f"{places}: 3 of {PICTURES} images cannot be read:",
         "  0-query-0-1.png (no such file)",
-        "  1-database-1-2.png (no image)",
+        "  1-database-1-2.png (not an image)",
         "  2-query-0-0.png (no such file)",
         "replace them, take them out of the tables, or set vpr.skip-unreadable = true to leave them out",
     ]
@@ -116,9 +116,9 @@ def test_a_folder_of_pictures_that_is_missing(msls):
 def test_a_node_looks_at_its_own_pictures_and_the_common_ones(places):
     (places / "1-query-0-1.png").write_bytes(b"")
     load(places, 0)
-    assert "1-query-0-1.png (no image)" in message_of(load, places, 1)
+    assert "1-query-0-1.png (not an image)" in message_of(load, places, 1)
     (places / "2-query-0-1.png").write_text("sorry")
-    assert "2-query-0-1.png (no image)" in message_of(load, places, 0, margin=0.2)  # read anew
+    assert "2-query-0-1.png (not an image)" in message_of(load, places, 0, margin=0.2)  # read anew
 
 
 def test_one_damaged_picture_is_reason_to_look_for_all(places):
@@ -129,7 +129,7 @@ def test_one_damaged_picture_is_reason_to_look_for_all(places):
 
 def test_pictures_that_say_what_they_look_like_are_looked_at_before(places):
     (places / "1-query-0-1.png").write_text("sorry")
-    assert "1-query-0-1.png (no image)" in message_of(load, places, 0, split="clustering")
+    assert "1-query-0-1.png (not an image)" in message_of(load, places, 0, split="clustering")
 
 
 def test_a_picture_is_looked_at_once_per_process(places, monkeypatch):
@@ -151,7 +151,7 @@ def test_what_is_skipped_might_as_well_not_be_in_the_table(places, tmp_path, cap
         skipped = [load(places, partition, skip_unreadable=True) for partition in range(2)]
     assert [said.partition(": ")[2] for said in about_data(caplog)] == [
         f"vpr.skip-unreadable leaves out 3 of {PICTURES} images: 0-query-0-1.png (no such file), "
-        "1-database-1-2.png (no image), 2-query-0-0.png (image file is truncated)"
+        "1-database-1-2.png (not an image), 2-query-0-0.png (image file is truncated)"
     ]
     rewrite(places / "places.csv", lambda row: None if row["path"] in bad else row)
     for node, partition in zip(skipped, range(2), strict=True):
