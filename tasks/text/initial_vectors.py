@@ -1,4 +1,4 @@
-"""Which vectors a node's private words begin with, where nodes do not all begin alike (FedVocab, Appendix B.2)."""
+"""The initial vectors of a node's private words, which may differ between nodes (FedVocab, Appendix B.2)."""
 
 from pathlib import Path
 
@@ -11,16 +11,16 @@ from .private_words import PrivateWords, private_words
 
 
 def check_initial_vectors(options: Options, privacy: PrivateParameters) -> None:
-    """Raise :class:`DataError` for own starts of an embedding of which only the digits' rows are a node's own."""
+    """Raise :class:`DataError` for ``own_starts`` under a method that keeps only the rows of digits private."""
     if privacy.own_start and options.own_starts and private_words(options, privacy) is PrivateWords.DIGITS:
         raise DataError(
             f"text.own-starts = {options.own_starts!r}: the method keeps only the vectors of digits private, which "
-            "must go with all others; leave it empty, or take a method that keeps embedding.* private"
+            "must match the shared ones; leave it empty, or use a method that keeps embedding.* private"
         )
 
 
 def assigned_start(options: Options, privacy: PrivateParameters, key: str) -> str:
-    """Which of ``text.own-starts`` falls to a node, the same in every run; '' where none does."""
+    """Return the entry of ``text.own-starts`` that is assigned to a node, the same in every run; '' for none."""
     names = options.own_start_names
     if not names or not privacy.own_start or private_words(options, privacy) is not PrivateWords.ALL:
         return ""
@@ -28,17 +28,17 @@ def assigned_start(options: Options, privacy: PrivateParameters, key: str) -> st
 
 
 def private_seed(seed: int, privacy: PrivateParameters, key: str | None) -> int:
-    """What the vectors of a node's private words are drawn from; ``key`` is ``None`` for the server."""
+    """Return the seed of the vectors of a node's private words; ``key`` is ``None`` for the server."""
     return derive_seed(seed, "text.own-start", key) if privacy.own_start and key is not None else seed
 
 
 def shared_vectors(options: Options) -> Vectors | None:
-    """The vectors that words begin with on all nodes, ``None`` where they are drawn."""
+    """Return the initial vectors of words on all nodes, ``None`` if they are drawn."""
     return _read(options.glove, options, "text.glove")
 
 
 def node_vectors(options: Options, privacy: PrivateParameters, key: str | None) -> Vectors | None:
-    """The vectors that a node's private words begin with, ``None`` where they are drawn."""
+    """Return the initial vectors of a node's private words, ``None`` if they are drawn."""
     dealt = assigned_start(options, privacy, key) if key is not None else ""
     if dealt:
         return _read(dealt, options, "text.own-starts")

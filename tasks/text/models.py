@@ -1,4 +1,4 @@
-"""The models of the server and of nodes, which are alike but for what is private."""
+"""The models of the server and of the nodes, which differ only in private parameters."""
 
 from functools import lru_cache
 from itertools import chain
@@ -23,10 +23,23 @@ from .word_vectors import drawn_vectors
 def recurrent_model(
     options: Options, privacy: PrivateParameters, classes: int, vocabulary: Vocabulary, key: str | None
 ) -> BiLstm:
-    """The LSTM with an embedding for the words of ``vocabulary``, initialised from torch's global generator.
+    """Return the LSTM with an embedding for the words of ``vocabulary``.
 
-    ``key`` is the node's, ``None`` for the server. What is drawn from the generator depends on neither, so that
-    encoder and classifier begin alike everywhere; the vectors of words are drawn by the word from one number of it.
+    Draws come from torch's global generator and do not depend on the vocabulary or the node, so encoder and classifier
+    have the same initial values everywhere. The vectors of words are drawn per word from one number of that generator.
+
+    Parameters
+    ----------
+    options : Options
+        The options of the task.
+    privacy : PrivateParameters
+        The private parameters of the method.
+    classes : int
+        The number of classes.
+    vocabulary : Vocabulary
+        The vocabulary.
+    key : str or None
+        The node's key; None for the server.
     """
     seed = int(torch.randint(2**62, ()))
     embedding = _word_embedding(options, privacy, vocabulary.words, seed, key)
@@ -57,11 +70,11 @@ def _public_start(words: tuple[str, ...], options: Options, privacy: PrivatePara
     return _public_table(words, options, privacy, seed).clone()
 
 
-@lru_cache(maxsize=2)  # tens of megabytes that begin alike with every message and on every node
+@lru_cache(maxsize=2)  # tens of megabytes that are the same for every message and every node
 def _public_table(words: tuple[str, ...], options: Options, privacy: PrivateParameters, seed: int) -> Tensor:
     if vocabulary_source(options, privacy) != "shared":
         return _start(words, options, seed, shared_vectors(options))
-    # The server, which does not know a shared vocabulary's words, knows its size: row by row, not word by word.
+    # The server knows the size of a shared vocabulary but not its words, so vectors are drawn per row.
     rows = options.vocabulary_size + len(SPECIAL)
     return torch.randn(rows, options.embedding_width, generator=torch.Generator().manual_seed(seed))
 
@@ -75,10 +88,13 @@ def _start(words: tuple[str, ...], options: Options, seed: int, known: Vectors |
 def transformer_model(
     options: Options, privacy: PrivateParameters, classes: int, vocabulary: Vocabulary, key: str | None
 ) -> Transformer:
-    """The pretrained or drawn encoder as a classifier; arguments as of :func:`recurrent_model`.
+    """Return the pretrained or random encoder as a classifier; the parameters are those of :func:`recurrent_model`.
 
-    Raises :class:`DataError` for embeddings that a method cannot keep as it would: without a table of words, of
-    another width than the encoder's, or with a part that is shared where the node begins with another encoder's.
+    Raises
+    ------
+    DataError
+        The embeddings do not suit the method: they have no table of words, another width than the encoder's, or a
+        shared part although the node starts with the embeddings of another encoder.
     """
     model = transformer(options.model, classes, dropout=options.dropout, pretrained=options.weights == "pretrained")
     seed = private_seed(int(torch.randint(2**62, ())), privacy, key)
@@ -97,8 +113,8 @@ def _split(embedding: Any, words: tuple[str, ...], options: Options) -> None:
     table = getattr(embedding, "word_embeddings", None)
     if not isinstance(table, nn.Embedding):
         raise DataError(
-            f"text.model = {options.model!r}: its embeddings have no table `word_embeddings` whose rows of digits "
-            "could stay private; take an encoder such as BERT or DistilBERT"
+            f"text.model = {options.model!r}: its embeddings have no table `word_embeddings` in which the rows of "
+            "digits could stay private; use an encoder such as BERT or DistilBERT"
         )
     rows = len(table.weight)
     private = [is_digits(word) for word in words[:rows]]
@@ -110,7 +126,7 @@ def _exchange(model: Transformer, dealt: str, options: Options, privacy: Private
     if found != wanted:
         raise DataError(
             f"text.own-starts: the embeddings of {dealt!r} have {found} numbers per token, but the encoder text.model "
-            f"= {options.model!r} reads {wanted}; name encoders of the same width"
+            f"= {options.model!r} expects {wanted}; name encoders of the same width"
         )
     with torch_seed(seed):
         embedding = embeddings_of(dealt, pretrained=options.weights == "pretrained")
@@ -118,14 +134,14 @@ def _exchange(model: Transformer, dealt: str, options: Options, privacy: Private
     if shared := sorted(name for name in names if not is_private(name, privacy)):
         raise DataError(
             f"text.own-starts = {options.own_starts!r}: nodes with embeddings of different encoders cannot share "
-            f"{', '.join(shared)}; leave it empty, or take a method that keeps embedding.* private"
+            f"{', '.join(shared)}; leave it empty, or use a method that keeps embedding.* private"
         )
     model.embedding = embedding.train()
 
 
 @torch.no_grad()
 def _draw(embedding: nn.Module, privacy: PrivateParameters, seed: int, config: Any) -> None:
-    """Draw the private tables anew, as the encoder's configuration has it; normalisation begins as it is."""
+    """Draw new private tables as in the encoder's configuration; normalisation keeps its initial values."""
     own = torch.Generator().manual_seed(seed)
     for name, parameter in embedding.named_parameters():
         if parameter.ndim > 1 and is_private(f"embedding.{name}", privacy):

@@ -1,4 +1,4 @@
-"""What of the word embedding a method of federated learning leaves to the nodes, and the vocabulary that follows."""
+"""The part of the word embedding that a method keeps on the nodes, and the vocabulary that follows from it."""
 
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -8,12 +8,12 @@ from tasks.base import DataError, PrivateParameters
 
 from .options import Options
 
-#: Whose words a model's embedding has rows for: each node's, those of all nodes' texts, a file's, a transformer's.
+#: The source of the words of an embedding: each node's texts, all nodes' texts, a file, or a transformer's tokenizer.
 VocabularySource = Literal["own", "shared", "file", "tokenizer"]
 
 
 class PrivateWords(Enum):
-    """Which words have rows in the embedding that never leave the node."""
+    """The words whose vectors never leave the node."""
 
     NONE = "none"
     DIGITS = "digits"
@@ -21,17 +21,17 @@ class PrivateWords(Enum):
 
 
 def word_table(options: Options) -> str:
-    """The name in the model of the module with the word vectors."""
+    """Return the name of the module with the word vectors."""
     return "embedding" if options.recurrent else "embedding.word_embeddings"
 
 
 def is_private(name: str, privacy: PrivateParameters) -> bool:
-    """Whether a parameter of that name stays on the node."""
+    """Return whether the parameter ``name`` stays on the node."""
     return any(fnmatchcase(name, pattern) for pattern in privacy.private)
 
 
 def private_words(options: Options, privacy: PrivateParameters) -> PrivateWords:
-    """``ALL`` where the table ``weight`` is private, ``DIGITS`` where only a table ``private`` beside it would be."""
+    """Return ``ALL`` if the table ``weight`` is private, ``DIGITS`` if only a separate table ``private`` would be."""
     table = word_table(options)
     if is_private(f"{table}.weight", privacy):
         return PrivateWords.ALL
@@ -39,10 +39,13 @@ def private_words(options: Options, privacy: PrivateParameters) -> PrivateWords:
 
 
 def vocabulary_source(options: Options, privacy: PrivateParameters) -> VocabularySource:
-    """Where the words come from, with what "auto" stands for filled in.
+    """Return the source of the words, with "auto" resolved.
 
-    Raises :class:`DataError` for words of their own in an embedding that all nodes share, and for a shared vocabulary
-    that the server could not know enough of (:meth:`Options.check_shared`).
+    Raises
+    ------
+    DataError
+        Nodes would have different words in an embedding that they share, or the server lacks information to build a
+        shared vocabulary (:meth:`Options.check_shared`).
     """
     if not options.recurrent:
         return "tokenizer"
@@ -51,9 +54,9 @@ def vocabulary_source(options: Options, privacy: PrivateParameters) -> Vocabular
     if chosen == "own" or (chosen == "auto" and private):
         if not private:
             raise DataError(
-                "text.vocabulary = 'own': nodes with words of their own cannot share the parameter embedding.weight, "
-                "whose rows would mean something else on each; set text.vocabulary = 'auto', 'shared' or 'file', or "
-                f"take a method that keeps embedding.* private (private here: {', '.join(privacy.private) or 'none'})"
+                "text.vocabulary = 'own': nodes with different words cannot share the parameter embedding.weight, "
+                "whose rows would stand for different words; set text.vocabulary = 'auto', 'shared' or 'file', or "
+                f"use a method that keeps embedding.* private (private here: {', '.join(privacy.private) or 'none'})"
             )
         return "own"
     if chosen == "file" or (chosen == "auto" and options.words_file):

@@ -1,4 +1,4 @@
-"""Data sets whose files, columns and classes are known, under the names of the FedVocab paper."""
+"""Data sets with known files, columns and classes, by their names in the FedVocab paper."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from .files import Columns
 
 @dataclass(frozen=True)
 class HubDataset:
-    """A data set on the Hugging Face hub: its name, columns, and its split with labels to test on."""
+    """A data set on the Hugging Face hub: its name, its columns, and its labelled test split."""
 
     name: str
     columns: Columns
@@ -19,8 +19,18 @@ class HubDataset:
 class PublishedDataset:
     """A published data set.
 
-    ``train`` and ``test`` are file names, of which the first that is there counts, in any compression. ``labels``
-    are the classes as the files write them. ``lengths`` are the paper's longest texts for a BiLSTM and a transformer.
+    Attributes
+    ----------
+    train, test : tuple of str
+        Candidate file names, of which the first that exists is read, in any compression.
+    columns : Columns
+        The columns to read.
+    labels : tuple of str
+        The classes as written in the files.
+    lengths : tuple of (int, int)
+        The paper's maximum text lengths for a BiLSTM and a transformer.
+    hub : HubDataset
+        The data set on the hub.
     """
 
     train: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The task "text": classify texts on nodes whose words, and what they mean by them, need not leave them."""
+"""The task "text": classify texts on nodes whose words and embeddings may stay private."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,21 +23,21 @@ from .private_words import PrivateWords, private_words, vocabulary_source
 from .vocabulary import RESERVED, SPECIAL, Vocabulary, WordVocabulary, read_vocabulary
 
 _COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
-CHUNK = 128  # examples that are evaluated at once
+CHUNK = 128  # examples per batch in evaluation
 SHARED = PrivateParameters()
 
 
 class TextTask(Task):
     """Classify texts with an embedding that may stay on the node (FedVocab [1]_).
 
-    A node has some of the examples, with label shares of its own. Under a method that keeps ``embedding.*`` private
-    (:meth:`under`) it also has its own vocabulary, so that embeddings of different nodes have different shapes, while
+    A node has some of the examples, with its own label shares. Under a method that keeps ``embedding.*`` private
+    (:meth:`under`) it also has its own vocabulary, so embeddings have different shapes on different nodes, while
     ``encoder.*`` and ``classifier.*`` (and a transformer's ``pre_classifier.*``) have the same shapes everywhere.
     Without :meth:`under` nothing is private.
 
-    Splits hold ``ids`` int32 ``[n, L]``, ``length`` int64 ``[n]`` and ``label`` int64 ``[n]``; "test" are test
-    examples with the node's label shares. ``NodeData.extra`` holds the ``vocabulary`` and, for one of several nodes,
-    ``common_test``, the test examples that are common to all (:class:`~tasks.text.batches.CommonTest`).
+    Splits hold ``ids`` int32 ``[n, L]``, ``length`` int64 ``[n]`` and ``label`` int64 ``[n]``; "test" are test examples
+    with the node's label shares. ``NodeData.extra`` holds the ``vocabulary`` and, for one of several nodes,
+    ``common_test``, the test examples common to all nodes (:class:`~tasks.text.batches.CommonTest`).
 
     .. [1] Zhang et al., FedVocab: Privacy-Preserving Federated Text Classification with Private Vocabularies, 2022.
     """
@@ -45,31 +45,34 @@ class TextTask(Task):
     name: ClassVar[str] = "text"
     Options: ClassVar[type] = TextOptions
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
-    vectorises: ClassVar[bool] = False  # LSTMs do not
+    vectorises: ClassVar[bool] = False  # vmap does not support LSTMs
     metric_means: ClassVar[Mapping[str, MetricRule]] = {
         "test.global_accuracy": "geometric",
         "test.local_accuracy": "uniform",
     }
 
     def __init__(self, options: TextOptions | None = None, privacy: PrivateParameters = SHARED) -> None:
-        """Raises :class:`DataError` for options that go together under no method (:meth:`Options.check`)."""
+        """Raise :class:`DataError` if the options are incompatible under every method (:meth:`Options.check`)."""
         self.options: TextOptions = options or TextOptions()
         self.options.check()
         self.layout = self.options.layout()
         self.privacy = privacy
 
     def under(self, privacy: PrivateParameters) -> "TextTask":
-        """The task with the vocabularies that fit ``privacy``, which its method leaves to the nodes.
+        """Return the task with vocabularies that suit the private parameters of a method.
 
-        Raises :class:`DataError` when the options do not go together with it
-        (:func:`~tasks.text.private_words.vocabulary_source`, :func:`~tasks.text.initial_vectors.check_initial_vectors`).
+        Raises
+        ------
+        DataError
+            The options are incompatible with ``privacy`` (:func:`~tasks.text.private_words.vocabulary_source`,
+            :func:`~tasks.text.initial_vectors.check_initial_vectors`).
         """
         vocabulary_source(self.options, privacy)
         check_initial_vectors(self.options, privacy)
         return type(self)(self.options, privacy)
 
     def __eq__(self, other: object) -> bool:
-        """Nodes have other data under another privacy: it counts beside the options."""
+        """Compare options and private parameters, because both determine the data of nodes."""
         return isinstance(other, TextTask) and super().__eq__(other) and self.privacy == other.privacy
 
     def __hash__(self) -> int:
@@ -78,9 +81,9 @@ class TextTask(Task):
     # -- models --------------------------------------------------------------------------------------------
 
     def build_model(self) -> TextClassifier:
-        """The server's model, whose shared parameters have the shapes and the start of every node's.
+        """Return the server's model, whose shared parameters have the shapes and initial values of every node's.
 
-        Where nodes have vocabularies of their own, its embedding stands for none of theirs.
+        If nodes have different vocabularies, the server's embedding corresponds to none of them.
         """
         words = self._public_vocabulary(None) or WordVocabulary(SPECIAL)
         if self._kept is PrivateWords.DIGITS and isinstance(words, WordVocabulary):
@@ -88,7 +91,7 @@ class TextTask(Task):
         return self._model(words, None)
 
     def build_model_for(self, data: NodeData) -> TextClassifier:
-        """The node's model, whose embedding has a row for each of its words."""
+        """Return the node's model, whose embedding has a row for each of its words."""
         return self._model(_vocabulary(data), data.key)
 
     def _model(self, vocabulary: Vocabulary, key: str | None) -> TextClassifier:
@@ -100,7 +103,7 @@ class TextTask(Task):
         return private_words(self.options, self.privacy)
 
     def _public_vocabulary(self, key: str | None) -> Vocabulary | None:
-        """The vocabulary that depends on no texts, if that is what is chosen; ``key`` is the node's."""
+        """The vocabulary that depends on no texts, or ``None``; ``key`` is the node's."""
         chosen, source = self.options, vocabulary_source(self.options, self.privacy)
         if source == "tokenizer":
             encoder = assigned_start(chosen, self.privacy, key) if key is not None else ""
@@ -118,12 +121,12 @@ class TextTask(Task):
 
     @property
     def world_options(self) -> dict[str, object]:
-        """The options that :meth:`make_world` depends on: the same texts serve all others."""
+        """The options that :meth:`make_world` depends on."""
         names = ("source", "dataset", "labels", "classes", "world_examples")
         return {name: getattr(self.options, name) for name in (*names, *_COLUMNS)}
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """A made-up corpus, or the data set from the hub. Raises :class:`DataError` for the source "files"."""
+        """Write a simulated or downloaded corpus. Raise :class:`DataError` for the source "files"."""
         if self.options.source == "simulated":
             train = self.options.world_examples * num_nodes
             write_corpus(folder, self.layout.classes, train, max(train // 4, num_nodes), seed)
@@ -132,33 +135,33 @@ class TextTask(Task):
             fetch(hub, train_split, folder)
         else:
             raise DataError(
-                f"text.source = 'files': name the folder of {self.options.dataset} as data-dir, or set text.source = "
-                "'hub' to fetch it, or 'simulated' for made-up texts"
+                f"text.source = 'files': set data-dir to the folder of {self.options.dataset}, or set text.source = "
+                "'hub' to download it, or 'simulated' for simulated texts"
             )
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         if not 0 <= partition < num_partitions:
-            raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
+            raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
         corpus = read_corpus(folder, self.layout)
         if not corpus.test.texts:
             raise DataError(
-                f"{folder}: no test texts; expected a file {' or '.join(self.layout.test)}, perhaps with .gz or .xz "
-                "(text.dataset and text.test-files)"
+                f"{folder}: no test texts; expected a file {' or '.join(self.layout.test)}, optionally with .gz or "
+                ".xz (see text.dataset and text.test-files)"
             )
         return node_data(corpus, self.options, self._words(corpus, node_key(partition)), partition, num_partitions)
 
     def load_all(self, folder: Path) -> NodeData:
-        """All of the folder, whose name is the key. A node's own folder may lack the test file."""
+        """Read the whole folder, whose name is the key. A node's own folder may lack the test file."""
         corpus = read_corpus(folder, self.layout)
         key = folder.resolve().name
         return whole_data(corpus, self.options, self._words(corpus, key), key)
 
     def load_own(self, folder: Path) -> NodeData:
-        """As :meth:`load_all`. Raises :class:`DataError` for a vocabulary of all nodes' texts, which no node sees."""
+        """Read a node's own folder. Raise :class:`DataError` for a vocabulary of all nodes' texts, which no node sees."""
         if vocabulary_source(self.options, self.privacy) == "shared":
             raise DataError(
-                "text.vocabulary: nodes with folders of their own cannot know the words of the others' texts; name a "
-                "text.vocabulary-file that all of them have, or take a method that keeps embedding.* private"
+                "text.vocabulary: deployed nodes do not know the words of other nodes' texts; name a "
+                "text.vocabulary-file that all nodes have, or use a method that keeps embedding.* private"
             )
         return self.load_all(folder)
 
@@ -171,23 +174,23 @@ class TextTask(Task):
     # -- learning ------------------------------------------------------------------------------------------
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean cross-entropy."""
+        """Return the mean cross-entropy."""
         return cross_entropy(model(batch["ids"], batch["length"]), batch["label"])
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """The same batches as any task's, each padded only to its own longest text."""
+        """Yield the same batches as other tasks, each padded only to its own longest text."""
         yield from trimmed(data.splits[split], torch.randperm(data.count(split)), batch_size)
 
     def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """Texts of like length together, which takes the least padding."""
+        """Yield texts of similar length together, which minimises padding."""
         yield from by_length(data.splits[split], batch_size)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """Of the splits that exist accuracy, and of how many examples.
+        """Return the accuracy and the number of examples of every split that exists.
 
-        ``test.local_*`` on test examples with the node's label shares, ``test.global_*`` on those common to all
-        nodes, ``validation.*`` on the node's own; ``vocabulary.words``, their number, and ``vocabulary.in_glove``,
+        ``test.local_*`` are test examples with the node's label shares, ``test.global_*`` those common to all nodes,
+        and ``validation.*`` the node's own. ``vocabulary.words`` is the number of words, and ``vocabulary.in_glove``
         the share of them that started from a GloVe vector.
         """
         parts: dict[str, Iterator[Batch]] = {}
@@ -215,12 +218,12 @@ def _vocabulary(data: NodeData) -> Vocabulary:
 def _tokens(encoder: str, length: int) -> Vocabulary:
     longest = getattr(load_config(encoder), "max_position_embeddings", length)
     if length > longest:
-        raise DataError(f"text.max-length = {length}: {encoder} reads at most {longest} tokens")
+        raise DataError(f"text.max-length = {length}: must be at most {longest} for the encoder {encoder}")
     return load_tokenizer(encoder)
 
 
 def _scores(model: nn.Module, batches: Iterator[Batch]) -> tuple[int, int]:
-    """How many examples are classified correctly, of how many."""
+    """The number of correctly classified examples, and the number of all examples."""
     device = next(model.parameters()).device
     correct = total = 0
     for batch in batches:

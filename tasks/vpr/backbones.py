@@ -87,7 +87,7 @@ class BasicBlock(nn.Module):
 
 
 class Fire(nn.Module):
-    """A 1x1 convolution that reduces the channels, then 1x1 and 3x3 convolutions in parallel, ``width`` channels each."""
+    """A 1x1 convolution that reduces channels, then parallel 1x1 and 3x3 convolutions of ``width`` channels each."""
 
     def __init__(self, inputs: int, squeezed: int, width: int) -> None:
         super().__init__()

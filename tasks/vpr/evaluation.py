@@ -48,7 +48,7 @@ class CommonSet:
 
     @cached_property
     def findable(self) -> np.ndarray:
-        """The queries with a correct match in the database, as indices into ``true_rows``. Other queries do not count."""
+        """Indices into ``true_rows`` of the queries with a correct match in the database; others do not count."""
         return np.flatnonzero([len(rows) > 0 for rows in self.true_rows])
 
     @cached_property

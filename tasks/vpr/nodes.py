@@ -1,4 +1,4 @@
-"""The nodes of a data set: who its clients are, and what one of them holds. Made once per process."""
+"""The nodes of a data set: the clients of the split, and the data of each. Built once per process."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -27,12 +27,12 @@ from .training_set import TrainingSet, miner_of
 
 logger = logging.getLogger(__name__)
 
-CLUSTERED_IMAGES = 5  # images of a sequence that say what it looks like
+CLUSTERED_IMAGES = 5  # images per sequence that the clustering split describes
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """A data set with its clients, which have queries to train on; ``common`` sets are there for all of them."""
+    """A data set with the clients that have queries to train on, and the sets that are common to all of them."""
 
     dataset: Dataset
     clients: tuple[Client, ...]
@@ -42,9 +42,12 @@ class Federation:
 
 
 def node_data(folder: Path, options: Options, partition: int, num_nodes: int) -> NodeData:
-    """Node ``partition``, the clients being in the order of their keys.
+    """Return the data of node ``partition``; clients are sorted by key.
 
-    Raises :class:`DataError` when the split gives another number of clients.
+    Raises
+    ------
+    DataError
+        The split gives another number of clients than ``num_nodes``.
     """
     found = federation(folder, options, num_nodes)
     clients = _as_many(found, num_nodes, folder, options)
@@ -55,7 +58,7 @@ def node_data(folder: Path, options: Options, partition: int, num_nodes: int) ->
 
 
 def whole_data(folder: Path, options: Options) -> NodeData:
-    """All images to train with as one node, those in no client's hands too: centralised training."""
+    """Return all training images as one node for centralised training, including those that no client has."""
     found = _common_part(folder, options, own=False)
     held: tuple[Client, ...] = ()
     if options.validation_clients:
@@ -67,7 +70,7 @@ def whole_data(folder: Path, options: Options) -> NodeData:
 
 
 def own_data(folder: Path, options: Options) -> NodeData:
-    """A node's own folder, with common sets only of the cities that are named and there."""
+    """Return the data of a deployed node's folder. Common sets contain only named cities that the folder has."""
     found = _common_part(folder, options, own=True)
     places = found.dataset.training
     labels = {(places.tracks[track].city, places.tracks[track].continent) for track in places.present}
@@ -78,9 +81,21 @@ def own_data(folder: Path, options: Options) -> NodeData:
 
 @lru_cache(maxsize=4)
 def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
-    """The clients of a folder; ``num_nodes`` is how many the split "random" makes, 0 where there is no telling.
+    """Return the clients of a folder.
 
-    Raises :class:`DataError` where no client comes out.
+    Parameters
+    ----------
+    folder : Path
+        The folder of the data set.
+    options : Options
+        The options of the task.
+    num_nodes : int
+        The number of clients of the split "random"; 0 if it is unknown.
+
+    Raises
+    ------
+    DataError
+        The split gives no client.
     """
     part = _common_part(folder, options, own=False)
     places, common = part.dataset.training, dict(part.common)
@@ -96,15 +111,15 @@ def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
 
 @lru_cache(maxsize=4)
 def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
-    """All but the clients. Raises :class:`DataError` where the network cannot be made or images not be read."""
+    """Everything but the clients. Raises :class:`DataError` if the network cannot be built or images cannot be read."""
     check_network(options.backbone, options.pooling, options.weights_file, options.size)
     if options.weights_file is None:
         logger.warning(
-            "vpr.weights = '': %s begins from weights that are drawn%s",
+            "vpr.weights = '': %s starts from random weights%s",
             options.backbone,
             ""
             if options.train_all
-            else ", of which the first layers stay so: set vpr.train-all = true, or name a file",
+            else ", and its frozen layers stay random: set vpr.train-all = true, or name a file",
         )
     dataset = read_dataset(folder, options, own=own)
     kept = FeatureMapCache(options.maps_megabytes * 2**20)
@@ -126,8 +141,8 @@ def _split(dataset: Dataset, options: Options, num_nodes: int) -> Sequence[Clien
     if options.split == "random":
         if num_nodes == 0:
             raise DataError(
-                "vpr.validation-clients with vpr.split = 'random': pooled data cannot know how many clients there "
-                "are; name vpr.validation-cities"
+                "vpr.validation-clients with vpr.split = 'random': the number of clients is unknown for pooled data; "
+                "use vpr.validation-cities instead"
             )
         return random_split(places, num_nodes + options.validation_clients, seed)
     if options.split == "group":
@@ -139,7 +154,7 @@ def _split(dataset: Dataset, options: Options, num_nodes: int) -> Sequence[Clien
 
 
 def _features(dataset: Dataset, options: Options) -> np.ndarray:
-    """What sequences look like to the network before training: means of a few of their images' descriptors."""
+    """The features of sequences before training: mean descriptors of a few of their images."""
     places = dataset.training
     rng = generator(options.split_seed, "vpr.clustering")
     shuffled = rng.permutation(len(places))
@@ -164,13 +179,13 @@ def _as_many(found: Federation, num_nodes: int, folder: Path, options: Options) 
     split = f"vpr.split = {options.split!r}" + (
         f" at {options.proximity:g} m" if options.split in ("proximity", "clustering") else ""
     )
-    advice = f"set num-nodes = {len(clients)}" if clients else "widen vpr.near or vpr.radius, or narrow vpr.far"
+    advice = f"set num-nodes = {len(clients)}" if clients else "increase vpr.near or vpr.radius, or decrease vpr.far"
     if not clients and in_range_of_degrees(found.dataset.training):
-        advice += "; if the positions are degrees, give metres, or a table with columns lon and lat"
+        advice += "; if the positions are in degrees, convert them to metres, or use a table with columns lon and lat"
     if len(clients) > num_nodes:
-        advice += ", or vpr.surplus = 'draw' to draw some of them"
+        advice += ", or vpr.surplus = 'draw' to draw a subset"
     elif options.source == "simulated":
-        advice += ", raise vpr.world-metres or vpr.world-cities, or lower vpr.radius"
+        advice += ", increase vpr.world-metres or vpr.world-cities, or decrease vpr.radius"
     raise DataError(
         f"{folder}: {split} gives {len(clients)} clients that have a query to train on, not {num_nodes}: {advice}"
     )
@@ -179,7 +194,7 @@ def _as_many(found: Federation, num_nodes: int, folder: Path, options: Options) 
 def _data(
     name: str, key: str, places: Places, options: Options, found: Federation, groups: Mapping[str, str]
 ) -> NodeData:
-    """``name`` is that of the images, which no others of the folder have."""
+    """The data of one node; ``name`` identifies its images among those of the folder."""
     found.dataset.inspection.require_readable(places)
     training = TrainingSet.of(ImageSet(name, places, options.size, found.kept), options)
     held = _held_out_queries(key, places, options)
@@ -195,7 +210,7 @@ def _can_train(client: Client, places: Places, options: Options) -> bool:
 
 
 def _held_out_queries(key: str, places: Places, options: Options) -> np.ndarray:
-    """Queries, numbered from 0, of the sequences that a node keeps for its own test, which are never all."""
+    """Indices of the queries whose sequences a node holds out for its own test, never all of them."""
     of_query = places.track[places.queries]
     tracks = np.unique(of_query)
     if options.local_share == 0 or len(tracks) < 2:

@@ -1,4 +1,4 @@
-"""The task "vpr": find the place where an image was taken, with nodes that mine triplets in their own images."""
+"""The task "vpr": recognise the place of an image with triplets that each node mines in its own images."""
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,16 +22,16 @@ from .training_set import TrainingSet, epoch_of_triplets, loss_of_triplets
 
 
 class VprTask(Task):
-    """Visual place recognition by triplets that each node mines in its own images (FedVPR [1]_).
+    """Visual place recognition with triplets that each node mines in its own images (FedVPR [1]_).
 
-    A node has sequences of queries and of the database. An example is a query with a positive and a negative among
-    them: the splits hold ``query`` int64 ``[n]``, and "test" exists where a node keeps some to itself.
-    ``NodeData.extra`` holds ``training``, the node's :class:`~tasks.vpr.training_set.TrainingSet`, and ``common``, by
-    name the sets that are tested on all together (:class:`~tasks.vpr.evaluation.CommonSet`). Which images an epoch
-    compares depends on the model, so that there are batches for a model only (:meth:`training_batches`).
+    A node has sequences of queries and of the database. An example is a query with a positive and a negative among its
+    images. The splits hold ``query`` int64 ``[n]``; "test" exists if the node holds out queries. ``NodeData.extra``
+    holds ``training``, the node's :class:`~tasks.vpr.training_set.TrainingSet`, and ``common``, the sets on which all
+    nodes' models are evaluated, by name (:class:`~tasks.vpr.evaluation.CommonSet`). Because the images of an epoch
+    depend on the model, only :meth:`training_batches` yields batches.
 
-    ``trained.*`` and ``pooling.*`` of a model need travel; ``frozen.*`` never changes and is the same on all nodes,
-    from the file of weights or the run's seed.
+    Only ``trained.*`` and ``pooling.*`` are shared. ``frozen.*`` never changes and is the same on all nodes, from the
+    weight file or the run's seed.
 
     .. [1] Dutto et al., Collaborative Visual Place Recognition through Federated Learning, 2024,
        https://arxiv.org/abs/2404.13324.
@@ -47,12 +47,12 @@ class VprTask(Task):
     }
 
     def __init__(self, options: VprOptions | None = None) -> None:
-        """Raises :class:`DataError` for options that do not go together (:meth:`Options.check`)."""
+        """Raise :class:`DataError` if options are incompatible (:meth:`Options.check`)."""
         self.options: VprOptions = options or VprOptions()
         self.options.check()
 
     def build_model(self) -> PlaceNetwork:
-        """The network; what the file of weights does not have is drawn."""
+        """Return the network. Weights that the file does not contain are drawn."""
         chosen = self.options
         return place_network(
             chosen.backbone,
@@ -73,23 +73,23 @@ class VprTask(Task):
         return self.options.queries_per_epoch
 
     def check_nodes(self, num_nodes: int) -> None:
-        """Raises :class:`DataError` for weights, or a size of images, that do not fit the network."""
+        """Raise :class:`DataError` if the weights or the image size do not fit the network."""
         chosen = self.options
         check_network(chosen.backbone, chosen.pooling, chosen.weights_file, chosen.size)
 
     @property
     def world_options(self) -> dict[str, object]:
-        """The options that :meth:`make_world` depends on: the same cities serve all others."""
+        """The options that :meth:`make_world` depends on."""
         names = ("size", "world_cities", "world_test_cities", "world_metres", "world_spacing")
         return {name: getattr(self.options, name) for name in names}
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """Made-up cities. Raises :class:`DataError` for the source "files"."""
+        """Simulate cities. Raise :class:`DataError` for the source "files"."""
         chosen = self.options
         if not self.has_world:
             raise DataError(
-                "vpr.source = 'files': name the folder of images as data-dir, or set vpr.source = 'simulated' for "
-                "made-up cities"
+                "vpr.source = 'files': set data-dir to the folder of the images, or set vpr.source = 'simulated' for "
+                "simulated cities"
             )
         try:
             world = StreetWorld(
@@ -105,24 +105,29 @@ class VprTask(Task):
             csv.writer(file).writerows([("city", "continent"), *((n, c) for n, (c, _) in world.names().items())])
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
-        """Client ``partition`` of the split, the clients being in the order of their keys.
+        """Read client ``partition`` of the split; clients are sorted by key.
 
-        Raises :class:`DataError` when the split gives another number of clients than ``num_partitions``.
+        Raises
+        ------
+        DataError
+            The split gives another number of clients than ``num_partitions``.
         """
         if not 0 <= partition < num_partitions:
-            raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
+            raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
         return node_data(folder, self.options, partition, num_partitions)
 
     def load_all(self, folder: Path) -> NodeData:
-        """All images to train with: centralised training. The folder's name is the key."""
+        """Read all training images as one node, for centralised training. The folder's name is the key."""
         return whole_data(folder, self.options)
 
     def load_own(self, folder: Path) -> NodeData:
-        """A deployed node's own images; cities for the common test are only those named in ``test_cities``."""
+        """Read a deployed node's images. The common test uses only cities named in ``test_cities``."""
         return own_data(folder, self.options)
 
     def sizes(self, data: NodeData) -> Mapping[str, int]:
-        """As FedVPR's Table 1; queries to train on have a positive and a negative among the node's own images."""
+        """Return the columns of FedVPR's Table 1. Queries to train on have a positive and a negative among the node's
+        images.
+        """
         places = _training(data).images.places
         return {
             "sequences": len(places.present),
@@ -132,7 +137,7 @@ class VprTask(Task):
         }
 
     def remarks(self, folder: Path, num_nodes: int) -> Sequence[str]:
-        """How many clients the split gives, and how much of the images is in their hands."""
+        """Return the number of clients of the split and the share of the sequences that they have."""
         found = federation(folder, self.options, num_nodes)
         given = {track for client in found.clients for track in client.tracks}
         share = len(given) / len(found.dataset.training.present)
@@ -143,11 +148,11 @@ class VprTask(Task):
     # -- learning ------------------------------------------------------------------------------------------
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean triplet loss of a batch of :meth:`training_batches`."""
+        """Return the mean triplet loss of a batch of :meth:`training_batches`."""
         return loss_of_triplets(cast(PlaceNetwork, model), batch, self.options.margin)
 
     def training_batches(self, model: nn.Module, data: NodeData, batch_size: int) -> Iterator[Batch]:
-        """One epoch for training ``model``, whose weights of the moment say which images are hard to tell apart."""
+        """Yield one epoch for training ``model``, whose current weights determine the hardest images."""
         return epoch_of_triplets(
             _training(data),
             cast(PlaceNetwork, model),
@@ -158,18 +163,19 @@ class VprTask(Task):
         )
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """Raises ``NotImplementedError``: triplets are mined with a model (:meth:`training_batches`)."""
-        raise NotImplementedError(f"task {self.name!r} mines its batches with the model that is trained")
+        """Raise ``NotImplementedError``: mining requires a model (:meth:`training_batches`)."""
+        raise NotImplementedError(f"task {self.name!r} mines its batches with the model in training")
 
     def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """As :meth:`batches`."""
-        raise NotImplementedError(f"task {self.name!r} mines its examples with the model that is trained")
+        """Raise ``NotImplementedError``, as :meth:`batches` does."""
+        raise NotImplementedError(f"task {self.name!r} mines its examples with the model in training")
 
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """Recalls in [0, 1]: ``test.recall_at_*`` and ``validation.recall_at_*`` on images common to all nodes.
+        """Return recalls in [0, 1]: ``test.recall_at_*`` and ``validation.recall_at_*`` on images common to all nodes.
 
-        To these come ``local.*`` or ``train.*`` of the node's own (:func:`~tasks.vpr.evaluation.own_metrics`), and at
-        the end images and positions to look at (:func:`~tasks.vpr.traces.traces`).
+        Metrics of the node's own images, ``local.*`` or ``train.*``, are added
+        (:func:`~tasks.vpr.evaluation.own_metrics`) and, with ``final``, images and positions to draw
+        (:func:`~tasks.vpr.traces.traces`).
         """
         network = cast(PlaceNetwork, model)
         metrics: Metrics = {}
