@@ -157,7 +157,7 @@ class TextTask(Task):
         return whole_data(corpus, self.options, self._words(corpus, key), key)
 
     def load_own(self, folder: Path) -> NodeData:
-        """Read a node's own folder. Raise :class:`DataError` for a vocabulary of all nodes' texts, which no node sees."""
+        """Read a node's own folder. Raise :class:`DataError` for a vocabulary of all nodes' texts, which is unknown."""
         if vocabulary_source(self.options, self.privacy) == "shared":
             raise DataError(
                 "text.vocabulary: deployed nodes do not know the words of other nodes' texts; name a "

@@ -46,7 +46,7 @@ class Inspection:
             self._refuse(self._unreadable(self.images))
 
     def require_readable(self, places: Places) -> None:
-        """Raise :class:`DataError` if some of ``places`` are missing or not images; the message lists all such images."""
+        """Raise :class:`DataError` if some of ``places`` are missing or not images; the message lists all of them."""
         if self._unreadable(places.image):
             self._refuse(self._unreadable(self.images))
 

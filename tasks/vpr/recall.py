@@ -58,9 +58,7 @@ def recall(
             raise ValueError(f"{name} descriptors are not finite: has training diverged?")
     counted = [row for row, rows in enumerate(true_rows) if len(rows)]
     if not counted:
-        raise ValueError(
-            f"none of {len(queries)} queries has an image of its place among {len(database)} in the database"
-        )
+        raise ValueError(f"none of {len(queries)} queries shows the place of one of {len(database)} database images")
     found = nearest_rows(queries[counted], database, max(among))
     hits = np.stack([np.isin(rows, true_rows[query]) for query, rows in zip(counted, found, strict=True)])
     percent = {n: 100 * int(hits[:, :n].any(axis=1).sum()) / len(counted) for n in among}

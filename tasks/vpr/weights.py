@@ -26,9 +26,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         The file is missing or of another kind.
     """
     if not path.is_file():
-        raise DataError(
-            f"{_KEY} = '{path}': no such file; name a file of weights, or leave it empty for random weights"
-        )
+        raise DataError(f"{_KEY} = '{path}': no such file; name a file, or leave it empty for random weights")
     readers = {".pth": _read_torch, ".pt": _read_torch, ".safetensors": _read_safetensors, ".npz": _read_npz}
     if path.suffix not in readers:
         raise DataError(f"{_KEY} = '{path}': unknown format {path.suffix!r}; expected {', '.join(readers)}")
