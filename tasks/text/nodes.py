@@ -1,4 +1,4 @@
-"""The part of a corpus that one node has, as numbers. Data that are common to all nodes are computed once per process."""
+"""The part of a corpus that one node has, as numbers. Data common to all nodes are computed once per process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -39,9 +39,7 @@ class _Above(nn.Module):
         names = [name for name in _ARGUMENTS if name in known]
         if not names or not hasattr(embeddings, "word_embeddings"):
             kind = type(embeddings).__name__
-            raise ValueError(
-                f"{kind} accepts no word vectors; expected an argument {' or '.join(_ARGUMENTS)} as in BERT"
-            )
+            raise ValueError(f"{kind} accepts no word vectors; expected an argument {' or '.join(_ARGUMENTS)}")
         self.argument = names[0]
         self.embeddings = embeddings
         embeddings.word_embeddings = nn.Identity()
