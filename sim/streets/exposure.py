@@ -1,4 +1,4 @@
-"""From the light that falls into a camera to the picture it stores."""
+"""Converts the light that enters a camera into the image that it stores."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ from .noise import Floats
 
 
 def expose(image: Floats, conditions: Conditions, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """``image [H, W, 3]`` exposed, tinted, vignetted, with noise from ``seed`` and the car's bonnet if in view."""
+    """Expose, tint and vignette ``image [H, W, 3]``; add noise drawn from ``rng`` and the car's bonnet, if visible."""
     camera = conditions.camera
     height, width = image.shape[:2]
     y, x = np.linspace(-1, 1, height, dtype=np.float32)[:, None], np.linspace(-1, 1, width, dtype=np.float32)

@@ -72,7 +72,7 @@ class RatedScene:
 
 
 def participant_files(folder: Path) -> dict[str, Path]:
-    """Return the files ``<participant>.json`` in ``folder`` or its ``raw_data`` (as published), sorted by participant."""
+    """Return the files ``<participant>.json`` of ``folder`` or its ``raw_data`` (as published), by participant."""
     found = [*folder.glob("raw_data/*.json"), *folder.glob("*.json")]
     return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
 

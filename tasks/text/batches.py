@@ -10,7 +10,7 @@ from tasks.base import Batch
 
 
 def trimmed(examples: Batch, order: Tensor, batch_size: int) -> Iterator[Batch]:
-    """Yield batches of ``examples`` (``ids``, ``length``, ``label``) in the given order, padded to their longest text."""
+    """Yield batches of ``examples`` (``ids``, ``length``, ``label``) in this order, padded to their longest text."""
     for chosen in torch.split(order, batch_size):
         longest = int(examples["length"][chosen].max())
         batch = {name: tensor[chosen] for name, tensor in examples.items()}

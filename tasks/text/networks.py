@@ -171,7 +171,7 @@ def _drawn(name: str) -> Any:
 
 @lru_cache(maxsize=16)
 def load_config(name: str) -> Any:
-    """Return the configuration of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` if missing."""
+    """Return the configuration of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` if none."""
     from transformers import AutoConfig
 
     try:

@@ -55,7 +55,7 @@ class LoopLSTM(nn.LSTM):
         return inputs, (torch.stack(hidden), torch.stack(cell))
 
     def _scan(self, inputs: Tensor, valid: Tensor | None, suffix: str, start: State | None) -> tuple[Tensor, State]:
-        """One direction of one layer over [B, T, ·]. Where not ``valid`` [B, T], the state stays and the output is 0."""
+        """Run one direction of one layer over [B, T, ·]; beyond ``valid`` [B, T] the state stays and outputs are 0."""
         recurrent = getattr(self, f"weight_hh_{suffix}")
         driven = inputs @ getattr(self, f"weight_ih_{suffix}").T
         if self.bias:
