@@ -22,7 +22,7 @@ _RUN_ID = 1
 
 
 class NodeError(RuntimeError):
-    """A node's app raised an exception. The message names the node, the round and the message type, with the traceback."""
+    """A node's app raised an exception. The message names node, round and message type, with the traceback."""
 
 
 class InProcessGrid(Grid):

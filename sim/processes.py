@@ -68,7 +68,7 @@ def end_groups(processes: Sequence[subprocess.Popen[bytes]], patience: float = 1
 
 
 def descendants(*roots: int) -> list[int]:
-    """Return the ids of all descendants of ``roots``. Call this before the roots end, because orphans get a new parent."""
+    """Return the ids of all descendants of ``roots``. Call this before the roots end: orphans get a new parent."""
     children = _by("ppid")
     found: list[int] = []
     queue = list(roots)

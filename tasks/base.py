@@ -293,8 +293,8 @@ class Task(ABC):
         NotImplementedError
             The task only learns from given data.
         """
-        raise NotImplementedError(f"task {self.name!r} cannot collect data of its own")
+        raise NotImplementedError(f"task {self.name!r} only learns from given data and cannot collect any")
 
     def with_collected(self, data: NodeData, collected: Mapping[str, np.ndarray]) -> NodeData:
         """Return ``data`` with collected experience added to its training split."""
-        raise NotImplementedError(f"task {self.name!r} cannot collect data of its own")
+        raise NotImplementedError(f"task {self.name!r} only learns from given data and cannot collect any")

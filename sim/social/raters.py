@@ -56,7 +56,7 @@ def draw_taste(rng: np.random.Generator) -> Taste:
 
 
 def disturbance(scene: Scene, taste: Taste) -> float:
-    """Return the disturbance: 0 if nobody is disturbed; larger values are worse. Bias, contrast and noise come later."""
+    """Return the disturbance, 0 if nobody is disturbed and larger if more, before bias, contrast and noise."""
     people = np.array([(body.x, body.y, body.orientation) for body in scene.bodies if body.human]).reshape(-1, 3)
     away = np.linalg.norm(people[:, :2], axis=1)
     turn = np.radians(people[:, 2])

@@ -1,4 +1,4 @@
-"""Hash noise: values that look random but belong to an object, such as the shade of a brick, the same in every visit."""
+"""Hash noise: values that look random but belong to an object, such as the shade of a brick in all visits."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def hashed(*keys: ArrayLike) -> NDArray[np.float32]:
 
 
 def smooth_field(rng: np.random.Generator, height: int, width: int, cells: int) -> NDArray[np.float32]:
-    """Draw smooth noise ``[height, width]`` in [0, 1]: random values on ``cells`` by ``2 cells`` knots, interpolated."""
+    """Draw smooth noise ``[height, width]`` in [0, 1], interpolated between ``cells`` by ``2 cells`` knots."""
     knots = rng.random((cells + 1, 2 * cells + 1), dtype=np.float32)
     row, column = (np.linspace(0, n, size, endpoint=False) for n, size in ((cells, height), (2 * cells, width)))
     i, j = row.astype(int), column.astype(int)

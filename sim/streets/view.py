@@ -16,7 +16,7 @@ from .sprites import Sprite, draw_sprites
 
 @dataclass(frozen=True)
 class Visit:
-    """A city on one day: conditions, and everything that is only there at that time. ``number`` distinguishes visits."""
+    """A city on one day: conditions, and everything that is there only then. ``number`` distinguishes visits."""
 
     city: City
     conditions: Conditions

@@ -193,7 +193,7 @@ def _encounters(data: NodeData) -> tuple[Encounters, ...]:
 
 
 def _starts(scenario: Scenario, train: int, test: int, seed: int) -> InitialStates:
-    """Exactly ``train`` training and ``test`` held-out initial states, whatever share of them the scenario holds out."""
+    """``train`` training and ``test`` held-out initial states, whatever share the scenario holds out."""
     count = train + test
     while True:
         starts = initial_states(scenario, count, seed)

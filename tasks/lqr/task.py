@@ -20,7 +20,7 @@ from .model import LqrModel
 
 @dataclass(frozen=True)
 class LqrOptions:
-    """Options of the task "lqr". The defaults are the paper's, except for the range of initial states, which is ours."""
+    """Options of the task "lqr". The defaults are the paper's, except for the range of initial states (ours)."""
 
     start_range: float = option(10.0, "Initial positions and velocities are uniform in ±start-range", above=0)
     trajectories: int = option(40, "Rollouts per robot; at least one is for training and one for testing", minimum=2)

@@ -220,7 +220,7 @@ def test_a_search_tells_its_progress_and_stops_when_it_is_close():
 
 
 def test_errors_of_settings_come_together():
-    with pytest.raises(ValueError, match=r"steps = 0: must be ≥ 1; learning_rate = 0: .*optimizer = 'sgd'"):
+    with pytest.raises(ValueError, match=r"steps = 0: must be at least 1; learning_rate = 0: .*optimizer = 'sgd'"):
         Inversion(steps=0, learning_rate=0, optimizer="sgd")
 
 

@@ -97,7 +97,7 @@ def test_an_embedding_that_takes_no_vectors_is_refused(model):
 
     odd = BiLstm(nn.Embedding(3, 4), 2, hidden=2, dropout=0.0)
     odd.embedding = Odd()
-    with pytest.raises(ValueError, match=r"Odd takes no word vectors: expected an argument inputs_embeds"):
+    with pytest.raises(ValueError, match=r"Odd accepts no word vectors; expected an argument inputs_embeds"):
         above_words(odd)
 
 

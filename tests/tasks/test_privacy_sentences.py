@@ -24,7 +24,7 @@ def test_texts_are_cut_into_sentences_and_three_digit_tokens_qualify():
         (1, "3 3 3 three"),
     }
     assert draw_sentences(EXAMPLES, ALL, 3, own=False, seed=0) == found
-    with pytest.raises(ValueError, match=r"sentences = 4: only 3 of 4 have .*take at most 3"):
+    with pytest.raises(ValueError, match=r"sentences = 4: only 3 of 4 have .*use at most 3"):
         draw_sentences(EXAMPLES, ALL, 4, own=False, seed=0)
 
 

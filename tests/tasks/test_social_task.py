@@ -44,14 +44,18 @@ def test_recorded_ratings_are_never_made_up(tmp_path):
     task = SocialTask(replace(SMALL, source="recorded"))
     assert Options().source == "recorded"
     assert not task.has_world
-    with pytest.raises(DataError, match=r"source 'recorded' .* name the folder .* data-dir, or set source = 'simul"):
+    with pytest.raises(
+        DataError, match=r"source = 'recorded' .*: set data-dir to the folder .*, or set source = 'simul"
+    ):
         task.make_world(tmp_path, 2, seed=0)
     assert not list(tmp_path.iterdir())
     assert SocialTask(SMALL).has_world
 
 
 def test_a_world_is_for_the_nodes_of_the_option(tmp_path):
-    with pytest.raises(DataError, match=r"participants = 'a,b;c,d' are those of 2 nodes, but num-nodes is 3: set num-"):
+    with pytest.raises(
+        DataError, match=r"participants = 'a,b;c,d' lists the participants of 2 nodes, but num-nodes is 3: set num-"
+    ):
         SocialTask(SMALL).make_world(tmp_path, 3, seed=0)
     with pytest.raises(DataError, match="set num-nodes = 2"):
         SocialTask(SMALL).load_node(tmp_path, 0, 3)
@@ -225,10 +229,13 @@ def test_a_node_draws_a_scene_that_it_is_tested_on_last(world):
 @pytest.mark.parametrize(
     ("participants", "message"),
     [
-        ("a,b;c", r"every node must meet equally many participants, but a,b has 2; c has 1; .* set together = true"),
-        ("a,b;b,c", "b named twice; name each once"),
-        ("a,,b", "'' is no participant; write names of letters"),
-        ("a;../b", "'../b' is no participant"),
+        (
+            "a,b;c",
+            r"all nodes must have the same number of participants, but a,b has 2; c has 1; .* set together = true",
+        ),
+        ("a,b;b,c", "b occurs twice; name each once"),
+        ("a,,b", "'' is not a valid name; use letters"),
+        ("a;../b", "'../b' is not a valid name"),
     ],
 )
 def test_participants_that_make_no_sense(participants, message):
@@ -244,7 +251,7 @@ def test_participants_that_are_not_there_or_rated_too_little(world, tmp_path):
         (tmp_path / f"{name}.json").write_text("\n".join(lines[:3]))
     with pytest.raises(DataError, match=r"a.json: participant 'a' rated 3 scenes; expected at least 4"):
         SocialTask(SMALL).load_node(tmp_path, 0, 2)
-    with pytest.raises(DataError, match="node 2 of 2: expected one from 0 to 1"):
+    with pytest.raises(DataError, match="node 2 of 2: expected an index from 0 to 1"):
         SocialTask(SMALL).load_node(world, 2, 2)
 
 

@@ -124,7 +124,9 @@ class TestOwnStartOfTransformers:
         config = tmp_path / "wide" / "config.json"
         config.write_text(config.read_text().replace('"hidden_size": 8', '"hidden_size": 12'))
         task = TextTask(replace(SMALL, model=model, own_starts=wide, max_length=8)).under(OWN_START)
-        with pytest.raises(DataError, match=r"'.*wide' have 12 numbers per token, but .* '.*model' reads 8; name enc"):
+        with pytest.raises(
+            DataError, match=r"'.*wide' have 12 numbers per token, but .* '.*model' expects 8; name enc"
+        ):
             model_for(task, task.load_node(world, 0, NODES))
         words_alone = PrivateParameters(("embedding.word_embeddings.*",), own_start=True)
         task = TextTask(replace(SMALL, model=model, own_starts=model, max_length=8)).under(words_alone)

@@ -51,8 +51,8 @@ def test_a_picture_damaged_in_between_says_so_when_it_is_decoded(tmp_path):
     assert damaged(source, np.arange(1)) == {}
     with pytest.raises(DataError) as error:
         source.decode(0)
-    assert str(error.value).startswith(f"{tmp_path / 'a.png'}: no image, or a damaged one: ")
-    assert "vpr.skip-unreadable leaves out only what its first and last bytes give away" in str(error.value)
+    assert str(error.value).startswith(f"{tmp_path / 'a.png'}: not an image, or damaged: ")
+    assert "vpr.skip-unreadable only detects damage in the first and last bytes" in str(error.value)
 
 
 def write_tower(folder):
@@ -79,9 +79,9 @@ def write_tower(folder):
 def test_pictures_of_an_archive(tmp_path):
     write_tower(tmp_path)
     with pytest.raises(
-        DataError, match=r"2 of 12 images .*:\n  hall-0-2\.jpg \(no image\)\n  lift-1-1\.jpg \(no such file\)"
+        DataError, match=r"2 of 12 images .*:\n  hall-0-2\.jpg \(not an image\)\n  lift-1-1\.jpg \(no such file\)"
     ):
         read_dataset(tmp_path, Options())
     assert len(read_dataset(tmp_path, Options(skip_unreadable=True)).training) == 10
     source = ImageTar.of(tmp_path / "images_128x96.tar", ["hall-0-2.jpg", "lift-1-1.jpg", "lift-0-1.jpg"])
-    assert damaged(source, np.arange(3)) == {0: "no image", 1: "no such file"}
+    assert damaged(source, np.arange(3)) == {0: "not an image", 1: "no such file"}

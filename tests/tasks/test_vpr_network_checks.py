@@ -25,7 +25,7 @@ def test_weights_of_another_backbone_say_of_which(tmp_path):
     assert missing.startswith("  missing: features.0.weight (64, 3, 3, 3); features.0.bias (64,); features.2.weight")
     assert missing.endswith("; and 23 more")
     assert unexpected.startswith("  unexpected: conv1.weight (64, 3, 7, 7); bn1.weight (64,); bn1.bias (64,); and ")
-    assert advice == "  set vpr.backbone = 'resnet18-layer3' or 'resnet18', which it fits"
+    assert advice == "  set vpr.backbone = 'resnet18-layer3' or 'resnet18', which the file fits"
     check_network("resnet18-layer3", "gem", path, (32, 32))
 
 

@@ -230,8 +230,8 @@ def test_weights_that_do_not_fit(tmp_path):
         "  missing: features.12.squeeze.bias (64,)",
         "  unexpected: features.99.bias (2,)",
         "  of another shape: features.0.weight (64, 3, 5, 5), not (64, 3, 3, 3)",
-        "  it fits none of resnet18-layer3, resnet18, vgg16, squeezenet1_1, squeezenet1_1-stride8: give the file of "
-        "the backbone's weights that torchvision publishes, or none for weights drawn at random",
+        "  the file fits none of resnet18-layer3, resnet18, vgg16, squeezenet1_1, squeezenet1_1-stride8: use the "
+        "weights of the backbone that torchvision publishes, or leave vpr.weights empty for random weights",
     ]
 
 
@@ -240,7 +240,7 @@ def test_files_that_are_no_weights(tmp_path):
         read_weights(tmp_path / "none.pth")
     for name in ("weights.h5", "torn.pth", "torn.npz", "torn.safetensors"):
         (tmp_path / name).write_bytes(b"\x00\x01")
-        with pytest.raises(DataError, match=r"cannot be read as a|are read from \.pth"):
+        with pytest.raises(DataError, match=r"cannot be read as a|unknown format '\.h5'; expected \.pth"):
             read_weights(tmp_path / name)
     torch.save([1, 2], tmp_path / "list.pth")
     with pytest.raises(DataError, match="is not a dictionary of tensors"):

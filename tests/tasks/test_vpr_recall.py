@@ -67,7 +67,7 @@ def test_recall_is_that_of_brute_force(queries, size, seed):
     counted = [row for row in range(queries) if any(near[row])]
     true = true_within(seen, places)
     if not counted:
-        with pytest.raises(ValueError, match=r"none of .* queries has an image of its place"):
+        with pytest.raises(ValueError, match=r"none of .* queries shows the place"):
             recall(asked, database, true)
         return
     found = recall(asked, database, true)

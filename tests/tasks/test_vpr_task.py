@@ -86,14 +86,14 @@ def test_a_node_is_a_client_of_the_split_in_the_order_of_keys(folder):
 def test_queries_without_a_positive_or_a_negative_are_no_examples(folder):
     """The second drive lies 1 m beside the first, so that each has its own positives; nothing lies beyond 1000 m."""
     assert task_with(near=0.0).load_node(folder, 0, 2).count("train") == 2 * SPOTS
-    with pytest.raises(DataError, match="gives 0 clients that have a query to train on, not 2: widen"):
+    with pytest.raises(DataError, match="gives 0 clients that have a query to train on, not 2: increase"):
         task_with(far=1000.0).load_node(folder, 0, 2)
 
 
 def test_a_split_into_another_number_of_clients_is_refused_or_drawn_from(folder):
     with pytest.raises(DataError, match=r"gives 2 clients .* not 3: set num-nodes = 2$"):
         task_with().load_node(folder, 0, 3)
-    with pytest.raises(DataError, match=r"not 1: set num-nodes = 2, or vpr.surplus = 'draw' to draw some of them"):
+    with pytest.raises(DataError, match=r"not 1: set num-nodes = 2, or vpr.surplus = 'draw' to draw a subset"):
         task_with().load_node(folder, 0, 1)
     with pytest.raises(DataError, match="node 2 of 2"):
         task_with().load_node(folder, 2, 2)
@@ -419,16 +419,16 @@ def test_made_up_cities_serve_whatever_is_learned_from_them():
 
 def test_files_are_not_made_up(tmp_path):
     assert not task_with(source="files").has_world
-    with pytest.raises(DataError, match="name the folder of images as data-dir"):
+    with pytest.raises(DataError, match="set data-dir to the folder of the images"):
         task_with(source="files").make_world(tmp_path, 2, 0)
 
 
 @pytest.mark.parametrize(
-    ("train_all", "ending"), [(False, ", of which the first layers stay so: set"), (True, "drawn")]
+    ("train_all", "ending"), [(False, ", and its frozen layers stay random: set"), (True, "random weights")]
 )
 def test_the_log_says_where_weights_are_drawn(folder, caplog, train_all, ending):
     task_with(split_seed=77, train_all=train_all).load_node(folder, 0, 2)  # nobody has read this one before
     (said,) = [record.getMessage() for record in caplog.records if "weights" in record.getMessage()]
-    assert said.startswith("vpr.weights = '': tiny begins from weights that are drawn")
+    assert said.startswith("vpr.weights = '': tiny starts from random weights")
     assert ending in said
-    assert ("stay so" in said) is not train_all
+    assert ("stay random" in said) is not train_all
