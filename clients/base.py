@@ -1,66 +1,70 @@
-"""The node: a task, the node's data, its private state, and a plan for each round."""
+"""The node: a task, the node's data, its private state, and the local parts that it composes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, RecordDict
-from torch import Tensor, nn
+from torch import nn
 
 from sim.seeding import derive_seed, torch_seed
-from tasks.base import Batch, Evaluation, Metrics, NodeData, Task
+from tasks.base import Evaluation, Metrics, NodeData, Task
 
-from . import example_selection as examples
-from . import measurements as measures
-from .adaptive_updating import adaptive_updating
-from .ewc_state import EwcState
-from .fisher import Estimator
+from .composed_parts import ComposedParts
+from .example_selection import collection, of_stage
+from .local_part import LocalPart, NodeRound, composed
+from .measurements import validation_loss
 from .named_arrays import Arrays, get_arrays, load_arrays, matches, private_names
-from .node_memory import STAGE, from_other_stage, kept_arrays, memory_of, next_stage
+from .node_memory import STAGE, from_other_stage, kept_arrays, memory_of, private_of
 from .numpy_client import NumPyClientAdapter
-from .penalties import QuadraticPrior, proximal, sum_of
 from .plateau import Plateau
 from .round_settings import RoundSettings
 from .state import PrivateState
-from .training import Phase, run_plan
-
-Rates = Mapping[str, np.ndarray]
+from .training import run_plan
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What goes back to the server: the received names (after training), and metrics with their example count."""
+    """What goes back to the server: the received names after training, metrics, and the records of local parts."""
 
     arrays: Arrays
     num_examples: int
     metrics: Metrics
+    records: Mapping[str, ArrayRecord] = field(default_factory=dict)
 
 
 class FederatedClient(NumPyClientAdapter):
     """One node of a federation. What it received is shared; every other parameter is private and stays here.
 
-    The core works on named arrays (:meth:`train_round`, :meth:`evaluate_round`); ``fit``, ``evaluate`` and
-    ``get_parameters`` are Flower's older face of it (:class:`~clients.numpy_client.NumPyClientAdapter`).
+    The core works on named arrays (:meth:`train_round`, :meth:`evaluate_round`). ``fit``, ``evaluate`` and
+    ``get_parameters`` adapt it to Flower's ``NumPyClient`` (:class:`~clients.numpy_client.NumPyClientAdapter`).
 
     Parameters
     ----------
     task, data
-        The learning problem and this node's part of it.
+        The learning problem and this node's data.
     state : PrivateState
         Where private arrays live between rounds.
     settings : RoundSettings
         The defaults that a message's config overrides.
+    parts : sequence of LocalPart
+        The local algorithms, called in this order; none is plain local training.
     seed : int
-        The run's seed: the initial model comes from it, and every random draw from (seed, purpose, round, node).
+        The run's seed. The initial model and every random draw depend on (seed, purpose, round, node).
     device : torch.device
     collectors : sequence of PrivateState, optional
-        Whose collected data later stages train on: this node's own (the default), or that of all nodes where
-        ``data`` is pooled.
+        Whose collected data later stages train on: this node's (the default), or that of all nodes where ``data`` is
+        pooled.
     shared : sequence of str
-        Glob patterns of the shared parameters, for the older face only.
+        Glob patterns of the shared parameters, for the ``NumPyClient`` methods only.
     memory : RecordDict, optional
-        ``Context.state``, where the older face counts the rounds that its strategies do not name.
+        ``Context.state``, where the ``NumPyClient`` methods count rounds that the strategy does not name.
+
+    Raises
+    ------
+    ValueError
+        Two of the parts cannot be combined.
     """
 
     def __init__(
@@ -72,11 +76,12 @@ class FederatedClient(NumPyClientAdapter):
         *,
         seed: int,
         device: torch.device,
+        parts: Sequence[LocalPart] = (),
         collectors: Sequence[PrivateState] | None = None,
         shared: Sequence[str] = ("*",),
         memory: RecordDict | None = None,
     ) -> None:
-        super().__init__(settings, shared, memory)
+        super().__init__(settings, ComposedParts(composed(parts)), shared, memory)
         self.task = task
         self.data = data
         self.private = state
@@ -85,211 +90,209 @@ class FederatedClient(NumPyClientAdapter):
         self.collectors = [state] if collectors is None else collectors
 
     def train_round(self, received: Arrays, settings: RoundSettings) -> RoundResult:
-        """Train the whole model from what was received and the private state; give back the received names."""
-        data = self._staged(settings.stage)
+        """Train the whole model, from the received parameters and the private state.
+
+        Parameters
+        ----------
+        received : dict of arrays
+            The shared parameters, by name.
+        settings : RoundSettings
+
+        Returns
+        -------
+        RoundResult
+            The received names with their trained values. Metrics: ``steps``, the number of optimizer steps; ``loss``,
+            the mean over the last epoch, if there was a step; ``trainable_parameters`` and ``static_parameters`` if the
+            data has stages.
+
+        Raises
+        ------
+        ValueError
+            The node has no training examples, a received parameter does not fit the model, or a part cannot train.
+        DivergedError
+            The loss is not finite.
+        """
+        node_round = self._round(received, settings, before=settings.server_round)
+        data = node_round.data
         if data.count("train") == 0:
             raise ValueError(f"node {self.data.key} has no training examples: leave it out of training")
-        kept = self._kept(settings.server_round, settings)
-        model = self._model(received, kept)
-        plateau = self._plateau(kept, data, settings)
-        phase = replace(
-            settings.phase(1 if settings.virtual_examples else settings.epochs),
+        self.parts.check(node_round)
+        model = self._model(node_round)
+        shared = self.parts.shared_parameters(model, node_round)
+        plateau = self._plateau(node_round)
+        joint = replace(
+            settings.phase(settings.epochs),
             steps=settings.steps,
-            prior=self._prior(model, received, kept, settings),
+            prior=self.parts.prior(shared, model, node_round),
             plateau=plateau,
-            validation_loss=lambda: self._validation_loss(model, data),
+            validation_loss=lambda: self._validation_loss(model, node_round),
         )
-        draw = [settings.virtual_draw] if settings.virtual_draw else []
-        with torch_seed(self.seed, "train", settings.server_round, data.key, *draw):
-            drawn = self._drawn(data, settings)
-            plan = self._plan(phase, model, received, drawn, settings)
-            trained = run_plan(model, plan, self._epochs(model, drawn), self._loss)
-        memory = self._remember(model, kept, data, settings) | (plateau.arrays() if plateau else {})
-        if self.data.stages:
-            memory[STAGE] = np.array(settings.stage)
-        if keep := kept_arrays(self._private(model, received), memory):
+        with node_round.torch_seed("train", *self.parts.seed_labels()):
+            drawn = self.parts.draw(data, node_round)
+            plan = self.parts.plan([joint], model, drawn, node_round)
+            trained = run_plan(model, plan, node_round.epochs(model, drawn), self.parts.loss(self.task.loss))
+        node_round = replace(node_round, steps=trained.steps)
+        memory = self._remember(model, plateau, node_round)
+        if keep := kept_arrays(self.parts.private(model, node_round), memory):
             self.private.save(settings.server_round, keep, settings.durable_round)
         metrics: Metrics = {"steps": float(trained.steps)}
         if trained.steps:
             metrics["loss"] = trained.loss
-        if self.data.stages:
-            metrics |= self._parameters(model, received, memory, settings)
-        return RoundResult(self._outgoing(model, received), drawn.count("train"), metrics)
+        if stages := len(self.data.stages):
+            metrics["trainable_parameters"] = float(self.parts.trainable_parameters(model, stages))
+            metrics["static_parameters"] = float(self.parts.static_parameters(shared, memory))
+        arrays = self.parts.outgoing(model, node_round)
+        records = self.parts.records(arrays, model, node_round)
+        return RoundResult(arrays, drawn.count("train"), metrics, records)
 
-    def evaluate_round(
-        self,
-        received: Arrays,
-        settings: RoundSettings,
-        rates: Rates | None = None,
-        shared: Arrays | None = None,
-    ) -> RoundResult:
-        """Evaluate the received model with the private state, personalised first where the settings say so.
+    def evaluate_round(self, received: Arrays, settings: RoundSettings) -> RoundResult:
+        """Evaluate the model with the received parameters and the private state.
 
-        Data that comes in stages is evaluated on all of them: the metrics of stage j, counted from 1, have the
-        prefix ``stage-<j>.``, those of the present stage also stand without. Those of the model ``shared`` by all
-        clusters, where the node received its cluster's, have the prefix ``shared.``.
+        Parameters
+        ----------
+        received : dict of arrays
+            The shared parameters, by name.
+        settings : RoundSettings
+
+        Returns
+        -------
+        RoundResult
+            The task's metrics and the number of test examples; no arrays. Data with stages is evaluated on all of
+            them: the metrics of stage j, counted from 1, have the prefix ``stage-<j>.``, and those of the present stage
+            also come without it.
+
+        Raises
+        ------
+        ValueError
+            A received parameter does not fit the model.
         """
-        data = self._staged(settings.stage)
-        model = self._whole(received, data, settings)
-        if settings.personalise:
-            self._personalise(model, data, settings, rates)
-        evaluation = self._evaluate(model, data, settings.stage, settings, final=settings.final)
+        node_round = self._round(received, settings, before=settings.server_round + 1)
+        model = self._model(node_round)
+        for name, arrays in self.parts.before_evaluation(model, node_round).items():
+            self.private.save_extra(name, arrays)
+        evaluation = self._evaluate(model, node_round.data, settings.stage, final=settings.final)
         metrics = dict(evaluation.metrics)
         for stage in range(len(self.data.stages)):
-            own = self._evaluate(model, self._staged(stage), stage, settings, final=False)
-            metrics |= {f"stage-{stage + 1}.{name}": value for name, value in own.metrics.items()}
-        if shared is not None:
-            common = self._whole(shared, data, settings)
-            other = self._evaluate(common, data, settings.stage, settings, final=False)
-            metrics |= {f"shared.{name}": value for name, value in other.metrics.items()}
+            of_that_stage = self._evaluate(model, self._staged(stage), stage, final=False)
+            metrics |= {f"stage-{stage + 1}.{name}": value for name, value in of_that_stage.metrics.items()}
+        for prefix, arrays in self.parts.also_evaluated().items():
+            other_metrics = self._evaluate_other(replace(node_round, received=arrays))
+            metrics |= {f"{prefix}.{name}": value for name, value in other_metrics.items()}
         if evaluation.traces:
             self.private.save_extra("traces", {name: np.asarray(a) for name, a in evaluation.traces.items()})
         if settings.collect:
-            collection_seed = derive_seed(self.seed, "collect", settings.stage, data.key)
-            with torch_seed(self.seed, "collect", settings.stage, data.key):
-                present = self._for_stage(model, settings.stage, settings)
-                collected = self.task.collect(present, self.data, seed=collection_seed)
-            self.private.save_extra(examples.collection(settings.stage + 1), collected)
-        return RoundResult({}, max(data.count("test"), 1), metrics)
+            self._collect(model, settings.stage)
+        return RoundResult({}, max(node_round.data.count("test"), 1), metrics)
 
-    def publish(self, reply: RoundResult, settings: RoundSettings) -> dict[str, ArrayRecord]:
-        """Records to send beside the reply of :meth:`train_round`, where the strategy knows them."""
-        return {}
+    def answer(self, query: str, settings: RoundSettings) -> Mapping[str, ArrayRecord]:
+        """Answer a QUERY message.
+
+        Parameters
+        ----------
+        query : str
+            The name of the query, such as ``adaptive``.
+        settings : RoundSettings
+
+        Returns
+        -------
+        mapping of names to ArrayRecords
+            The records of the reply.
+
+        Raises
+        ------
+        ValueError
+            No part knows the query, or the part that does cannot answer it.
+        """
+        return self.parts.answer(query, self._round({}, settings, before=settings.server_round))
 
     def initial_shared(self) -> Arrays:
         """The parameters of the initial model that match ``shared``, in ``state_dict`` order."""
-        model = self._model({}, {})
+        model = self._initial_model()
         return get_arrays(model, [name for name in model.state_dict() if matches(name, self.shared)])
 
-    # -- what local algorithms override --------------------------------------------------------------------
+    # -- models --------------------------------------------------------------------------------------------------
 
-    def _model(self, received: Arrays, kept: Arrays) -> nn.Module:
-        """The module that is trained: the initial model, then the private arrays, then what was received."""
-        model = self._initial_model()
-        private = private_names(model, received)
-        load_arrays(model, {name: kept[name] for name in private if name in kept})
-        load_arrays(model, received)
-        return model.to(self.device)
-
-    def _whole(self, received: Arrays, data: NodeData, settings: RoundSettings) -> nn.Module:
-        """The module that is evaluated on ``data``: with the private arrays as the round left them."""
-        return self._model(received, self._kept(settings.server_round + 1, settings))
-
-    def _drawn(self, data: NodeData, settings: RoundSettings) -> NodeData:
-        """The examples of this round, from torch's generator: the split ``train`` is what counts as trained on."""
-        return examples.of_virtual_client(data, settings.virtual_examples)
-
-    def _plan(
-        self, joint: Phase, model: nn.Module, received: Arrays, data: NodeData, settings: RoundSettings
-    ) -> list[Phase]:
-        """The phases of the round; ``joint`` trains all parameters of ``model`` on ``data``."""
-        return adaptive_updating(joint, model, received, settings.adapt_epochs)
-
-    def _loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """What training minimises beside the prior: the task's loss on a batch."""
-        return self.task.loss(model, batch)
-
-    def _prior(
-        self, model: nn.Module, received: Arrays, kept: Arrays, settings: RoundSettings
-    ) -> QuadraticPrior | None:
-        """What holds the parameters while they are trained; ``None`` for nothing."""
-        past = EwcState.read(memory_of(kept))
-        priors = [proximal(model, received, settings.proximal), past.prior(settings.ewc + settings.l2_transfer)]
-        return sum_of(priors)
-
-    def _remember(self, model: nn.Module, kept: Arrays, data: NodeData, settings: RoundSettings) -> Arrays:
-        """What the node takes along into its next round, beside the private parameters."""
-        if settings.ewc == settings.l2_transfer == 0:
-            return {}
-        names = [name for name, _ in model.named_parameters()]
-        anchor = get_arrays(model, names)
-        if settings.ewc:
-            precision = self._fisher(model, data, settings, settings.fisher_estimator)
-        else:
-            precision = {name: np.ones_like(array) for name, array in anchor.items()}
-        return EwcState.read(memory_of(kept)).found(anchor, precision).arrays()
-
-    def _private(self, model: nn.Module, received: Arrays) -> Arrays:
-        """The trained arrays that stay on the node."""
-        names = private_names(model, received)
-        return get_arrays(model, [name for name in names if not matches(name, self.task.fixed)])
-
-    def _outgoing(self, model: nn.Module, received: Arrays) -> Arrays:
-        """What goes back: arrays of the received names."""
-        return get_arrays(model, received)
-
-    def _for_stage(self, model: nn.Module, stage: int, settings: RoundSettings) -> nn.Module:
-        """The model to evaluate on a stage's data."""
-        return model
-
-    def _parameters(self, model: nn.Module, received: Arrays, memory: Arrays, settings: RoundSettings) -> Metrics:
-        """Parameters trained over all stages, and numbers that are held fixed beside them while a stage is trained."""
-        stages = len(self.data.stages) if settings.fresh_stages else 1
-        return measures.parameter_counts(model, memory, stages, anchored=settings.proximal > 0)
-
-    # -- the machinery -------------------------------------------------------------------------------------
+    def _round(self, received: Arrays, settings: RoundSettings, *, before: int) -> NodeRound:
+        return NodeRound(
+            task=self.task,
+            data=self._staged(settings.stage),
+            settings=settings,
+            received=received,
+            kept=self._kept(before, settings.stage),
+            seed=self.seed,
+            device=self.device,
+            initial_model=self._initial_model,
+        )
 
     def _initial_model(self) -> nn.Module:
         with torch_seed(self.seed, "model"):
             return self.task.build_model_for(self.data)
 
-    def _kept(self, before: int, settings: RoundSettings) -> Arrays:
-        """The private arrays of the newest round before one, as the stage of ``settings`` finds them."""
-        kept = self.private.load(before) or {}
-        if not from_other_stage(kept, settings.stage):
-            return kept
-        return self._next_stage({} if settings.fresh_stages else kept, settings)
+    def _model(self, node_round: NodeRound) -> nn.Module:
+        """The initial model with the private arrays, then with what was received, as the parts wrap it."""
+        model, kept = self._initial_model(), node_round.kept
+        names = private_names(model, node_round.received)
+        load_arrays(model, {name: kept[name] for name in names if name in kept})
+        load_arrays(model, node_round.received)
+        return self.parts.wrap(model, node_round).to(self.device)
 
-    def _next_stage(self, kept: Arrays, settings: RoundSettings) -> Arrays:
-        """The private arrays when a stage begins: the learning rate starts again, the last stage joins the past."""
-        return next_stage(kept, settings.ewc_anchors if settings.ewc else "newest")
+    # -- training ------------------------------------------------------------------------------------------------
 
-    def _plateau(self, kept: Arrays, data: NodeData, settings: RoundSettings) -> Plateau | None:
+    def _plateau(self, node_round: NodeRound) -> Plateau | None:
+        settings = node_round.settings
         if settings.plateau_patience == 0:
             return None
-        if data.count("validation") == 0:
+        if node_round.data.count("validation") == 0:
             raise ValueError(
-                f"plateau-patience = {settings.plateau_patience}: node {data.key} has no validation examples to "
-                "decide by; set it to 0 for a constant learning rate"
+                f"plateau-patience = {settings.plateau_patience}: node {node_round.data.key} has no validation "
+                "examples to measure the loss on; set it to 0 for a constant learning rate"
             )
         plateau = Plateau(
             settings.plateau_patience, settings.plateau_factor, settings.min_learning_rate, settings.learning_rate
         )
-        plateau.resume(memory_of(kept))
+        plateau.resume(memory_of(node_round.kept))
         return plateau
 
-    def _validation_loss(self, model: nn.Module, data: NodeData) -> float:
-        return measures.validation_loss(self.task, model, data, self.device)
+    def _validation_loss(self, model: nn.Module, node_round: NodeRound) -> float:
+        at_stage = self.parts.stage_model(model, node_round.settings.stage)
+        return validation_loss(self.task, at_stage, node_round.data, self.device)
 
-    def _fisher(self, model: nn.Module, data: NodeData, settings: RoundSettings, estimator: Estimator) -> Arrays:
-        """The diagonal of the Fisher information on the training data. Draws from a generator of its own."""
-        with torch_seed(self.seed, "fisher", settings.server_round, data.key):
-            return measures.fisher_information(self.task, model, data, settings.batch_size, estimator)
+    # -- memory and reply ------------------------------------------------------------------------------------------
 
-    def _evaluate(
-        self, model: nn.Module, data: NodeData, stage: int, settings: RoundSettings, *, final: bool
-    ) -> Evaluation:
-        evaluated = self._for_stage(model, stage, settings)
+    def _kept(self, before: int, stage: int) -> Arrays:
+        """What the newest round before one left, as ``stage`` finds it."""
+        kept = self.parts.kept(self.private.load(before) or {})
+        return self.parts.next_stage(private_of(kept), kept) if from_other_stage(kept, stage) else kept
+
+    def _remember(self, model: nn.Module, plateau: Plateau | None, node_round: NodeRound) -> Arrays:
+        memory = self.parts.remember(model, node_round)
+        if plateau:
+            memory |= plateau.arrays()
+        if self.data.stages:
+            memory[STAGE] = np.array(node_round.settings.stage)
+        return memory
+
+    # -- data and evaluation -----------------------------------------------------------------------------------------
+
+    def _staged(self, stage: int) -> NodeData:
+        return of_stage(self.task, self.data, self.collectors, stage)
+
+    def _evaluate(self, model: nn.Module, data: NodeData, stage: int, *, final: bool) -> Evaluation:
+        evaluated = self.parts.stage_model(model, stage)
         evaluated.eval()
         # The same draws in every round and for every method: differences between them are not noise.
         seed = derive_seed(self.seed, "evaluate", data.key)
         with torch_seed(self.seed, "evaluate", data.key):
             return self.task.evaluate(evaluated, data, seed=seed, final=final)
 
-    def _personalise(self, model: nn.Module, data: NodeData, settings: RoundSettings, rates: Rates | None) -> None:
-        phase = Phase(
-            epochs=settings.personal_epochs,
-            learning_rate=settings.personal_learning_rate,
-            batch_size=settings.batch_size,
-            optimizer=settings.optimizer,
-            rates=None if rates is None else {n: torch.as_tensor(r) for n, r in rates.items()},
-        )
-        with torch_seed(self.seed, "personalise", settings.server_round, data.key):
-            run_plan(model, [phase], self._epochs(model, data), self.task.loss)
-        self.private.save_extra("personal", get_arrays(model, model.state_dict()))
+    def _evaluate_other(self, node_round: NodeRound) -> Metrics:
+        model = self._model(node_round)
+        self.parts.before_evaluation(model, node_round)
+        return self._evaluate(model, node_round.data, node_round.settings.stage, final=False).metrics
 
-    def _staged(self, stage: int) -> NodeData:
-        return examples.of_stage(self.task, self.data, self.collectors, stage)
-
-    def _epochs(self, model: nn.Module, data: NodeData) -> Callable[[int], Iterator[Batch]]:
-        return lambda batch_size: self.task.training_batches(model, data, batch_size)
+    def _collect(self, model: nn.Module, stage: int) -> None:
+        """Collect experience with the evaluated model, and keep it for the next stage."""
+        seed = derive_seed(self.seed, "collect", stage, self.data.key)
+        with torch_seed(self.seed, "collect", stage, self.data.key):
+            collected = self.task.collect(self.parts.stage_model(model, stage), self.data, seed=seed)
+        self.private.save_extra(collection(stage + 1), collected)

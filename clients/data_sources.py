@@ -1,5 +1,7 @@
 """Where a node's data comes from: its own folder, a shared folder and a partition of it, or a simulated world."""
 
+from __future__ import annotations
+
 import fcntl
 import hashlib
 import json
@@ -11,9 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tasks.base import DataError, NodeData, Task
+from tasks.profiles import DataError, NodeProfile, TaskProfiles
+
+if TYPE_CHECKING:
+    from tasks.base import NodeData, Task
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +37,12 @@ class DataSource:
             return task.load_own(self.folder)
         return task.load_node(self.folder, self.partition, self.num_partitions)
 
+    def profile(self, task: TaskProfiles) -> NodeProfile:
+        """Who the node is. Raises :class:`DataError` when its data is missing or malformed."""
+        if self.partition is None:
+            return task.own_profile(self.folder)
+        return task.node_profile(self.folder, self.partition, self.num_partitions)
+
     def pooled(self, task: Task) -> NodeData:
         """The data of all nodes together. Raises ``DataError`` on a node that only has its own folder."""
         if self.partition is None:
@@ -42,7 +53,9 @@ class DataSource:
         return task.load_all(self.folder)
 
 
-def find_source(task: Task, node_config: Mapping[str, Any], *, data_dir: str, cache_dir: Path, seed: int) -> DataSource:
+def find_source(
+    task: TaskProfiles, node_config: Mapping[str, Any], *, data_dir: str, cache_dir: Path, seed: int
+) -> DataSource:
     """The source for one node, by the first that is given.
 
     1. ``data-dir`` in the node's own config: the node's own folder.
@@ -62,7 +75,7 @@ def find_source(task: Task, node_config: Mapping[str, Any], *, data_dir: str, ca
     return DataSource(world_folder(task, count, seed, cache_dir), partition, count)
 
 
-def world_folder(task: Task, num_nodes: int, seed: int, cache_dir: Path) -> Path:
+def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path) -> Path:
     """The folder of the simulated world for this task, number of nodes and seed; made where it is missing."""
     identity = json.dumps([task.name, task.world_version, dict(task.world_options), num_nodes, seed], sort_keys=True)
     name = f"{task.name}-{num_nodes}-{seed}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"

@@ -52,6 +52,11 @@ class EwcState:
             prefix + name: array for prefix, part in zip(_PARTS, parts, strict=True) for name, array in part.items()
         }
 
+    @property
+    def size(self) -> int:
+        """The number of values in all arrays."""
+        return sum(array.size for array in self.arrays().values())
+
     def found(self, anchor: Arrays, precision: Arrays) -> EwcState:
         """With a newer solution of the present stage in place of the last one."""
         return EwcState(self.precision, self.linear, precision, anchor)

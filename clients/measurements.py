@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from tasks.base import Batch, Metrics, NodeData, Task
+from tasks.base import Batch, NodeData, Task
 
 from .fisher import Estimator, diagonal_fisher
+from .local_part import NodeRound
 from .named_arrays import Arrays
 
 #: Examples at once where no gradient step depends on it.
@@ -28,23 +29,15 @@ def validation_loss(task: Task, model: nn.Module, data: NodeData, device: torch.
     return total / data.count("validation")
 
 
-def parameter_counts(model: nn.Module, memory: Arrays, trained_anew: int, *, anchored: bool) -> Metrics:
-    """Parameters trained over all stages, ``trained_anew`` times, and numbers held fixed beside them.
+def fisher_of_node(model: nn.Module, node_round: NodeRound, estimator: Estimator) -> Arrays:
+    """The diagonal of the Fisher information on a node's training examples: one array per parameter, of its dtype.
 
-    Those are what the ``memory`` keeps of solutions and their precision, and where ``anchored`` the received model.
+    The batches are drawn from a generator for this purpose alone; see :func:`~clients.fisher.diagonal_fisher`.
     """
-    size = sum(parameter.numel() for parameter in model.parameters())
-    held = sum(array.size for name, array in memory.items() if name.startswith(("past.", "now.")))
-    return {"trainable_parameters": float(size * trained_anew), "static_parameters": float(held + size * anchored)}
-
-
-def fisher_information(task: Task, model: nn.Module, data: NodeData, batch_size: int, estimator: Estimator) -> Arrays:
-    """The diagonal of the Fisher information on the training examples: one array per parameter, of its dtype.
-
-    Draws the batches of the estimators by batch from torch's generator; see :func:`~clients.fisher.diagonal_fisher`.
-    """
-    batches = _fisher_batches(task, model, data, batch_size, estimator)
-    fisher = diagonal_fisher(model, batches, task.loss, estimator, vectorised=task.vectorises)
+    task, data = node_round.task, node_round.data
+    with node_round.torch_seed("fisher"):
+        batches = _fisher_batches(task, model, data, node_round.settings.batch_size, estimator)
+        fisher = diagonal_fisher(model, batches, task.loss, estimator, vectorised=task.vectorises)
     parameters = dict(model.named_parameters())
     return {name: f.to(parameters[name].dtype).cpu().numpy() for name, f in fisher.items()}
 

@@ -1,10 +1,9 @@
-"""How the arrays are laid out that a node keeps from round to round.
+"""The layout of the arrays that a node keeps from round to round.
 
-Private parameters have their own names. What else it takes along, its *memory*, stands beside them with a prefix: where
-a plateau was, the own past, the stage that was trained.
+Private parameters have their names. Everything else that a node keeps, its *memory*, has names with a prefix: the state
+of a plateau, the terms of earlier stages, the stage that was trained.
 """
 
-from .ewc_state import Anchors, EwcState
 from .named_arrays import Arrays
 
 STAGE = "stage"
@@ -12,22 +11,21 @@ PREFIX = "memory."
 
 
 def kept_arrays(private: Arrays, memory: Arrays) -> Arrays:
-    """What to keep of a round; :func:`memory_of` takes the memory out again."""
+    """The arrays to keep of a round; :func:`memory_of` and :func:`private_of` take them apart again."""
     return private | {PREFIX + name: array for name, array in memory.items()}
 
 
 def memory_of(kept: Arrays) -> Arrays:
-    """The memory in what was kept, without the private parameters."""
+    """The memory among the kept arrays, without the prefix."""
     return {name.removeprefix(PREFIX): array for name, array in kept.items() if name.startswith(PREFIX)}
 
 
+def private_of(kept: Arrays) -> Arrays:
+    """The private parameters among the kept arrays."""
+    return {name: array for name, array in kept.items() if not name.startswith(PREFIX)}
+
+
 def from_other_stage(kept: Arrays, stage: int) -> bool:
-    """Whether it was kept in another stage than this one, by a node whose data has stages."""
+    """Whether a node whose data has stages kept the arrays in another stage than this one."""
     memory = memory_of(kept)
     return STAGE in memory and int(memory[STAGE]) != stage
-
-
-def next_stage(kept: Arrays, anchors: Anchors) -> Arrays:
-    """What was kept as a new stage finds it: of the memory only the own past, which the last stage joins."""
-    past = EwcState.read(memory_of(kept)).next_stage(anchors).arrays()
-    return kept_arrays({name: array for name, array in kept.items() if not name.startswith(PREFIX)}, past)

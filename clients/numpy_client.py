@@ -1,4 +1,4 @@
-"""Flower's older face of a node: lists of arrays in place of names, and rounds that nobody counts."""
+"""Flower's ``NumPyClient`` over a core of named arrays: lists of arrays, and rounds without a number."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from flwr.common.typing import Scalar
 
 from tasks.base import Metrics
 
+from .composed_parts import ComposedParts
 from .named_arrays import Arrays
-from .round_settings import RoundSettings
+from .round_settings import RoundSettings, with_config
 
 if TYPE_CHECKING:
     from .base import RoundResult
@@ -32,14 +33,19 @@ class NumPyClientAdapter(NumPyClient):
     ----------
     settings : RoundSettings
         The defaults that a message's config overrides.
+    parts : ComposedParts
+        The local algorithms, whose hyper-parameters a message's config overrides.
     shared : sequence of str
         Glob patterns of the shared parameters.
     memory : RecordDict or None
-        ``Context.state``, where the rounds are counted that the older strategies do not name.
+        ``Context.state``, where the client counts rounds if the strategy does not number them.
     """
 
-    def __init__(self, settings: RoundSettings, shared: Sequence[str], memory: RecordDict | None) -> None:
+    def __init__(
+        self, settings: RoundSettings, parts: ComposedParts, shared: Sequence[str], memory: RecordDict | None
+    ) -> None:
         self.settings = settings
+        self.parts = self._default_parts = parts
         self.shared = shared
         self.memory = memory
 
@@ -57,7 +63,7 @@ class NumPyClientAdapter(NumPyClient):
     def initial_shared(self) -> Arrays:
         """The initial parameters that match ``shared``, in ``state_dict`` order."""
 
-    # -- the face ------------------------------------------------------------------------------------------
+    # -- NumPyClient ------------------------------------------------------------------------------------------
 
     def get_parameters(self, config: Mapping[str, object]) -> list[np.ndarray]:
         """The initial shared parameters, in ``state_dict`` order."""
@@ -67,6 +73,7 @@ class NumPyClientAdapter(NumPyClient):
         self, parameters: list[np.ndarray], config: Mapping[str, object]
     ) -> tuple[list[np.ndarray], int, dict[str, Scalar]]:
         """One round of training; see :meth:`train_round`."""
+        self._read(config)
         reply = self.train_round(self._named(parameters), self._settings(config, fitting=True))
         return list(reply.arrays.values()), reply.num_examples, _scalars(reply.metrics)
 
@@ -74,13 +81,18 @@ class NumPyClientAdapter(NumPyClient):
         self, parameters: list[np.ndarray], config: Mapping[str, object]
     ) -> tuple[float, int, dict[str, Scalar]]:
         """Loss (the task's first metric), number of test examples, metrics; see :meth:`evaluate_round`."""
+        self._read(config)
         reply = self.evaluate_round(self._named(parameters), self._settings(config, fitting=False))
         metrics = _scalars(reply.metrics)
         return float(next(iter(metrics.values()))), reply.num_examples, metrics
 
+    def _read(self, config: Mapping[str, object]) -> None:
+        """Give the local parts the hyper-parameters of this message; those of earlier messages do not count."""
+        self.parts = self._default_parts.read(config, RecordDict())
+
     def _settings(self, config: Mapping[str, object], *, fitting: bool) -> RoundSettings:
-        """The older strategies do not say which round it is: count the fits in the context, which Flower keeps."""
-        settings = self.settings.updated(config)
+        """Strategies of the older API do not number the rounds: count the fits in the context, which Flower keeps."""
+        settings = with_config(self.settings, config)
         if "server-round" in config or self.memory is None:
             return settings
         before = self.memory.config_records.get(_COUNTER, ConfigRecord({"fits": 0}))

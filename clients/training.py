@@ -16,6 +16,8 @@ from .penalties import QuadraticPrior
 from .plateau import Plateau
 
 OptimizerName = Literal["adam", "adamw", "sgd"]
+#: The loss of a model on a batch: a scalar.
+Loss = Callable[[nn.Module, Batch], Tensor]
 
 
 class DivergedError(RuntimeError):
@@ -72,7 +74,7 @@ def run_plan(
     model: nn.Module,
     plan: Sequence[Phase],
     epoch: Callable[[int], Iterator[Batch]],
-    loss_of: Callable[[nn.Module, Batch], Tensor],
+    loss_of: Loss,
 ) -> Trained:
     """Train ``model`` in place, phase by phase. ``epoch(batch_size)`` yields the batches of one epoch.
 
@@ -91,7 +93,7 @@ def _run_phase(
     model: nn.Module,
     phase: Phase,
     epoch: Callable[[int], Iterator[Batch]],
-    loss_of: Callable[[nn.Module, Batch], Tensor],
+    loss_of: Loss,
 ) -> Trained:
     named = {name: p for name, p in model.named_parameters() if matches(name, phase.trainable)}
     if not named:

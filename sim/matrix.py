@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
+from .processes import usable_cores
+
 Result = TypeVar("Result")
 
 
@@ -38,7 +40,7 @@ def run_matrix(
     Exception
         The first exception of ``work``.
     """
-    workers = max(1, min(jobs or (os.cpu_count() or 1), len(cells)))
+    workers = max(1, min(jobs or usable_cores(), len(cells)))
     begun = time.monotonic()
     results: dict[int, Result] = {}
     context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""How many examples a node is believed to have."""
+"""Limits of the numbers of examples that nodes report."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -13,20 +13,27 @@ from .validation import LARGEST_COUNT
 
 @dataclass(frozen=True)
 class ExampleLimits:
-    """What nodes may claim to have, in their profiles and in their replies: it decides how often they are drawn, and
-    what they weigh in means. A node that tells no number in its profile is bound by ``most`` alone.
+    """Limits of the numbers of examples in profiles and replies.
+
+    These numbers determine how often nodes are drawn and their weights in means. Only ``most`` limits a node whose
+    profile states no number.
 
     Parameters
     ----------
     most : int
-        The most examples that any node can have, ≥ 0; 0 is no bound (other than 2^53). A profile that claims more
-        counts as one that says nothing; a reply that does is refused.
+        ≥ 0. Reject numbers above this; 0 allows numbers up to 2^53. A number that is too large is removed from a
+        profile, and a reply with one is refused.
     growing : bool
-        Whether nodes may come to have more examples to train on than their profiles said, as where they collect them.
-        If not, a train reply that claims more is refused.
+        Whether nodes can train on more examples than their profiles state, for example because they collect more. If
+        false, train replies with a larger number are refused.
     drawn : int
-        So many, ≥ 0, may be claimed by a train reply whatever the profile said: the examples that a node draws with
-        replacement (:class:`~strategies.virtual_clients.VirtualClients`).
+        ≥ 0. Always accept train replies with up to this number, which nodes draw with replacement
+        (:class:`~strategies.virtual_clients.VirtualClients`).
+
+    Raises
+    ------
+    ValueError
+        A limit is not an integer of at least 0.
     """
 
     most: int = 0
@@ -38,23 +45,23 @@ class ExampleLimits:
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name} = {value!r}: must be an integer of at least 0")
 
-    def reason_against(self, num_examples: float, profile: Profile, phase: RoundStep) -> str | None:
-        """Why a reply of ``phase`` that claims ``num_examples`` is not believed; ``None`` if it is."""
+    def refusal_reason(self, num_examples: float, profile: Profile, phase: RoundStep) -> str | None:
+        """Why a reply of ``phase`` with ``num_examples`` must be refused, ``None`` if it is accepted."""
         most = self.most or LARGEST_COUNT
         if num_examples > most:
-            return f"claims {num_examples:g} examples: at most {most} are believed"
-        said = profile.num_examples
-        if phase == "train" and not self.growing and said is not None and num_examples > max(said, self.drawn):
-            return f"claims {num_examples:g} examples, but its profile said {said}"
+            return f"num-examples is {num_examples:g}: at most {most} are accepted"
+        stated = profile.num_examples
+        if phase == "train" and not self.growing and stated is not None and num_examples > max(stated, self.drawn):
+            return f"num-examples is {num_examples:g}, but the profile states {stated}"
         return None
 
     def believed(self, profiles: Iterable[Profile]) -> list[Profile]:
-        """The profiles, without the number of examples where it is above ``most``, with a warning."""
+        """The profiles; numbers of examples above ``most`` are replaced by ``None``, with a warning."""
         most = self.most or LARGEST_COUNT
         believed = []
         for profile in profiles:
             if profile.num_examples is not None and profile.num_examples > most:
-                log(WARNING, "node %s says it has %s examples: more than %s", profile.key, profile.num_examples, most)
+                log(WARNING, "node %s: num-examples is %s, above %s; ignored", profile.key, profile.num_examples, most)
                 profile = replace(profile, num_examples=None)
             believed.append(profile)
         return believed

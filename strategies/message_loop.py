@@ -28,7 +28,8 @@ def exchange(
     *,
     ahead: int = 0,
     in_flight: int | None = None,
-    meanwhile: Callable[[], None] = lambda: None,
+    beside: Callable[[], int] = lambda: 0,
+    meanwhile: Callable[[int], None] = lambda working: None,
 ) -> Iterator[Message | NodeFailure]:
     """Send messages and yield what becomes of each, in the order of the messages.
 
@@ -52,8 +53,10 @@ def exchange(
     in_flight : int or None
         ≥ 1, how many nodes work at a time: so many messages are out, and another is sent when a reply is fetched
         or its time is over; ``None`` sends all of them at once.
-    meanwhile : function
-        Called after each look that found nothing.
+    beside : function
+        How many nodes work on other messages, which count too. Where that leaves no room, one message at a time is out.
+    meanwhile : function of an int
+        Called after each look that found nothing, with the number of nodes that work on these messages.
 
     Yields
     ------
@@ -74,7 +77,7 @@ def exchange(
         raise ValueError(f"ahead = {ahead}: must be at least 0")
     if in_flight is not None and in_flight < 1:
         raise ValueError(f"in_flight = {in_flight}: must be at least 1, or None")
-    mailbox = _Mailbox(grid, messages, inf if timeout is None else timeout, ahead, in_flight)
+    mailbox = _Mailbox(grid, messages, inf if timeout is None else timeout, ahead, in_flight, beside)
     return mailbox.outcomes(poll, meanwhile)
 
 
@@ -87,18 +90,25 @@ class _Mailbox:
     """Messages on their way out, and their replies, handed out in the order of the messages."""
 
     def __init__(
-        self, grid: Grid, messages: Iterable[Message], timeout: float, ahead: int, in_flight: int | None
+        self,
+        grid: Grid,
+        messages: Iterable[Message],
+        timeout: float,
+        ahead: int,
+        in_flight: int | None,
+        beside: Callable[[], int],
     ) -> None:
         self._grid = grid
         self._timeout = timeout
         self._ahead = ahead
         self._unsent = deque(messages)
-        self._in_flight = in_flight or len(self._unsent)
+        self._in_flight = in_flight
+        self._beside = beside
         self._turns: deque[_Awaited | NodeFailure] = deque()  # what was sent and not handed out
         self._later: deque[_Awaited] = deque()  # of these, what has no reply so far, but for the one whose turn it is
         self._early: dict[str, Message | NodeFailure] = {}
 
-    def outcomes(self, poll: float, meanwhile: Callable[[], None]) -> Iterator[Message | NodeFailure]:
+    def outcomes(self, poll: float, meanwhile: Callable[[int], None]) -> Iterator[Message | NodeFailure]:
         """What becomes of each message."""
         while self._unsent or self._turns:
             self._send()
@@ -107,9 +117,10 @@ class _Mailbox:
 
     def _send(self, awaited: int = 0) -> None:
         """Send what may be out, beside the one that is awaited."""
-        now = time.monotonic()
-        working = awaited + sum(sent.deadline > now for sent in self._later)
-        count = min(self._in_flight - working, len(self._unsent))
+        count = len(self._unsent)
+        if count and self._in_flight is not None:
+            working = awaited + self._working_later()
+            count = min(count, max(self._in_flight - self._beside(), 1) - working)
         if count < 1:
             return
         for sent in push(self._grid, [self._unsent.popleft() for _ in range(count)]):
@@ -118,7 +129,7 @@ class _Mailbox:
                 self._later.append(sent)
             self._turns.append(sent)
 
-    def _next(self, poll: float, meanwhile: Callable[[], None]) -> Message | NodeFailure:
+    def _next(self, poll: float, meanwhile: Callable[[int], None]) -> Message | NodeFailure:
         """What becomes of the message whose turn it is; looks for its reply at least once."""
         turn = self._turns.popleft()
         if isinstance(turn, NodeFailure):
@@ -133,9 +144,14 @@ class _Mailbox:
                 return NodeFailure(turn.node_id, f"no reply within {self._timeout:g} s")
             self._look_ahead()
             self._send(awaited=1)
-            meanwhile()
+            meanwhile(1 + self._working_later())
             time.sleep(min(next(pause), left))
         return reply
+
+    def _working_later(self) -> int:
+        """How many nodes work on messages whose turn has not come."""
+        now = time.monotonic()
+        return sum(sent.deadline > now for sent in self._later)
 
     def _look_ahead(self) -> None:
         """Fetch some of the replies that come later, one by one: one that cannot be read must not take others along."""

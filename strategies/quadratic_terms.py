@@ -1,8 +1,8 @@
-"""Quadratic anchors as pairs of a precision and a linear term, and sums of them that leave one out.
+"""Quadratic penalties as a precision and a linear term, and leave-one-out sums of them.
 
-Σ_j F_j (θ − θ_j)² / 2 is, up to a constant, ½ θᵀPθ − Lᵀθ with P = Σ_j F_j and L = Σ_j F_j θ_j, so two tensors stand
-for any number of anchors (Shoham et al., Overcoming Forgetting in Federated Learning on Non-IID Data, 2019,
-https://arxiv.org/abs/1910.07796). What a node must not be held to is its own term: it is taken off again.
+Σ_j F_j (θ − θ_j)² / 2 equals ½ θᵀPθ − Lᵀθ up to a constant, with P = Σ_j F_j and L = Σ_j F_j θ_j, so two tensors
+represent any number of anchors θ_j (Shoham et al., Overcoming Forgetting in Federated Learning on Non-IID Data, 2019,
+https://arxiv.org/abs/1910.07796). A node's own term is left out of the sum that the node receives.
 """
 
 from __future__ import annotations
@@ -20,36 +20,42 @@ from .arrays import Arrays, check_alike
 
 @dataclass(frozen=True)
 class QuadraticTerm:
-    """``precision`` ≥ 0 and ``linear``: float64 arrays of the same names and shapes."""
+    """The penalty ½ θᵀPθ − Lᵀθ with a diagonal P.
+
+    Parameters
+    ----------
+    precision, linear : dict of arrays
+        P ≥ 0 and L: float64 arrays with the same names and shapes.
+    """
 
     precision: Arrays
     linear: Arrays
 
     @classmethod
     def around(cls, anchor: Arrays, precision: Arrays) -> QuadraticTerm:
-        """The pair (F, F·θ) of an anchor θ. The product of two float32 numbers is exact in float64."""
+        """The term (F, F·θ) of an anchor θ. The product of two float32 numbers is exact in float64."""
         wide = {name: np.asarray(array, dtype=np.float64) for name, array in precision.items()}
         return cls(wide, {name: wide[name] * np.asarray(anchor[name], dtype=np.float64) for name in wide})
 
     @classmethod
     def weighted(cls, terms: Iterable[tuple[float, QuadraticTerm]]) -> QuadraticTerm:
-        """Σ λ·pair, each λ ≥ 0, over at least one pair."""
+        """Σ λ·term over at least one pair (λ, term), each λ ≥ 0."""
         precision: Arrays = {}
         linear: Arrays = {}
-        for weight, pair in terms:
-            for name in pair.precision:
-                precision[name] = precision.get(name, 0.0) + weight * pair.precision[name]
-                linear[name] = linear.get(name, 0.0) + weight * pair.linear[name]
+        for weight, term in terms:
+            for name in term.precision:
+                precision[name] = precision.get(name, 0.0) + weight * term.precision[name]
+                linear[name] = linear.get(name, 0.0) + weight * term.linear[name]
         return cls(precision, linear)
 
 
 @dataclass
 class QuadraticTermSum:
-    """The sum of pairs, and the sum of all of them but one.
+    """The sum of terms, and the sum of all terms but one.
 
-    Kept in two float64 numbers per value, the sum and its rounding errors (Knuth, The Art of Computer Programming
-    2, 4.2.2, theorem B). Taking off a term that is 10¹⁵ times the rest therefore leaves the rest, where a plain
-    difference leaves noise. Memory is constant: eight tensors, whatever the number of pairs.
+    Every value is stored as two float64 numbers, the sum and its rounding error (Knuth, The Art of Computer Programming
+    2, 4.2.2, theorem B). Subtracting a term that is 10¹⁵ times the rest therefore yields the rest, where a plain
+    difference would yield noise. Memory is eight tensors, independent of the number of terms.
     """
 
     count: int = 0
@@ -57,38 +63,44 @@ class QuadraticTermSum:
     _linear: _ExactSum = field(default_factory=lambda: _ExactSum(), repr=False)
 
     @classmethod
-    def of(cls, pairs: Iterable[QuadraticTerm]) -> QuadraticTermSum:
-        """The sum of ``pairs``; the same order gives the same bits."""
+    def of(cls, terms: Iterable[QuadraticTerm]) -> QuadraticTermSum:
+        """The sum of ``terms``; the same order gives the same bits."""
         total = cls()
-        for pair in pairs:
-            total.add(pair)
+        for term in terms:
+            total.add(term)
         return total
 
-    def add(self, pair: QuadraticTerm) -> None:
-        """Add a pair, which is not kept. Raises ``ValueError`` if its names or shapes differ from the first one's."""
-        self._precision.add(pair.precision)
-        self._linear.add(pair.linear)
+    def add(self, term: QuadraticTerm) -> None:
+        """Add a term, which is not kept.
+
+        Raises
+        ------
+        ValueError
+            Names or shapes differ from the first term's.
+        """
+        self._precision.add(term.precision)
+        self._linear.add(term.linear)
         self.count += 1
 
     def without(self, own: QuadraticTerm | None) -> QuadraticTerm:
-        """The sum without ``own``, which must be one of the pairs added, or ``None`` to leave out nothing."""
+        """The sum without ``own``, which must be one of the terms added; ``None`` leaves out nothing."""
         precision = self._precision.without(own.precision if own else {})
-        # The last bit may fall below the zero that a sum of precisions cannot.
+        # Rounding of the last bit can give values slightly below 0, which no precision has.
         clipped = {name: np.maximum(array, 0.0) for name, array in precision.items()}
         return QuadraticTerm(clipped, self._linear.without(own.linear if own else {}))
 
 
 def flat_by_key(prefix: str, key: str, **parts: Arrays) -> Arrays:
-    """The arrays of a node under one name each, for a snapshot: ``<prefix><key>.<part>.<name>``.
+    """Flatten the arrays of a node for a snapshot: ``<prefix><key>.<part>.<name>`` -> array.
 
-    Dots and other signs of the key are escaped, so that :func:`nested_by_key` finds its way back.
+    Dots and other special characters of the key are escaped; :func:`nested_by_key` is the inverse.
     """
     escaped = quote(key, safe="").replace(".", "%2E")
     return {f"{prefix}{escaped}.{part}.{name}": a for part, arrays in parts.items() for name, a in arrays.items()}
 
 
 def nested_by_key(prefix: str, state: Arrays) -> dict[str, dict[str, Arrays]]:
-    """Key -> part -> named arrays, of all in ``state`` under ``prefix``."""
+    """Key -> part -> named arrays, from all arrays of ``state`` whose names start with ``prefix``."""
     found: dict[str, dict[str, Arrays]] = {}
     for full, array in state.items():
         if full.startswith(prefix):
@@ -112,15 +124,15 @@ class _ExactSum:
             self._errors[name] = self._errors[name] + error
 
     def without(self, own: Arrays) -> Arrays:
-        left: Arrays = {}
+        remaining: Arrays = {}
         for name, total in self._sums.items():
             rest, error = _two_sum(total, -own[name]) if name in own else (total, np.zeros(()))
-            left[name] = np.asarray(rest + (self._errors[name] + error))
-        return left
+            remaining[name] = np.asarray(rest + (self._errors[name] + error))
+        return remaining
 
 
 def _two_sum(a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """fl(a + b) and what the rounding lost, exactly."""
+    """The rounded sum fl(a + b) and its exact rounding error."""
     total = np.asarray(a + b)
-    moved = total - a
-    return total, np.asarray((a - (total - moved)) + (b - moved))
+    added = total - a
+    return total, np.asarray((a - (total - added)) + (b - added))

@@ -1,12 +1,13 @@
-"""The replies of a round as they are taken in: counted, checked, told in the round's report, one at a time."""
+"""Checks the replies of a round one at a time and records them in the report of the round."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import WARNING
 
 from flwr.app import Message
 from flwr.common.logger import log
 
+from . import wire
 from .arrays import Arrays
 from .example_limits import ExampleLimits
 from .metrics import MetricMean, MetricRule
@@ -20,28 +21,28 @@ from .weighting import Weighting
 
 @dataclass(frozen=True)
 class ReplyFilter:
-    """How the replies of one phase are read, and the report that tells of them.
+    """Reads the replies of one phase of a round, and reports and refuses invalid ones.
 
     Parameters
     ----------
     report : RoundReport
-        Counts the bytes, and gets the metrics of each node or the reason why its reply was refused.
+        Receives the bytes of each reply, and its metrics or the reason why it was refused.
     phase : "train" or "evaluate"
-        What the nodes were asked to do.
+        The phase of the round.
     profiles : mapping of int to Profile
-        The nodes by Flower's id; others take part under that id.
+        The nodes by Flower's id. Other nodes take part under that id.
     expected : mapping of names to arrays, or None
-        Arrays of the names, shapes and dtypes that a reply must bring; ``None`` where it brings none.
+        Arrays with the names, shapes and dtypes that a reply must contain; ``None`` if it must contain none.
     weight_of : Weighting
         The weight of a reply in means.
     metric_means : mapping from names of metrics to rules
-        How the metrics will be averaged: a reply that a rule cannot take is refused.
-    most_bytes : int
-        The bytes above which a reply is not looked into.
+        How the metrics will be averaged; replies with values that a rule does not allow are refused.
+    max_bytes : int
+        Larger replies are refused before they are decoded.
     sizes : ExampleLimits
-        How many examples a reply may claim.
-    reason_against : function of a Reply, optional
-        Why an algorithm cannot use a train reply that passed all other checks; ``None`` if it can.
+        Limits of the number of examples.
+    refusal_reason : function of a Reply, optional
+        Why the algorithm cannot use a train reply that passed all other checks; ``None`` if it can.
     """
 
     report: RoundReport
@@ -50,50 +51,55 @@ class ReplyFilter:
     expected: Arrays | None
     weight_of: Weighting
     metric_means: Mapping[str, MetricRule]
-    most_bytes: int
+    max_bytes: int
     sizes: ExampleLimits
-    reason_against: Callable[[Reply], str | None] | None = None
+    refusal_reason: Callable[[Reply], str | None] | None = None
 
     def usable(self, replies: Iterable[Message | NodeFailure]) -> Iterator[Reply]:
-        """The replies that pass every check, in their order. Holds none while the next one is awaited."""
+        """Yield the replies that pass all checks, in their order. No reply is kept while waiting for the next one."""
         for reply in replies:
             node_id = reply.node_id if isinstance(reply, NodeFailure) else reply.metadata.src_node_id
             profile = self.profiles.get(node_id) or Profile.unknown(node_id)
             if isinstance(reply, Message) and reply.has_content():
                 self.report.count_reply(self.phase, count_bytes(reply.content))
             usable = self._read(reply, profile)
-            del reply  # or it would live on while the next one is awaited
+            del reply  # frees its memory while waiting for the next one
             if usable is not None:
                 yield usable
             del usable
 
     def _read(self, reply: Message | NodeFailure, profile: Profile) -> Reply | None:
-        """The reply, or ``None`` where it is refused; the report tells of both."""
+        """The checked reply, or ``None`` if it is refused; both are recorded in the report."""
         try:
-            usable = read_reply(reply, profile, self.expected, self.weight_of, self.most_bytes)
-            if reason := self._doubt(usable):
+            usable = read_reply(reply, profile, self.expected, self.weight_of, self.max_bytes)
+            if reason := self._reason_to_refuse(usable):
                 raise ValueError(reason)
         except ValueError as refusal:
-            reason = truncate(str(refusal))  # the error itself holds the reply, and a log may keep what it is given
+            # Not the exception: it refers to the reply, and loggers can keep their arguments in memory.
+            reason = truncate(str(refusal))
             log(WARNING, "refused the %s reply of node %s: %s", self.phase, profile.key, reason)
             self.report.refused.append(Refusal(profile.key, self.phase, reason))
             return None
-        metrics = {name: value for name, value in usable.metrics.items() if name != "num-examples"}
+        metrics = {name: value for name, value in usable.metrics.items() if name != wire.NUM_EXAMPLES}
         self.report.nodes.append(
             NodeReport(profile.key, self.phase, usable.num_examples, metrics, dict(profile.groups))
         )
         return usable
 
-    def _doubt(self, reply: Reply) -> str | None:
+    def _reason_to_refuse(self, reply: Reply) -> str | None:
         return (
-            self.sizes.reason_against(reply.num_examples, reply.profile, self.phase)
-            or MetricMean.reason_against(reply.metrics, self.metric_means)
-            or (self.reason_against(reply) if self.reason_against and self.phase == "train" else None)
+            self.sizes.refusal_reason(reply.num_examples, reply.profile, self.phase)
+            or MetricMean.refusal_reason(reply.metrics, self.metric_means)
+            or (self.refusal_reason(reply) if self.refusal_reason and self.phase == "train" else None)
         )
 
 
-def too_few(report: RoundReport, server_round: int, usable: int, least: int) -> str:
-    """What to tell when a round has fewer usable replies than ``least``: every reason of its refusals."""
-    reasons = "\n".join(f"  {refusal.node}: {refusal.reason}" for refusal in report.refused)
-    told = f"Refused:\n{reasons}" if reasons else "Nobody was asked: no connected node has anything to train on"
-    return f"round {server_round}: {usable} usable replies, but min-replies is {least}. {told}"
+def too_few(report: RoundReport, usable: int, least: int, absent: Sequence[str]) -> str:
+    """What to tell when a round has fewer usable replies than ``least``: why replies were refused, who is absent."""
+    told = [f"round {report.round}: {usable} usable replies, but min-replies is {least}."]
+    if not (report.train_messages or usable or report.refused):
+        told.append("Nobody was asked to train.")
+    told += absent
+    if report.refused:
+        told.append("Refused:")
+    return " ".join(told) + "".join(f"\n  {refusal.node}: {refusal.reason}" for refusal in report.refused)

@@ -1,4 +1,4 @@
-"""The SuperLink, asked again where it fails for a moment: a break of the line, a database locked by many nodes."""
+"""Retries of calls to the SuperLink after transient failures: an interrupted connection, a locked database."""
 
 import time
 from collections.abc import Callable
@@ -8,28 +8,43 @@ from typing import TypeVar
 from flwr.common.logger import log
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from .sanitize import MOST_IN_NAME, truncate
+from .sanitize import MAX_NAME_LENGTH, truncate
 
-#: Seconds until it is asked again; after the last time its failure is raised.
+#: Seconds before each retry; the failure after the last retry is raised.
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
-#: What Flower raises where it cannot put together what a node sent.
+#: Exceptions that Flower raises if it cannot decode what a node sent.
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError, DecodeError)
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-def retry(ask: Callable[[], Answer]) -> Answer:
-    """What ``ask`` gives; called again, up to five times in half a minute, where it raises what may pass.
+def retry(call: Callable[[], Result]) -> Result:
+    """Call a function, and retry up to five times within 31 s after failures that may be transient.
 
-    Flower's calls can be repeated: a message that is pushed twice is one message.
+    Flower's calls can be repeated: a message that is pushed twice is delivered once.
+
+    Parameters
+    ----------
+    call : function without arguments
+        A call to the SuperLink.
+
+    Returns
+    -------
+    object
+        The result of ``call``.
+
+    Raises
+    ------
+    Exception
+        What ``call`` raised last; exceptions in :data:`UNREADABLE` and ``RuntimeError`` are raised at once.
     """
     for pause in PAUSES:
         try:
-            return ask()
-        except (*UNREADABLE, RuntimeError):  # asking again would not mend it
+            return call()
+        except (*UNREADABLE, RuntimeError):  # a retry would fail in the same way
             raise
-        except Exception as error:  # Flower's own differ from version to version
-            said = truncate(f"{type(error).__name__}: {error}".partition("\n")[0], MOST_IN_NAME)
-            log(WARNING, "the SuperLink failed (%s); it is asked again in %g s", said, pause)
+        except Exception as error:  # the exception types differ between versions of Flower
+            reason = truncate(f"{type(error).__name__}: {error}".partition("\n")[0], MAX_NAME_LENGTH)
+            log(WARNING, "a call to the SuperLink failed (%s); retrying in %g s", reason, pause)
         time.sleep(pause)
-    return ask()
+    return call()

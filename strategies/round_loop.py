@@ -15,7 +15,6 @@ from flwr.serverapp.strategy import Result
 
 from .arrays import Arrays, from_record, to_record
 from .metrics import SERVER
-from .node_registry import wait_for_nodes
 from .round_records import BestRound, Checkpoints, RoundReport, Snapshot, TrackedMetric
 from .validation import check_reply
 
@@ -61,7 +60,8 @@ class Training:
             self.result.evaluate_metrics_serverapp[0] = initial
         self.result.arrays = arrays
         self.strategy.summary()
-        wait_for_nodes(self.grid, self.strategy.min_nodes, self.strategy.node_wait)
+        self.strategy.registry.queries.timeout = self.timeout
+        self.strategy.registry.connected(self.grid)  # waits, which is no part of the first round
         for server_round in range(first, self.num_rounds + 1):
             if self.tracked and self.best.exhausted(self.tracked):
                 log(INFO, "no better %s than in round %s: stopping", self.tracked.metric, self.best.round)

@@ -1,4 +1,4 @@
-"""What a round leaves behind, and the objects that watch rounds go by."""
+"""Records of rounds: reports, refusals, snapshots, and the best round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,16 +13,26 @@ RoundStep = Literal["train", "evaluate"]
 
 
 class TooFewRepliesError(RuntimeError):
-    """A round closed with fewer usable replies than ``min_replies``; the message holds every refusal."""
+    """A round ended with fewer usable replies than ``min_replies``; the message lists all refusals."""
 
 
 class DivergedError(RuntimeError):
-    """The server's step made parameters that are not finite; those of the round before stand in its checkpoint."""
+    """The server's step produced invalid parameters. The last checkpoint has those of the round before."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A reply that was not used: who sent it, in which phase, and why."""
+    """A reply that was refused.
+
+    Parameters
+    ----------
+    node : str
+        Key of the sender.
+    phase : "train" or "evaluate"
+        The phase of the round.
+    reason : str
+        Why it was refused.
+    """
 
     node: str
     phase: RoundStep
@@ -31,7 +41,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """The metrics one node reported in one phase of a round, and the groups that it belonged to then."""
+    """The metrics of one node in one phase of a round, with the node's groups in that round."""
 
     node: str
     phase: RoundStep
@@ -42,11 +52,11 @@ class NodeReport:
 
 @dataclass
 class RoundReport:
-    """One round as the server saw it. Bytes are those of the records in the messages.
+    """The report of one round. Sizes are those of the records in the messages.
 
-    ``bytes_down`` and ``bytes_up`` are all that the round moved: both phases, and whatever an algorithm asks beside
-    them. The ``train_`` fields are the TRAIN messages and their replies alone, used or refused, so that
-    ``train_bytes_down / train_messages`` and ``train_bytes_up / train_replies`` are the bytes of one node's training.
+    ``bytes_down`` and ``bytes_up`` count all messages and replies of the round: both phases, and further queries of an
+    algorithm. The fields ``train_*`` count only TRAIN messages and their replies, including refused ones, so that
+    ``train_bytes_down / train_messages`` and ``train_bytes_up / train_replies`` are the traffic of one node's training.
     """
 
     round: int
@@ -65,14 +75,14 @@ class RoundReport:
     nodes: list[NodeReport] = field(default_factory=list)
 
     def count_message(self, kind: str, size: int) -> None:
-        """Count a message of ``size`` bytes to a node; ``kind`` is Flower's type of the message."""
+        """Count a message of ``size`` bytes to a node; ``kind`` is Flower's message type."""
         self.bytes_down += size
         if kind == MessageType.TRAIN:
             self.train_messages += 1
             self.train_bytes_down += size
 
     def count_reply(self, phase: RoundStep, size: int) -> None:
-        """Count a reply of ``size`` bytes, used or refused."""
+        """Count a reply of ``size`` bytes, including refused replies."""
         self.bytes_up += size
         if phase == "train":
             self.train_replies += 1
@@ -81,7 +91,7 @@ class RoundReport:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that a run needs to go on after ``round``: named arrays, and facts that fit in JSON."""
+    """The state from which a run resumes after ``round``: named arrays, and facts that can be stored as JSON."""
 
     round: int
     arrays: Arrays
@@ -89,24 +99,43 @@ class Snapshot:
 
 
 class Checkpoints(Protocol):
-    """Where snapshots are kept. ``save`` must be atomic: a crash leaves the last snapshot readable."""
+    """A store of snapshots. ``save`` must be atomic: after a crash the last complete snapshot must be readable."""
 
     def save(self, snapshot: Snapshot, *, best: bool) -> None:
-        """Keep a snapshot as the newest one, and as the best one where ``best`` is set."""
+        """Store a snapshot as the newest one, and as the best one if ``best`` is true."""
 
     def oldest_round(self) -> int:
-        """The oldest round that can be gone back to, 0 when there is none."""
+        """The oldest round that a run can resume after, 0 if there is none."""
 
     def latest(self) -> Snapshot | None:
-        """The newest snapshot, ``None`` when there is none. Raises ``ValueError`` when it is damaged."""
+        """The newest snapshot, ``None`` if there is none.
+
+        Raises
+        ------
+        ValueError
+            The snapshot is damaged.
+        """
 
 
 @dataclass(frozen=True)
 class TrackedMetric:
-    """The metric that decides which round is the best, and when to stop.
+    """The metric that determines the best round and when to stop early.
 
-    ``metric`` names an aggregated evaluation metric; ``patience`` is the number of evaluations without an
-    improvement of more than ``min_delta`` after which training stops (0: never stop early).
+    Parameters
+    ----------
+    metric : str
+        Name of an aggregated evaluation metric.
+    mode : "min" or "max"
+        Whether lower or higher values are better.
+    patience : int
+        ≥ 0, stop after this number of evaluations without improvement; 0 never stops early.
+    min_delta : float
+        ≥ 0, a value must be better by more than this to count as an improvement.
+
+    Raises
+    ------
+    ValueError
+        A parameter is out of range.
     """
 
     metric: str
@@ -130,14 +159,14 @@ class TrackedMetric:
 
 @dataclass
 class BestRound:
-    """The best round so far by a tracked metric."""
+    """The best round so far according to a tracked metric."""
 
     round: int = 0
     value: float | None = None
     evaluations_since: int = 0
 
     def update(self, tracked: TrackedMetric, server_round: int, value: float) -> bool:
-        """Take in one evaluation; returns whether it is the new best."""
+        """Record one evaluation. Returns whether it is the new best."""
         if tracked.improves(value, self.value):
             self.round, self.value, self.evaluations_since = server_round, value, 0
             return True
@@ -145,5 +174,5 @@ class BestRound:
         return False
 
     def exhausted(self, tracked: TrackedMetric) -> bool:
-        """Whether patience has run out."""
+        """Whether training must stop early."""
         return 0 < tracked.patience <= self.evaluations_since

@@ -1,27 +1,37 @@
-"""Words of nodes as they may stand in logs, records and reports: of bounded length, without control characters."""
+"""Sanitised text from nodes, for logs, records and reports: of bounded length and without control characters."""
 
 from typing import TypeGuard
 
-MOST_SIGNS = 4000
-MOST_IN_NAME = 200
+MAX_CHARACTERS = 4000
+MAX_NAME_LENGTH = 200
 
 
-def truncate(text: str, most: int = MOST_SIGNS) -> str:
-    """A text of at most about ``most`` > 0 signs, whatever came.
+def truncate(text: str, limit: int = MAX_CHARACTERS) -> str:
+    """Shorten a text and escape its control characters other than line ends and tabs.
 
-    The first quarter is kept and the last three, where a traceback says what went wrong; control characters other than
-    line ends and tabs are written as escapes.
+    Parameters
+    ----------
+    text : str
+        Any text.
+    limit : int
+        > 0, the number of characters to keep: the first quarter from the start of the text and the rest from its end,
+        where a traceback states the error.
+
+    Returns
+    -------
+    str
+        The text, with a note in place of characters that were left out.
     """
-    if len(text) > most:
-        head = most // 4
-        text = f"{text[:head]} [... {len(text) - most} characters left out ...] {text[head - most :]}"
-    return "".join(sign if sign.isprintable() or sign in "\n\t" else _escaped(sign) for sign in text)
+    if len(text) > limit:
+        head = limit // 4
+        text = f"{text[:head]} [... {len(text) - limit} characters left out ...] {text[head - limit :]}"
+    return "".join(char if char.isprintable() or char in "\n\t" else _escaped(char) for char in text)
 
 
 def is_valid_name(text: object) -> TypeGuard[str]:
-    """Whether a node may call something so: a string of 1 to 200 printable signs, on one line."""
-    return isinstance(text, str) and 0 < len(text) <= MOST_IN_NAME and text.isprintable()
+    """Whether a value from a node can be a name: a string of 1 to 200 printable characters on one line."""
+    return isinstance(text, str) and 0 < len(text) <= MAX_NAME_LENGTH and text.isprintable()
 
 
-def _escaped(sign: str) -> str:
-    return sign.encode("unicode_escape").decode()
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode()

@@ -1,4 +1,4 @@
-"""Single messages to nodes and single replies from them, whatever the grid and however it fails."""
+"""Sending messages to nodes and fetching single replies, for every implementation of Flower's grid."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from .retry import UNREADABLE, retry
 
 LONGEST_PAUSE = 0.5
 _GROWTH = 1.5
-_OF_THE_SUPERLINK = (
+_SUPERLINK_ERRORS = (
     ErrorCode.NODE_UNAVAILABLE,
     ErrorCode.MESSAGE_UNAVAILABLE,
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
@@ -20,7 +20,17 @@ _OF_THE_SUPERLINK = (
 
 @dataclass(frozen=True)
 class NodeFailure:
-    """A node that did not reply, and why; ``by_node`` where it said so itself, and is not just silent or gone."""
+    """A message without a usable reply.
+
+    Parameters
+    ----------
+    node_id : int
+        Flower's id of the node.
+    reason : str
+        Why there is no reply.
+    by_node : bool
+        Whether the node itself reported the failure; otherwise it did not answer or is not connected.
+    """
 
     node_id: int
     reason: str
@@ -29,19 +39,18 @@ class NodeFailure:
 
 @dataclass(frozen=True)
 class Sent:
-    """A message on its way to a node."""
+    """A message that the grid accepted."""
 
     node_id: int
     message_id: str
 
 
 def push(grid: Grid, messages: Iterable[Message]) -> list[Sent | NodeFailure]:
-    """Send messages; one item for each of them, a failure where it was not accepted."""
+    """Send messages. Returns one item per message, in order: a failure if the grid did not accept the message."""
     sent = list(messages)
     returned = retry(lambda: list(grid.push_messages(sent)))
-    # One grid leaves refused messages out of its answer, the other puts an empty id in their place: the ids
-    # that both write into the messages tell which is which. A grid that writes none must answer for every
-    # message.
+    # One grid omits refused messages from its result, another returns an empty id for them. Both write ids into the
+    # messages, which identify the accepted ones. A grid that writes no ids must return one id per message.
     ids: Sequence[str | None] = [message.metadata.message_id for message in sent]
     if any(ids):
         accepted = set(returned)
@@ -54,20 +63,27 @@ def push(grid: Grid, messages: Iterable[Message]) -> list[Sent | NodeFailure]:
 
 
 def pull(grid: Grid, sent: Sent) -> Message | NodeFailure | None:
-    """The reply to a message with its content, a failure where it is an error or cannot be read, ``None`` before."""
+    """Fetch the reply to a message.
+
+    Returns
+    -------
+    Message, NodeFailure or None
+        The reply with its content; a failure if the reply is an error or cannot be decoded; ``None`` if there is no
+        reply yet.
+    """
     try:
         replies = retry(lambda: list(grid.pull_messages([sent.message_id])))
         reply = next((reply for reply in replies if reply.metadata.reply_to_message_id == sent.message_id), None)
-    except UNREADABLE as error:  # Flower puts the reply together from what the node sent
-        return NodeFailure(sent.node_id, f"the reply cannot be read: {type(error).__name__}: {error}", by_node=True)
+    except UNREADABLE as error:  # raised when Flower decodes what the node sent
+        return NodeFailure(sent.node_id, f"the reply cannot be decoded: {type(error).__name__}: {error}", by_node=True)
     if reply is None or not reply.has_error():
         return reply
-    by_node = reply.error.code not in _OF_THE_SUPERLINK
+    by_node = reply.error.code not in _SUPERLINK_ERRORS
     return NodeFailure(sent.node_id, reply.error.reason or f"error {reply.error.code} without a reason", by_node)
 
 
 def pauses(first: float = 0.02) -> Iterator[float]:
-    """Seconds between looks for a reply: each longer by half than the one before, up to 0.5."""
+    """Seconds to wait between two attempts to fetch a reply: each 1.5 times the one before, up to 0.5."""
     while True:
         yield first
         first = min(first * _GROWTH, LONGEST_PAUSE)

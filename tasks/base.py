@@ -1,22 +1,21 @@
 """The interface of a task: data, model, loss and metrics. Tasks do not know Flower."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .profiles import DataError as DataError
+from .profiles import NodeProfile, TaskProfiles
+
 Batch = Mapping[str, Tensor]
 Metrics = dict[str, float | list[float]]
 MetricRule = Literal["weighted", "uniform", "geometric"]
-
-
-class DataError(ValueError):
-    """Missing or malformed data. The message names the file and the line, and says what is expected."""
 
 
 @dataclass(frozen=True)
@@ -61,22 +60,9 @@ class NodeData:
         tensors = self.splits.get(split)
         return 0 if not tensors else len(next(iter(tensors.values())))
 
-
-@dataclass(frozen=True)
-class PrivateParameters:
-    """The parameters that a method keeps on each node.
-
-    Attributes
-    ----------
-    private : tuple of str
-        Glob patterns of the parameters that never leave the node. All other parameters are shared.
-    own_start : bool
-        Whether each node initialises its private parameters differently. Otherwise all nodes start from the same
-        values.
-    """
-
-    private: tuple[str, ...] = ()
-    own_start: bool = False
+    def profile(self) -> NodeProfile:
+        """Return the profile of the node: its key, its number of training examples and its labels."""
+        return NodeProfile(self.key, self.count("train"), self.groups)
 
 
 @dataclass(frozen=True)
@@ -95,19 +81,15 @@ class Evaluation:
     traces: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-class Task(ABC):
+class Task(TaskProfiles):
     """A learning problem. One instance serves all nodes of a process, so it holds no data of a node.
 
     Random draws come from torch's global generator, which the caller seeds for each call
     (:func:`sim.seeding.torch_seed`). A task keeps no generator.
     """
 
-    name: ClassVar[str]
-    Options: ClassVar[type]
     #: The metrics of the short table, most important first.
     headline: ClassVar[tuple[str, ...]]
-    #: Increase this number when :meth:`make_world` writes different data for the same options: it invalidates caches.
-    world_version: ClassVar[int] = 1
     #: Whether :meth:`loss` runs under ``torch.func.vmap``. Data-dependent control flow and recurrent layers do not;
     #: for these, the gradients of single examples are computed one by one.
     vectorises: ClassVar[bool] = True
@@ -118,17 +100,6 @@ class Task(ABC):
     #: stored.
     fixed: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, options: Any) -> None:
-        #: A frozen instance of ``Options``.
-        self.options = options
-
-    def __eq__(self, other: object) -> bool:
-        """Tasks with equal options are equal, because a task holds nothing else; they share cached data."""
-        return type(self) is type(other) and self.options == other.options
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.options))
-
     @abstractmethod
     def build_model(self) -> nn.Module:
         """Return a newly initialised model on the CPU. Draws come from torch's global generator."""
@@ -136,26 +107,6 @@ class Task(ABC):
     def build_model_for(self, data: NodeData) -> nn.Module:
         """Return the model of one node, whose private parameters may have shapes that fit the node's data."""
         return self.build_model()
-
-    def under(self, privacy: PrivateParameters) -> "Task":
-        """Return the task as seen by the nodes of a method; most tasks return themselves.
-
-        Parameters
-        ----------
-        privacy : PrivateParameters
-            The parameters that the method keeps on the nodes.
-
-        Raises
-        ------
-        DataError
-            The task's options are incompatible with ``privacy``.
-        """
-        return self
-
-    @property
-    def has_world(self) -> bool:
-        """Whether :meth:`make_world` can simulate data when none are given."""
-        return True
 
     @property
     def num_stages(self) -> int:
@@ -192,15 +143,6 @@ class Task(ABC):
         """Return remarks about the data of ``num_nodes`` nodes as lines of text, for the table of nodes."""
         return ()
 
-    @property
-    def world_options(self) -> Mapping[str, object]:
-        """The options that :meth:`make_world` depends on; all options, unless a task overrides this."""
-        return asdict(self.options)
-
-    @abstractmethod
-    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """Simulate data for ``num_nodes`` nodes and write them into ``folder`` in the format of the real data."""
-
     @abstractmethod
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         """Read the data of one node.
@@ -235,6 +177,14 @@ class Task(ABC):
             Reading it requires the data of other nodes.
         """
         return self.load_all(folder)
+
+    def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
+        """That of the loaded data, where a task does not find it out with less work."""
+        return self.load_node(folder, partition, num_partitions).profile()
+
+    def own_profile(self, folder: Path) -> NodeProfile:
+        """As :meth:`node_profile`."""
+        return self.load_own(folder).profile()
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

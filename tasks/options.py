@@ -14,6 +14,7 @@ def option(
     above: float | None = None,
     choices: Sequence[str] | None = None,
     path: bool = False,
+    formerly: str = "",
 ) -> Any:
     """Return a dataclass field with its description and its allowed values.
 
@@ -31,14 +32,16 @@ def option(
         The allowed strings.
     path : bool
         Whether the string may name a file or folder, or several separated by commas.
+    formerly : str
+        The key of the option in earlier versions.
     """
     limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
-    return field(default=default, metadata={"doc": doc, "path": path, **limits})
+    return field(default=default, metadata={"doc": doc, "path": path, "formerly": formerly, **limits})
 
 
 def key_of(field_name: str) -> str:
-    """Return the run-config key of a field: ``rate_power`` becomes ``rate-power``."""
-    return field_name.replace("_", "-")
+    """Return the run-config key of a field: ``rate_power`` becomes ``rate-power``, ``lambda_`` becomes ``lambda``."""
+    return field_name.rstrip("_").replace("_", "-")
 
 
 def allowed(metadata: Any, kind: type) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 FORMATS = (".csv", ".tsv", ".jsonl")
 COMPRESSIONS = ("", ".gz", ".xz")

@@ -3,7 +3,7 @@
 import torch
 
 from sim.corpus import write_examples
-from tasks.base import PrivateParameters
+from tasks.private_parameters import PrivateParameters
 from tasks.text.options import Options
 
 SMALL = Options(source="simulated", dataset="mine", classes=2, hidden=3, embedding_width=4, dropout=0.0)

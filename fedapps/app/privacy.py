@@ -11,11 +11,12 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 
 from clients.dp_mods import Mod, on_floats
-from fedapps.catalogue import EVERYTHING, METHODS
+from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from sim.seeding import derive_seed
-from strategies.privacy import CLIPPING_NORM, CentralPrivacy
+from strategies.privacy import CentralPrivacy
 from strategies.privacy_budget import epsilon
+from strategies.wire import CLIPPING_NORM
 
 CENTRAL = ("central-server", "central-client")
 
@@ -48,12 +49,13 @@ def _local(run: RunConfig) -> LocalDpMod:
     return LocalDpMod(run.dp_clip, sensitivity=run.dp_clip, epsilon=strength, delta=run.dp_delta)
 
 
-def spent(run: RunConfig, method: str, rounds: int) -> dict[str, float]:
-    """``epsilon`` for a node that trained in so many rounds; nothing where there is no guarantee, or no need of one.
+def spent(config: Config, label: str, rounds: int) -> dict[str, float]:
+    """``epsilon`` for a node that trained in all ``rounds``; empty without a guarantee, or where nothing is shared.
 
     Two updates of a node are at most two clipping norms apart, which is what local privacy has to hide; central
     privacy hides whether a node takes part.
     """
-    if run.dp == "none" or not run.dp_noise or METHODS[method].private == EVERYTHING:
+    run = config.run
+    if run.dp == "none" or not run.dp_noise or config.methods[label].private(config.task).everything:
         return {}
     return {"epsilon": epsilon(run.dp_noise, rounds, run.dp_delta, 2.0 if run.dp == "local" else 1.0)}

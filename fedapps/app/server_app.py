@@ -1,4 +1,4 @@
-"""The ServerApp: run each method to its end, write down what happened, draw the report."""
+"""The ServerApp: run each method to its end, record every round, write the report."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,6 @@ from flwr.app import ArrayRecord, Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
-from fedapps.catalogue import METHODS, task_class
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.report import write_report
@@ -20,8 +19,8 @@ from sim.seeding import torch_seed
 from strategies.round_records import RoundReport
 
 from .privacy import spent
-from .round_config import evaluate_orders, stage_of, train_orders
-from .strategies import build_strategy, tracked_metric
+from .round_config import evaluate_config, stage_of, train_config
+from .strategy import build_strategy, tracked_metric
 
 app = ServerApp()
 STAGES = ("given data", "collected data")
@@ -33,7 +32,7 @@ def main(grid: Grid, context: Context) -> None:
     config = parse(context.run_config)
     folder = RunFolder.open(config, context.run_id)
     log(INFO, "run folder: %s", folder.path)
-    for method in config.run.method_names():
+    for method in config.methods:
         if folder.finished(method):
             log(INFO, "method %s has already run to its end", method)
             continue
@@ -44,14 +43,13 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run_method(grid: Grid, config: Config, folder: RunFolder, method: str) -> None:
-    """One method, from its initial arrays or its last checkpoint to its line in the summary."""
+    """Run the method of a label from its initial arrays or its last checkpoint to its line in the summary."""
     run = config.run
     log(INFO, "")
     log(INFO, "== %s on %s, seed %s, %s rounds", method, run.task, run.seed, run.rounds)
-    for name, value in spent(run, method, run.rounds).items():
-        log(
-            INFO, "dp = %s: %s %.3g at delta %g for a node that trains in all rounds", run.dp, name, value, run.dp_delta
-        )
+    for name, value in spent(config, method, run.rounds).items():
+        said = "dp = %s: %s %.3g at delta %g for a node that trains in all rounds"
+        log(INFO, said, run.dp, name, value, run.dp_delta)
     begun = time.monotonic()
     checkpoints = folder.checkpoints(method)
     latest = checkpoints.latest()
@@ -63,13 +61,13 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str) -> No
         folder.record(method, stage_label(stage_of(run, report.round, stages), stages), report)
 
     initial = initial_arrays(config, method)
-    build_strategy(run, method, initial.keys(), stages).start(
+    build_strategy(config, method, initial.keys()).start(
         grid,
         initial,
         num_rounds=run.rounds,
         timeout=run.timeout,
-        train_config=lambda server_round: train_orders(run, method, folder.label, server_round, stages),
-        evaluate_config=lambda server_round: evaluate_orders(run, method, folder.label, server_round, stages),
+        train_config=lambda server_round: train_config(config, method, folder.label, server_round),
+        evaluate_config=lambda server_round: evaluate_config(config, method, folder.label, server_round),
         evaluate_every=run.evaluate_every,
         tracked=tracked_metric(run),
         checkpoints=checkpoints,
@@ -84,20 +82,15 @@ def stage_label(stage: int, num_stages: int) -> str:
     return f"stage {stage + 1} of {num_stages}" if num_stages > 1 else STAGES[stage]
 
 
-def initial_arrays(config: Config, method: str | None = None) -> ArrayRecord:
-    """The untrained model of the run's seed; nodes start their private parameters from the same one.
+def initial_arrays(config: Config, label: str) -> ArrayRecord:
+    """What the strategy of a method starts from: the untrained model of the run's seed, or a part of it.
 
-    Where each stage has parameters of its own only the weights are shared, arrays of two dimensions or more.
+    Nodes start their private parameters from the same model.
     """
-    task = task_class(config.run.task)(config.options)
-    if method is not None:
-        task = task.under(METHODS[method].privacy)
+    method = config.methods[label]
     with torch_seed(config.run.seed, "model"):
-        model = task.build_model()
-    state = model.state_dict()
-    if method is not None and METHODS[method].decomposes:
-        state = {name: tensor for name, tensor in state.items() if tensor.ndim > 1}
-    return ArrayRecord(state)
+        model = config.task_of(method).build_model()
+    return method.initial_arrays(ArrayRecord(model.state_dict()))
 
 
 def summarise(config: Config, folder: RunFolder, method: str, seconds: float) -> dict[str, Any]:
@@ -108,7 +101,7 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
     if config.num_stages > 1:
         final = final | continual_metrics(rounds, config.num_stages, rounds=config.run.rounds)
         final |= {name: value for name, value in rounds[-1]["train"].items() if name.endswith("_parameters")}
-    final = final | spent(config.run, method, len(rounds)) | _traffic(rounds) | _time_to_target(config.run, evaluated)
+    final = final | spent(config, method, len(rounds)) | _traffic(rounds) | _time_to_target(config.run, evaluated)
     return {
         "rounds": len(rounds),
         "final": final,

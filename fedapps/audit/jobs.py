@@ -1,4 +1,4 @@
-"""One cell of an audit, in a process of its own, and the rows that finished cells add up to."""
+"""One job of an audit, which runs in a separate process, and the table rows computed from all finished jobs."""
 
 import json
 import math
@@ -15,31 +15,43 @@ from tasks.text.privacy.measures import Recovery, score
 from tasks.text.privacy.sharing import SHARINGS, Sharing
 
 from .plan import ANYBODY, AuditPlan
-from .victim import Scene, scene
+from .victim import TrainedVictim, trained_victim
 
+#: Weight of the L1 distance in the attack "tag".
 TAG_WEIGHT = 0.1
 _SHOWN = 3
 
 Row = dict[str, Any]
 
 
-def run_cell(attack: str, batch_size: int, start: int, stop: int, config: dict[str, Any]) -> None:
-    """Attack some of the sentences and write what came back into the folder ``config["folder"]``.
+def run_job(attack: str, batch_size: int, start: int, stop: int, config: dict[str, Any]) -> None:
+    """Attack the sentences ``start`` to ``stop`` (exclusive) and write the reconstructed words as JSON.
 
-    ``config`` also has the ``run`` config, flat, and the ``plan``. All methods and attackers are tried on the same
-    searches (:mod:`tasks.text.privacy.audit`), so each is charged with their whole time.
+    Methods and attackers that share the same gradients share one search (:mod:`tasks.text.privacy.audit`); each of them
+    is charged with the whole time of that search.
+
+    Parameters
+    ----------
+    attack : str
+        One of :data:`.plan.ATTACKS`.
+    batch_size : int
+        Sentences per gradient.
+    start, stop : int
+        Range of sentences, as indices into the sentences of the audit.
+    config : dict
+        ``run``: the flat run config; ``plan``: the :class:`AuditPlan`; ``folder``: where to write the result.
     """
     plan, flat = config["plan"], config["run"]
-    found = scene(tuple(sorted(flat.items())), plan.sentences)
-    chosen = found.sentences[start:stop]
+    target = trained_victim(tuple(sorted(flat.items())), plan.sentences)
+    chosen = target.sentences[start:stop]
     results = audit(
-        found.victim,
+        target.victim,
         [sentence.words for sentence in chosen],
         [sentence.label for sentence in chosen],
-        views=[(sharing, one) for sharing in _methods(plan) for one in _attackers(plan, attack, sharing, found, flat)],
-        attack=_attack(plan, attack, found, derive_seed(flat["seed"], "audit", attack, batch_size, start)),
+        views=[(sharing, one) for sharing in _methods(plan) for one in _attackers(plan, attack, sharing, target, flat)],
+        attack=_attack(plan, attack, target, derive_seed(flat["seed"], "audit", attack, batch_size, start)),
         batch_size=batch_size,
-        ignored=found.ignored,
+        ignored=target.special_tokens,
     )
     parts = [
         {
@@ -55,15 +67,26 @@ def run_cell(attack: str, batch_size: int, start: int, stop: int, config: dict[s
         for result in results
     ]
     path = Path(config["folder"]) / f"{attack}-{batch_size}-{start:05d}.json"
-    # Another process may be looking: it sees the whole file or none.
+    # The main process reads this folder at any time: write_whole replaces the file atomically.
     write_whole(path, (json.dumps(parts) + "\n").encode())
 
 
 def finished(folder: Path, recipe: str) -> dict[str, Any]:
-    """What the finished cells in a folder come to: ``recipe``, ``rows`` and the first ``recovered`` sentences.
+    """Combine the results of all finished jobs in a folder.
 
-    A row counts the ``sentences`` that it is made of, and is in ``seconds`` for each of them. ``ptlr`` is ``None``
-    where no sentence has a digit token.
+    Parameters
+    ----------
+    folder : Path
+        Holds the JSON files that :func:`run_job` wrote.
+    recipe : str
+        Name of the audited recipe.
+
+    Returns
+    -------
+    dict
+        ``recipe``; ``rows``, one for each method, attacker, attack and batch size; and ``recovered``, the first
+        reconstructed sentences. In a row, ``sentences`` is the number of sentences attacked so far, ``seconds`` the
+        mean time per sentence, and ``ptlr`` is None if no sentence has a digit token.
     """
     parts: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.json")):
@@ -84,20 +107,22 @@ def _methods(plan: AuditPlan) -> list[Sharing]:
     return [SHARINGS[name] for name in plan.methods]
 
 
-def _attackers(plan: AuditPlan, attack: str, sharing: Sharing, found: Scene, flat: dict[str, Any]) -> list[Attacker]:
+def _attackers(
+    plan: AuditPlan, attack: str, sharing: Sharing, target: TrainedVictim, flat: dict[str, Any]
+) -> list[Attacker]:
     if attack == "rows":
-        return [Attacker(ANYBODY, found.victim.body, found.victim.table)]
+        return [Attacker(ANYBODY, target.victim.body, target.victim.table)]
     seed = derive_seed(flat["seed"], "audit", "attackers")
-    return [attacker(name, sharing, found.victim, found.start, seed) for name in plan.attackers]
+    return [attacker(name, sharing, target.victim, target.before_training, seed) for name in plan.attackers]
 
 
-def _attack(plan: AuditPlan, name: str, found: Scene, seed: int) -> Attack:
+def _attack(plan: AuditPlan, name: str, target: TrainedVictim, seed: int) -> Attack:
     if name == "rows":
         return row_reading
     weight = TAG_WEIGHT if name == "tag" else 0.0
-    # An LSTM packs its sequences, which vmap does not bear.
+    # vmap does not support the packed sequences of an LSTM.
     settings = Inversion(weight, steps=plan.steps, restarts=plan.restarts, seed=seed, vectorised=False)
-    return gradient_matching(settings, found.start.table)
+    return gradient_matching(settings, target.before_training.table)
 
 
 def _order(method: str, attacker: str, attack: str, batch_size: int) -> tuple[Any, ...]:

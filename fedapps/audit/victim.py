@@ -1,4 +1,4 @@
-"""A node to be listened to: its model after one round, and the sentences whose gradients it shares."""
+"""The attacked node: its sentences, and its model before and after one round of training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +10,13 @@ from flwr.app import Context, RecordDict
 
 from clients.data_sources import cached_load
 from clients.training import run_plan
-from fedapps.app.client_app import choose_device, data_source, default_settings
-from fedapps.catalogue import privacy_of
+from fedapps.app.node import choose_device, default_settings
+from fedapps.app.profile_query import data_source
 from fedapps.config.parsing import Config, parse
 from fedapps.launch.launch import check_folder
 from sim.seeding import derive_seed, torch_seed
 from tasks.base import NodeData
+from tasks.private_parameters import PrivateParameters
 from tasks.text.corpus import read_corpus
 from tasks.text.networks import TextClassifier
 from tasks.text.privacy.body import above_words
@@ -26,42 +27,53 @@ from tasks.text.private_words import vocabulary_source, word_table
 from tasks.text.task import TextTask
 from tasks.text.vocabulary import Vocabulary
 
-#: The method whose node, with words of its own, is the victim under all methods: then what differs is what is shared.
-VICTIM = "fedvocab"
-_PRIVACY = privacy_of(VICTIM)
+#: The victim keeps its word vectors for all audited methods, so that they differ only in which gradients are shared.
+_PRIVACY = PrivateParameters(("embedding.*",))
 _PADDING = ("<pad>", "[PAD]")
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
-    """``victim`` as it shares gradients of the ``sentences``, and ``start``, the same node before its training.
+class TrainedVictim:
+    """Node 0 after one round of training.
 
-    The words ``ignored`` are no text: those that a tokenizer puts around one.
+    Attributes
+    ----------
+    victim : Victim
+        The node as it shares the gradients of the sentences.
+    before_training : Victim
+        The same node before the round.
+    sentences : sequence of Sentence
+        The sentences to attack.
+    special_tokens : frozenset of str
+        Tokens that a tokenizer adds around a sentence; they do not count as words.
     """
 
     victim: Victim
-    start: Victim
+    before_training: Victim
     sentences: Sequence[Sentence]
-    ignored: frozenset[str]
+    special_tokens: frozenset[str]
 
 
 @dataclass(frozen=True, eq=False)
-class Cast:
-    """The node 0 of a run: its task, and its data with the sentences among them."""
+class VictimData:
+    """The task and the data of node 0; the data include the ``sentences`` to attack."""
 
     task: TextTask
     data: NodeData
     sentences: Sequence[Sentence]
 
 
-def cast(config: Config, count: int) -> Cast:
-    """Choose ``count`` sentences and give them to node 0.
+def victim_data(config: Config, count: int) -> VictimData:
+    """Choose ``count`` sentences and add them to the data of node 0.
 
-    Raises ``ValueError`` when the task is another than "text", there are no data, or too few sentences.
+    Raises
+    ------
+    ValueError
+        If the task is not "text", there are no data, or there are fewer than ``count`` suitable sentences.
     """
     run = config.run
     if run.task != "text":
-        raise ValueError(f"task = {run.task!r}: must be 'text', because an audit looks for the words of sentences")
+        raise ValueError(f"task = {run.task!r}: must be 'text', because an audit reconstructs the words of sentences")
     task = TextTask(config.options)
     check_folder(config, task)
     source = data_source(run, task, {"partition-id": 0, "num-partitions": run.num_nodes})
@@ -73,25 +85,37 @@ def cast(config: Config, count: int) -> Cast:
         sentences = draw_sentences(texts, _vocabulary(data), count, own=own, seed=derive_seed(run.seed, "audit"))
     except ValueError as error:
         raise ValueError(f"--sentences {count}: {error}") from error
-    return Cast(task, with_sentences(data, sentences), sentences)
+    return VictimData(task, with_sentences(data, sentences), sentences)
 
 
 @lru_cache(maxsize=1)
-def scene(flat: tuple[tuple[str, Any], ...], count: int) -> Scene:
-    """Node 0 of a run config, its items sorted, before and after one round of local training; see :func:`cast`.
+def trained_victim(flat: tuple[tuple[str, Any], ...], count: int) -> TrainedVictim:
+    """Train node 0 for one round; the result is cached.
 
-    It begins as in round 1 of the run and trains its whole model, as FedAvg's nodes do. The same config gives the same
-    numbers in every process. Raises what :func:`cast` does.
+    The node starts from the initial model of the run and trains all parameters, as in FedAvg. The same config gives
+    bit-identical parameters in every process.
+
+    Parameters
+    ----------
+    flat : tuple of (key, value)
+        The sorted items of a flat run config.
+    count : int
+        Number of sentences to attack.
+
+    Raises
+    ------
+    ValueError
+        As :func:`victim_data`.
     """
     config = parse(dict(flat))
     run = config.run
     torch.set_num_threads(1)
     device = choose_device(run.device)
-    played = cast(config, count)
-    task, data = played.task, played.data
+    chosen = victim_data(config, count)
+    task, data = chosen.task, chosen.data
     with torch_seed(run.seed, "model"):
         model = task.build_model_for(data).to(device)
-    start = _victim(task, model, data)
+    before = _victim(task, model, data)
     settings = default_settings(run, Context(0, 0, {}, RecordDict(), {}))
     with torch_seed(run.seed, "train", 1, data.key):
         run_plan(
@@ -100,13 +124,13 @@ def scene(flat: tuple[tuple[str, Any], ...], count: int) -> Scene:
             lambda batch_size: task.batches(data, "train", batch_size),
             task.loss,
         )
-    return Scene(_victim(task, model, data), start, played.sentences, special_tokens(_vocabulary(data)))
+    return TrainedVictim(_victim(task, model, data), before, chosen.sentences, special_tokens(_vocabulary(data)))
 
 
 def _victim(task: TextTask, model: TextClassifier, data: NodeData) -> Victim:
     vectors = model.get_submodule(word_table(task.options)).weight
     assert isinstance(vectors, torch.Tensor)
-    # A number without a token needs a name all the same; tables and tokenizers may end with numbers of their own.
+    # Every row of the table needs a distinct name, including ids that have no token.
     named = _vocabulary(data).words[: len(vectors)]
     words = tuple(word or f"[no. {number}]" for number, word in enumerate(named))
     padding = next((word for word in _PADDING if word in words), None)

@@ -21,8 +21,7 @@ from fedapps.runs.tables import comparison_text
 from sim.matrix import run_matrix
 
 from .matrix import Plan, Vary
-from .paper_claims import checked_claims
-from .papers import PAPERS, papers_of
+from .papers import checked_claims, paper_of
 from .significance import all_tests
 
 #: What ``compare.json`` keeps of a run; ``matrices`` where it has stages.
@@ -148,7 +147,7 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     A varied key's values each have a table, tests, and the paper's numbers, if any: those of the recipe hold where the
     value is its own. The table and the tests of all are then empty; claims are about methods at values.
     """
-    paper = PAPERS.get(plan.recipe, {})
+    paper = paper_of(plan.recipe, plan.methods)
     kept = [{key: row[key] for key in _KEPT if key in row} for row in rows]
     head = {"recipe": plan.recipe, "rows": kept, "paper": paper}
     if not plan.vary:
@@ -161,7 +160,7 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         there = slice(place * size, (place + 1) * size)
         for row in kept[there]:
             row["varied"] = {"key": plan.vary.key, "value": value}
-        own = papers_of(plan.recipe, plan.vary.key, value) or (paper if value == plan.own_value else {})
+        own = paper_of(plan.recipe, plan.methods, plan.vary.key, value) or (paper if value == plan.own_value else {})
         tests = all_tests(rows[there], plan.methods)
         parts.append({"value": value, "table": table_of(rows[there]), "paper": own, "tests": tests})
     at_values = {f"{method} at {part['value']}": row for part in parts for method, row in part["table"].items()}

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapps.config.parsing import Config, defaults, parse
+from fedapps.config.keys import all_keys, defaults
+from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, recipe_vary
 from fedapps.config.run_config import RunConfig
+from fedapps.registry.expressions import labels
 
 #: Keys that the comparison itself gives to its runs.
 _OWN_KEYS = ("methods", "seed", "name", "output-dir", "resume")
@@ -60,7 +62,7 @@ class Plan:
         Without ``methods`` or ``vary`` they are the recipe's.
         """
         named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
-        chosen = tuple(method.strip() for method in named.split(",") if method.strip())
+        chosen = tuple(labels(named))
         return cls(recipe.stem, base, chosen, tuple(seeds), engine, vary or Vary.read(recipe_vary(recipe)))
 
     def configs(self) -> list[Config]:
@@ -130,7 +132,8 @@ class Plan:
 
 def read_value(key: str, text: str) -> Value:
     """What is written for a key of the run config; a column or a name may look like a number."""
-    if isinstance(defaults().get(key), str):
+    declared = all_keys().get(key)
+    if declared is not None and isinstance(declared.default, str):
         return text.strip("'\"")
     if text in ("true", "false"):
         return text == "true"

@@ -1,7 +1,7 @@
-"""Paired tests between methods: Wilcoxon signed-rank with Holm's correction, and a count of signs per node.
+"""Paired tests between methods: Wilcoxon's signed-rank test with Holm's correction, and sign counts per node.
 
-Sessions of one driver are not independent, so the p-values are too small by an unknown amount; the sign count per
-node is the cautious reading beside them.
+Sessions of the same driver are not independent, so the p-values are too small by an unknown factor. The number of nodes
+with a negative and a positive mean difference is the conservative alternative.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,31 @@ from scipy.stats import wilcoxon
 
 from .comparison_pairs import chosen_pairs
 
-#: Metrics per session or per node that methods are tested on, where nodes report them.
+#: Metrics to test, if nodes report them: one value per node, and one value per session.
 _PER_NODE = ("test.elbo", "test.excess", "test.error_1.5s")
-_TESTED = ("closed_loop.cost", "closed_loop.distance_at_start", "closed_loop.time_to_lane_change")
+_PER_SESSION = ("closed_loop.cost", "closed_loop.distance_at_start", "closed_loop.time_to_lane_change")
 
-#: One value per session or stage, keyed by what pairs it between methods: (seed, node, index of session or stage).
+#: One value per session or stage. Values of two methods with the same key (seed, node, index) form a pair.
 Sample = Mapping[tuple[int, str, int], float]
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Method ``a`` against ``b``: two-sided, over ``n`` pairs; nodes are counted by their mean difference."""
+    """Two-sided test of method ``a`` against method ``b``.
+
+    Attributes
+    ----------
+    metric, a, b : str
+        The metric and the two methods.
+    n : int
+        Number of pairs.
+    median_difference : float
+        Median of a - b over the pairs.
+    p, p_holm : float
+        p-value, and its Holm correction over all tests of the metric.
+    nodes_lower, nodes_higher : int
+        Number of nodes whose mean difference is negative or positive.
+    """
 
     metric: str
     a: str
@@ -37,13 +51,25 @@ class PairedTest:
 
 
 def all_tests(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list[dict[str, Any]]:
-    """The tests of a comparison on every metric that nodes report, each metric with a correction of its own.
+    """The paired tests of a comparison. Holm's correction is applied to each metric separately.
 
-    A row is one run: ``method``, ``seed``, and ``nodes`` with their ``node`` and ``metrics`` (one number, or one per
-    session); a run with stages has ``on_stages`` too: by metric and node the error on each stage right after it.
+    Parameters
+    ----------
+    rows : sequence of mappings
+        One row per run: ``method``, ``seed`` and ``nodes``, each node with ``node`` and ``metrics`` (a number, or one
+        number per session). Runs with stages also have ``on_stages``: by metric and node, the error on each stage
+        directly after training on it.
+    methods : sequence of str
+        The methods to compare.
+
+    Returns
+    -------
+    list of dict
+        The fields of :class:`PairedTest`.
     """
     tests: list[dict[str, Any]] = []
-    for metric in (*dict.fromkeys(name for row in rows for name in row.get("on_stages", {})), *_PER_NODE, *_TESTED):
+    on_stages = dict.fromkeys(name for row in rows for name in row.get("on_stages", {}))
+    for metric in (*on_stages, *_PER_NODE, *_PER_SESSION):
         samples = {method: sample for method in methods if (sample := _sample(rows, method, metric))}
         if metric == "closed_loop.cost":
             samples["non-proactive"] = _sample(rows, methods[0], "non_proactive.cost")
@@ -53,7 +79,10 @@ def all_tests(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list
 
 
 def paired_tests(metric: str, samples: Mapping[str, Sample]) -> list[dict[str, Any]]:
-    """The chosen pairs of methods on the keys that both have. Pairs without a single difference have p = 1."""
+    """Test the pairs of methods from :func:`chosen_pairs`, each on the keys that both methods have.
+
+    If all differences are 0, p = 1.
+    """
     means = {method: float(np.mean(list(sample.values()))) for method, sample in samples.items() if sample}
     raw = [_compare(metric, a, b, samples[a], samples[b]) for a, b in chosen_pairs(means)]
     corrected = holm([test.p for test in raw])
@@ -61,7 +90,7 @@ def paired_tests(metric: str, samples: Mapping[str, Sample]) -> list[dict[str, A
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction (1979): the i-th smallest of m is multiplied by m - i, kept monotone, capped at 1."""
+    """Holm's step-down correction (1979): p-value i of m (sorted, from 0) times m - i, made monotone, at most 1."""
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     corrected, largest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(order):

@@ -1,1 +1,1 @@
-"""Fleets: SuperLink, SuperNodes, certificates, keys, checks of a node."""
+"""Deployment: a SuperLink with SuperNodes on this machine, certificates, node keys and the check of a node."""

@@ -1,4 +1,4 @@
-"""Certificates for a SuperLink: an authority of its own, and what it signs for the SuperLink's addresses."""
+"""TLS certificates for a SuperLink: a new certificate authority (CA) and a server certificate that it signs."""
 
 import os
 from collections.abc import Sequence
@@ -18,14 +18,22 @@ LOOPBACK = ("127.0.0.1", "localhost")
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM files: the authority's certificate, which nodes and ``flwr`` trust, and the SuperLink's own and its key."""
+    """Paths of PEM files.
+
+    Attributes
+    ----------
+    ca : Path
+        Certificate of the authority, which SuperNodes and ``flwr`` trust.
+    certificate, key : Path
+        Certificate and private key of the SuperLink.
+    """
 
     ca: Path
     certificate: Path
     key: Path
 
     def superlink_options(self) -> list[str]:
-        """What ``flower-superlink`` is told of them."""
+        """The options of ``flower-superlink`` that name these files."""
         return [
             "--ssl-ca-certfile",
             str(self.ca),
@@ -37,14 +45,27 @@ class Certificates:
 
 
 def make_certificates(folder: Path, hosts: Sequence[str] = LOOPBACK, days: int = 30) -> Certificates:
-    """Write ``ca.crt``, ``superlink.crt`` and ``superlink.key`` into ``folder``, in place of older ones.
+    """Write ``ca.crt``, ``superlink.crt`` and ``superlink.key``, and replace existing files of these names.
 
-    ``hosts`` are the names and IP addresses under which SuperNodes and ``flwr`` reach the SuperLink; the certificates
-    are good for ``days`` days. The authority's key is never written, so that nothing else can be signed with it: to
-    renew, make new ones and hand out the new ``ca.crt``. Raises ``ValueError`` without hosts or days.
+    The private key of the CA is never written to disk, so nobody can sign other certificates with it. To renew a
+    certificate, make a new set and distribute the new ``ca.crt``.
+
+    Parameters
+    ----------
+    folder : Path
+        Where to write the files; created if missing.
+    hosts : sequence of str
+        Names and IP addresses by which SuperNodes and ``flwr`` reach the SuperLink.
+    days : int
+        Validity in days, at least 1.
+
+    Raises
+    ------
+    ValueError
+        If ``hosts`` is empty or ``days`` is below 1.
     """
     if not hosts:
-        raise ValueError("hosts is empty: name the addresses under which the SuperLink is reached")
+        raise ValueError("hosts is empty: give the names or IP addresses by which the SuperLink is reached")
     if days < 1:
         raise ValueError(f"days = {days}: must be at least 1")
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,8 +80,8 @@ def make_certificates(folder: Path, hosts: Sequence[str] = LOOPBACK, days: int =
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, also while it is being written."""
-    path.unlink(missing_ok=True)  # an older one may be open to others
+    """Write a file that only its owner can read (mode 0600 from its creation on)."""
+    path.unlink(missing_ok=True)  # an existing file may have wider permissions
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
 
@@ -99,7 +120,7 @@ def _signed_for(
     issuer_key: ec.EllipticCurvePrivateKey,
     days: int,
 ) -> x509.CertificateBuilder:
-    """What both certificates say; they begin an hour ago, because clocks differ."""
+    """The fields common to both certificates. They are valid from an hour ago, to allow for clock differences."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()

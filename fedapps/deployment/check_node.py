@@ -1,7 +1,7 @@
-"""``python -m fedapps check-node``: try on a machine what a run will ask of it as a node, before it joins.
+"""``python -m fedapps check-node``: check whether a machine can take part in a run as a node.
 
-Each method of the recipe trains one step and evaluates once, as in a round of which this is the only node: the same
-ServerApp's orders, the same ClientApp, the same checks of the reply, all in this process.
+The check reads the data, then trains one step and evaluates once with every method of the recipe. It uses the same
+messages, the same ClientApp and the same checks of the reply as a real round, all in this process.
 """
 
 import os
@@ -17,32 +17,49 @@ from typing import Any
 import torch
 
 from clients.data_sources import cached_load
-from fedapps.app.client_app import DEFAULT_STATE, choose_device, data_source
-from fedapps.catalogue import METHODS, privacy_of, task_class
+from fedapps.app.node import DEFAULT_STATE, choose_device
+from fedapps.app.profile_query import data_source
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import resolve
+from fedapps.report.formats import format_bytes
 from tasks.base import DataError, NodeData, Task
 
-from .dry_run import Trial, in_words
+from .dry_run import DryRun
 
 
 def check(recipe: Path, overrides: Mapping[str, Any], data_dir: Path, state_dir: str | None) -> int:
-    """Print what the node has and how it fares in the run that ``recipe`` and ``overrides`` describe.
+    """Check this machine as a node of a run, and print the results.
 
-    ``state_dir`` is where it will keep its private state; by default where a node does that is not told. Returns 0 when
-    it can join, otherwise 1, with a list of what is wrong. Raises ``ConfigError`` when there can be no such run.
+    Parameters
+    ----------
+    recipe : Path
+        Run config of the run to join.
+    overrides : mapping
+        Keys of the run config that replace those of the recipe.
+    data_dir : Path
+        Folder of the node's data.
+    state_dir : str or None
+        Folder for the node's private state; None: the default of the ClientApp.
+
+    Returns
+    -------
+    int
+        0 if the node can join, 1 if not; then the problems are printed too.
+
+    Raises
+    ------
+    ConfigError
+        If the run config is invalid.
     """
     config = parse(resolve(read_recipe(recipe) | dict(overrides), "runs"))
     report = NodeCheck(config, data_dir.expanduser().absolute(), Path(state_dir or DEFAULT_STATE).expanduser())
-    report.look()
+    report.run()
     print("\n".join(report.lines))
     if not report.problems:
         print("this node can join")
         return 0
-    print(
-        f"this node cannot join yet: {len(report.problems)} {'things are' if report.problems[1:] else 'thing is'} wrong"
-    )
+    print(f"this node cannot join: {len(report.problems)} problem{'s' if report.problems[1:] else ''}")
     for problem in report.problems:
         print("- " + problem.replace("\n", "\n  "))
     return 1
@@ -50,7 +67,15 @@ def check(recipe: Path, overrides: Mapping[str, Any], data_dir: Path, state_dir:
 
 @dataclass
 class NodeCheck:
-    """What was found on a node: ``lines`` to read, ``problems`` that keep it from joining."""
+    """The check of one node.
+
+    Attributes
+    ----------
+    lines : list of str
+        Facts to print.
+    problems : list of str
+        Reasons why the node cannot join; empty if it can.
+    """
 
     config: Config
     data_dir: Path
@@ -58,43 +83,43 @@ class NodeCheck:
     lines: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def look(self) -> None:
-        """Look at data, state folder and device first; try the methods where nothing of this is wrong."""
-        task = task_class(self.config.run.task)(self.config.options)
-        usable = self._data(task)
+    def run(self) -> None:
+        """Check the data, the device and the state folder; if there is no problem, dry-run every method."""
+        usable = self._data(self.config.task)
         self._device()
-        place = self._state()
-        if self.problems or place is None:
+        state_disk = self._state()
+        if self.problems or state_disk is None:
             return
         _warm_up()
-        with tempfile.TemporaryDirectory(prefix=".fedapps-check-", dir=place) as state:
-            trials = [
-                Trial.of(self.config, method, data, self.data_dir, Path(state)) for method, data in usable.items()
+        with tempfile.TemporaryDirectory(prefix=".fedapps-check-", dir=state_disk) as state:
+            dry_runs = [
+                DryRun.of(self.config, method, data, self.data_dir, Path(state)) for method, data in usable.items()
             ]
-        for trial in trials:
-            self.lines += trial.lines
-            self.problems += [problem for problem in trial.problems if problem not in self.problems]
+        for dry_run in dry_runs:
+            self.lines += dry_run.lines
+            self.problems += [problem for problem in dry_run.problems if problem not in self.problems]
         self._memory()
-        self._disk(place, trials, {method: task.under(privacy_of(method)) for method in usable})
+        self._disk(state_disk, dry_runs, {label: self.config.task_of(self.config.methods[label]) for label in usable})
 
     def _data(self, task: Task) -> dict[str, NodeData]:
-        """The node's data as each method sees it."""
+        """Load the node's data for each method."""
         found: dict[str, NodeData] = {}
-        for method in self.config.run.method_names():
-            if METHODS[method].trains == "pooled":
-                self._wrong(f"methods: {method} learns from the data of all nodes together: no deployed node has them")
+        for label, method in self.config.methods.items():
+            if method.pools_data:
+                self._wrong(f"methods: {label} trains on the pooled data of all nodes, which no deployed node has")
                 continue
             try:
                 source = data_source(self.config.run, task, {"data-dir": str(self.data_dir)})
-                found[method] = cached_load(source, task.under(privacy_of(method)), False)  # where the ClientApp looks
+                found[label] = cached_load(source, self.config.task_of(method), False)  # the ClientApp's cache
             except (DataError, OSError) as error:
                 self._wrong(f"data: {error}")
-        for method, data in found.items():
-            sizes = ", ".join(f"{count} {what}" for what, count in task.under(privacy_of(method)).sizes(data).items())
+        for label, data in found.items():
+            task_of_node = self.config.task_of(self.config.methods[label])
+            sizes = ", ".join(f"{count} {what}" for what, count in task_of_node.sizes(data).items())
             groups = "".join(f", {kind} {label}" for kind, label in data.groups.items())
             self._say(f"data:   node {data.key}: {sizes or 'no examples'}{groups}")
             if not data.count("train"):
-                self._wrong(f"data: {self.data_dir} has no training examples: the run would leave this node out")
+                self._wrong(f"data: {self.data_dir} has no training examples: the run would exclude this node")
         return found
 
     def _device(self) -> None:
@@ -108,42 +133,45 @@ class NodeCheck:
         self._say(f"device: {name}, {run.node_cpus} torch thread{'s'[: run.node_cpus - 1]} (node-cpus)")
 
     def _state(self) -> Path | None:
-        """An existing folder that can be written on the disk of the state folder."""
-        whole = self.state_dir.absolute()
+        """The state folder, or its nearest existing parent; None if it is not writable."""
+        path = self.state_dir.absolute()
         try:
-            place = next(folder for folder in (whole, *whole.parents) if folder.exists())
-            with tempfile.TemporaryDirectory(prefix=".fedapps-check-", dir=place) as tried:
-                (Path(tried) / "file").write_bytes(b"written")
+            existing = next(folder for folder in (path, *path.parents) if folder.exists())
+            with tempfile.TemporaryDirectory(prefix=".fedapps-check-", dir=existing) as scratch:
+                (Path(scratch) / "file").write_bytes(b"written")
         except OSError as error:
             self._wrong(
-                f"--state-dir {self.state_dir}: cannot be written ({error}): make it a folder of the user that "
+                f"--state-dir {self.state_dir}: cannot be written ({error}): create it and give it to the user that "
                 "runs the node"
             )
             return None
-        return place
+        return existing
 
     def _memory(self) -> None:
         unit = 1 if sys.platform == "darwin" else 1024
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self._say(f"memory: {in_words(peak)} at most in this process, of {in_words(total)}")
+        self._say(f"memory: peak of {format_bytes(peak)} in this process; the machine has {format_bytes(total)}")
         if torch.cuda.is_initialized():
-            self._say(f"        {in_words(torch.cuda.max_memory_allocated())} on the GPU")
+            self._say(f"        peak of {format_bytes(torch.cuda.max_memory_allocated())} on the GPU")
 
-    def _disk(self, place: Path, trials: "list[Trial]", tasks: Mapping[str, Task]) -> None:
-        free = shutil.disk_usage(place).free
-        needed = sum(trial.bytes_to_keep(tasks[trial.method], self.config.num_stages) for trial in trials)
+    def _disk(self, state_disk: Path, dry_runs: "list[DryRun]", tasks: Mapping[str, Task]) -> None:
+        free, methods = shutil.disk_usage(state_disk).free, self.config.methods
+        needed = sum(
+            dry_run.bytes_to_keep(tasks[dry_run.method], methods[dry_run.method], self.config.num_stages)
+            for dry_run in dry_runs
+        )
         if self.config.run.state_backend == "context":
             needed = 0
-        self._say(f"disk:   a run keeps up to {in_words(needed)} in {self.state_dir}; {in_words(free)} are free")
+        self._say(f"disk:   a run needs up to {format_bytes(needed)} in {self.state_dir}; {format_bytes(free)} free")
         if needed > free:
             self._wrong(
-                f"--state-dir {self.state_dir}: a run keeps up to {in_words(needed)} there, but only {in_words(free)} "
-                "are free: make room, or take another disk"
+                f"--state-dir {self.state_dir}: a run needs up to {format_bytes(needed)}, but only "
+                f"{format_bytes(free)} are free: free some space or choose another disk"
             )
 
     def _say(self, line: str) -> None:
-        if line not in self.lines:  # methods mostly see the same data
+        if line not in self.lines:  # most methods load the same data
             self.lines.append(line)
 
     def _wrong(self, problem: str) -> None:
@@ -152,7 +180,7 @@ class NodeCheck:
 
 
 def _warm_up() -> None:
-    """Have torch import what it imports at its first optimizer step, which would be counted otherwise."""
+    """Take one optimizer step, so that the time of torch's lazy imports is not measured with the first method."""
     parameter = torch.nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros(1)
     torch.optim.Adam([parameter]).step()

@@ -1,11 +1,10 @@
-"""What each node of a fleet learns from: its part of one folder or of a simulated world, or a folder of its own."""
+"""The data of each node of a fleet: a partition of one data source, or a separate folder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedapps.app.client_app import data_source
-from fedapps.catalogue import METHODS, task_class
+from fedapps.app.profile_query import data_source
 from fedapps.config.parsing import Config
 from fedapps.launch.launch import check_data
 from tasks.base import DataError
@@ -14,48 +13,71 @@ from .superlink import NodeConfig
 
 
 @dataclass(frozen=True)
-class NodeData:
-    """As many nodes as there are ``folders``, each with its own; without any, ``nodes`` partitions of one source."""
+class FleetData:
+    """The data sources of a fleet.
+
+    Attributes
+    ----------
+    nodes : int
+        Number of nodes.
+    folders : tuple of Path
+        One folder per node; if empty, the nodes share one data source, each with one partition.
+    """
 
     nodes: int
     folders: tuple[Path, ...] = ()
 
     @classmethod
-    def read(cls, config: Config, nodes: int | None, folders: str) -> "NodeData":
-        """From the command line: ``--nodes`` and ``--node-data``, a folder of folders or several with commas.
+    def read(cls, config: Config, nodes: int | None, folders: str) -> "FleetData":
+        """Parse the command-line options ``--nodes`` and ``--node-data``.
 
-        Raises ``ValueError`` when they do not go together, or not with the run config.
+        Parameters
+        ----------
+        config : Config
+            The run config.
+        nodes : int or None
+            Number of nodes; None: the number of folders, or ``num-nodes`` without folders.
+        folders : str
+            A folder that contains one folder per node, or the nodes' folders separated by commas; empty: none.
+
+        Raises
+        ------
+        ValueError
+            If the options contradict each other or the run config.
         """
         found = _node_folders(folders) if folders else ()
         count = (len(found) or config.run.num_nodes) if nodes is None else nodes
         if count < 1:
             raise ValueError(f"--nodes {count}: must be at least 1")
         if found and count != len(found):
-            raise ValueError(f"--nodes {count}: --node-data names {len(found)} folders; leave --nodes out")
+            raise ValueError(f"--nodes {count}: --node-data names {len(found)} folders; omit --nodes")
         if count < config.run.num_nodes:
             raise ValueError(
                 f"--nodes {count}: the run waits for num-nodes = {config.run.num_nodes}; add --set num-nodes={count}"
             )
         if found and config.run.data_dir:
             raise ValueError(
-                f"--node-data, but data-dir = {config.run.data_dir!r}: either every node has a folder of its own, or "
-                "one folder holds the data of all"
+                f"--node-data, but data-dir = {config.run.data_dir!r}: give one of them, either a folder per node or "
+                "one folder with the data of all nodes"
             )
         return cls(count, found)
 
     def check(self, config: Config) -> None:
-        """Read what the nodes will read; a simulated world is made where there is none yet.
+        """Read the data of all nodes once; generate the simulated world if the cache does not have it yet.
 
-        Raises ``DataError`` when data are missing or cannot be used, and for methods that pool the data of all nodes.
+        Raises
+        ------
+        DataError
+            If data are missing or invalid, or a method needs the pooled data of all nodes.
         """
-        pooled = [name for name in config.run.method_names() if METHODS[name].trains == "pooled"]
+        pooled = [label for label, method in config.methods.items() if method.pools_data]
         if pooled:
-            others = ",".join(name for name in config.run.method_names() if name not in pooled)
+            others = ",".join(label for label in config.methods if label not in pooled)
             raise DataError(
-                f"methods: {', '.join(pooled)} learns from the data of all nodes together, which no node of a fleet "
-                f"has: leave it to `fedapps run`" + (f", or add --set methods={others}" if others else "")
+                f"methods: {', '.join(pooled)} trains on the pooled data of all nodes, which no node of a fleet has: "
+                "use `fedapps run`" + (f", or add --set methods={others}" if others else "")
             )
-        task = task_class(config.run.task)(config.options)
+        task = config.task
         if self.folders:
             task.check_nodes(self.nodes)
             for folder in self.folders:
@@ -65,7 +87,7 @@ class NodeData:
         data_source(config.run, task, self.configs()[0])
 
     def configs(self) -> Sequence[NodeConfig]:
-        """The config of each node."""
+        """The node config of each SuperNode."""
         if self.folders:
             return [{"data-dir": str(folder)} for folder in self.folders]
         return [{"partition-id": index, "num-partitions": self.nodes} for index in range(self.nodes)]
@@ -81,7 +103,7 @@ def _node_folders(text: str) -> tuple[Path, ...]:
     below = sorted(path for path in paths[0].iterdir() if path.is_dir() and not path.name.startswith("."))
     if not below:
         raise ValueError(
-            f"--node-data {paths[0]}: expected a folder for each node in it, found none; give such a folder, or the "
-            "folders of the nodes with commas between them"
+            f"--node-data {paths[0]}: expected one folder per node in it, found none; give such a folder, or the "
+            "nodes' folders separated by commas"
         )
     return tuple(below)

@@ -1,4 +1,4 @@
-"""Ctrl-C and its kin, which may come at any time but must not part a process from the list it is ended by."""
+"""Signals that end the program, deferred while a process is started and recorded, or ended."""
 
 import signal
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from typing import Self
 
 
 class Interrupts:
-    """Within this context SIGINT, SIGTERM and SIGHUP all raise ``KeyboardInterrupt``, unless they are ignored already.
+    """Context in which SIGINT, SIGTERM and SIGHUP raise ``KeyboardInterrupt``; signals that are ignored stay ignored.
 
     Enter it in the main thread.
     """
 
     def __init__(self) -> None:
-        self._held = False
+        self._deferred = False
         self._came = False
         self._before: dict[signal.Signals, object] = {}
 
@@ -29,19 +29,19 @@ class Interrupts:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Put them off to the end of this context."""
-        outermost, self._held = not self._held, True
+    def deferred(self) -> Iterator[None]:
+        """Defer the signals to the end of this context, which may be nested."""
+        outermost, self._deferred = not self._deferred, True
         try:
             yield
         finally:
             if outermost:
-                self._held = False
+                self._deferred = False
         if outermost and self._came:
             self._came = False
             raise KeyboardInterrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self._held:
+        if not self._deferred:
             raise KeyboardInterrupt
         self._came = True

@@ -1,4 +1,4 @@
-"""The key by which a SuperLink knows a SuperNode, in the format that Flower reads."""
+"""Key pairs by which a SuperLink authenticates SuperNodes, in the format that Flower expects."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +11,14 @@ from .certificates import write_secret
 
 @dataclass(frozen=True)
 class KeyPair:
-    """OpenSSH files: the private key stays with the SuperNode, the public one is registered with the SuperLink."""
+    """OpenSSH files: the private key of a SuperNode, and the public key to register with the SuperLink."""
 
     private: Path
     public: Path
 
 
 def make_key_pair(folder: Path, name: str = "supernode") -> KeyPair:
-    """Write a P-384 pair, ``name.key`` and ``name.pub``, into ``folder``, in place of older ones."""
+    """Write a P-384 key pair, ``name.key`` and ``name.pub``, into ``folder``; existing files are replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     pair = KeyPair(folder / f"{name}.key", folder / f"{name}.pub")

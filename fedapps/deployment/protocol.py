@@ -1,4 +1,4 @@
-"""What SuperNodes speak to their SuperLink: gRPC on a port of its own, or HTTP on the one that ``flwr`` uses too."""
+"""The protocol between SuperNodes and SuperLink: gRPC on a separate port, or HTTP on the port that ``flwr`` uses."""
 
 from importlib.metadata import version
 
@@ -8,16 +8,16 @@ _FIRST_WITH_HTTP = (1, 40)
 
 
 def nodes_speak_http(flower: str = "") -> bool:
-    """Whether they speak HTTP in a version of Flower, by default the one installed."""
+    """Whether SuperNodes use HTTP in the given version of Flower; by default in the installed one."""
     major, minor, *_ = (flower or version("flwr")).split(".")
     return (int(major), int(minor)) >= _FIRST_WITH_HTTP
 
 
 def node_port(port: int) -> int:
-    """Where on the loopback a SuperLink that takes ``flwr`` at ``port`` takes its nodes."""
+    """The loopback port for SuperNodes of a SuperLink that serves ``flwr`` at ``port``."""
     return port if nodes_speak_http() else free_port()
 
 
 def node_options(address: str) -> list[str]:
-    """How ``flower-superlink`` is told to take its nodes at ``address`` (host:port)."""
+    """The options with which ``flower-superlink`` serves SuperNodes at ``address`` (host:port)."""
     return [] if nodes_speak_http() else ["--fleet-api-type", "grpc-rere", "--fleet-api-address", address]

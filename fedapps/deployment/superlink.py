@@ -1,119 +1,139 @@
-"""A SuperLink and its SuperNodes on the loopback: started, introduced to each other, given a run."""
+"""A SuperLink and its SuperNodes on the loopback interface: start them, connect them, submit runs."""
 
-import json
-import os
 import re
-import shlex
 import sqlite3
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from sim.flower_run import CONNECTION, connect, submission, wait_until_healthy
-from sim.processes import flower_environment, free_port, tool
+from sim.processes import flower_environment, free_port, usable_cores
 
 from .certificates import make_certificates
+from .flwr_query import query_flwr
 from .interrupts import Interrupts
 from .node_keys import KeyPair, make_key_pair
-from .processes import FleetError, Processes, Started
+from .processes import FleetError, FleetProcess, Processes
 from .protocol import node_options, node_port
 
 NodeConfig = Mapping[str, int | str]
 _LOOPBACK = "127.0.0.1"
 _STARTED = re.compile(r"Successfully started run (\d+)")
-_QUESTIONS = 10
 _CONNECT_SECONDS, _CONNECT_SECONDS_EACH = 60.0, 10.0
 
 
 @contextmanager
 def deployment(folder: Path, *, tls: bool = False, auth: bool = False) -> Iterator["Deployment"]:
-    """A SuperLink and SuperNodes to be started within this context, which ends them and tidies ``folder``.
+    """Context for a SuperLink and its SuperNodes; on exit all processes are ended.
 
-    With ``tls`` all connections to the SuperLink are encrypted, with certificates made here; with ``auth``, which
-    needs ``tls``, it knows its SuperNodes by their keys and refuses others. Enter it in the main thread: SIGINT,
-    SIGTERM and SIGHUP raise ``KeyboardInterrupt`` in it.
+    Enter it in the main thread: SIGINT, SIGTERM and SIGHUP raise ``KeyboardInterrupt`` in it.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder for logs, keys, private states and the database.
+    tls : bool
+        Make certificates, and encrypt all connections to the SuperLink.
+    auth : bool
+        Authenticate SuperNodes by their keys; requires ``tls``.
     """
     with Interrupts() as interrupts, Processes(folder / "tmp", interrupts) as processes:
         deployed = Deployment(folder, processes, tls=tls, auth=auth)
-        processes.afterwards(deployed.tidy)
+        processes.on_exit(deployed.merge_database)
         yield deployed
 
 
 class Deployment:
-    """One SuperLink with its SuperNodes; see :func:`deployment`, which makes it."""
+    """One SuperLink with its SuperNodes; create it with :func:`deployment`."""
 
     def __init__(self, folder: Path, processes: Processes, *, tls: bool, auth: bool) -> None:
         self.folder = folder
         self.auth = auth
-        self.http = free_port()
-        self.fleet = node_port(self.http)
-        self.nodes: list[Started] = []
+        self.control_port = free_port()
+        self.fleet_port = node_port(self.control_port)
+        self.nodes: list[FleetProcess] = []
         self._processes = processes
         self._certificates = make_certificates(folder / "certificates") if tls else None
         self._home = folder / "flower"
         self._home.mkdir(parents=True, exist_ok=True)
         self._environment = flower_environment(self._home) | {
-            "PYTHONUNBUFFERED": "1",  # a log is read while it is written
+            "PYTHONUNBUFFERED": "1",  # the log is read while it is written
         }
-        self._environment.pop("FORCE_COLOR", None)  # flwr's JSON is to be read by a program
-        self.superlink: Started | None = None
-        self._missed: list[Started] = []
+        self._environment.pop("FORCE_COLOR", None)  # colour codes would break the JSON output of flwr
+        self.superlink: FleetProcess | None = None
+        self._reported: list[FleetProcess] = []
 
     @property
     def database(self) -> Path:
-        """Where the SuperLink keeps its nodes, runs and messages."""
+        """The SQLite file in which the SuperLink stores its nodes, runs and messages."""
         return self.folder / "superlink.db"
 
     @property
     def ca(self) -> Path | None:
-        """The certificate of the authority that signed the SuperLink's, with ``tls``."""
+        """Certificate of the authority that signed the SuperLink's certificate; None without ``tls``."""
         return self._certificates.ca if self._certificates else None
 
     def start_superlink(self) -> None:
-        """Start it, or once it has ended start it again, and wait until it answers.
+        """Start the SuperLink, or restart it after it has ended, and wait until it responds.
 
-        The first time its database is empty; later it knows its nodes, runs and messages from before. Raises
-        :class:`FleetError` when it does not answer.
+        The first start begins with an empty database; a restart continues with the existing one.
+
+        Raises
+        ------
+        FleetError
+            If the SuperLink does not respond.
         """
         if self.superlink is None:
-            for leftover in self.folder.glob(f"{self.database.name}*"):  # with SQLite's own files beside it
+            for leftover in self.folder.glob(f"{self.database.name}*"):  # including SQLite's -wal and -shm files
                 leftover.unlink()
         secured = self._certificates.superlink_options() if self._certificates else ["--insecure"]
         command = [
-            "flower-superlink", "--host", _LOOPBACK, "--port", str(self.http),
-            *node_options(f"{_LOOPBACK}:{self.fleet}"),
+            "flower-superlink", "--host", _LOOPBACK, "--port", str(self.control_port),
+            *node_options(f"{_LOOPBACK}:{self.fleet_port}"),
             "--database", str(self.database), *secured, *(["--enable-supernode-auth"] if self.auth else []),
         ]  # fmt: skip
         superlink = self._processes.start("the SuperLink", command, self._environment, self.folder / "superlink.log")
-        if not wait_until_healthy(superlink.process, self.http, self.ca):
-            raise FleetError(_what_became_of(superlink, "does not answer"))
+        if not wait_until_healthy(superlink.process, self.control_port, self.ca):
+            raise FleetError(
+                superlink.exit_report()
+                if superlink.has_ended
+                else f"{superlink.name} does not respond; {superlink.log_tail()}"
+            )
         self.superlink = superlink
-        connect(self._home, f"{_LOOPBACK}:{self.http}", self.ca)
+        connect(self._home, f"{_LOOPBACK}:{self.control_port}", self.ca)
 
     def start_supernodes(self, configs: Sequence[NodeConfig]) -> None:
-        """Start a SuperNode per config, registered by its key with ``auth``, and wait until all are connected.
+        """Start one SuperNode per config, and wait until all are connected. With ``auth``, register their keys first.
 
-        Raises :class:`FleetError` when one of them ends, or they do not connect.
+        Raises
+        ------
+        FleetError
+            If a SuperNode ends, or not all connect in time.
         """
         folders = [self.node_folder(index) for index in range(len(configs))]
         keys = [make_key_pair(folder) for folder in folders] if self.auth else []
         self.register([pair.public for pair in keys])
-        # Seconds. Flower's one is for links to other machines; but many that look often take the cores from those that
-        # work.
+        # Seconds between polls. Flower's default of 1 s suits remote machines; a few local nodes can poll more often,
+        # but the polling of many would take CPU time from those that train.
         self._environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = f"{min(1.0, max(0.2, 0.05 * len(configs))):g}"
         for index, config in enumerate(configs):
             self.start_supernode(f"node-{index}", config, keys[index] if keys else None)
         self.wait_until_connected()
 
     def register(self, keys: Sequence[Path]) -> None:
-        """Make public keys known to the SuperLink. Raises :class:`FleetError` when it does not take one."""
-        at_a_time = os.cpu_count() or 1
-        for begin in range(0, len(keys), at_a_time):
+        """Register public keys with the SuperLink.
+
+        Raises
+        ------
+        FleetError
+            If the SuperLink rejects a key.
+        """
+        parallel = usable_cores()
+        for begin in range(0, len(keys), parallel):
             batch = [
                 self._processes.start(
                     f"the registration of {key.parent.name}",
@@ -121,17 +141,25 @@ class Deployment:
                     self._environment,
                     key.with_name("register.log"),
                 )
-                for key in keys[begin : begin + at_a_time]
+                for key in keys[begin : begin + parallel]
             ]
             for started in batch:
                 if started.process.wait() != 0:
-                    raise FleetError(started.obituary())
+                    raise FleetError(started.exit_report())
 
-    def start_supernode(self, name: str, config: NodeConfig, key: KeyPair | None, *options: str) -> Started:
-        """Start one SuperNode in the folder ``name``, with a Flower home and a private state of its own.
+    def start_supernode(self, name: str, config: NodeConfig, key: KeyPair | None, *options: str) -> FleetProcess:
+        """Start one SuperNode. If an earlier one of the same name has ended, the new one continues from its state.
 
-        One of that name must have ended; the new one goes on from its state. ``options`` are more options of
-        ``flower-supernode``.
+        Parameters
+        ----------
+        name : str
+            Name of the node and of its folder, which holds its Flower home, private state and log.
+        config : mapping
+            Node config.
+        key : KeyPair or None
+            Key with which the node authenticates.
+        *options : str
+            More options of ``flower-supernode``.
         """
         folder = self.folder / name
         home, node_config = folder / "flower", folder / "node.toml"
@@ -139,27 +167,41 @@ class Deployment:
         node_config.write_text(tomli_w.dumps({"state-dir": str(folder / "state"), **config}))
         secured = ["--root-certificates", str(self.ca)] if self.ca else ["--insecure"]
         command = [
-            "flower-supernode", "--superlink", f"{_LOOPBACK}:{self.fleet}", "--host", _LOOPBACK,
+            "flower-supernode", "--superlink", f"{_LOOPBACK}:{self.fleet_port}", "--host", _LOOPBACK,
             "--port", str(free_port()), "--node-config", str(node_config), *secured,
             *(["--auth-supernode-private-key", str(key.private)] if key else []), *options,
         ]  # fmt: skip
-        environment = self._environment | {"FLWR_HOME": str(home)}  # Flower unpacks the app here, not atomically
-        started = self._processes.start(name, command, environment, folder / "supernode.log", yielding=True)
+        # Flower does not unpack the app atomically, so nodes must not share a Flower home.
+        environment = self._environment | {"FLWR_HOME": str(home)}
+        started = self._processes.start(name, command, environment, folder / "supernode.log", low_priority=True)
         self.nodes = [node for node in self.nodes if node.name != name] + [started]
         return started
 
     def node_folder(self, index: int) -> Path:
-        """What a SuperNode leaves on disk: its state, its log, its key."""
+        """The folder of a SuperNode: its state, its log and its key."""
         return self.folder / f"node-{index}"
 
     def run(
         self, app: Path, run_config: Mapping[str, bool | int | float | str], show: Callable[[str], None] = print
     ) -> None:
-        """Submit the Flower app in ``app`` and hand its log to ``show``, line by line, until the run has ended.
+        """Submit a Flower app, and wait until the run has ended.
 
-        A SuperNode that ends on the way is told of and the others go on. Where the log breaks off before the run has
-        ended it is shown again from its beginning. Raises :class:`FleetError` when the SuperLink ends, or does not take
-        the run.
+        If a SuperNode ends, a line says so and the run continues. If the log stream breaks before the run has ended,
+        the log is shown again from its beginning.
+
+        Parameters
+        ----------
+        app : Path
+            Folder of the Flower app.
+        run_config : mapping
+            Keys of the run config.
+        show : callable
+            Receives each line of the log.
+
+        Raises
+        ------
+        FleetError
+            If the SuperLink ends or rejects the run.
         """
         run = ""
         following = self._follow("flwr run", submission(app, self._home, run_config))
@@ -169,17 +211,17 @@ class Deployment:
                     run = started[1]
                 show(line)
             if not run:
-                raise FleetError(f"{following.fate()}; what it said is above, and in {following.log}")
+                raise FleetError(f"{following.exit_status()}; its output is above and in {following.log}")
             if self._has_finished(run):
                 return
-            show("fleet: the log broke off while the run goes on; here it is again")
+            show("fleet: the log stream broke, but the run continues; the log follows again from its beginning")
             following = self._follow("flwr log", ["flwr", "log", run, CONNECTION, "--stream"])
 
-    def _follow(self, name: str, command: Sequence[str]) -> Started:
+    def _follow(self, name: str, command: Sequence[str]) -> FleetProcess:
         return self._processes.start(name, command, self._environment, self.folder / "run.log")
 
-    def _lines(self, following: Started) -> Iterator[str]:
-        """What a process says until it ends, and what becomes of the fleet meanwhile."""
+    def _lines(self, following: FleetProcess) -> Iterator[str]:
+        """The output of a process, line by line, until it ends; and a line for each SuperNode that ends meanwhile."""
         with following.log.open(errors="replace") as log:
             log.seek(following.begin)
             line = ""
@@ -193,59 +235,56 @@ class Deployment:
                 if last:
                     return
                 for node in self._ended():
-                    if node not in self._missed:
-                        self._missed.append(node)
-                        yield f"fleet: {node.fate()}, the run goes on without it; its log is {node.log}"
+                    if node not in self._reported:
+                        self._reported.append(node)
+                        yield f"fleet: {node.exit_status()}; the run continues without it; its log: {node.log}"
                 self._check_superlink()
                 time.sleep(0.2)
 
-    def tidy(self) -> None:
-        """Once the SuperLink has ended: have SQLite put into the database what it left beside it."""
+    def merge_database(self) -> None:
+        """Merge SQLite's write-ahead log into the database file, after the SuperLink has ended."""
         if self.database.exists():
             with closing(sqlite3.connect(self.database)) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def wait_until_connected(self) -> None:
-        """Wait for all SuperNodes. Raises :class:`FleetError` when one of them ends, or it takes too long."""
+        """Wait until all SuperNodes are connected.
+
+        Raises
+        ------
+        FleetError
+            If a SuperNode ends, or not all connect in time.
+        """
         deadline = time.monotonic() + _CONNECT_SECONDS + _CONNECT_SECONDS_EACH * len(self.nodes)
         while (online := self.count_online()) < len(self.nodes):
             for node in self._ended():
-                raise FleetError(node.obituary())
+                raise FleetError(node.exit_report())
             if time.monotonic() > deadline:
                 raise FleetError(
                     f"only {online} of {len(self.nodes)} SuperNodes have connected to the SuperLink; "
-                    f"{self.nodes[0].last_words()}"
+                    f"{self.nodes[0].log_tail()}"
                 )
             time.sleep(0.5)
 
     def count_online(self) -> int:
-        """How many SuperNodes are connected, as ``flwr`` tells it. Raises :class:`FleetError` when it cannot."""
-        return sum(node["status"] == "online" for node in self._ask("supernode", "ls", about="nodes"))
+        """Number of connected SuperNodes.
+
+        Raises
+        ------
+        FleetError
+            If ``flwr`` cannot list them.
+        """
+        return sum(node["status"] == "online" for node in self._query("supernode", "ls", key="nodes"))
 
     def _has_finished(self, run: str) -> bool:
-        return all(told["status"].startswith("finished") for told in self._ask("ls", "--run-id", run, about="runs"))
+        return all(entry["status"].startswith("finished") for entry in self._query("ls", "--run-id", run, key="runs"))
 
-    def _ask(self, *question: str, about: str) -> list[dict[str, Any]]:
-        """What ``flwr`` tells about nodes or runs; asked again for a while where it cannot tell."""
-        command = [tool("flwr"), *question, "--format", "json"]
-        command.insert(-2, CONNECTION)
-        for _ in range(_QUESTIONS):
-            self._check_superlink()
-            done = subprocess.run(
-                command, env=self._environment, capture_output=True, text=True, start_new_session=True
-            )  # fmt: skip
-            with suppress(ValueError, KeyError):
-                return list(json.loads(done.stdout)[about])
-            time.sleep(1.0)
-        raise FleetError(f"{shlex.join(question)}: flwr cannot tell: {done.stdout}{done.stderr}")
+    def _query(self, *arguments: str, key: str) -> list[dict[str, Any]]:
+        return query_flwr(*arguments, key=key, environment=self._environment, check=self._check_superlink)
 
-    def _ended(self) -> list[Started]:
+    def _ended(self) -> list[FleetProcess]:
         return [node for node in self.nodes if node.has_ended]
 
     def _check_superlink(self) -> None:
         if self.superlink and self.superlink.has_ended:
-            raise FleetError(self.superlink.obituary())
-
-
-def _what_became_of(started: Started, otherwise: str) -> str:
-    return started.obituary() if started.has_ended else f"{started.name} {otherwise}; {started.last_words()}"
+            raise FleetError(self.superlink.exit_report())

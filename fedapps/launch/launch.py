@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from clients.files import UnwritableError
-from fedapps.catalogue import METHODS, task_class
-from fedapps.config.parsing import Config, parse, path_keys
+from fedapps.config.keys import for_flower, path_keys
+from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
 from sim.flower_run import Fleet, flower_run
 from sim.inprocess import run_inprocess
+from sim.processes import usable_cores
 from strategies.round_records import TooFewRepliesError
 from tasks.base import DataError, Task
 
@@ -40,15 +41,15 @@ def launch(overrides: Mapping[str, Any], *, engine: str, output_dir: str) -> int
 def conclude(config: Config, path: Path, engine: str, begun: float) -> int:
     """Print what came out of the run in folder ``path``, which began at ``begun`` (monotonic); the exit status."""
     folder = RunFolder(path, "")
-    missing = [method for method in config.run.method_names() if not folder.finished(method)]
+    missing = [method for method in config.methods if not folder.finished(method)]
     if missing or not (path / "report.html").exists():
         where = ", ".join(missing) or "its report"
         print(f"\nthe run failed in: {where}. The log is above; what was trained is in {path}", file=sys.stderr)
         return 1
     print()
     print(summary_table(folder))
-    for method in config.run.method_names():
-        print(f"  {method}: {METHODS[method].line}")
+    for label, method in config.methods.items():
+        print(f"  {label}: {method.line}")
     print(f"\nfinished in {(time.monotonic() - begun) / 60:.1f} minutes on {engine}")
     print(f"summary: {path / 'summary.json'}\nreport:  {path / 'report.html'}")
     return 0
@@ -56,7 +57,7 @@ def conclude(config: Config, path: Path, engine: str, begun: float) -> int:
 
 def check_data(config: Config) -> None:
     """Read the data that nodes will read. Raises ``DataError`` when it is missing or cannot be used."""
-    task = task_class(config.run.task)(config.options)
+    task = config.task
     task.check_nodes(config.run.num_nodes)
     check_folder(config, task)
     if config.run.data_dir:
@@ -86,7 +87,7 @@ def execute(config: Config, engine: str) -> None:
         run_inprocess(server_app, client_app, num_nodes=config.run.num_nodes, run_config=flat, errors="reply")
     else:
         fleet = Fleet(config.run.num_nodes, cpus=config.run.node_cpus, gpus=_gpus_per_node(config))
-        flower_run(APP, config.flat(), fleet)
+        flower_run(APP, for_flower(config.flat()), fleet)
 
 
 def resolve(overrides: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
@@ -117,5 +118,5 @@ def _gpus_per_node(config: Config) -> float:
         return 0.0
     import torch
 
-    at_a_time = max(1, (os.cpu_count() or 1) // config.run.node_cpus)
+    at_a_time = max(1, usable_cores() // config.run.node_cpus)
     return min(1.0, torch.cuda.device_count() / at_a_time)

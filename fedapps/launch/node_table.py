@@ -7,8 +7,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from fedapps.app.client_app import data_source
-from fedapps.catalogue import privacy_of, task_class
+from fedapps.app.profile_query import data_source
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value, read_recipe
@@ -46,7 +45,7 @@ class _Found:
 def _found(config: Config) -> _Found:
     run = config.run
     check_data(config)
-    task = task_class(run.task)(config.options).under(privacy_of(run.method_names()[0]))
+    task = config.task_of(next(iter(config.methods.values())))
     places = ({"partition-id": node, "num-partitions": run.num_nodes} for node in range(run.num_nodes))
     sources = [data_source(run, task, place) for place in places]
     nodes = [source.load(task) for source in sources]

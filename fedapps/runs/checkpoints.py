@@ -1,4 +1,4 @@
-"""Snapshots of a run on disk: one safetensors file per round with the facts as JSON in its header."""
+"""Checkpoints of a run: one safetensors file per round; its header holds the round and JSON facts."""
 
 import json
 import re
@@ -12,18 +12,26 @@ from safetensors.numpy import save
 from clients.files import write_whole
 from strategies.round_records import Snapshot
 
-#: How many of the newest rounds a run can go back to.
+#: Number of most recent rounds that are kept.
 KEPT_SNAPSHOTS = 2
 
 
 class DiskCheckpoints:
-    """Snapshots in ``folder``: the two newest and the best. Each is there in full or not at all."""
+    """The snapshots of a method: of the last two rounds, and of the best round.
+
+    Files are replaced atomically, so a snapshot is either complete or absent.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the snapshots are stored.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def save(self, snapshot: Snapshot, *, best: bool) -> None:
-        """Write a snapshot; see :class:`strategies.round_records.Checkpoints`."""
+        """Store a snapshot; see :class:`strategies.round_records.Checkpoints`."""
         self._write(self._path(snapshot.round), snapshot)
         if best:
             self._write(self.folder / "best.safetensors", snapshot)
@@ -31,12 +39,18 @@ class DiskCheckpoints:
             self._path(version).unlink()
 
     def latest(self) -> Snapshot | None:
-        """The newest snapshot. Raises ``ValueError`` naming the file when it is damaged."""
+        """The snapshot of the last round; None if there is none.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged; the message names it.
+        """
         rounds = self._rounds()
         return read_snapshot(self._path(max(rounds))) if rounds else None
 
     def oldest_round(self) -> int:
-        """The older of the two rounds that are kept."""
+        """The oldest round that is kept; 0 without snapshots."""
         return min(self._rounds(), default=0)
 
     def _path(self, server_round: int) -> Path:
@@ -53,7 +67,13 @@ class DiskCheckpoints:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Read a snapshot back. Raises ``ValueError`` naming the file when it is cut off or not ours."""
+    """Read a snapshot.
+
+    Raises
+    ------
+    ValueError
+        If the file is truncated or not a snapshot; the message names it.
+    """
     try:
         with safe_open(path, framework="numpy") as stored:
             header: dict[str, Any] = stored.metadata() or {}
@@ -61,6 +81,6 @@ def read_snapshot(path: Path) -> Snapshot:
             return Snapshot(int(header["round"]), arrays, json.loads(header["facts"]))
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ValueError(
-            f"checkpoint {path} is damaged ({error}): remove this file to resume from the round before it, "
-            "or start a new run under another name"
+            f"checkpoint {path} is damaged ({error}): remove this file to resume from the previous round, "
+            "or start a new run with another name"
         ) from error

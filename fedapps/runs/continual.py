@@ -1,8 +1,9 @@
-"""Measures of continual learning from the rounds of a run: the train-test matrix, its mean, transfer to and fro.
+"""Measures of continual learning: the train-test matrix, average error, backward and forward transfer.
 
-L. Guerdan and H. Gunes, "Decentralized Robot Learning for Personalization and Privacy", appendix A.2: tasks come one
-after another in stages of equally many rounds, and after each stage the model is tested on every stage. Round r of R,
-counted from 1, belongs to stage ceil(r / (R / S)). The measures are means of an error, so less of each is better.
+L. Guerdan and H. Gunes, "Decentralized Robot Learning for Personalization and Privacy", appendix A.2. The data of the
+tasks arrive one after another, in S stages with the same number of rounds; after each stage the model is tested on all
+stages. Round r of R, counted from 1, belongs to stage ceil(r / (R / S)). All measures are based on an error, so lower
+is better.
 """
 
 import re
@@ -15,22 +16,22 @@ from numpy.typing import NDArray
 Matrix = NDArray[np.float64]
 Row = Mapping[str, Any]
 
-#: What an evaluation on one stage of several is called: ``stage-<j>.<split>.<metric>``, stages counted from 1.
+#: Name of a metric measured on one stage: ``stage-<j>.<split>.<metric>``, stages counted from 1.
 _ON_STAGE = re.compile(r"stage-([1-9]\d*)\.(.+)")
 
 
 def on_stage(stage: int, metric: str) -> str:
-    """The name of a metric such as ``test.mse`` on one stage, counted from 1: ``stage-2.test.mse``."""
+    """The name of a metric measured on one stage, counted from 1, such as ``stage-2.test.mse``."""
     return f"stage-{stage}.{metric}"
 
 
 def is_on_stage(name: str) -> bool:
-    """Whether a metric belongs to one stage of several, which tables and curves leave out."""
+    """Whether a metric is measured on one stage; tables and learning curves omit these."""
     return _ON_STAGE.fullmatch(name) is not None
 
 
 def stage_metrics(rows: Iterable[Row]) -> dict[str, int]:
-    """The metrics that rows hold on single stages, without the stage, and the highest stage of each."""
+    """The metrics measured on single stages, without the stage prefix, and the highest stage of each."""
     found: dict[str, int] = {}
     for row in rows:
         for match in filter(None, map(_ON_STAGE.fullmatch, row["evaluate"])):
@@ -39,21 +40,39 @@ def stage_metrics(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def last_rounds(num_stages: int, rounds: int) -> list[int]:
-    """The last round of each stage. Raises ``ValueError`` when ``rounds`` cannot be shared out equally."""
+    """The last round of each stage.
+
+    Raises
+    ------
+    ValueError
+        If ``rounds`` is not a multiple of ``num_stages``.
+    """
     if num_stages < 1 or rounds % num_stages:
-        raise ValueError(f"rounds = {rounds}: must be a multiple of the {num_stages} stages that share them")
+        raise ValueError(f"rounds = {rounds}: must be a multiple of the number of stages, {num_stages}")
     return [rounds // num_stages * stage for stage in range(1, num_stages + 1)]
 
 
 def train_test_matrix(
     rows: Sequence[Row], metric: str = "test.mse", *, num_stages: int | None = None, rounds: int | None = None
 ) -> Matrix:
-    """P of Fig. 5, [S, S]: ``P[i, j]`` is the metric on stage j after stage i.
+    """The train-test matrix P (Fig. 5): ``P[i, j]`` is the metric on stage j after training on stage i.
 
-    ``rows`` are those of one method, with ``round`` and ``evaluate`` as in ``metrics.jsonl``; what was evaluated in
-    the middle of a stage does not count. ``num_stages`` defaults to the stages that ``rows`` name, ``rounds``, those
-    of the whole run, to the last round in ``rows``: give it for a run that may be unfinished. What was not evaluated
-    (yet) is NaN.
+    Parameters
+    ----------
+    rows : sequence of mappings
+        The rounds of one method, with ``round`` and ``evaluate`` as in ``metrics.jsonl``. Only evaluations at the end
+        of a stage are used.
+    metric : str
+        Name of the metric, without the stage.
+    num_stages : int, optional
+        Number of stages S; by default the highest stage in ``rows``.
+    rounds : int, optional
+        Number of rounds of the whole run; by default the last round in ``rows``. Required if the run may be unfinished.
+
+    Returns
+    -------
+    ndarray of shape [S, S]
+        NaN where the metric was not evaluated.
     """
     count = num_stages if num_stages is not None else stage_metrics(rows).get(metric, 0)
     matrix = np.full((count, count), np.nan)
@@ -68,31 +87,45 @@ def train_test_matrix(
 
 
 def average(matrix: Matrix) -> float:
-    """AMSE: the mean over stages of the error on a stage right after it."""
+    """AMSE: the mean over stages of the error on a stage directly after training on it."""
     return float(np.mean(np.diag(matrix)))
 
 
 def backward_transfer(matrix: Matrix) -> float:
-    """BWT, Eq. 5: how much the error on earlier stages grew, the mean of P[i, j] - P[j, j] over j < i.
+    """BWT (Eq. 5), the increase of the error on earlier stages: the mean of P[i, j] - P[j, j] over j < i.
 
-    Negative where later stages helped earlier ones. NaN for a single stage.
+    It is negative if later stages improve earlier ones, and NaN for a single stage.
     """
     differences = (matrix - np.diag(matrix))[np.tril_indices(len(matrix), -1)]
     return float(np.mean(differences)) if differences.size else np.nan
 
 
 def forward_transfer(matrix: Matrix) -> float:
-    """FWT, Eq. 6: the error on stages still to come, the mean of P[i, j] over i < j. NaN for a single stage."""
+    """FWT (Eq. 6), the error on later stages: the mean of P[i, j] over i < j. NaN for a single stage."""
     ahead = matrix[np.triu_indices(len(matrix), 1)]
     return float(np.mean(ahead)) if ahead.size else np.nan
 
 
 def continual_metrics(rows: Sequence[Row], num_stages: int, *, rounds: int | None = None) -> dict[str, float]:
-    """The three measures of every metric that ``rows`` hold on single stages.
+    """The average error and both transfers of every metric that is measured on single stages.
 
-    Those of ``test.mse`` are called ``test.amse``, ``test.bwt`` and ``test.fwt``, those of another metric such as
-    ``test.mae`` ``test.average_mae``, ``test.bwt_mae`` and ``test.fwt_mae``; so for each split. A measure is left out
-    where a number that it needs is missing: transfer for a single stage, AMSE and BWT before the last one has ended.
+    For ``test.mse`` they are named ``test.amse``, ``test.bwt`` and ``test.fwt``; for any other metric, such as
+    ``test.mae``, they are named ``test.average_mae``, ``test.bwt_mae`` and ``test.fwt_mae``.
+
+    Parameters
+    ----------
+    rows : sequence of mappings
+        See :func:`train_test_matrix`.
+    num_stages : int
+        Number of stages.
+    rounds : int, optional
+        Number of rounds of the whole run; see :func:`train_test_matrix`.
+
+    Returns
+    -------
+    dict
+        Measures by name. A measure that cannot be computed is omitted: both transfers of a single stage, and the
+        average and backward transfer before the last stage has ended.
     """
     found: dict[str, float] = {}
     for metric in stage_metrics(rows):
@@ -103,7 +136,7 @@ def continual_metrics(rows: Sequence[Row], num_stages: int, *, rounds: int | Non
 
 
 def measure_names(metric: str) -> tuple[str, str, str]:
-    """What the mean, the backward and the forward transfer of a metric are called; see :func:`continual_metrics`."""
+    """The names of the average, backward and forward transfer of a metric; see :func:`continual_metrics`."""
     split, dot, bare = metric.rpartition(".")
     names = ("amse", "bwt", "fwt") if bare == "mse" else (f"average_{bare}", f"bwt_{bare}", f"fwt_{bare}")
     return (split + dot + names[0], split + dot + names[1], split + dot + names[2])

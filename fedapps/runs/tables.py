@@ -1,20 +1,21 @@
-"""Tables for the terminal."""
+"""Results of runs and comparisons as text tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedapps.catalogue import task_class
-from .continual import measure_names
 from fedapps.comparison.comparison_pairs import scheme
+from fedapps.registry.tasks import task_class
 from fedapps.report.metrics import columns
+
+from .continual import measure_names
 from .run_folder import RunFolder
 
-#: A table that is wider breaks into several, one below the other.
+#: Wider tables are split into several, one below the other.
 _WIDTH = 120
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns padded to their widest cell: the first to the left, the others to the right."""
+    """A table as text; the first column is left-aligned, the others are right-aligned."""
     first, *rest = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = [
         "  ".join([head.ljust(first), *(cell.rjust(w) for cell, w in zip(cells, rest, strict=True))]).rstrip()
@@ -24,12 +25,12 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four significant digits, or a dash."""
+    """A number with four significant digits; a dash for None."""
     return "-" if value is None else f"{value:.4g}"
 
 
 def summary_table(folder: RunFolder) -> str:
-    """A line per method: the task's main metrics at its last evaluation, its traffic and its time."""
+    """One row per method: the main metrics of the last evaluation, refused replies, traffic and time."""
     summary = folder.summary()
     methods = summary.get("methods", {})
     finals = [facts["final"] for facts in methods.values()]
@@ -51,9 +52,10 @@ def summary_table(folder: RunFolder) -> str:
 
 
 def comparison_text(comparison: Mapping[str, Any]) -> str:
-    """A comparison (see ``compare.summarise``) as tables of means and of tests, one value of a varied key at a time.
+    """A comparison (see ``compare.summarise``) as text: means over seeds, paired tests and the paper's claims.
 
-    The paper's numbers stand in brackets. Metrics of single stages are left out: there are too many to read.
+    If a key was varied, each of its values has separate tables. Numbers in brackets are the paper's. Metrics of single
+    stages are omitted.
     """
     if "varied" not in comparison:
         return _one_comparison(comparison)
@@ -78,9 +80,9 @@ def _one_comparison(part: Mapping[str, Any]) -> str:
     texts = []
     for block in blocks:
         rows = [[method, *(cells[name][i] for name in block)] for i, method in enumerate(table)]
-        # Not the methods of which there is nothing to say, such as the clusters of those that have none.
-        told = [row for row in rows if any(cell.strip() != "-" for cell in row[1:])]
-        texts.append(text_table(["method", *block], told))
+        # Omit methods that report none of these metrics.
+        filled = [row for row in rows if any(cell.strip() != "-" for cell in row[1:])]
+        texts.append(text_table(["method", *block], filled))
     of_metric = {
         metric: [t for t in tests if t["metric"] == metric] for metric in dict.fromkeys(t["metric"] for t in tests)
     }
@@ -91,7 +93,7 @@ def _one_comparison(part: Mapping[str, Any]) -> str:
 def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     if not claims:
         return []
-    header = ["the paper's claim", "metric", "difference", "here"]
+    header = ["claim of the paper", "metric", "difference", "here"]
     rows = [
         [
             claim["claim"],
@@ -105,7 +107,7 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _column(pairs: Sequence[tuple[Mapping[str, float] | None, float | None]]) -> list[str]:
-    """Cells of ours and the paper's: means, deviations and brackets each below one another."""
+    """Cells with mean, standard deviation and the paper's number, each aligned over the rows."""
     parts = [_parts(ours, printed) for ours, printed in pairs]
     first, *rest = [max(len(part[i]) for part in parts) for i in range(3)]
     return [
@@ -118,7 +120,7 @@ def _parts(ours: Mapping[str, float] | None, printed: float | None) -> tuple[str
     bracket = "" if printed is None else f"[{printed:,g}]"
     if ours is None:
         return "-", "", bracket
-    # A count that every seed agrees on keeps all its digits.
+    # A whole number without deviation, such as a number of parameters, keeps all digits.
     exact = float(ours["mean"]).is_integer() and not ours["std"]
     return f"{ours['mean']:,.0f}" if exact else number(ours["mean"]), f"± {ours['std']:.2g}", bracket
 

@@ -13,12 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.traffic.files import World, read_world
-from tasks.base import DataError
+from tasks.profiles import DataError
 from tasks.tables import CSV_ENDINGS, Table, read_table
+
+if TYPE_CHECKING:
+    from sim.traffic.files import World
 
 STEP = 0.1  # seconds
 LANE_MIDDLE = -4.0  # y, in the file, of the line between the two lanes of the recorded trials
@@ -68,7 +71,7 @@ class Recording:
 
     dynamics: str
     blocks: Mapping[int, tuple[Session, ...]]
-    world: World | None
+    world: "World | None" = None
 
     @property
     def cars(self) -> int:
@@ -77,7 +80,24 @@ class Recording:
 
 
 def read_folder(folder: Path) -> Recording:
-    """Read all files ``*.csv``, ``*.csv.gz`` and ``*.csv.xz`` of a folder, in the order of their names.
+    """Read the sessions of a folder (:func:`read_sessions`) and, if they are simulated, the world.
+
+    Raises
+    ------
+    DataError
+        As :func:`read_sessions`, or ``world.json`` is malformed.
+    """
+    from sim.traffic.files import read_world  # imported here because it needs torch
+
+    recording = read_sessions(folder)
+    try:
+        return replace(recording, world=read_world(folder))
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
+def read_sessions(folder: Path) -> Recording:
+    """Read the sessions in all files ``*.csv``, ``*.csv.gz`` and ``*.csv.xz`` of a folder, in the order of their names.
 
     Raises
     ------
@@ -101,11 +121,7 @@ def read_folder(folder: Path) -> Recording:
         )
     if not blocks:
         raise DataError(f"{folder}: holds only demonstration trials (block {DEMONSTRATIONS}), which are left out")
-    try:
-        world = read_world(folder)
-    except ValueError as error:
-        raise DataError(str(error)) from error
-    return Recording(kinds.pop()[0], dict(sorted(blocks.items())), world)
+    return Recording(kinds.pop()[0], dict(sorted(blocks.items())))
 
 
 @lru_cache(maxsize=64)

@@ -59,6 +59,20 @@ class Options:
     sessions_train: int = option(0, "Training sessions per simulated driver; 0 = as in the paper", minimum=0)
     sessions_test: int = option(0, "Test sessions per simulated driver; 0 = as in the paper", minimum=0)
 
+    @property
+    def cars(self) -> int:
+        """The number of cars in a session: the robot, the human and, in one scenario, a gray car."""
+        return 3 if self.scenario == "three-cars" else 2
+
+    @property
+    def dynamics(self) -> str:
+        """The dynamics of the cars: "bicycle" (throttle and steering) if they are simulated, otherwise "point"."""
+        return "point" if self.scenario == "trials" else "bicycle"
+
+    def moments(self, steps: int) -> range:
+        """Return the steps, counted from 0, at which a session of ``steps`` steps has a window; none if it is short."""
+        return range(min(self.min_history, self.history) - 1, steps - self.horizon, self.window_stride)
+
     def sessions(self) -> tuple[int, int]:
         """Return the numbers of training and test sessions per driver, with the scenario's defaults filled in."""
         train, test = PAPER_SESSIONS[self.scenario]

@@ -19,7 +19,6 @@ from tasks.base import Batch
 
 from .scenes import Pose, RatedScene
 
-GEOMETRIES = ("cartesian", "polar")
 KINDS = ("robot", "human", "object", "interaction")
 FEATURES = len(KINDS) + 3
 
@@ -85,7 +84,7 @@ def trimmed(graphs: Batch) -> Batch:
 
 
 def located(poses: np.ndarray, geometry: str) -> np.ndarray:
-    """Convert ``poses [..., (x, y, orientation)]`` to one of :data:`GEOMETRIES`."""
+    """Convert ``poses [..., (x, y, orientation)]`` to one of :data:`~tasks.social.options.GEOMETRIES`."""
     if geometry == "cartesian":
         return poses
     x, y, turn = np.moveaxis(poses, -1, 0)

@@ -4,11 +4,11 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from tasks.base import DataError
 from tasks.options import option
+from tasks.profiles import DataError
 
-from .compact import GEOMETRIES
-
+#: The coordinates of the nodes of the compact graph.
+GEOMETRIES = ("cartesian", "polar")
 #: The default number of hidden layers for each representation.
 LAYERS = {"compact": 8, "relational": 3}
 

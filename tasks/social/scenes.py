@@ -16,7 +16,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 from tasks.tables import json_lines
 
 Point = tuple[float, float]

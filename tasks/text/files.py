@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 from tasks.tables import COMPRESSIONS, read_table
 
 

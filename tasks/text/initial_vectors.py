@@ -3,20 +3,11 @@
 from pathlib import Path
 
 from sim.seeding import derive_seed, generator
-from tasks.base import DataError, PrivateParameters
+from tasks.private_parameters import PrivateParameters
 
 from .glove import Vectors, read_glove
 from .options import Options
 from .private_words import PrivateWords, private_words
-
-
-def check_initial_vectors(options: Options, privacy: PrivateParameters) -> None:
-    """Raise :class:`DataError` for ``own_starts`` under a method that keeps only the rows of digits private."""
-    if privacy.own_start and options.own_starts and private_words(options, privacy) is PrivateWords.DIGITS:
-        raise DataError(
-            f"text.own-starts = {options.own_starts!r}: the method keeps only the vectors of digits private, which "
-            "must match the shared ones; leave it empty, or use a method that keeps embedding.* private"
-        )
 
 
 def assigned_start(options: Options, privacy: PrivateParameters, key: str) -> str:

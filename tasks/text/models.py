@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from sim.seeding import torch_seed
-from tasks.base import DataError, PrivateParameters
+from tasks.base import DataError
+from tasks.private_parameters import PrivateParameters
 
 from .glove import Vectors
 from .initial_vectors import assigned_start, node_vectors, private_seed, shared_vectors

@@ -13,7 +13,8 @@ from tasks.base import Batch, NodeData
 from .batches import CommonTest, translated
 from .corpus import Corpus, Examples
 from .options import Options
-from .partition import Part, deal, dirichlet_shares, flower_partition, label_shares
+from .partition import Part
+from .parts import groups_of, node_key, partitions, splits_of
 from .private_words import PrivateWords
 from .vocabulary import Vocabulary, WordVocabulary, padded
 
@@ -43,11 +44,6 @@ class Words:
         return None
 
 
-def node_key(partition: int) -> str:
-    """Return the key of node ``partition``."""
-    return f"client-{partition:03d}"
-
-
 def node_data(corpus: Corpus, options: Options, words: Words, partition: int, num_partitions: int) -> NodeData:
     """Return the data of node ``partition`` of ``num_partitions``.
 
@@ -56,7 +52,7 @@ def node_data(corpus: Corpus, options: Options, words: Words, partition: int, nu
     DataError
         There are fewer training or test examples than nodes.
     """
-    train, test = _partitions(corpus, options, num_partitions)
+    train, test = partitions(corpus, options, num_partitions)
     return _node(node_key(partition), corpus, options, words, train[partition], test[partition], common=True)
 
 
@@ -81,9 +77,7 @@ class _Encoded:
 def _node(
     key: str, corpus: Corpus, options: Options, words: Words, train: Part, test: Part, *, common: bool
 ) -> NodeData:
-    order = generator(options.partition_seed, "text.validation", key).permutation(train)
-    held = int(options.validation_share * len(train))
-    kept = {"train": np.sort(order[held:]), "validation": np.sort(order[:held])}
+    kept = splits_of(train, options, key)
     own = words.own(corpus.train.texts_at(kept["train"]), options)
     public = None if own else words.public
     vocabulary = own or public
@@ -101,27 +95,7 @@ def _node(
         if common:
             drawn = _common_examples(corpus, public, options.length, options.global_examples, options.partition_seed)
             extra["common_test"] = CommonTest(drawn, translation)
-    counts = np.bincount(corpus.train.labels[train], minlength=len(corpus.classes))
-    return NodeData(key, splits, {"most_frequent": corpus.classes[int(counts.argmax())]}, extra)
-
-
-@lru_cache(maxsize=8)
-def _partitions(corpus: Corpus, options: Options, num_nodes: int) -> tuple[list[Part], list[Part]]:
-    """The training and test examples of every node, with equal label shares in both."""
-    rng = generator(options.partition_seed, "text.partition", num_nodes)
-    labels, classes = corpus.train.labels, len(corpus.classes)
-    if options.partition == "fednlp":
-        train = deal(labels, dirichlet_shares(labels, classes, num_nodes, options.alpha, rng), rng)
-    else:
-        train = flower_partition(
-            options.partition,
-            labels,
-            num_nodes,
-            alpha=options.alpha,
-            classes_per_node=options.classes_per_node,
-            seed=options.partition_seed,
-        )
-    return train, deal(corpus.test.labels, label_shares(labels, train, classes), rng)
+    return NodeData(key, splits, groups_of(corpus, train), extra)
 
 
 @lru_cache(maxsize=8)

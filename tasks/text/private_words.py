@@ -4,7 +4,8 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from tasks.base import DataError, PrivateParameters
+from tasks.private_parameters import PrivateParameters
+from tasks.profiles import DataError
 
 from .options import Options
 
@@ -27,7 +28,7 @@ def word_table(options: Options) -> str:
 
 def is_private(name: str, privacy: PrivateParameters) -> bool:
     """Return whether the parameter ``name`` stays on the node."""
-    return any(fnmatchcase(name, pattern) for pattern in privacy.private)
+    return any(fnmatchcase(name, pattern) for pattern in privacy.patterns)
 
 
 def private_words(options: Options, privacy: PrivateParameters) -> PrivateWords:
@@ -56,10 +57,19 @@ def vocabulary_source(options: Options, privacy: PrivateParameters) -> Vocabular
             raise DataError(
                 "text.vocabulary = 'own': nodes with different words cannot share the parameter embedding.weight, "
                 "whose rows would stand for different words; set text.vocabulary = 'auto', 'shared' or 'file', or "
-                f"use a method that keeps embedding.* private (private here: {', '.join(privacy.private) or 'none'})"
+                f"use a method that keeps embedding.* private (private here: {', '.join(privacy.patterns) or 'none'})"
             )
         return "own"
     if chosen == "file" or (chosen == "auto" and options.words_file):
         return "file"
     options.check_shared()
     return "shared"
+
+
+def check_initial_vectors(options: Options, privacy: PrivateParameters) -> None:
+    """Raise :class:`DataError` for ``own_starts`` under a method that keeps only the rows of digits private."""
+    if privacy.own_start and options.own_starts and private_words(options, privacy) is PrivateWords.DIGITS:
+        raise DataError(
+            f"text.own-starts = {options.own_starts!r}: the method keeps only the vectors of digits private, which "
+            "must match the shared ones; leave it empty, or use a method that keeps embedding.* private"
+        )

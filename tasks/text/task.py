@@ -8,26 +8,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from sim.corpus import write_corpus
-from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, PrivateParameters, Task
+from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
 
 from .batches import CommonTest, by_length, trimmed
 from .corpus import Corpus, read_corpus
-from .hub import fetch
-from .initial_vectors import assigned_start, check_initial_vectors, node_vectors
+from .initial_vectors import assigned_start, node_vectors
 from .models import recurrent_model, transformer_model
 from .networks import TextClassifier, load_config, load_tokenizer
-from .nodes import Words, node_data, node_key, shared_vocabulary, whole_data
-from .options import Options as TextOptions
+from .nodes import Words, node_data, shared_vocabulary, whole_data
+from .parts import node_key
 from .private_words import PrivateWords, private_words, vocabulary_source
+from .profile import TextProfiles, folder_key
 from .vocabulary import RESERVED, SPECIAL, Vocabulary, WordVocabulary, read_vocabulary
 
-_COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
 CHUNK = 128  # examples per batch in evaluation
-SHARED = PrivateParameters()
 
 
-class TextTask(Task):
+class TextTask(TextProfiles, Task):
     """Classify texts with an embedding that may stay on the node (FedVocab [1]_).
 
     A node has some of the examples, with its own label shares. Under a method that keeps ``embedding.*`` private
@@ -42,41 +39,12 @@ class TextTask(Task):
     .. [1] Zhang et al., FedVocab: Privacy-Preserving Federated Text Classification with Private Vocabularies, 2022.
     """
 
-    name: ClassVar[str] = "text"
-    Options: ClassVar[type] = TextOptions
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
     vectorises: ClassVar[bool] = False  # vmap does not support LSTMs
     metric_means: ClassVar[Mapping[str, MetricRule]] = {
         "test.global_accuracy": "geometric",
         "test.local_accuracy": "uniform",
     }
-
-    def __init__(self, options: TextOptions | None = None, privacy: PrivateParameters = SHARED) -> None:
-        """Raise :class:`DataError` if the options are incompatible under every method (:meth:`Options.check`)."""
-        self.options: TextOptions = options or TextOptions()
-        self.options.check()
-        self.layout = self.options.layout()
-        self.privacy = privacy
-
-    def under(self, privacy: PrivateParameters) -> "TextTask":
-        """Return the task with vocabularies that suit the private parameters of a method.
-
-        Raises
-        ------
-        DataError
-            The options are incompatible with ``privacy`` (:func:`~tasks.text.private_words.vocabulary_source`,
-            :func:`~tasks.text.initial_vectors.check_initial_vectors`).
-        """
-        vocabulary_source(self.options, privacy)
-        check_initial_vectors(self.options, privacy)
-        return type(self)(self.options, privacy)
-
-    def __eq__(self, other: object) -> bool:
-        """Compare options and private parameters, because both determine the data of nodes."""
-        return isinstance(other, TextTask) and super().__eq__(other) and self.privacy == other.privacy
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.options, self.privacy))
 
     # -- models --------------------------------------------------------------------------------------------
 
@@ -115,54 +83,19 @@ class TextTask(Task):
 
     # -- data ----------------------------------------------------------------------------------------------
 
-    @property
-    def has_world(self) -> bool:
-        return self.options.source != "files"
-
-    @property
-    def world_options(self) -> dict[str, object]:
-        """The options that :meth:`make_world` depends on."""
-        names = ("source", "dataset", "labels", "classes", "world_examples")
-        return {name: getattr(self.options, name) for name in (*names, *_COLUMNS)}
-
-    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """Write a simulated or downloaded corpus. Raise :class:`DataError` for the source "files"."""
-        if self.options.source == "simulated":
-            train = self.options.world_examples * num_nodes
-            write_corpus(folder, self.layout.classes, train, max(train // 4, num_nodes), seed)
-        elif self.options.source == "hub":
-            train_split, hub = self.options.hub()
-            fetch(hub, train_split, folder)
-        else:
-            raise DataError(
-                f"text.source = 'files': set data-dir to the folder of {self.options.dataset}, or set text.source = "
-                "'hub' to download it, or 'simulated' for simulated texts"
-            )
-
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
-        if not 0 <= partition < num_partitions:
-            raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
-        corpus = read_corpus(folder, self.layout)
-        if not corpus.test.texts:
-            raise DataError(
-                f"{folder}: no test texts; expected a file {' or '.join(self.layout.test)}, optionally with .gz or "
-                ".xz (see text.dataset and text.test-files)"
-            )
+        corpus = self.corpus(folder, partition, num_partitions)
         return node_data(corpus, self.options, self._words(corpus, node_key(partition)), partition, num_partitions)
 
     def load_all(self, folder: Path) -> NodeData:
         """Read the whole folder, whose name is the key. A node's own folder may lack the test file."""
         corpus = read_corpus(folder, self.layout)
-        key = folder.resolve().name
+        key = folder_key(folder)
         return whole_data(corpus, self.options, self._words(corpus, key), key)
 
     def load_own(self, folder: Path) -> NodeData:
         """Read a node's own folder. Raise :class:`DataError` for a vocabulary of all nodes' texts, which is unknown."""
-        if vocabulary_source(self.options, self.privacy) == "shared":
-            raise DataError(
-                "text.vocabulary: deployed nodes do not know the words of other nodes' texts; name a "
-                "text.vocabulary-file that all nodes have, or use a method that keeps embedding.* private"
-            )
+        self.check_own_words()
         return self.load_all(folder)
 
     def _words(self, corpus: Corpus, key: str) -> Words:

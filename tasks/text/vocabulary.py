@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 from tasks.tables import UNREADABLE, open_text
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.seeding import generator
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .places import Places
 
@@ -35,9 +35,19 @@ class Client:
     tracks: tuple[int, ...]
     seed_row: int | None = None
 
+    @property
+    def groups(self) -> dict[str, str]:
+        """The labels ``city`` and ``continent``, as far as they are known."""
+        return labels_of(self.city, self.continent)
+
     def places(self, places: Places) -> Places:
         """Return the client's images."""
         return places.of_tracks(self.tracks)
+
+
+def labels_of(city: str, continent: str) -> dict[str, str]:
+    """Return the labels of a node, as far as they are known."""
+    return {name: label for name, label in (("city", city), ("continent", continent)) if label}
 
 
 def is_valid(places: Places, tracks: Sequence[int]) -> bool:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 from tasks.tables import Table, read_table
 
 from .images import ImageFiles, ImageStore

@@ -1,5 +1,7 @@
 """Images from files, archives and arrays, decoded on demand and cached up to a limit."""
 
+from __future__ import annotations
+
 import io
 import os
 import tarfile
@@ -8,14 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
-from tasks.base import DataError
+from tasks.profiles import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Height and width in pixels.
 Size = tuple[int, int]
@@ -97,7 +100,7 @@ class ImageTar:
     members: Sequence[tuple[str, int, int]]
 
     @classmethod
-    def of(cls, path: Path, names: Iterable[str]) -> "ImageTar":
+    def of(cls, path: Path, names: Iterable[str]) -> ImageTar:
         """Find the members ``names`` in the archive, which need not contain all of them.
 
         Raises
@@ -165,6 +168,8 @@ class ImageStore:
         DataError
             An image is missing or damaged.
         """
+        import torch  # imported here because places need no torch
+
         images = torch.empty(len(indices), 3, *size, dtype=torch.uint8)
         for place, index in enumerate(indices):
             images[place] = self._one(int(index), size)
@@ -175,6 +180,8 @@ class ImageStore:
             if (found := self._kept.get((index, size))) is not None:
                 self._kept.move_to_end((index, size))
                 return found
+        import torch
+
         image = self.source.decode(index).convert("RGB")
         if image.size != (size[1], size[0]):
             image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)

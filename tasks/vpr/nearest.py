@@ -1,9 +1,12 @@
 """Exact search for nearest descriptors and nearby positions."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import torch
 from scipy.spatial import cKDTree
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Maximum number of distances in memory.
 _BLOCK = 2**22
@@ -41,6 +44,8 @@ def nearest_rows(queries: np.ndarray, database: np.ndarray, count: int) -> np.nd
     ndarray [q, min(count, m)]
         Rows of the database, nearest first. The first row wins ties.
     """
+    import torch  # imported here because the split of a data set needs no torch
+
     points, others = torch.as_tensor(database).float(), torch.as_tensor(queries).float()
     count = min(count, len(points))
     squares = points.square().sum(dim=1)
@@ -50,7 +55,7 @@ def nearest_rows(queries: np.ndarray, database: np.ndarray, count: int) -> np.nd
     return torch.cat(found).numpy()
 
 
-def _smallest(distances: Tensor, count: int) -> Tensor:
+def _smallest(distances: "Tensor", count: int) -> "Tensor":
     """The columns of the ``count`` smallest values of each row, in order; the first column wins ties."""
     values, columns = distances.topk(count, largest=False)
     # topk resolves ties arbitrarily: sort its choice by column, and redo the rows in which a tie was cut off.

@@ -3,16 +3,23 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.base import DataError
 from tasks.options import option
+from tasks.profiles import DataError
 
-from .backbones import BACKBONES
 from .images import Size
 from .mining import Anywhere, NearestSequences, Pool
-from .pooling import POOLINGS
 
+#: The networks and poolings, as in :mod:`tasks.vpr.backbones` and :mod:`tasks.vpr.pooling`, which need torch.
+BACKBONES = ("resnet18-layer3", "resnet18", "vgg16", "squeezenet1_1", "squeezenet1_1-stride8")
+POOLINGS = ("gem", "spoc", "mac")
 #: The radius in metres of a Proximity client: the paper's, and a smaller one for simulated cities of a few streets.
 RADIUS, WORLD_RADIUS = 2000.0, 50.0
+
+
+def require_weights(path: Path | None) -> None:
+    """Raise :class:`DataError` if the file of weights does not exist; ``None`` stands for random weights."""
+    if path is not None and not path.is_file():
+        raise DataError(f"vpr.weights = '{path}': no such file; name a file, or leave it empty for random weights")
 
 
 @dataclass(frozen=True)
@@ -99,14 +106,14 @@ class Options:
         0, "Seed of the split, of held-out clients and sequences, and of a drawn test set", minimum=0
     )
 
-    backbone: str = option("resnet18-layer3", "Convolutional network before the pooling", choices=tuple(BACKBONES))
+    backbone: str = option("resnet18-layer3", "Convolutional network before the pooling", choices=BACKBONES)
     weights: str = option(
         "",
         "File of the backbone's ImageNet weights (.pth, .safetensors, .npz), which every node needs; '' = random "
         "weights",
         path=True,
     )
-    pooling: str = option("gem", "Pooling of local features into a descriptor", choices=tuple(POOLINGS))
+    pooling: str = option("gem", "Pooling of local features into a descriptor", choices=POOLINGS)
     train_all: bool = option(
         False, "Train the first layers as well, which random weights require; false = keep them frozen"
     )

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from tasks.base import DataError
 
+from .options import require_weights
+
 _KEY = "vpr.weights"
 #: Counters that no network uses.
 _COUNTER = ".num_batches_tracked"
@@ -25,8 +27,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     DataError
         The file is missing or of another kind.
     """
-    if not path.is_file():
-        raise DataError(f"{_KEY} = '{path}': no such file; name a file, or leave it empty for random weights")
+    require_weights(path)
     readers = {".pth": _read_torch, ".pt": _read_torch, ".safetensors": _read_safetensors, ".npz": _read_npz}
     if path.suffix not in readers:
         raise DataError(f"{_KEY} = '{path}': unknown format {path.suffix!r}; expected {', '.join(readers)}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedapps.cli.commands import _parser
+from fedapps.cli.parser import command_parser
 from fedapps.deployment.certificates import make_certificates
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -34,7 +34,7 @@ def test_the_page_calls_fedapps_as_it_is():
     assert {words[0] for words in found if words} >= {"keys", "check-node"}
     for words in found:
         if words:
-            _parser().parse_args(words)
+            command_parser().parse_args(words)
 
 
 def test_the_page_calls_flwr_as_it_is():

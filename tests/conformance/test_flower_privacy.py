@@ -27,8 +27,9 @@ from fedapps.config.parsing import parse
 from sim.inprocess import run_inprocess
 from strategies.base import BaseStrategy
 from strategies.partial_aggregation import PartialAggregation
-from strategies.privacy import CLIPPING_NORM, CentralPrivacy
+from strategies.privacy import CentralPrivacy
 from strategies.round_records import TooFewRepliesError
+from strategies.wire import CLIPPING_NORM
 
 START = {"w": np.array([1.0, 2.0], np.float32), "v": np.zeros(2, np.float32)}
 

@@ -26,7 +26,7 @@ NODES, ROUNDS, METHOD = 2, 2, "apfl"
 
 def settings(folder: Path) -> dict[str, Any]:
     given = {"task": "lqr", "methods": METHOD, "num-nodes": NODES, "rounds": ROUNDS, "evaluate-every": ROUNDS}
-    training = {"epochs": 1, "personal-epochs": 1, "batch-size": 32, "collect-after": 0}
+    training = {"epochs": 1, "spfl.epochs": 1, "apfl.epochs": 1, "batch-size": 32, "collect-after": 0}
     return given | training | {"cache-dir": str(folder / "worlds"), "name": "run"}
 
 

@@ -15,20 +15,20 @@ TEN, SILENT = Profile(1, "a", 10), Profile(2, "b")
     ("sizes", "profile", "claimed", "phase", "reason"),
     [
         (ExampleLimits(), TEN, 1000, "train", None),
-        (ExampleLimits(), TEN, 2.0**60, "train", "claims 1.15292e+18 examples: at most 9007199254740992 are believed"),
+        (ExampleLimits(), TEN, 2.0**60, "train", "num-examples is 1.15292e+18: at most 9007199254740992 are accepted"),
         (ExampleLimits(growing=False), TEN, 10, "train", None),
-        (ExampleLimits(growing=False), TEN, 11, "train", "claims 11 examples, but its profile said 10"),
+        (ExampleLimits(growing=False), TEN, 11, "train", "num-examples is 11, but the profile states 10"),
         (ExampleLimits(growing=False), TEN, 11, "evaluate", None),  # on other examples
         (ExampleLimits(growing=False), SILENT, 11, "train", None),
         (ExampleLimits(growing=False, drawn=256), TEN, 256, "train", None),
-        (ExampleLimits(growing=False, drawn=256), TEN, 257, "train", "claims 257 examples, but its profile said 10"),
+        (ExampleLimits(growing=False, drawn=256), TEN, 257, "train", "num-examples is 257, but the profile states 10"),
         (ExampleLimits(most=20), TEN, 20, "train", None),
-        (ExampleLimits(most=20), SILENT, 21, "train", "claims 21 examples: at most 20 are believed"),
-        (ExampleLimits(most=20), SILENT, 21, "evaluate", "claims 21 examples: at most 20 are believed"),
+        (ExampleLimits(most=20), SILENT, 21, "train", "num-examples is 21: at most 20 are accepted"),
+        (ExampleLimits(most=20), SILENT, 21, "evaluate", "num-examples is 21: at most 20 are accepted"),
     ],
 )
 def test_claims(sizes, profile, claimed, phase, reason):
-    assert sizes.reason_against(claimed, profile, phase) == reason
+    assert sizes.refusal_reason(claimed, profile, phase) == reason
 
 
 def test_a_size_that_nobody_can_have_is_unknown(caplog):
@@ -37,7 +37,7 @@ def test_a_size_that_nobody_can_have_is_unknown(caplog):
     believed = ExampleLimits(most=100).believed([*honest, liar, SILENT])
     assert believed == [*honest, Profile(9, "liar"), SILENT]
     sampler = ProportionalToSize(1)
-    drawn = [sampler.sample(believed[:5], server_round)[0].key for server_round in range(500)]
+    drawn = [sampler.sample(believed[:5], server_round, "train")[0].key for server_round in range(500)]
     assert 60 < drawn.count("liar") < 140, "as often as any other of five"
 
 

@@ -71,6 +71,17 @@ def test_who_joins_in_a_round_is_asked_before_it_is_over(monkeypatch):
     assert len(trained) == 2 + 3, "and takes part in the next round"
 
 
+def test_who_joins_in_a_round_is_asked_when_there_is_room(monkeypatch):
+    monkeypatch.setattr(connected, "POLL_SECONDS", 0.0)
+    grid = SlowGrid(4, latecomer=True)
+    run(grid, in_flight=2)
+    out = [(kind, number) for what, kind, number in grid.log if what == "out"]
+    assert max(number for _, number in out) == 2, "profile queries count as the others do"
+    kinds = [kind for kind, _ in out]
+    assert kinds.index("query.profile", 3) > kinds.index("train") + 1
+    assert kinds.count("train") == 3 + 4, "and takes part in the next round"
+
+
 @pytest.mark.parametrize("name", ["in_flight", "min_nodes", "min_replies"])
 def test_numbers_below_one_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} = 0: must be at least 1"):

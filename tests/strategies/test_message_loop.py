@@ -1,4 +1,5 @@
 import gc
+import itertools
 import time
 import weakref
 
@@ -195,6 +196,32 @@ def test_the_time_of_each_runs_from_the_moment_it_is_sent(monkeypatch, in_flight
     assert clock[0] == pytest.approx(seconds)
 
 
+@given(beside=st.lists(st.integers(0, 5), min_size=1, max_size=30), in_flight=st.integers(1, 4))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_other_messages_take_room_but_for_one(beside, in_flight):
+    nodes, others = range(1, 8), itertools.cycle(beside)
+    grid, came, working = FakeGrid(dict.fromkeys(nodes, 1)), set(), [0]
+    push, pull = grid.push_messages, grid.pull_messages
+
+    def other_messages():
+        working[0] = next(others)
+        return working[0]
+
+    def push_few(messages):
+        ids = push(messages)
+        assert len(grid.sent.keys() - came) <= max(1, in_flight - working[0])
+        return ids
+
+    def pull_one(ids):
+        if replies := pull(ids):
+            came.update(ids)
+        return replies
+
+    grid.push_messages, grid.pull_messages = push_few, pull_one
+    items = exchange(grid, messages(*nodes), None, poll=1e-6, in_flight=in_flight, beside=other_messages)
+    assert outcome(items) == list(nodes)
+
+
 def test_a_message_that_was_refused_makes_room():
     grid = FakeGrid({1: 0, 2: 0, 3: 0}, refused=[1, 2])
     items = outcome(exchange(grid, messages(1, 2, 3), 10, in_flight=1))
@@ -205,7 +232,7 @@ def test_a_reply_that_cannot_be_read_is_a_failure_of_its_node_alone():
     replies = {1: 2, 2: ValueError("no such object type"), 3: 0}
     for ahead in (0, 2):
         items = list(exchange(FakeGrid(dict(replies)), messages(1, 2, 3), 10, poll=1e-4, ahead=ahead))
-        reason = "the reply cannot be read: ValueError: no such object type"
+        reason = "the reply cannot be decoded: ValueError: no such object type"
         assert outcome(items) == [1, NodeFailure(2, reason, by_node=True), 3]
 
 
@@ -255,8 +282,8 @@ def test_looks_grow_rarer_and_begin_anew(monkeypatch):
 
 def test_what_is_done_meanwhile_is_done_after_each_look_that_finds_nothing():
     looks = []
-    list(exchange(FakeGrid({1: 2, 2: 0, 3: 1}), messages(1, 2, 3), 10, poll=1e-6, meanwhile=lambda: looks.append(1)))
-    assert len(looks) == 3
+    list(exchange(FakeGrid({1: 2, 2: 0, 3: 1}), messages(1, 2, 3), 10, poll=1e-6, meanwhile=looks.append))
+    assert looks == [3, 3, 1], "of how many nodes are at work"
 
 
 def test_ranges_are_checked_at_the_call():

@@ -2,15 +2,19 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strategies import profile_queries as module
 from strategies.profile_queries import ProfileQueries
 
 
-@pytest.fixture(autouse=True)
-def _identity(monkeypatch):
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+@pytest.fixture(autouse=True, scope="module")
+def _identity():
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_run_id", "_node_id", "_task_id"):
+            patch.setattr(TaskIdentity, name, 1)
+        yield
 
 
 class FakeGrid:
@@ -66,20 +70,26 @@ def test_each_is_asked_once_and_heard_whenever_it_answers(grid, clock):
 
 def test_there_is_hope_until_time_is_over(grid, clock, caplog):
     enquiries = ProfileQueries()
-    assert not enquiries.hopeful
-    enquiries.ask([1])
-    assert enquiries.hopeful
+    enquiries.timeout = 50.0
+    enquiries.ask([1, 2])
+    assert enquiries.hoped_for([1, 3]) == [1]
+    assert enquiries.seconds_since(1) is None
     hear(enquiries, grid)
-    clock[0] = 119.0
+    clock[0] = 49.0
     hear(enquiries, grid)
-    assert enquiries.hopeful
+    assert enquiries.hoped_for([1, 2, 3]) == [1, 2]
+    assert enquiries.seconds_since(1) == 49.0
+    grid.answers[2] = "b"
     for _ in range(3):
         clock[0] += 2.0
         hear(enquiries, grid)
-        assert not enquiries.hopeful
+        assert enquiries.hoped_for([1, 2, 3]) == []
     assert [record.getMessage() for record in caplog.records] == [
-        "node 1 told no profile within 120 s: no part until it does"
+        "node 1 told no profile within 50 s: it takes part once it does"
     ]
+    grid.answers[1] = "a"
+    assert hear(enquiries, grid) == ["a"], "late, but not lost"
+    assert enquiries.working == 0
 
 
 def test_who_is_gone_can_be_asked_again(grid):
@@ -87,7 +97,7 @@ def test_who_is_gone_can_be_asked_again(grid):
     enquiries.ask([1])
     grid.answers[1] = Error(ErrorCode.NODE_UNAVAILABLE, "gone")
     assert hear(enquiries, grid) == []
-    assert not enquiries.hopeful
+    assert enquiries.working == 0
     enquiries.ask([1])
     grid.answers[1] = "a"
     assert hear(enquiries, grid) == ["a"]
@@ -103,7 +113,33 @@ def test_no_more_are_asked_at_a_time_than_may_be(grid, clock):
     assert hear(enquiries, grid) == ["b"]
     hear(enquiries, grid)
     assert grid.asked == [1, 2, 3]
-    clock[0] = 121.0  # who is silent for so long is not in the way of the others
+    assert enquiries.working == 2
+    clock[0] = 3601.0  # who is late is not in the way of the others
     hear(enquiries, grid)
     hear(enquiries, grid)
     assert grid.asked == [1, 2, 3, 4]
+
+
+def test_those_that_work_on_other_messages_count_too(grid):
+    enquiries = ProfileQueries(in_flight=3)
+    enquiries.ask([1, 2, 3])
+    for busy, asked in ((3, []), (4, []), (2, [1]), (2, [1]), (0, [1, 2, 3])):
+        enquiries.hear(grid, busy)
+        assert grid.asked == asked
+
+
+@given(
+    in_flight=st.integers(1, 4),
+    steps=st.lists(st.tuples(st.sampled_from(["ask", "answer", "gone", "pass"]), st.integers(1, 6), st.integers(0, 4))),
+)
+def test_there_are_never_more_at_work_than_may_be(in_flight, steps):
+    grid, enquiries, answered = FakeGrid(), ProfileQueries(in_flight), []
+    for what, node, busy in steps:
+        if what == "ask":
+            enquiries.ask({*enquiries.hoped_for(range(1, 7)), node} - set(answered))
+        elif what != "pass":
+            grid.answers[node] = f"n{node}" if what == "answer" else Error(ErrorCode.NODE_UNAVAILABLE, "gone")
+        before = enquiries.working
+        answered += [profile.node_id for profile in enquiries.hear(grid, busy)]
+        assert enquiries.working <= max(before, in_flight - busy)
+    assert len(set(answered)) == len(answered), "each is heard once"

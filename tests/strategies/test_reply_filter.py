@@ -21,7 +21,7 @@ EXPECTED = {"w": np.zeros(3, np.float32)}
 def intake(report, phase="train"):
     expected = EXPECTED if phase == "train" else None
     return ReplyFilter(
-        report, phase, {}, expected, lambda examples: examples, {}, most_bytes=10_000, sizes=ExampleLimits()
+        report, phase, {}, expected, lambda examples: examples, {}, max_bytes=10_000, sizes=ExampleLimits()
     )
 
 

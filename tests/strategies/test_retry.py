@@ -33,7 +33,7 @@ def test_it_asks_again_with_longer_and_longer_pauses(naps, caplog):
     with caplog.at_level(logging.WARNING):
         assert retry(Failing(PushError("locked\nby others"), OSError("gone"))) == "answer"
     assert naps == [1, 2]
-    assert "the SuperLink failed (PushError: locked); it is asked again in 1 s" in caplog.text
+    assert "a call to the SuperLink failed (PushError: locked); retrying in 1 s" in caplog.text
 
 
 def test_after_the_last_time_the_failure_is_raised(naps):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.sanitize import MOST_SIGNS, is_valid_name, truncate
+from strategies.sanitize import MAX_CHARACTERS, is_valid_name, truncate
 
 
 def test_the_end_of_a_traceback_stays():
@@ -11,7 +11,7 @@ def test_the_end_of_a_traceback_stays():
     cut = truncate(text)
     assert cut.startswith("Traceback")
     assert cut.endswith('File "app.py"\nValueError: the lens is dirty')
-    assert f"[... {len(text) - MOST_SIGNS} characters left out ...]" in cut
+    assert f"[... {len(text) - MAX_CHARACTERS} characters left out ...]" in cut
 
 
 def test_control_characters_are_written_out():

@@ -12,7 +12,8 @@ from hypothesis.extra import numpy as arrays
 from sim import lqr
 from tasks.base import DataError, Task
 from tasks.lqr.model import LqrModel
-from tasks.lqr.task import LqrOptions, LqrTask
+from tasks.lqr.options import LqrOptions
+from tasks.lqr.task import LqrTask
 
 TINY = LqrOptions(trajectories=4, horizon=5)
 HEADER = ",".join(lqr.COLUMNS)

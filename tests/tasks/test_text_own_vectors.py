@@ -23,7 +23,8 @@ from text_world import (
 )
 from tiny_encoder import encoder_folder
 
-from tasks.base import DataError, PrivateParameters
+from tasks.base import DataError
+from tasks.private_parameters import PrivateParameters
 from tasks.text.initial_vectors import assigned_start
 from tasks.text.task import TextTask
 

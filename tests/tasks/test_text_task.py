@@ -10,7 +10,8 @@ import pytest
 import torch
 from tiny_encoder import encoder_folder
 
-from tasks.base import DataError, PrivateParameters
+from tasks.base import DataError
+from tasks.private_parameters import PrivateParameters
 from tasks.text.batches import CommonTest
 from tasks.text.options import Options
 from tasks.text.private_words import PrivateWords, private_words, vocabulary_source

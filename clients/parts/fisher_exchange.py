@@ -1,0 +1,115 @@
+"""A node in a Fisher exchange: held near the other nodes' solutions, it reports the precision of its own.
+
+Shoham et al., Overcoming Forgetting in Federated Learning on Non-IID Data, 2019 (FedCurv),
+https://arxiv.org/abs/1910.07796. The records are those of the server's strategy ``FisherExchange``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self, cast, get_args
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor, nn
+
+from clients.fisher import Estimator
+from clients.local_part import PARAMETER_NAMES, LocalPart, NodeRound
+from clients.measurements import fisher_of_node
+from clients.named_arrays import Arrays
+from clients.penalties import QuadraticPrior
+
+ORDER = "fisher"
+PRECISION = "fisher.precision"
+PRIOR_PRECISION = "fisher.prior-precision"
+PRIOR_LINEAR = "fisher.prior-linear"
+
+
+@dataclass(frozen=True)
+class FisherPrior(LocalPart):
+    """Train under the prior that the message brings, and reply with the Fisher information of the result.
+
+    Without a prior, training equals plain training bit for bit; without an estimator the reply brings nothing more.
+
+    Parameters
+    ----------
+    estimator : Estimator or None
+        How the Fisher information of the reply is estimated; ``None`` for no reply.
+    received_prior : QuadraticPrior or None
+        The precision and the linear term from the server.
+    """
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({PARAMETER_NAMES})
+
+    estimator: Estimator | None = None
+    received_prior: QuadraticPrior | None = None
+
+    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        """Return the part with the records of a message, or the part as it is if there is no ConfigRecord ``fisher``.
+
+        Raises
+        ------
+        ValueError
+            The estimator is unknown, or one of the two records of the prior is missing.
+        """
+        order = content.get(ORDER)
+        if not isinstance(order, ConfigRecord):
+            return self
+        estimator = order.get("estimator")
+        if estimator not in get_args(Estimator):
+            allowed = ", ".join(map(repr, get_args(Estimator)))
+            raise ValueError(f"{ORDER} estimator = {estimator!r}: must be one of {allowed}")
+        precision, linear = content.get(PRIOR_PRECISION), content.get(PRIOR_LINEAR)
+        prior = None
+        if isinstance(precision, ArrayRecord) and isinstance(linear, ArrayRecord):
+            prior = QuadraticPrior(_tensors(precision), _tensors(linear))
+        elif precision is not None or linear is not None:
+            raise ValueError(f"{PRIOR_PRECISION} and {PRIOR_LINEAR} must come together, as ArrayRecords")
+        return replace(self, estimator=cast(Estimator, estimator), received_prior=prior)
+
+    def check(self, node_round: NodeRound) -> None:
+        """Raise ``ValueError`` if the prior does not fit what was received."""
+        if self.received_prior is not None:
+            _check_fit(self.received_prior, node_round.received)
+
+    def prior(
+        self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
+    ) -> QuadraticPrior | None:
+        return self.received_prior
+
+    def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
+        """Return the record ``fisher.precision``: the Fisher information of the training data at the trained model.
+
+        It has one array for every floating-point array of ``trained``, of the same shape and dtype, with values ≥ 0;
+        the array is zero for what is not a parameter (buffers). Nothing that is trained or kept depends on it.
+        """
+        if self.estimator is None:
+            return {}
+        fisher = fisher_of_node(model, node_round, self.estimator)
+        precision = {
+            name: fisher[name] if name in fisher else np.zeros_like(array)
+            for name, array in trained.items()
+            if np.issubdtype(array.dtype, np.floating)
+        }
+        return {PRECISION: ArrayRecord({name: Array(np.asarray(array)) for name, array in precision.items()})}
+
+    def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
+        prior = self.received_prior
+        return 0 if prior is None else sum(t.numel() for term in (prior.precision, prior.linear) for t in term.values())
+
+
+def _tensors(record: ArrayRecord) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+
+
+def _check_fit(prior: QuadraticPrior, received: Arrays) -> None:
+    for record, tensors in ((PRIOR_PRECISION, prior.precision), (PRIOR_LINEAR, prior.linear)):
+        for name, tensor in tensors.items():
+            if name not in received:
+                raise ValueError(f"{record}: {name!r} is not among the received parameters")
+            if tuple(tensor.shape) != received[name].shape:
+                raise ValueError(f"{record}: {name!r} is {list(tensor.shape)}, not {list(received[name].shape)}")
+    if prior.precision.keys() != prior.linear.keys():
+        raise ValueError(f"{PRIOR_PRECISION} and {PRIOR_LINEAR} must have the same names")

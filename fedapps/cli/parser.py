@@ -1,0 +1,264 @@
+"""The parser of the command line: every command with its options, its help and an example."""
+
+import argparse
+from textwrap import fill
+from typing import TypeAlias
+
+Parser: TypeAlias = argparse.ArgumentParser
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+_RECIPE = "name of a recipe (see `fedapps list`) or path of a run-config file in TOML"
+_WIDTH = 100
+
+
+def command_parser() -> Parser:
+    """The parser; ``command`` of its result is the name of a command, and ``kind`` that of a command of ``keys``."""
+    parser = argparse.ArgumentParser(
+        prog="fedapps",
+        description="Run federated learning, compare methods, deploy to nodes and audit privacy.",
+        epilog="`fedapps COMMAND --help` shows the options of a command and an example.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_list(commands)
+    _add_nodes(commands)
+    _add_run(commands)
+    _add_compare(commands)
+    _add_fleet(commands)
+    _add_check_node(commands)
+    _add_keys(commands)
+    _add_audit(commands)
+    _add_report(commands)
+    return parser
+
+
+def _add(commands: Commands, name: str, line: str, details: str, *examples: str) -> Parser:
+    return commands.add_parser(
+        name,
+        help=line,
+        description=fill(f"{line} {details}", _WIDTH),
+        epilog="\n".join([f"example{'s'[: len(examples) - 1]}:", *(f"  fedapps {example}" for example in examples)]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _add_list(commands: Commands) -> None:
+    command = _add(
+        commands, "list", "List tasks, methods and recipes.",
+        "With --keys, list the keys of the run config instead; with METHOD, describe that method.",
+        "list", "list fedprox", "list --keys --task driving --methods fedavg,spfl",
+    )  # fmt: skip
+    what = command.add_mutually_exclusive_group()
+    what.add_argument("method", nargs="?", metavar="METHOD", help="describe this method: its paper, aliases, options")
+    what.add_argument("--keys", action="store_true", help="list the keys of the run config by run, task and method")
+    command.add_argument("--task", default="", help="with --keys: list the keys of this task only")
+    command.add_argument("--methods", default="", help="with --keys: list the keys of these methods only")
+
+
+def _add_nodes(commands: Commands) -> None:
+    command = _add(
+        commands, "nodes", "Show the nodes of a recipe and how much data each of them has.",
+        "Nothing is trained. A simulated world is generated if it does not exist yet.",
+        "nodes fedvpr-splits", "nodes fedvocab-small --set data-dir=/data/agnews --vary text.alpha=0.1,1,10",
+    )  # fmt: skip
+    command.add_argument("recipe", help=_RECIPE)
+    _add_vary(command, "show a row for each of these values of a key")
+    _add_set(command)
+
+
+def _add_run(commands: Commands) -> None:
+    command = _add(
+        commands, "run", "Run one federation in simulation.",
+        "Train all methods of the recipe one after another, print the results and write a report. To resume a run "
+        "that was interrupted, add --set name=NAME --set resume=true.",
+        "run lane-swap", "run lqr --engine inline --set rounds=5 --set methods=fedavg,apfl",
+    )  # fmt: skip
+    command.add_argument("recipe", nargs="?", help=f"{_RECIPE}; default: the config in pyproject.toml")
+    _add_engine(command, "ray")
+    _add_set(command)
+    _add_output(command)
+
+
+def _add_compare(commands: Commands) -> None:
+    command = _add(
+        commands, "compare", "Compare methods over several seeds, beside the paper's numbers.",
+        "Run every method with every seed, print means, standard deviations and paired tests, and write a report.",
+        "compare lqr --methods fedavg,spfl,apfl --seeds 10",
+        'compare lqr --methods "spfl,spfl(rate-scale=0.2),apfl(power=0.5)"',
+        "compare --resume runs/compare-lqr-20250101-120000",
+    )  # fmt: skip
+    command.set_defaults(refuse=command.error)
+    command.add_argument("recipe", nargs="?", help=_RECIPE)
+    command.add_argument(
+        "--methods", default="", help="methods to compare, separated by commas (default: those of the recipe)"
+    )
+    command.add_argument("--seeds", type=int, default=3, metavar="N", help="number of seeds (default: %(default)s)")
+    command.add_argument(
+        "--first-seed", type=int, default=0, metavar="SEED", help="first seed; the others follow it (default: 0)"
+    )
+    _add_vary(command, "repeat the comparison for each of these values of a key")
+    command.add_argument("--resume", metavar="FOLDER", help="resume the interrupted comparison in this folder")
+    _add_jobs(command, "runs")
+    _add_json(command, "rows, table, tests and the paper's numbers")
+    _add_engine(command, "inline")
+    _add_set(command)
+    _add_output(command)
+
+
+def _add_fleet(commands: Commands) -> None:
+    command = _add(
+        commands, "fleet", "Run one federation on a local SuperLink with SuperNodes.",
+        "Start a SuperLink and SuperNodes on the loopback interface, run the app on them and stop them. Each node "
+        "reads its partition of data-dir or of a simulated world, as in `fedapps run`, or the folder that --node-data "
+        "gives it. Logs, keys and private states are written to NAME-fleet beside the run folder.",
+        "fleet lane-swap --tls --auth", "fleet lqr --set num-nodes=2 --node-data /data/robot-a,/data/robot-b",
+    )  # fmt: skip
+    command.add_argument("recipe", help=_RECIPE)
+    command.add_argument("--nodes", type=int, metavar="N", help="number of SuperNodes (default: num-nodes)")
+    command.add_argument(
+        "--node-data",
+        default="",
+        metavar="DIR",
+        help="folder that contains one data folder per node, or the data folders of all nodes, separated by commas",
+    )
+    command.add_argument("--tls", action="store_true", help="encrypt all connections; certificates are generated")
+    command.add_argument(
+        "--auth", action="store_true", help="generate a key for each SuperNode and refuse all others; implies --tls"
+    )
+    _add_set(command)
+    _add_output(command)
+
+
+def _add_check_node(commands: Commands) -> None:
+    command = _add(
+        commands, "check-node", "Check whether this machine can take part in a run as a node.",
+        "Read the node's data, train one step of each method, evaluate once, and check disk space and memory. Nothing "
+        "is sent and no file is left behind. The exit status is 1 if a check fails.",
+        "check-node lane-swap --data-dir /data/car-7 --state-dir /var/lib/fedapps",
+    )  # fmt: skip
+    command.add_argument("recipe", help=_RECIPE)
+    command.add_argument("--data-dir", required=True, metavar="DIR", help="folder with the node's data")
+    command.add_argument(
+        "--state-dir", metavar="DIR", help="folder for the node's private state (default: ~/fedapps/nodes)"
+    )
+    _add_set(command)
+
+
+def _add_keys(commands: Commands) -> None:
+    command = _add(
+        commands, "keys", "Create the certificates of a SuperLink or the key of a node.",
+        "Files are created for a deployment on several machines; the commands print where each file belongs.",
+        "keys certificates certificates --host fl.example.org 10.0.0.7", "keys node . car-7",
+    )  # fmt: skip
+    kinds = command.add_subparsers(dest="kind", required=True, metavar="KIND")
+    certificates = _add(
+        kinds, "certificates", "Create a certificate authority and the SuperLink's certificate.",
+        "Write ca.crt, superlink.crt and superlink.key.",
+        "keys certificates certificates --host fl.example.org 10.0.0.7",
+    )  # fmt: skip
+    certificates.add_argument("folder", help="folder for the files")
+    certificates.add_argument(
+        "--host", nargs="+", required=True, help="host names and IP addresses at which nodes reach the SuperLink"
+    )
+    certificates.add_argument("--days", type=int, default=365, help="days of validity (default: %(default)s)")
+    node = _add(
+        kinds, "node", "Create the key pair with which a node authenticates at the SuperLink.",
+        "Write NAME.key, which must not leave the node, and NAME.pub.",
+        "keys node . car-7",
+    )  # fmt: skip
+    node.add_argument("folder", help="folder for the files")
+    node.add_argument("name", metavar="NAME", help="name of the node, such as car-7")
+
+
+def _add_audit(commands: Commands) -> None:
+    command = _add(
+        commands, "audit", "Measure which words an attacker recovers from the gradients of texts.",
+        "Attack the gradients that one node of a text task shares, and print the share of recovered words.",
+        "audit fedvocab-small --set data-dir=/data/agnews --batch-sizes 1,8",
+    )  # fmt: skip
+    command.add_argument("recipe", help=f"{_RECIPE}, with task text")
+    command.add_argument(
+        "--methods", default="fedavg,fedrecon,fedvocab", help="methods to attack (default: %(default)s)"
+    )
+    command.add_argument(
+        "--attackers",
+        default="known,public,foreign",
+        help="word vectors that the attacker has: the node's, the public ones, others (default: %(default)s)",
+    )
+    command.add_argument("--attack", default="dlg,rows", help="attacks, of dlg, tag and rows (default: %(default)s)")
+    command.add_argument(
+        "--batch-sizes", default="1", metavar="N,...", help="sentences per gradient batch (default: %(default)s)"
+    )
+    command.add_argument(
+        "--sentences", type=int, default=128, metavar="N", help="number of attacked sentences (default: %(default)s)"
+    )
+    command.add_argument(
+        "--steps",
+        type=int,
+        default=12,
+        metavar="N",
+        help="L-BFGS steps per attack, each with up to 20 evaluations (default: %(default)s)",
+    )
+    command.add_argument(
+        "--restarts",
+        type=int,
+        default=1,
+        metavar="N",
+        help="random starts per attack; the best result counts (default: %(default)s)",
+    )
+    _add_jobs(command, "attacks")
+    _add_json(command, "rows and recovered sentences")
+    _add_set(command)
+    _add_output(command)
+
+
+def _add_report(commands: Commands) -> None:
+    command = _add(
+        commands, "report", "Write the report of a run or a comparison again.",
+        "Overwrite report.html in the folder and print its path.",
+        "report runs/lane-swap-20250101-120000",
+    )  # fmt: skip
+    command.add_argument("folder", help="folder of a run or a comparison")
+
+
+# -- options of several commands ---------------------------------------------------------------------------------
+
+
+def _add_set(command: Parser) -> None:
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a key of the run config (see `fedapps list --keys`); can be repeated",
+    )
+
+
+def _add_vary(command: Parser, effect: str) -> None:
+    command.add_argument(
+        "--vary", default="", metavar="KEY=VALUE,...", help=f"{effect} (default: what the recipe varies)"
+    )
+
+
+def _add_output(command: Parser) -> None:
+    command.add_argument(
+        "--output-dir", default="runs", metavar="DIR", help="folder for the results (default: ./%(default)s)"
+    )
+
+
+def _add_engine(command: Parser, default: str) -> None:
+    command.add_argument(
+        "--engine",
+        choices=["inline", "ray"],
+        default=default,
+        help="inline: one process per run; ray: `flwr run` with Ray (default: %(default)s)",
+    )
+
+
+def _add_jobs(command: Parser, what: str) -> None:
+    command.add_argument(
+        "--jobs", type=int, default=0, metavar="N", help=f"number of parallel {what}; 0 = one per CPU core (default: 0)"
+    )
+
+
+def _add_json(command: Parser, content: str) -> None:
+    command.add_argument("--json", default="", metavar="FILE", help=f"also write {content} to this file")

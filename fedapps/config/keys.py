@@ -1,0 +1,128 @@
+"""All keys that a run config can have, with their defaults, their meaning and the keys of earlier versions."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import tomli_w
+
+from fedapps.registry.methods import method_class, own_methods, usable_methods
+from fedapps.registry.tasks import own_tasks, profiles_class, usable_tasks
+from tasks.options import allowed, key_of
+
+from .run_config import RunConfig
+
+
+def options_by_key(prefix: str, options: type) -> dict[str, Any]:
+    """The dataclass fields of options by their keys, ``prefix`` included."""
+    return {prefix + key_of(setting.name): setting for setting in fields(options)}
+
+
+def declared() -> dict[str, Any]:
+    """The fields of every key in ``[tool.flwr.app.config]``: of the run, this package's tasks and its methods."""
+    found = options_by_key("", RunConfig)
+    for name in own_tasks():
+        found |= options_by_key(f"{name}.", profiles_class(name).Options)
+    for name, kind in own_methods().items():
+        found |= options_by_key(f"{name}.", kind.Options)
+    return found
+
+
+def defaults() -> dict[str, Any]:
+    """Every declared key with its default, flat."""
+    return {key: setting.default for key, setting in declared().items()}
+
+
+def all_keys() -> dict[str, Any]:
+    """The fields of every key: the declared ones, and those of the tasks and methods of other packages."""
+    found = declared()
+    for name, task in usable_tasks().items():
+        found |= options_by_key(f"{name}.", task.Options)
+    for name, method in usable_methods().items():
+        found |= options_by_key(f"{name}.", method.Options)
+    return found
+
+
+def path_keys() -> set[str]:
+    """The keys that name files or folders."""
+    return {key for key, setting in all_keys().items() if setting.metadata.get("path")}
+
+
+def renamed_keys() -> dict[str, list[str]]:
+    """Keys of earlier versions, each with the keys that took its place."""
+    found: dict[str, list[str]] = {}
+    for key, setting in declared().items():
+        if former := setting.metadata["formerly"]:
+            found.setdefault(former, []).append(key)
+    return found
+
+
+def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str, str]]:
+    """What every key means, allows and defaults to, by group: the run, each task, each method.
+
+    Parameters
+    ----------
+    task : str
+        Only the keys of this task; all tasks if empty.
+    methods : iterable of str
+        Only the keys of these methods, by name; all methods if empty.
+    """
+    chosen = list(methods) or usable_methods()
+    groups = {"run": options_by_key("", RunConfig)}
+    groups |= {
+        f"task {t}": options_by_key(f"{t}.", profiles_class(t).Options) for t in ([task] if task else usable_tasks())
+    }
+    groups |= {f"method {name}": options_by_key(f"{name}.", method_class(name).Options) for name in chosen}
+    return {
+        group: {
+            key: f"{s.metadata['doc']} ({s.default!r}; {allowed(s.metadata, type(s.default))})"
+            for key, s in settings.items()
+        }
+        for group, settings in groups.items()
+        if settings
+    }
+
+
+def with_extra(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The flat run config with the keys of ``extra`` beside the others.
+
+    Raises
+    ------
+    ValueError
+        ``extra`` is no TOML inline table, or has a key that must stand beside it.
+    """
+    text = str(given.get("extra", "")).strip()
+    if not text:
+        return dict(given)
+    try:
+        table = tomllib.loads(f"extra = {{{text}}}")
+        extra = flattened(table.pop("extra"))
+        if table:
+            raise ValueError("unbalanced braces")
+    except ValueError as error:  # TOMLDecodeError is one
+        raise ValueError(
+            f"extra = {text!r}: must be keys of a TOML inline table, such as tabular.alpha = 0.3, tabular.name = "
+            f"'digits' ({error})"
+        ) from None
+    if twice := sorted(extra.keys() & (given.keys() | declared().keys())):
+        raise ValueError(f"extra: {', '.join(twice)}: set this beside extra, which is for keys of other packages")
+    return {**given, **extra}
+
+
+def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one flat mapping with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def for_flower(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """A flat run config as Flower takes it: keys that the app does not declare travel in ``extra``."""
+    own = declared()
+    others = {key: value for key, value in flat.items() if key not in own}
+    if not others:
+        return dict(flat)
+    pairs = [f"{key} = {tomli_w.dumps({'x': value}).strip().removeprefix('x = ')}" for key, value in others.items()]
+    return {key: value for key, value in flat.items() if key in own} | {"extra": ", ".join(pairs)}

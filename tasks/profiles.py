@@ -1,0 +1,114 @@
+"""The profiles of a task's nodes, without torch, so that a worker that only answers the profile query starts fast."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from .private_parameters import PrivateParameters
+
+
+class DataError(ValueError):
+    """Missing or malformed data. The message names the file and the line, and says what is expected."""
+
+
+@dataclass(frozen=True)
+class NodeProfile:
+    """The profile of a node, which the server asks for.
+
+    Attributes
+    ----------
+    key : str
+        The node's key, the same in every run.
+    num_examples : int
+        The number of training examples, at least 0.
+    groups : mapping of str to str
+        Labels of the node for sampling and reports, for example its city.
+    """
+
+    key: str
+    num_examples: int
+    groups: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+class TaskProfiles(ABC):
+    """The part of a task that needs no torch: the profiles of its nodes, and the simulation of their data.
+
+    Subclasses live in modules that do not import torch. A profile equals that of the loaded data
+    (:meth:`tasks.base.NodeData.profile`), but no tensors, models or images are created to determine it.
+    """
+
+    name: ClassVar[str]
+    Options: ClassVar[type]
+    #: Increase this number when :meth:`make_world` writes different data for the same options: it invalidates caches.
+    world_version: ClassVar[int] = 1
+
+    def __init__(self, options: Any) -> None:
+        #: A frozen instance of ``Options``.
+        self.options = options
+
+    def __eq__(self, other: object) -> bool:
+        """Tasks with equal options are equal, because a task holds nothing else; they share cached data."""
+        return type(self) is type(other) and self.options == other.options
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.options))
+
+    def under(self, privacy: PrivateParameters) -> Self:
+        """Return the task as seen by the nodes of a method; most tasks return themselves.
+
+        Parameters
+        ----------
+        privacy : PrivateParameters
+            The parameters that the method keeps on the nodes.
+
+        Raises
+        ------
+        DataError
+            The task's options are incompatible with ``privacy``.
+        """
+        return self
+
+    @property
+    def has_world(self) -> bool:
+        """Whether :meth:`make_world` can simulate data when none are given."""
+        return True
+
+    @property
+    def world_options(self) -> Mapping[str, object]:
+        """The options that :meth:`make_world` depends on; all options, unless a task overrides this."""
+        return asdict(self.options)
+
+    @abstractmethod
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        """Simulate data for ``num_nodes`` nodes and write them into ``folder`` in the format of the real data."""
+
+    @abstractmethod
+    def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
+        """Return the profile of one node.
+
+        Parameters
+        ----------
+        folder : Path
+            The folder with the data of all nodes.
+        partition : int
+            The index of the node, from 0.
+        num_partitions : int
+            The number of nodes.
+
+        Raises
+        ------
+        DataError
+            As :meth:`tasks.base.Task.load_node`.
+        """
+
+    @abstractmethod
+    def own_profile(self, folder: Path) -> NodeProfile:
+        """Return the profile of a deployed node, whose own data are in ``folder``.
+
+        Raises
+        ------
+        DataError
+            As :meth:`tasks.base.Task.load_own`.
+        """

@@ -1,0 +1,123 @@
+"""The profiles of the nodes of the task "text" and the simulation of their data, without torch."""
+
+from pathlib import Path
+from typing import ClassVar, Self
+
+import numpy as np
+
+from sim.corpus import write_corpus
+from tasks.private_parameters import PrivateParameters
+from tasks.profiles import DataError, NodeProfile, TaskProfiles
+
+from .corpus import Corpus, read_corpus
+from .hub import fetch
+from .options import Options as TextOptions
+from .partition import Part
+from .parts import groups_of, node_key, partitions, splits_of
+from .private_words import check_initial_vectors, vocabulary_source
+
+_COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
+SHARED = PrivateParameters()
+
+
+class TextProfiles(TaskProfiles):
+    """A node has part of the examples, with different label shares; their number does not depend on its vocabulary."""
+
+    name: ClassVar[str] = "text"
+    Options: ClassVar[type] = TextOptions
+
+    def __init__(self, options: TextOptions | None = None, privacy: PrivateParameters = SHARED) -> None:
+        """Raise :class:`DataError` if the options are incompatible under every method (:meth:`Options.check`)."""
+        super().__init__(options or TextOptions())
+        self.options: TextOptions
+        self.options.check()
+        self.layout = self.options.layout()
+        self.privacy = privacy
+
+    def under(self, privacy: PrivateParameters) -> Self:
+        """Return the task with vocabularies that suit the private parameters of a method.
+
+        Raises
+        ------
+        DataError
+            The options are incompatible with ``privacy`` (:func:`~tasks.text.private_words.vocabulary_source`,
+            :func:`~tasks.text.private_words.check_initial_vectors`).
+        """
+        vocabulary_source(self.options, privacy)
+        check_initial_vectors(self.options, privacy)
+        return type(self)(self.options, privacy)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare options and private parameters, because both determine the data of nodes."""
+        return isinstance(other, TextProfiles) and super().__eq__(other) and self.privacy == other.privacy
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.options, self.privacy))
+
+    @property
+    def has_world(self) -> bool:
+        return self.options.source != "files"
+
+    @property
+    def world_options(self) -> dict[str, object]:
+        """The options that :meth:`make_world` depends on."""
+        names = ("source", "dataset", "labels", "classes", "world_examples")
+        return {name: getattr(self.options, name) for name in (*names, *_COLUMNS)}
+
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        """Write a simulated or downloaded corpus. Raise :class:`DataError` for the source "files"."""
+        if self.options.source == "simulated":
+            train = self.options.world_examples * num_nodes
+            write_corpus(folder, self.layout.classes, train, max(train // 4, num_nodes), seed)
+        elif self.options.source == "hub":
+            train_split, hub = self.options.hub()
+            fetch(hub, train_split, folder)
+        else:
+            raise DataError(
+                f"text.source = 'files': set data-dir to the folder of {self.options.dataset}, or set text.source = "
+                "'hub' to download it, or 'simulated' for simulated texts"
+            )
+
+    def corpus(self, folder: Path, partition: int, num_partitions: int) -> Corpus:
+        """Read the corpus of which node ``partition`` has a part.
+
+        Raises
+        ------
+        DataError
+            There is no such node, a file is missing or malformed, or there are no test texts.
+        """
+        if not 0 <= partition < num_partitions:
+            raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
+        corpus = read_corpus(folder, self.layout)
+        if not corpus.test.texts:
+            raise DataError(
+                f"{folder}: no test texts; expected a file {' or '.join(self.layout.test)}, optionally with .gz or "
+                ".xz (see text.dataset and text.test-files)"
+            )
+        return corpus
+
+    def check_own_words(self) -> None:
+        """Raise :class:`DataError` for a vocabulary of all nodes' texts, which a deployed node does not have."""
+        if vocabulary_source(self.options, self.privacy) == "shared":
+            raise DataError(
+                "text.vocabulary: deployed nodes do not know the words of other nodes' texts; name a "
+                "text.vocabulary-file that all nodes have, or use a method that keeps embedding.* private"
+            )
+
+    def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
+        corpus = self.corpus(folder, partition, num_partitions)
+        train, _ = partitions(corpus, self.options, num_partitions)
+        return self._profile(corpus, train[partition], node_key(partition))
+
+    def own_profile(self, folder: Path) -> NodeProfile:
+        self.check_own_words()
+        corpus = read_corpus(folder, self.layout)
+        return self._profile(corpus, np.arange(len(corpus.train.texts)), folder_key(folder))
+
+    def _profile(self, corpus: Corpus, train: Part, key: str) -> NodeProfile:
+        return NodeProfile(key, len(splits_of(train, self.options, key)["train"]), groups_of(corpus, train))
+
+
+def folder_key(folder: Path) -> str:
+    """Return the key of a node that has all data of a folder."""
+    return folder.resolve().name

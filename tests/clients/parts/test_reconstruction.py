@@ -1,0 +1,160 @@
+"""FedRecon on a node: it keeps no private parameters, reconstructs them in every round, and counts query examples."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_nodes import NAMES, initial
+from toy_nodes import node as node_of
+from toys import ToyOptions, ToyTask, same_bits
+
+from clients.parts.reconstruction import Reconstruction, _split
+from clients.round_settings import RoundSettings
+from sim.seeding import generator
+from tasks.base import NodeData
+
+ENCODER = ["encoder.weight"]
+TASK = ToyTask()
+SETTINGS = RoundSettings(epochs=2, learning_rate=0.05, batch_size=6, optimizer="sgd")
+
+
+def node(folder, *, task=TASK):
+    return node_of(folder, Reconstruction(reconstruct_epochs=3, support_share=0.5), data=task.data(1), task=task)
+
+
+def at(server_round, **changes):
+    return replace(SETTINGS, server_round=server_round, **changes)
+
+
+def parts(server_round, share=0.5, partition=1):
+    """Support and query of a node in a round, in double precision."""
+    data = TASK.data(partition)
+    split = _split(data, share, generator(3, "support", server_round, data.key))
+    return [
+        [split.splits[name][part].double().numpy() for part in ("x", "y")] for name in ("support", "train")
+    ]  # fmt: skip
+
+
+def gradients(weights, x, y):
+    """Of the mean of (x E' h' + c − y)², by encoder, head and bias."""
+    encoder, head, bias = weights
+    hidden = x @ encoder.T
+    error = 2 * (hidden @ head.T + bias - y) / len(x)
+    return [(error @ head).T @ x, error.T @ hidden, error.sum(0)]
+
+
+def by_hand(server_round, received, *, reconstruct=3, epochs=2, rate=0.05):
+    """The weights after reconstruction, and the encoder after the round, in NumPy."""
+    encoder, head, bias = (initial()[name].astype(np.float64) for name in NAMES[:3])
+    encoder = received["encoder.weight"].astype(np.float64)
+    support, query = parts(server_round)
+    for _ in range(reconstruct):
+        _, at_head, at_bias = gradients((encoder, head, bias), *support)
+        head, bias = head - rate * at_head, bias - rate * at_bias
+    reconstructed = (encoder, head, bias)
+    for _ in range(epochs):
+        encoder = encoder - rate * gradients((encoder, head, bias), *query)[0]
+    return reconstructed, encoder
+
+
+@pytest.mark.parametrize("server_round", [1, 2])
+def test_a_round_by_hand(tmp_path, server_round):
+    received = {"encoder.weight": initial()["encoder.weight"] + np.float32(0.3)}
+    client = node(tmp_path)
+    reply = client.train_round(received, at(server_round))
+    _, encoder = by_hand(server_round, received)
+    np.testing.assert_allclose(reply.arrays["encoder.weight"], encoder, rtol=1e-4)
+    assert reply.num_examples == 3
+    assert reply.metrics["steps"] == 3 + 2
+
+
+def test_an_evaluation_by_hand(tmp_path):
+    received = {"encoder.weight": initial()["encoder.weight"] + np.float32(0.3)}
+    (encoder, head, bias), _ = by_hand(4, received)
+    test = TASK.data(1).splits["test"]
+    outputs = test["x"].double().numpy() @ encoder.T @ head.T + bias
+    expected = np.square(outputs - test["y"].double().numpy()).mean()
+    assert node(tmp_path).evaluate_round(received, at(4)).metrics["test.loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_nothing_is_kept_and_the_past_changes_nothing(tmp_path):
+    sent = initial(ENCODER)
+    old, new = node(tmp_path / "old"), node(tmp_path / "new")
+    for server_round in (1, 2):
+        old.train_round(sent, at(server_round))
+        old.evaluate_round(sent, at(server_round))
+    assert old.private.load(before=99) is None
+    assert same_bits(old.train_round(sent, at(3)).arrays, new.train_round(sent, at(3)).arrays)
+    assert old.evaluate_round(sent, at(3)).metrics == new.evaluate_round(sent, at(3)).metrics
+    assert not same_bits(new.train_round(sent, at(4)).arrays, new.train_round(sent, at(3)).arrays)
+
+
+def test_private_state_of_another_method_is_not_read(tmp_path):
+    sent = initial(ENCODER)
+    node_of(tmp_path / "run").train_round(sent, at(1))
+    found = node(tmp_path / "run").train_round(sent, at(2))
+    assert same_bits(found.arrays, node(tmp_path / "new").train_round(sent, at(2)).arrays)
+
+
+def test_where_all_is_shared_it_is_fedavg_on_the_query_examples(tmp_path):
+    query = parts(1)[1]
+    data = replace(
+        TASK.data(1), splits={"train": {n: torch.from_numpy(a).float() for n, a in zip("xy", query, strict=True)}}
+    )  # fmt: skip
+    in_batches = at(1, batch_size=2, optimizer="adam")
+    expected = node_of(tmp_path / "plain", data=data).train_round(initial(), in_batches)
+    found = node(tmp_path / "recon").train_round(initial(), in_batches)
+    assert same_bits(found.arrays, expected.arrays)
+    assert (found.metrics, found.num_examples) == (expected.metrics, expected.num_examples)
+
+
+def test_only_names_that_came_go_back(tmp_path):
+    for names in (ENCODER, ["head.bias", "encoder.weight"], NAMES):
+        assert sorted(node(tmp_path).train_round(initial(names), at(1)).arrays) == sorted(names)
+
+
+@settings(max_examples=50, deadline=None)
+@given(count=st.integers(2, 40), share=st.floats(0.001, 0.999), seed=st.integers(0, 9))
+def test_support_and_query_are_a_partition_and_neither_is_empty(count, share, seed):
+    data = NodeData("n", {"train": {"x": torch.arange(count)}, "test": {"x": torch.zeros(1)}})
+    split = _split(data, share, np.random.default_rng(seed))
+    support, query = split.splits["support"]["x"], split.splits["train"]["x"]
+    assert sorted([*support.tolist(), *query.tolist()]) == list(range(count))
+    assert len(query) >= 1
+    assert len(support) == min(max(round(share * count), 1), count - 1)
+    assert split.splits["test"] is data.splits["test"]
+
+
+def test_the_split_differs_by_round_and_node_and_can_be_repeated():
+    drawn = [parts(1), parts(1), parts(2), parts(1, partition=2)]
+    same = [np.array_equal(drawn[0][0][0], other[0][0]) for other in drawn[1:]]
+    assert same == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"support-share": 0.0}, r"support-share = 0\.0: must be between 0 and 1"),
+        ({"support-share": 1.0}, r"support-share = 1\.0: must be between 0 and 1"),
+        ({"support-share": "half"}, r"support-share = 'half': must be of type float"),
+        ({"reconstruct-epochs": 0}, r"reconstruct-epochs = 0: must be at least 1"),
+    ],
+)
+def test_values_out_of_range_are_errors(config, message):
+    with pytest.raises(ValueError, match=message):
+        Reconstruction().read(config, RecordDict())
+
+
+def test_the_learning_rate_cannot_follow_a_plateau(tmp_path):
+    with pytest.raises(ValueError, match="plateau-patience = 2: must be 0 with reconstruction"):
+        node(tmp_path).train_round(initial(ENCODER), at(1, plateau_patience=2))
+
+
+def test_a_node_with_one_example_cannot_reconstruct(tmp_path):
+    client = node(tmp_path, task=ToyTask(ToyOptions(examples=1)))
+    with pytest.raises(ValueError, match="node toy-1 has 1 training examples: reconstruction needs at least 2"):
+        client.train_round(initial(ENCODER), at(1))

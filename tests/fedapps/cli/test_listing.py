@@ -1,0 +1,88 @@
+"""``fedapps list``: tasks, methods, recipes, keys and single methods."""
+
+import os
+import sys
+
+import pytest
+
+from fedapps.cli.commands import main
+from fedapps.config.keys import described
+from fedapps.config.recipe_files import recipes
+from fedapps.registry.methods import method_names
+from fedapps.registry.tasks import task_names
+
+
+def printed(capsys, *given):
+    assert main(["list", *given]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def titles(lines):
+    return [line for line in lines if not line.startswith(" ")]
+
+
+def test_the_overview_names_all_tasks_methods_and_recipes_in_aligned_columns(capsys):
+    lines = printed(capsys)
+    assert titles(lines) == ["tasks:", "methods:", "recipes:"]
+    entries = [line.split(maxsplit=1) for line in lines if line.startswith(" ")]
+    names = [*task_names(), *method_names(), *recipes()]
+    assert [name for name, _ in entries] == names
+    assert all(len(text.split()) > 2 for _, text in entries)
+    column = 2 + max(map(len, names)) + 2
+    assert all(line[column - 1] == " " != line[column] for line in lines if line.startswith(" "))
+
+
+def test_a_terminal_gets_wrapped_lines(capsys, monkeypatch):
+    whole = " ".join(" ".join(printed(capsys)).split())
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((90, 24)))
+    lines = printed(capsys)
+    assert max(map(len, lines)) <= 90
+    assert " ".join(" ".join(lines).split()) == whole
+
+
+def test_keys_are_grouped_by_run_task_and_method(capsys):
+    head, *lines = printed(capsys, "--keys")
+    assert head == "keys of the run config, with (default; allowed values)"
+    assert titles(lines) == [f"{group}:" for group in described()]
+    assert {line.split()[0] for line in lines if line.startswith(" ")} == {
+        key for keys in described().values() for key in keys
+    }
+
+
+def test_keys_of_one_run_are_those_of_its_task_and_its_methods(capsys):
+    """Aliases and arguments do not matter, and a method without options has no group."""
+    _, *lines = printed(capsys, "--keys", "--task", "driving", "--methods", "sfl,spfl(rate-scale=0.2),spfl")
+    assert titles(lines) == ["run:", "task driving:", "method spfl:"]
+    dotted = {line.split()[0].partition(".")[0] for line in lines if "." in line.split()[0]}
+    assert dotted == {"driving", "spfl"}
+
+
+def test_a_method_is_described_with_paper_aliases_and_options(capsys):
+    lines = printed(capsys, "fedprox-ewc")
+    assert lines[0].startswith("ewc: EWC")
+    assert lines[1].startswith("  paper     Kirkpatrick et al.")
+    assert "  data      in stages (continual learning)" in lines
+    assert "  aliases   fedavg-ewc = ewc(mu=0), local-ewc = ewc(local=true), fedprox-ewc = ewc(mu=0.05)" in lines
+    assert "options, written ewc(mu=VALUE) or --set ewc.mu=VALUE" in lines
+    assert [line.split()[0] for line in lines[5:]] == list(described(methods=["ewc"])["method ewc"])
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_every_method_can_be_described(name, capsys):
+    assert printed(capsys, name)[0].startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["magic"], "'magic' is unknown; known methods: apd, "),
+        (["spfl-low"], "'spfl-low' is now written spfl(rate-scale=0.2)"),
+        (["--keys", "--task", "chess"], "task = 'chess': must be one of driving, "),
+        (["--keys", "--methods", "sfl,magic"], "'magic' is unknown"),
+        (["--task", "driving"], "--task and --methods choose the keys to list: add --keys"),
+    ],
+)
+def test_unknown_names_are_refused(given, said, capsys):
+    assert main(["list", *given]) == 2
+    assert said in capsys.readouterr().err
