@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedapps.config.parsing import defaults
+from fedapps.config.keys import defaults
 from fedapps.registry.tasks import own_tasks, profiles_class, task_class
 from tasks.private_parameters import PrivateParameters
 from tasks.profiles import DataError
