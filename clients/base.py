@@ -8,9 +8,8 @@ import torch
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
-from sim.seeding import derive_seed
+from sim.seeding import derive_seed, torch_seed
 from tasks.base import Evaluation, Metrics, NodeData, Task
-from tasks.seeding import torch_seed
 
 from .composed_parts import ComposedParts
 from .example_selection import collection, of_stage

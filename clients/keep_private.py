@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import nn
 
-from tasks.seeding import torch_seed
+from sim.seeding import torch_seed
 
 from .named_arrays import Arrays, load_arrays, private_names
 from .state import ContextState

@@ -17,8 +17,8 @@ import torch
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
+from sim.seeding import torch_seed
 from tasks.base import Batch, NodeData, Task
-from tasks.seeding import torch_seed
 
 from .named_arrays import Arrays
 from .penalties import QuadraticPrior

@@ -1,1 +1,1 @@
-
+"""Simulated worlds, and engines that run a federation on one machine."""

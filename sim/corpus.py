@@ -1,4 +1,4 @@
-"""Made-up labelled texts: words of one's own topic among words of everybody's, with a number here and there."""
+"""Simulated labelled texts: words of a topic among common words, with an occasional number."""
 
 import json
 from collections.abc import Sequence
@@ -8,15 +8,26 @@ import numpy as np
 
 from .seeding import generator
 
-COMMON, TOPIC = 400, 60  # words of every class, words of one class
+COMMON, TOPIC = 400, 60  # number of words common to all classes, number of words of each class
 _ONSETS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
 def write_corpus(folder: Path, classes: int, train: int, test: int, seed: int) -> None:
-    """Write ``train.jsonl`` and ``test.jsonl`` of so many examples into ``folder``.
+    """Write ``train.jsonl`` and ``test.jsonl`` into ``folder``.
 
-    An example is an object with ``text`` and ``label``, a whole number below ``classes``. Classes are equally
-    frequent. All depends on ``seed`` alone.
+    Each example is an object with ``text`` and ``label``, a whole number below ``classes``. All classes are equally
+    frequent.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder, which is created if necessary.
+    classes : int
+        The number of classes.
+    train, test : int
+        The numbers of examples.
+    seed : int
+        The seed, which determines the corpus.
     """
     folder.mkdir(parents=True, exist_ok=True)
     words = _invent(COMMON + classes * TOPIC, generator(seed, "corpus.words"))
@@ -28,10 +39,10 @@ def write_corpus(folder: Path, classes: int, train: int, test: int, seed: int) -
 
 
 def draw_text(words: Sequence[str], label: int, rng: np.random.Generator) -> str:
-    """8 to 24 words, about a quarter of the topic ``label`` and a twentieth numbers.
+    """Draw a text of 8 to 24 words, about a quarter from the topic ``label`` and a twentieth numbers.
 
-    The first :data:`COMMON` of ``words`` are everybody's, the next :data:`TOPIC` those of class 0, and so on; the
-    earlier of each, the more frequent (Zipf's law).
+    The first :data:`COMMON` of ``words`` are common to all classes, the next :data:`TOPIC` are those of class 0, and so
+    on. Within each group, frequencies follow Zipf's law.
     """
     length = int(rng.integers(8, 25))
     kinds = rng.random(length)
@@ -45,7 +56,7 @@ def draw_text(words: Sequence[str], label: int, rng: np.random.Generator) -> str
 
 
 def write_examples(path: Path, texts: Sequence[str], labels: Sequence[int | str]) -> None:
-    """Write a file of JSON lines, one object ``{"text", "label"}`` per example."""
+    """Write a file of JSON lines with one object ``{"text", "label"}`` per example."""
     with path.open("w", encoding="utf-8") as file:
         for text, label in zip(texts, labels, strict=True):
             file.write(json.dumps({"text": text, "label": label}, ensure_ascii=False) + "\n")
@@ -58,7 +69,7 @@ def _zipf(count: int) -> np.ndarray:
 
 
 def _invent(count: int, rng: np.random.Generator) -> list[str]:
-    """Different words of two to four syllables, in an order of chance."""
+    """Distinct words of two to four syllables, in random order."""
     words: dict[str, None] = {}
     while len(words) < count:
         syllables = int(rng.integers(2, 5))

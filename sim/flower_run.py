@@ -1,4 +1,4 @@
-"""``flwr run`` in Ray, on a SuperLink of its own: free ports, its own home, ended with the run."""
+"""Runs ``flwr run`` in Ray on a temporary SuperLink with free ports and a separate home."""
 
 import ssl
 import subprocess
@@ -15,14 +15,14 @@ import tomli_w
 
 from .processes import end_group, flower_environment, free_port, tool
 
-#: What the connection to the SuperLink is called in Flower's config.
+#: The name of the connection to the SuperLink in Flower's config.
 CONNECTION = "fedapps"
 _START_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """The simulated nodes of a run and what each may use."""
+    """The number of simulated nodes of a run, and the resources of each."""
 
     num_nodes: int
     cpus: int = 1
@@ -38,12 +38,35 @@ def flower_run(
     show: Callable[[str], None] = print,
     on_start: Callable[[int], None] | None = None,
 ) -> int:
-    """Submit the Flower app in folder ``app`` with ``flwr run`` and stream its log, line by line, to ``show``.
+    """Submit the Flower app in the folder ``app`` with ``flwr run`` and stream its log.
 
-    A SuperLink in simulation mode is started for the run, on free ports of the loopback, with ``home`` (default: a
-    temporary folder) as ``FLWR_HOME``; it is ended before this returns, with every process it started. Returns
-    the exit status of ``flwr run``, which is 0 also when the app failed: look at what the app left behind.
-    ``on_start`` receives the SuperLink's process id. Raises ``RuntimeError`` when the SuperLink does not start.
+    A SuperLink in simulation mode is started on free loopback ports. It and all processes that it started are stopped
+    before this function returns.
+
+    Parameters
+    ----------
+    app : Path
+        The folder of the app.
+    run_config : mapping
+        Overrides of the app's run config.
+    fleet : Fleet
+        The simulated nodes.
+    home : Path, optional
+        The folder used as ``FLWR_HOME``; by default a temporary folder.
+    show : callable
+        Receives the log line by line.
+    on_start : callable, optional
+        Receives the SuperLink's process id.
+
+    Returns
+    -------
+    int
+        The exit status of ``flwr run``. It is 0 even if the app failed; check the app's results.
+
+    Raises
+    ------
+    RuntimeError
+        The SuperLink does not start.
     """
     with ExitStack() as stack:
         folder = home or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedapps-flwr-")))
@@ -81,16 +104,17 @@ def flower_run(
 
 
 def submission(app: Path, home: Path, run_config: Mapping[str, bool | int | float | str]) -> list[str]:
-    """The ``flwr run`` that submits ``app`` to the SuperLink of :func:`connect` and streams its log."""
+    """Return the ``flwr run`` command that submits ``app`` to the SuperLink of :func:`connect` and streams its log."""
     overrides = home / "run-config.toml"
     overrides.write_text(tomli_w.dumps(dict(run_config)))
     return [tool("flwr"), "run", str(app), CONNECTION, "--stream", "--run-config", str(overrides)]
 
 
 def connect(home: Path, address: str, ca: Path | None = None) -> None:
-    """Have ``flwr``, with ``home`` as its ``FLWR_HOME``, talk to the SuperLink at ``address`` (host:port).
+    """Configure ``flwr``, with ``home`` as its ``FLWR_HOME``, for the SuperLink at ``address`` (host:port).
 
-    ``ca`` is the certificate of the authority that signed the SuperLink's; without it nothing is encrypted.
+    ``ca`` is the certificate of the authority that signed the SuperLink's certificate. Without it the connection is not
+    encrypted.
     """
     trust = {"root-certificates": str(ca)} if ca else {"insecure": True}
     connection = {"superlink": {"default": CONNECTION, CONNECTION: {"address": address, **trust}}}
@@ -98,7 +122,7 @@ def connect(home: Path, address: str, ca: Path | None = None) -> None:
 
 
 def wait_until_healthy(superlink: subprocess.Popen[bytes], port: int, ca: Path | None = None) -> bool:
-    """Wait until a SuperLink on the loopback answers; false where it ends instead, or takes too long."""
+    """Wait until a SuperLink on the loopback responds. Return false if it exits or the timeout expires."""
     url = f"http{'s' if ca else ''}://127.0.0.1:{port}/health"
     trust = ssl.create_default_context(cafile=ca) if ca else None
     deadline = time.monotonic() + _START_TIMEOUT

@@ -1,6 +1,6 @@
-"""A whole federation in one process: any ServerApp and ClientApp, no Flower processes, no Ray.
+"""A whole federation in one process: any ServerApp and ClientApp, without Flower processes or Ray.
 
-Nodes run one after the other, when the server pulls their replies, so a thousand nodes need the memory of one.
+Nodes run one after another when the server pulls their replies, so a thousand nodes need the memory of one.
 """
 
 import copy
@@ -22,7 +22,7 @@ _RUN_ID = 1
 
 
 class NodeError(RuntimeError):
-    """A node's app raised; the message names the node, the round and the message type, with the traceback."""
+    """A node's app raised an exception. The message names node, round and message type, with the traceback."""
 
 
 class InProcessGrid(Grid):
@@ -31,12 +31,14 @@ class InProcessGrid(Grid):
     Parameters
     ----------
     client_app : ClientApp
+        The app of the nodes.
     node_configs : sequence of mappings
-        One per node; ``partition-id`` and ``num-partitions`` are added where they are missing.
+        One per node; missing ``partition-id`` and ``num-partitions`` are added.
     run_config : mapping
+        The run config of the nodes.
     errors : "raise" or "reply"
-        What becomes of an exception in a node: raised as :class:`NodeError`, or an error reply with the traceback
-        as its reason, which is what Flower's other engines send.
+        The treatment of an exception in a node: raise it as :class:`NodeError`, or send an error reply with the
+        traceback as its reason, as Flower's other engines do.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class InProcessGrid(Grid):
         self.errors = errors
         self._pending: dict[str, Message] = {}
         self._pushed = 0
-        # Flower's older strategies pull from threads; nodes share torch's random state, so they take turns.
+        # Flower's older strategies pull from threads. Nodes share torch's random state, so they must run one by one.
         self._one_at_a_time = Lock()
         self._contexts = {
             _SERVER + 1 + index: Context(
@@ -67,11 +69,11 @@ class InProcessGrid(Grid):
         }
 
     def set_run(self, run: Any) -> None:
-        """There is one run only."""
+        """Do nothing, because there is only one run."""
 
     @property
     def run(self) -> Run:
-        """A run with nothing in it but its id."""
+        """An empty run with the id of the only run."""
         return Run.create_empty(_RUN_ID)
 
     def create_message(
@@ -82,15 +84,15 @@ class InProcessGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """Make a message, for apps that still ask the grid for it."""
+        """Create a message, for apps that ask the grid for it."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Ids of all nodes, in the order of ``node_configs``."""
+        """Return the ids of all nodes, in the order of ``node_configs``."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Keep the messages; a node works when its reply is pulled."""
+        """Store the messages; a node runs when its reply is pulled."""
         ids = []
         for message in messages:
             if message.metadata.dst_node_id not in self._contexts:
@@ -102,16 +104,16 @@ class InProcessGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Run the nodes whose messages are named, and return their replies."""
+        """Run the nodes of these messages and return their replies."""
         return [self._answer(self._pending.pop(i)) for i in message_ids if i in self._pending]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Push, then pull."""
+        """Push the messages, then pull the replies."""
         return self.pull_messages(self.push_messages(messages))
 
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
-        # The node gets its own copy, as if it had come over a wire.
+        # The node receives a copy, as over a network.
         received = Message(copy.deepcopy(message.content), node, message.metadata.message_type)
         received.metadata.__dict__.update(message.metadata.__dict__)
         try:
@@ -138,9 +140,29 @@ def run_inprocess(
     run_config: Mapping[str, Any] | None = None,
     errors: Literal["raise", "reply"] = "raise",
 ) -> None:
-    """Run an app to its end with ``num_nodes`` nodes, or one node per entry of ``node_configs``.
+    """Run an app to its end.
 
-    Whatever the ServerApp raises comes through. Results are what the ServerApp leaves behind.
+    Exceptions of the ServerApp propagate. The results are whatever the ServerApp leaves behind.
+
+    Parameters
+    ----------
+    server_app : ServerApp
+        The app of the server.
+    client_app : ClientApp
+        The app of the nodes.
+    num_nodes : int
+        The number of nodes, if ``node_configs`` is empty.
+    node_configs : sequence of mappings
+        The configuration of each node.
+    run_config : mapping, optional
+        The run config.
+    errors : "raise" or "reply"
+        See :class:`InProcessGrid`.
+
+    Raises
+    ------
+    ValueError
+        There is no node.
     """
     configs = node_configs or [{} for _ in range(num_nodes)]
     if not configs:
@@ -155,7 +177,7 @@ def run_inprocess(
 
 @contextmanager
 def flower_identity() -> Iterator[None]:
-    """Flower stamps every message with the identity of its process; outside a Flower process, this gives it one."""
+    """Set the process identity with which Flower stamps every message, for code outside a Flower process."""
     before = {name: getattr(TaskIdentity, name) for name in ("_task_id", "_run_id", "_node_id")}
     TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = 1, _RUN_ID, _SERVER
     try:

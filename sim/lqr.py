@@ -1,8 +1,8 @@
-"""A point mass on a line under optimal linear control, one cost function per robot (APFL, Sec. IV-A).
+"""Simulates a point mass on a line under optimal linear control, with one cost function per robot (APFL, Section IV-A).
 
-All robots share the dynamics ``x' = A x + B u`` with ``x = (y, v)``, position and velocity; robot ``k``
-regulates to the origin with ``u = -K x``, optimal for the cost ``sum x'Qx + R_k u^2`` with ``Q = I``. The
-larger ``R_k``, the gentler the control.
+All robots share the dynamics ``x' = A x + B u`` with ``x = (y, v)``, position and velocity. Robot ``k`` regulates to
+the origin with ``u = -K x``, which is optimal for the cost ``sum x'Qx + R_k u^2`` with ``Q = I``. The larger ``R_k``,
+the gentler the control.
 """
 
 import csv
@@ -25,7 +25,7 @@ COLUMNS = ("robot", "control_weight", "split", "trajectory", "step", "y", "v", "
 
 
 def control_weights(num_robots: int) -> tuple[float, ...]:
-    """``R`` of each robot: the paper's for three, else spaced evenly in the logarithm over [1, 100]."""
+    """Return ``R`` of each robot: the paper's for three robots, otherwise spaced logarithmically over [1, 100]."""
     if num_robots < 1:
         raise ValueError(f"num_robots = {num_robots}: must be at least 1")
     if num_robots == len(PAPER_WEIGHTS):
@@ -35,7 +35,7 @@ def control_weights(num_robots: int) -> tuple[float, ...]:
 
 @cache
 def optimal_gain(control_weight: float) -> tuple[float, float]:
-    """``K`` of the optimal ``u = -K x`` for ``R = control_weight > 0``, by the discrete Riccati equation.
+    """Return ``K`` of the optimal ``u = -K x`` for ``R = control_weight > 0``, by the discrete Riccati equation.
 
     R = 1, 50 and 100 give (0.422, 1.244), (0.107, 0.532) and (0.079, 0.448).
     """
@@ -53,11 +53,26 @@ def trajectories(
     noise_variance: float,
     rng: np.random.Generator,
 ) -> FloatArray:
-    """``[count, horizon, 5]``: rows ``y, v, u, y', v'`` of an expert's noisy rollouts.
+    """Simulate noisy rollouts of an expert.
 
-    Starts are uniform in ``[-start_range, start_range]^2``. Gaussian noise of ``noise_variance`` falls on the
-    control and on each component of the next state, independently at every step. ``u`` is the control that
-    acted.
+    Parameters
+    ----------
+    control_weight : float
+        The cost ``R`` > 0.
+    count, horizon : int
+        The numbers of rollouts and of steps.
+    start_range : float
+        Initial states are uniform in ``[-start_range, start_range]^2``.
+    noise_variance : float
+        Variance of the Gaussian noise on the control and on each component of the next state, independent at every
+        step.
+    rng : Generator
+        The generator.
+
+    Returns
+    -------
+    ndarray [count, horizon, 5]
+        Rows ``y, v, u, y', v'``, where ``u`` is the control including its noise.
     """
     deviation = noise_variance**0.5
     gain = np.array([optimal_gain(control_weight)])
@@ -82,14 +97,19 @@ def write_world(
     start_range: float = 10.0,
     noise_variance: float = 0.01,
 ) -> list[Path]:
-    """Write ``robot-00.csv``, ``robot-01.csv`` ... into ``folder`` and give their paths.
+    """Write ``robot-00.csv``, ``robot-01.csv`` and so on into ``folder`` and return their paths.
 
-    Columns are :data:`COLUMNS`; one row per step of each of ``count`` trajectories, of which the last
-    ``test_fraction`` (at least one, and one is left to train) are of split ``test``, the others ``train``.
-    Raises ``ValueError`` when ``count < 2`` or ``num_robots < 1``.
+    The columns are :data:`COLUMNS`, with one row per step. The last ``test_fraction`` of the ``count`` trajectories (at
+    least one, and not all) belong to the split ``test``, the others to ``train``. The other parameters are those of
+    :func:`trajectories`.
+
+    Raises
+    ------
+    ValueError
+        ``count < 2`` or ``num_robots < 1``.
     """
     if count < 2:
-        raise ValueError(f"count = {count}: must be at least 2, one trajectory to train and one to test")
+        raise ValueError(f"count = {count}: must be at least 2, one trajectory for training and one for testing")
     folder.mkdir(parents=True, exist_ok=True)
     held_out = min(max(round(count * test_fraction), 1), count - 1)
     paths = []

@@ -1,4 +1,4 @@
-"""An experiment matrix: many independent cells, a few at a time, each in a process of its own."""
+"""Runs an experiment matrix: many independent cells, several at a time, each in a separate process."""
 
 import multiprocessing
 import os
@@ -20,10 +20,25 @@ def run_matrix(
     jobs: int = 0,
     show: Callable[[str], None] = print,
 ) -> list[Result]:
-    """``work(**cell)`` for every cell, ``jobs`` at a time (0: one per CPU core); results in the order of cells.
+    """Call ``work(**cell)`` for every cell and return the results in the order of the cells.
 
-    ``work`` must be importable (a module's function): the processes are spawned. After each cell a line of
-    progress with the time to go is shown. The first failure ends the matrix and is raised.
+    After each cell, a line of progress with the estimated remaining time is shown. The first failure stops the matrix.
+
+    Parameters
+    ----------
+    cells : sequence of mappings
+        Keyword arguments of ``work``.
+    work : callable
+        A function of an importable module, because processes are spawned.
+    jobs : int
+        The number of parallel processes; 0 = one per CPU core.
+    show : callable
+        Receives the lines of progress.
+
+    Raises
+    ------
+    Exception
+        The first exception of ``work``.
     """
     workers = max(1, min(jobs or usable_cores(), len(cells)))
     begun = time.monotonic()
@@ -46,7 +61,7 @@ def run_matrix(
 
 
 def _end_with_parent() -> None:
-    """Let a worker end when the process that started it does, even if that was killed."""
+    """Exit when the parent process ends, even if it was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -1,4 +1,4 @@
-"""Processes of Flower: where its commands are, what environment they get, and how all that was started is ended."""
+"""Flower's processes: their commands, their environment, and how to stop everything that they started."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """The environment for Flower's processes: their own home, no telemetry, no installing of dependencies."""
+    """Return the environment of Flower's processes: a separate home, no telemetry, no installation of dependencies."""
     scripts = str(Path(sys.executable).parent)
     return os.environ | {
         "FLWR_HOME": str(home),
@@ -25,7 +25,7 @@ def flower_environment(home: Path) -> dict[str, str]:
 
 
 def tool(name: str) -> str:
-    """A command of this Python environment. Raises ``RuntimeError`` when it is not installed."""
+    """Return the path of a command of this Python environment. Raise ``RuntimeError`` if it is not installed."""
     path = Path(sys.executable).parent / name
     if not path.exists():
         raise RuntimeError(f"{name} is not installed beside {sys.executable}: pip install 'fedapps[apps]'")
@@ -38,22 +38,22 @@ def usable_cores() -> int:
 
 
 def free_port() -> int:
-    """A port of the loopback that was free a moment ago."""
+    """Return a loopback port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def end_group(process: subprocess.Popen[bytes], patience: float = 10.0) -> None:
-    """End a process that leads a session, and all it started; see :func:`end_groups`."""
+    """Stop a process that leads a session, and everything it started (:func:`end_groups`)."""
     end_groups([process], patience)
 
 
 def end_groups(processes: Sequence[subprocess.Popen[bytes]], patience: float = 10.0) -> None:
-    """End processes that lead sessions, and all they started: asked first, killed after ``patience`` seconds.
+    """Stop processes that lead sessions, and everything they started.
 
-    They are asked at the same time, so many take no longer than one. What they started is left to them for a quarter
-    of that time before it is asked as well.
+    All are sent SIGTERM at the same time, and SIGKILL after ``patience`` seconds. Processes that they started get a
+    quarter of that time to exit by themselves before they are sent SIGTERM as well.
     """
     leaders = [process.pid for process in processes]
     started = {*descendants(*leaders), *_members(leaders)}.difference(leaders)
@@ -66,14 +66,14 @@ def end_groups(processes: Sequence[subprocess.Popen[bytes]], patience: float = 1
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    started |= set(descendants(*started))  # what they started meanwhile
+    started |= set(descendants(*started))  # processes started in the meantime
     if left := _wait_until_gone(started, min(deadline, time.monotonic() + patience / 4)):
         _signal(left, signal.SIGTERM)
         _signal(_wait_until_gone(left, deadline), signal.SIGKILL)
 
 
 def descendants(*roots: int) -> list[int]:
-    """Process ids below ``roots``; read them before those end, because orphans forget whose children they were."""
+    """Return the ids of all descendants of ``roots``. Call this before the roots end: orphans get a new parent."""
     children = _by("ppid")
     found: list[int] = []
     queue = list(roots)
@@ -85,7 +85,7 @@ def descendants(*roots: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits to be reaped does not."""
+    """Return whether a process runs. A process that has ended but was not reaped does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -94,13 +94,13 @@ def is_alive(pid: int) -> bool:
 
 
 def _members(leaders: Iterable[int]) -> list[int]:
-    """Process ids in the sessions of ``leaders``, also of those that have ended and left children behind."""
+    """The process ids in the sessions of ``leaders``, including those of leaders that have ended."""
     sessions = _by("sess")
     return [pid for leader in leaders for pid in sessions.get(leader, [])]
 
 
 def _by(relation: str) -> dict[int, list[int]]:
-    """All process ids, by a column of ``ps``."""
+    """All process ids by a column of ``ps``."""
     listing = subprocess.run(["ps", "-eo", f"pid=,{relation}="], capture_output=True, text=True, check=True).stdout
     found: dict[int, list[int]] = {}
     for line in listing.splitlines():
@@ -110,7 +110,7 @@ def _by(relation: str) -> dict[int, list[int]]:
 
 
 def _wait_until_gone(pids: Iterable[int], deadline: float) -> list[int]:
-    """Those of the processes that still run at the deadline (monotonic)."""
+    """The processes that still run at the deadline (monotonic time)."""
     while left := [pid for pid in pids if is_alive(pid)]:
         if time.monotonic() > deadline:
             break
@@ -120,5 +120,5 @@ def _wait_until_gone(pids: Iterable[int], deadline: float) -> list[int]:
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
-        with suppress(ProcessLookupError):  # it may end just now
+        with suppress(ProcessLookupError):  # it may have ended in the meantime
             os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""What a learning problem must offer to be federated: data, model, loss, metrics. No Flower here."""
+"""The interface of a task: data, model, loss and metrics. Tasks do not know Flower."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +20,21 @@ MetricRule = Literal["weighted", "uniform", "geometric"]
 
 @dataclass(frozen=True)
 class NodeData:
-    """What one node holds for a task. It never leaves the node.
+    """The data of one node for a task. It never leaves the node.
 
-    ``splits`` maps ``"train"``, ``"validation"`` and ``"test"`` (those that exist) to tensors with a common
-    first dimension, the examples. ``key`` is stable across runs; ``groups`` are labels for sampling and
-    reports. ``extra`` holds whatever else the task needs to evaluate (initial states, a driver's style).
-    ``stages`` are the splits of what the node meets one after another, where the task has several stages (continual
-    learning); ``splits`` are then those of the first.
+    Attributes
+    ----------
+    key : str
+        The node's key, the same in every run.
+    splits : mapping of str to Batch
+        ``"train"``, ``"validation"`` and ``"test"``, as far as they exist. The tensors of a split share their first
+        dimension, the examples. In a task with several stages these are the splits of the first stage.
+    groups : mapping of str to str
+        Labels of the node for sampling and reports, for example its city.
+    extra : mapping of str to object
+        Whatever else the task needs, for example the initial states of simulated sessions.
+    stages : sequence of mappings of str to Batch
+        The splits of each stage in a task of continual learning, otherwise empty.
     """
 
     key: str
@@ -36,96 +44,138 @@ class NodeData:
     stages: Sequence[Mapping[str, Batch]] = ()
 
     def at(self, stage: int) -> "NodeData":
-        """The data of one stage, counted from 0. Raises :class:`DataError` when the node does not have it."""
+        """Return the data of one stage, counted from 0.
+
+        Raises
+        ------
+        DataError
+            The node does not have this stage.
+        """
         if not 0 <= stage < len(self.stages):
             raise DataError(f"node {self.key} has {len(self.stages)} stages of data: there is no stage {stage + 1}")
         return replace(self, splits=self.stages[stage], stages=())
 
     def count(self, split: str) -> int:
-        """Number of examples in a split, 0 where the split does not exist."""
+        """Return the number of examples of a split, 0 if the split does not exist."""
         tensors = self.splits.get(split)
         return 0 if not tensors else len(next(iter(tensors.values())))
 
     def profile(self) -> NodeProfile:
-        """Who the node is, as the server is told."""
+        """Return the profile of the node: its key, its number of training examples and its labels."""
         return NodeProfile(self.key, self.count("train"), self.groups)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``metrics`` are reported to the server, ``traces`` (drawings, rollouts) stay in the node's folder."""
+    """The result of an evaluation.
+
+    Attributes
+    ----------
+    metrics : dict of str to float or list of float
+        The metrics that the node reports to the server.
+    traces : mapping of str to ndarray
+        Arrays to draw, such as trajectories. They stay in the node's folder.
+    """
 
     metrics: Metrics
     traces: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class Task(TaskProfiles):
-    """A learning problem. One instance serves all nodes of a process, so it holds no node's data.
+    """A learning problem. One instance serves all nodes of a process, so it holds no data of a node.
 
-    Randomness comes from torch's global generator, which the caller seeds for each call
-    (:func:`tasks.seeding.torch_seed`); a task keeps no generator of its own.
+    Random draws come from torch's global generator, which the caller seeds for each call
+    (:func:`sim.seeding.torch_seed`). A task keeps no generator.
     """
 
-    #: The metrics of the short table, the most important first.
+    #: The metrics of the short table, most important first.
     headline: ClassVar[tuple[str, ...]]
-    #: Whether :meth:`loss` runs under ``torch.func.vmap``, which data-dependent control flow and recurrent layers do
-    #: not; where not, gradients of single examples are taken one by one.
+    #: Whether :meth:`loss` runs under ``torch.func.vmap``. Data-dependent control flow and recurrent layers do not;
+    #: for these, the gradients of single examples are computed one by one.
     vectorises: ClassVar[bool] = True
-    #: Metrics whose mean over nodes is not the weighted one: "uniform" counts every node alike, "geometric" is the
-    #: geometric mean of nodes that count alike.
+    #: How metrics are averaged over nodes, where the mean is not weighted by examples: "uniform" gives all nodes the
+    #: same weight, "geometric" is the geometric mean with equal weights.
     metric_means: ClassVar[Mapping[str, MetricRule]] = {}
-    #: Patterns of parameters that are never trained and that every node makes for itself: they neither travel nor are
-    #: they kept.
+    #: Glob patterns of parameters that are never trained. Every node builds them itself: they are neither sent nor
+    #: stored.
     fixed: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def build_model(self) -> nn.Module:
-        """A freshly initialised model on the CPU, from torch's global generator."""
+        """Return a newly initialised model on the CPU. Draws come from torch's global generator."""
 
     def build_model_for(self, data: NodeData) -> nn.Module:
-        """The model of one node, like :meth:`build_model`'s but for private parameters, which may fit its data."""
+        """Return the model of one node, whose private parameters may have shapes that fit the node's data."""
         return self.build_model()
 
     @property
     def num_stages(self) -> int:
-        """How many stages of data every node meets one after another; 1 for all but continual learning."""
+        """The number of data stages that every node meets in sequence; 1 except in continual learning."""
         return 1
 
     @property
     def longest_epoch(self) -> int:
-        """The most examples that one epoch goes through; 0 where it goes through all there are, as in most tasks."""
+        """The maximum number of examples per epoch; 0 if an epoch covers all examples, as in most tasks."""
         return 0
 
     @property
     def can_collect(self) -> bool:
-        """Whether :meth:`collect` can gather new experience; most tasks only learn from given data."""
+        """Whether :meth:`collect` can gather new experience. Most tasks only learn from given data."""
         return False
 
     def check_nodes(self, num_nodes: int) -> None:
-        """Raises :class:`DataError` for options that so many nodes cannot be made of, before any data are looked at."""
+        """Check that the options allow this number of nodes, before any data are read.
+
+        Raises
+        ------
+        DataError
+            The options cannot be divided among ``num_nodes`` nodes.
+        """
         return
 
     def sizes(self, data: NodeData) -> Mapping[str, int]:
-        """How much a node has, by the names of what is counted: examples of each split, where the task says no more."""
+        """Return the size of a node's data by the name of what is counted; by default the number of examples of each
+        split.
+        """
         return {f"{split} examples": data.count(split) for split in data.splits}
 
     def remarks(self, folder: Path, num_nodes: int) -> Sequence[str]:
-        """What else there is to say of the data of so many nodes, in lines of text."""
+        """Return remarks about the data of ``num_nodes`` nodes as lines of text, for the table of nodes."""
         return ()
 
     @abstractmethod
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
-        """Read the data of node ``partition`` of ``num_partitions`` from ``folder``.
+        """Read the data of one node.
 
-        Raises :class:`DataError` when files are missing or malformed, or the folder holds data for fewer nodes.
+        Parameters
+        ----------
+        folder : Path
+            The folder with the data of all nodes.
+        partition : int
+            The index of the node, from 0.
+        num_partitions : int
+            The number of nodes.
+
+        Raises
+        ------
+        DataError
+            Files are missing or malformed, or the folder holds data for fewer nodes.
         """
 
     @abstractmethod
     def load_all(self, folder: Path) -> NodeData:
-        """Read everything in ``folder`` as one node: the pooled data of Cloud, or a deployed node's own."""
+        """Read everything in ``folder`` as one node: the pooled data of centralised training, or a deployed node's own
+        data.
+        """
 
     def load_own(self, folder: Path) -> NodeData:
-        """Read a deployed node's own folder. Raises :class:`DataError` where that needs to see other nodes' data."""
+        """Read the folder of a deployed node.
+
+        Raises
+        ------
+        DataError
+            Reading it requires the data of other nodes.
+        """
         return self.load_all(folder)
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
@@ -138,36 +188,63 @@ class Task(TaskProfiles):
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean training loss over a batch, a scalar."""
+        """Return the mean training loss over a batch, a scalar."""
 
     @abstractmethod
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """Test metrics named ``<split>.<metric>``. ``final`` asks for the costly ones too (closed loop)."""
+        """Evaluate a model on a node's data.
+
+        Parameters
+        ----------
+        model : Module
+            The model.
+        data : NodeData
+            The node's data.
+        seed : int
+            Seed of the evaluation's random draws.
+        final : bool
+            Whether to compute the costly metrics as well, such as closed-loop simulation.
+
+        Returns
+        -------
+        Evaluation
+            Metrics named ``<split>.<metric>``, and traces.
+        """
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """One epoch over a split in a random order (torch's global generator); the last batch may be smaller."""
+        """Yield one epoch of a split in random order, drawn from torch's global generator. The last batch may be
+        smaller.
+        """
         tensors = data.splits[split]
         order = torch.randperm(data.count(split))
         for chosen in torch.split(order, batch_size):
             yield {name: tensor[chosen] for name, tensor in tensors.items()}
 
     def training_batches(self, model: nn.Module, data: NodeData, batch_size: int) -> Iterator[Batch]:
-        """One epoch for training ``model``, whose weights of the moment may decide what is in the batches."""
+        """Yield one epoch for training ``model``, whose current weights may determine the batches."""
         return self.batches(data, "train", batch_size)
 
     def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """Every example of a split once, for sums over all of them: in an order that is fast, without a draw."""
+        """Yield every example of a split once, in an order that is fast to process, without random draws."""
         tensors = data.splits[split]
         for start in range(0, data.count(split), batch_size):
             yield {name: tensor[start : start + batch_size] for name, tensor in tensors.items()}
 
     def collect(self, model: nn.Module, data: NodeData, *, seed: int) -> Mapping[str, np.ndarray]:
-        """Gather new experience with ``model`` in the loop, as arrays that :meth:`with_collected` understands.
+        """Gather new experience with ``model`` in the loop.
 
-        Raises ``NotImplementedError`` for a task that only learns from given data.
+        Returns
+        -------
+        mapping of str to ndarray
+            Arrays for :meth:`with_collected`.
+
+        Raises
+        ------
+        NotImplementedError
+            The task only learns from given data.
         """
-        raise NotImplementedError(f"task {self.name!r} cannot collect data of its own")
+        raise NotImplementedError(f"task {self.name!r} only learns from given data and cannot collect any")
 
     def with_collected(self, data: NodeData, collected: Mapping[str, np.ndarray]) -> NodeData:
-        """``data`` with collected experience added to its training split."""
-        raise NotImplementedError(f"task {self.name!r} cannot collect data of its own")
+        """Return ``data`` with collected experience added to its training split."""
+        raise NotImplementedError(f"task {self.name!r} only learns from given data and cannot collect any")

@@ -1,4 +1,4 @@
-"""Options of a task: frozen dataclasses whose fields say what they mean and what they allow."""
+"""The options of a task: frozen dataclasses whose fields carry a description and the allowed values."""
 
 from collections.abc import Sequence
 from dataclasses import field, fields
@@ -16,23 +16,36 @@ def option(
     path: bool = False,
     formerly: str = "",
 ) -> Any:
-    """A dataclass field with its documentation and its allowed values.
+    """Return a dataclass field with its description and its allowed values.
 
-    ``minimum`` and ``maximum`` are inclusive, ``above`` is exclusive; ``choices`` lists the allowed strings. With
-    ``path`` the string may name a file or a folder, or several separated by commas. ``formerly`` is the key that
-    earlier versions had for it.
+    Parameters
+    ----------
+    default : bool, int, float or str
+        The default value. Its type is the type of the option.
+    doc : str
+        The description that ``fedapps list --keys`` shows.
+    minimum, maximum : float, optional
+        Inclusive bounds.
+    above : float, optional
+        Exclusive lower bound.
+    choices : sequence of str, optional
+        The allowed strings.
+    path : bool
+        Whether the string may name a file or folder, or several separated by commas.
+    formerly : str
+        The key of the option in earlier versions.
     """
     limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
     return field(default=default, metadata={"doc": doc, "path": path, "formerly": formerly, **limits})
 
 
 def key_of(field_name: str) -> str:
-    """The run-config key of a field: ``rate_power`` is written ``rate-power``, and ``lambda_`` ``lambda``."""
+    """Return the run-config key of a field: ``rate_power`` becomes ``rate-power``, ``lambda_`` becomes ``lambda``."""
     return field_name.rstrip("_").replace("_", "-")
 
 
 def allowed(metadata: Any, kind: type) -> str:
-    """What a field allows, in words, for error messages and documentation."""
+    """Describe the values that a field allows, for error messages and documentation."""
     if metadata.get("choices"):
         return "one of " + ", ".join(repr(choice) for choice in metadata["choices"])
     noun = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[kind]
@@ -47,11 +60,22 @@ def allowed(metadata: Any, kind: type) -> str:
 
 
 def parse_options(cls: type, values: dict[str, Any], prefix: str = "") -> tuple[dict[str, Any], list[str]]:
-    """Check ``values`` (kebab-case keys) against the dataclass ``cls``.
+    """Check values from a run config against a dataclass of options.
 
-    Returns the constructor's keyword arguments and a list with one message for every bad value or
-    unknown key; the list is empty when all is well. Nothing is raised, so that errors from several
-    sections can be reported together.
+    Parameters
+    ----------
+    cls : type
+        The dataclass.
+    values : dict of str to object
+        Values by key (``rate-power``).
+    prefix : str
+        Prefix of the keys in messages, for example ``"vpr."``.
+
+    Returns
+    -------
+    tuple of dict and list of str
+        The keyword arguments of the dataclass, and one message for each invalid value or unknown key. Nothing is
+        raised, so that the caller can report the errors of several sections together.
     """
     arguments: dict[str, Any] = {}
     errors: list[str] = []

@@ -1,4 +1,4 @@
-"""What a method of federated learning leaves to each node. This module imports no torch."""
+"""The parameters that a method keeps on each node. This module imports no torch."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,10 @@ class PrivateParameters:
     Parameters
     ----------
     patterns : tuple of str
-        Glob patterns of the names; all other parameters are shared. ``("*",)`` keeps everything private.
+        Glob patterns of the names. All other parameters are shared. ``("*",)`` keeps everything private.
     own_start : bool
-        Whether each node starts from its own values for them; otherwise all nodes start alike.
+        Whether each node initialises its private parameters differently. Otherwise all nodes start from the same
+        values.
     """
 
     patterns: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Who the nodes of a task are, without torch: a worker that only answers the profile query starts fast."""
+"""The profiles of a task's nodes, without torch, so that a worker that only answers the profile query starts fast."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,12 +10,22 @@ from .private_parameters import PrivateParameters
 
 
 class DataError(ValueError):
-    """Data that is missing or malformed; the message names the file, the line and what was expected."""
+    """Missing or malformed data. The message names the file and the line, and says what is expected."""
 
 
 @dataclass(frozen=True)
 class NodeProfile:
-    """Who a node is: the stable ``key``, ``num_examples`` ≥ 0 to train on, and labels for sampling and reports."""
+    """The profile of a node, which the server asks for.
+
+    Attributes
+    ----------
+    key : str
+        The node's key, the same in every run.
+    num_examples : int
+        The number of training examples, at least 0.
+    groups : mapping of str to str
+        Labels of the node for sampling and reports, for example its city.
+    """
 
     key: str
     num_examples: int
@@ -23,16 +33,15 @@ class NodeProfile:
 
 
 class TaskProfiles(ABC):
-    """Who the nodes of a task are, and the world that stands in for their data.
+    """The part of a task that needs no torch: the profiles of its nodes, and the simulation of their data.
 
-    Subclasses live in modules that import no torch. A profile is what loading the data would tell: the key, the groups
-    and the number of training examples (:meth:`tasks.base.NodeData.profile`), found out without making tensors,
-    models or pictures of them.
+    Subclasses live in modules that do not import torch. A profile equals that of the loaded data
+    (:meth:`tasks.base.NodeData.profile`), but no tensors, models or images are created to determine it.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type]
-    #: Raised when :meth:`make_world` comes to write other data from the same options, so that no stale world is read.
+    #: Increase this number when :meth:`make_world` writes different data for the same options: it invalidates caches.
     world_version: ClassVar[int] = 1
 
     def __init__(self, options: Any) -> None:
@@ -40,37 +49,66 @@ class TaskProfiles(ABC):
         self.options = options
 
     def __eq__(self, other: object) -> bool:
-        """Tasks hold nothing but their options, so those with the same ones share whatever is cached for them."""
+        """Tasks with equal options are equal, because a task holds nothing else; they share cached data."""
         return type(self) is type(other) and self.options == other.options
 
     def __hash__(self) -> int:
         return hash((type(self), self.options))
 
     def under(self, privacy: PrivateParameters) -> Self:
-        """The task as the nodes of a method see it; to most tasks it makes no difference.
+        """Return the task as seen by the nodes of a method; most tasks return themselves.
 
-        Raises :class:`DataError` when the task's options do not go together with ``privacy``.
+        Parameters
+        ----------
+        privacy : PrivateParameters
+            The parameters that the method keeps on the nodes.
+
+        Raises
+        ------
+        DataError
+            The task's options are incompatible with ``privacy``.
         """
         return self
 
     @property
     def has_world(self) -> bool:
-        """Whether :meth:`make_world` can stand in for data that is not given."""
+        """Whether :meth:`make_world` can simulate data when none are given."""
         return True
 
     @property
     def world_options(self) -> Mapping[str, object]:
-        """The options that :meth:`make_world` depends on: all, unless a task says better."""
+        """The options that :meth:`make_world` depends on; all options, unless a task overrides this."""
         return asdict(self.options)
 
     @abstractmethod
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """Simulate data for ``num_nodes`` nodes and write it into ``folder`` in the real data's file format."""
+        """Simulate data for ``num_nodes`` nodes and write them into ``folder`` in the format of the real data."""
 
     @abstractmethod
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
-        """Who node ``partition`` of ``num_partitions`` is. Raises :class:`DataError` as loading its data does."""
+        """Return the profile of one node.
+
+        Parameters
+        ----------
+        folder : Path
+            The folder with the data of all nodes.
+        partition : int
+            The index of the node, from 0.
+        num_partitions : int
+            The number of nodes.
+
+        Raises
+        ------
+        DataError
+            As :meth:`tasks.base.Task.load_node`.
+        """
 
     @abstractmethod
     def own_profile(self, folder: Path) -> NodeProfile:
-        """Who a deployed node is whose own data ``folder`` holds. Raises :class:`DataError` as loading it does."""
+        """Return the profile of a deployed node, whose own data are in ``folder``.
+
+        Raises
+        ------
+        DataError
+            As :meth:`tasks.base.Task.load_own`.
+        """

@@ -15,8 +15,8 @@ from clients.local_part import LocalPart
 from clients.named_arrays import get_arrays
 from clients.round_settings import RoundSettings
 from clients.state import ContextState, DiskState
+from sim.seeding import torch_seed
 from tasks.base import NodeData, Task
-from tasks.seeding import torch_seed
 
 NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
 SEED = 3

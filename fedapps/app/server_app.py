@@ -16,8 +16,8 @@ from fedapps.report import write_report
 from fedapps.runs.continual import continual_metrics
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
+from sim.seeding import torch_seed
 from strategies.round_records import RoundReport
-from tasks.seeding import torch_seed
 
 from .privacy import spent
 from .round_config import evaluate_config, stage_of, train_config

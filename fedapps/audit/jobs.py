@@ -12,7 +12,7 @@ from tasks.text.privacy.attackers import attacker
 from tasks.text.privacy.audit import Attack, Attacker, audit, gradient_matching, row_reading
 from tasks.text.privacy.inversion import Inversion
 from tasks.text.privacy.measures import Recovery, score
-from tasks.text.privacy.sharing import METHODS, Sharing
+from tasks.text.privacy.sharing import SHARINGS, Sharing
 
 from .plan import ANYBODY, AuditPlan
 from .victim import TrainedVictim, trained_victim
@@ -104,7 +104,7 @@ def finished(folder: Path, recipe: str) -> dict[str, Any]:
 
 
 def _methods(plan: AuditPlan) -> list[Sharing]:
-    return [METHODS[name] for name in plan.methods]
+    return [SHARINGS[name] for name in plan.methods]
 
 
 def _attackers(
@@ -129,7 +129,7 @@ def _order(method: str, attacker: str, attack: str, batch_size: int) -> tuple[An
     return (
         attack == "rows",
         attack,
-        list(METHODS).index(method),
+        list(SHARINGS).index(method),
         ("known", "public", "foreign", ANYBODY).index(attacker),
         batch_size,
     )

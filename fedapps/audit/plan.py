@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.text.privacy.attackers import ATTACKERS
-from tasks.text.privacy.sharing import METHODS
+from tasks.text.privacy.sharing import SHARINGS
 
 ATTACKS = ("dlg", "tag", "rows")
 #: The only attacker of the attack "rows", which needs no token table: anybody who sees the shared rows.
@@ -49,7 +49,7 @@ class AuditPlan:
 
     def __post_init__(self) -> None:
         wrong = [
-            *_named("--methods", self.methods, tuple(METHODS)),
+            *_named("--methods", self.methods, tuple(SHARINGS)),
             *_named("--attackers", self.attackers, tuple(ATTACKERS)),
             *_named("--attack", self.attacks, ATTACKS),
         ]

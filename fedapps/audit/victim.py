@@ -14,17 +14,16 @@ from fedapps.app.node import choose_device, default_settings
 from fedapps.app.profile_query import data_source
 from fedapps.config.parsing import Config, parse
 from fedapps.launch.launch import check_folder
-from sim.seeding import derive_seed
+from sim.seeding import derive_seed, torch_seed
 from tasks.base import NodeData
 from tasks.private_parameters import PrivateParameters
-from tasks.seeding import torch_seed
 from tasks.text.corpus import read_corpus
 from tasks.text.networks import TextClassifier
 from tasks.text.privacy.body import above_words
-from tasks.text.privacy.sentences import Sentence, around, draw_sentences, holding
+from tasks.text.privacy.sentences import Sentence, draw_sentences, special_tokens, with_sentences
 from tasks.text.privacy.sharing import Victim
 from tasks.text.privacy.tokens import TokenTable
-from tasks.text.scope import source_of_words, word_table
+from tasks.text.private_words import vocabulary_source, word_table
 from tasks.text.task import TextTask
 from tasks.text.vocabulary import Vocabulary
 
@@ -80,13 +79,13 @@ def victim_data(config: Config, count: int) -> VictimData:
     source = data_source(run, task, {"partition-id": 0, "num-partitions": run.num_nodes})
     task = task.under(_PRIVACY)
     data = cached_load(source, task, False)
-    own = source_of_words(task.options, _PRIVACY) == "own"
+    own = vocabulary_source(task.options, _PRIVACY) == "own"
     texts = read_corpus(source.folder, task.layout).train
     try:
         sentences = draw_sentences(texts, _vocabulary(data), count, own=own, seed=derive_seed(run.seed, "audit"))
     except ValueError as error:
         raise ValueError(f"--sentences {count}: {error}") from error
-    return VictimData(task, holding(data, sentences), sentences)
+    return VictimData(task, with_sentences(data, sentences), sentences)
 
 
 @lru_cache(maxsize=1)
@@ -125,7 +124,7 @@ def trained_victim(flat: tuple[tuple[str, Any], ...], count: int) -> TrainedVict
             lambda batch_size: task.batches(data, "train", batch_size),
             task.loss,
         )
-    return TrainedVictim(_victim(task, model, data), before, chosen.sentences, around(_vocabulary(data)))
+    return TrainedVictim(_victim(task, model, data), before, chosen.sentences, special_tokens(_vocabulary(data)))
 
 
 def _victim(task: TextTask, model: TextClassifier, data: NodeData) -> Victim:

@@ -1,4 +1,4 @@
-"""Raters of different taste: what disturbs people when a robot is near, and how much."""
+"""Simulated raters with different tastes: what disturbs people when a robot is near, and how much."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,28 @@ import numpy as np
 from .scenes import Scene
 
 CROWD_RADIUS = 3.0  # metres
-CROWD = 8  # people within the radius who make a full crowd
-PASSAGE = 0.5  # metres from the line between two who interact
+CROWD = 8  # people within the radius that count as a full crowd
+PASSAGE = 0.5  # metres from the line between two interacting people
 
 
 @dataclass(frozen=True)
 class Taste:
-    """How a rater judges.
+    """The parameters of a rater.
 
-    ``distance`` is the personal distance in metres; in front of a person it is ``1 + front`` times as large, behind
-    ``1 - front`` times, ``front`` in [0, 1). ``closeness``, ``crossing`` and ``crowding`` weigh what is disturbed:
-    personal space, interactions the robot stands in, and many people around. ``bias`` shifts a score and
-    ``contrast`` spreads it about 50; ``noise`` is the standard deviation of what the rater cannot repeat. These
-    three are in points of 100, except for the factor ``contrast``.
+    Attributes
+    ----------
+    distance : float
+        The personal distance in metres.
+    front : float
+        In [0, 1): the distance is ``1 + front`` times as large in front of a person and ``1 - front`` times behind.
+    closeness, crossing, crowding : float
+        Weights of intrusion into personal space, of standing in an interaction, and of many people nearby.
+    bias : float
+        Shift of the score, in points of 100.
+    contrast : float
+        Factor of the score's distance from 50.
+    noise : float
+        Standard deviation of the rating noise, in points of 100.
     """
 
     distance: float
@@ -33,7 +42,7 @@ class Taste:
 
 
 def draw_taste(rng: np.random.Generator) -> Taste:
-    """A rater drawn at random; the scores of two on the same scenes typically correlate by 0.7 to 0.98."""
+    """Draw a rater. The scores of two raters on the same scenes typically correlate by 0.7 to 0.98."""
     return Taste(
         distance=rng.uniform(0.8, 1.8),
         front=rng.uniform(0.0, 0.6),
@@ -47,7 +56,7 @@ def draw_taste(rng: np.random.Generator) -> Taste:
 
 
 def disturbance(scene: Scene, taste: Taste) -> float:
-    """0 when nobody is disturbed, larger the more; before bias, contrast and noise."""
+    """Return the disturbance, 0 if nobody is disturbed and larger if more, before bias, contrast and noise."""
     people = np.array([(body.x, body.y, body.orientation) for body in scene.bodies if body.human]).reshape(-1, 3)
     away = np.linalg.norm(people[:, :2], axis=1)
     turn = np.radians(people[:, 2])
@@ -60,14 +69,14 @@ def disturbance(scene: Scene, taste: Taste) -> float:
 
 
 def rate(scene: Scene, taste: Taste, rng: np.random.Generator) -> int:
-    """The score of a scene, a whole number from 0 (worst) to 100 (nobody is disturbed)."""
+    """Return the score of a scene, a whole number from 0 (worst) to 100 (nobody is disturbed)."""
     pleased = 100 * np.exp(-disturbance(scene, taste))
     score = 50 + taste.bias + taste.contrast * (pleased - 50) + taste.noise * rng.standard_normal()
     return int(np.clip(np.rint(score), 0, 100))
 
 
 def _passage(first: np.ndarray, second: np.ndarray) -> float:
-    """1 where the robot, at the origin, stands on the line between two bodies, falling to 0 beside it."""
+    """1 if the robot, at the origin, stands on the line between two bodies, decreasing to 0 beside it."""
     line = second - first
     along = np.clip(-first @ line / max(line @ line, 1e-9), 0, 1)
     return float(np.exp(-(((first + along * line) ** 2).sum() / PASSAGE**2)))

@@ -1,4 +1,4 @@
-"""Scenes to be rated: people, objects and interactions around a robot in a room."""
+"""Simulated scenes to rate: people, objects and interactions around a robot in a room."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ MOST_PARTIES = 10
 
 @dataclass(frozen=True)
 class Body:
-    """A person or an object: place in metres, orientation in degrees.
+    """A person or an object: position in metres, orientation in degrees.
 
-    As in SocNav1, whoever has orientation o looks along ``(sin o, -cos o)``.
+    As in SocNav1, a person with orientation o faces ``(sin o, -cos o)``.
     """
 
     human: bool
@@ -27,9 +27,9 @@ class Body:
 
 @dataclass(frozen=True)
 class Scene:
-    """A robot at the origin, with orientation 0, the ``bodies`` around it and the ``room`` ``[K, 2]`` in metres.
+    """A robot at the origin with orientation 0, the ``bodies`` around it and the ``room [K, 2]`` in metres.
 
-    ``links`` are pairs of places in ``bodies``: a person, and the person or object he or she attends to.
+    ``links`` are pairs of indices into ``bodies``: a person, and the person or object that the person attends to.
     """
 
     bodies: tuple[Body, ...]

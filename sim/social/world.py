@@ -1,4 +1,4 @@
-"""Writes simulated scenes and their ratings in the format in which SocNav1 is published."""
+"""Writes simulated scenes and their ratings in the published format of SocNav1."""
 
 import json
 from collections.abc import Sequence
@@ -11,11 +11,16 @@ from .scenes import Scene, draw_scene
 
 
 def write_world(folder: Path, raters: Sequence[str], seed: int, *, scenes: int = 150) -> list[Path]:
-    """Write ``<rater>.json`` for every rater into ``folder`` and give their paths.
+    """Write ``<rater>.json`` for every rater into ``folder`` and return the paths.
 
-    JSON lines in centimetres and degrees, as :mod:`tasks.social.scenes` describes them. Every rater rates ``scenes``
-    scenes, half of them the same as the others', in an order of his or her own. A rater's taste and scenes depend on
-    ``seed`` and name alone. Raises ``ValueError`` when ``scenes < 1``.
+    The files hold JSON lines in centimetres and degrees, as :mod:`tasks.social.scenes` describes. Every rater rates
+    ``scenes`` scenes, half of them common to all raters, in a different order. A rater's taste and scenes depend only
+    on ``seed`` and the rater's name.
+
+    Raises
+    ------
+    ValueError
+        ``scenes < 1``.
     """
     if scenes < 1:
         raise ValueError(f"scenes = {scenes}: must be at least 1")

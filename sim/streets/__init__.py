@@ -1,1 +1,1 @@
-"""Made-up cities in which camera cars drive, in the folders of Mapillary Street-Level Sequences (FedVPR, Sec. 4)."""
+"""Simulated cities with camera cars, in the folders of Mapillary Street-Level Sequences (FedVPR, Section 4)."""

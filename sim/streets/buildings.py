@@ -1,4 +1,4 @@
-"""The houses along the streets of a city: where they stand and how each of them looks."""
+"""The houses along the streets of a city: their positions and their looks."""
 
 from dataclasses import dataclass, fields
 
@@ -9,16 +9,17 @@ from .noise import Floats, Ints
 from .styles import EAVES, FLAT, Style
 
 PARKS = 0.06  # share of street sides without houses
-CORNER = 1.2  # metres that houses stand back at a crossing
+CORNER = 1.2  # additional distance in metres of houses from a crossing
 
 
 @dataclass(frozen=True)
 class Buildings:
-    """Arrays with one entry for each of ``B`` houses: lengths in metres, colours ``[B, 3]`` in [0, 1].
+    """Arrays with one entry for each of ``B`` houses; lengths in metres, colours ``[B, 3]`` in [0, 1].
 
-    ``height`` is that of the walls, ``rise`` that of the roof above them, ``ground`` that of the ground floor,
-    ``storey`` of the others; ``window`` is the spacing of windows, ``glass`` and ``tall`` the shares of it and of a
-    storey that are glass. ``shop`` and ``balcony`` are 0 or 1, ``roof_kind`` one of the three in ``styles``.
+    ``height`` is the height of the walls, ``rise`` that of the roof above them, ``ground`` that of the ground floor and
+    ``storey`` that of the others. ``window`` is the spacing of windows; ``glass`` and ``tall`` are the shares of the
+    spacing and of a storey that are glass. ``shop`` and ``balcony`` are 0 or 1; ``roof_kind`` is one of the three kinds
+    in ``styles``.
     """
 
     height: Floats
@@ -39,9 +40,9 @@ class Buildings:
 
 @dataclass(frozen=True)
 class Walls:
-    """``S`` upright walls from ``start [S, 2]`` to ``stop [S, 2]``, of which house ``building [S]`` they are.
+    """``S`` upright walls from ``start [S, 2]`` to ``stop [S, 2]`` of the houses ``building [S]``.
 
-    Seen from outside, ``start`` is at the left. ``front [S]`` is 1 for the wall at the street.
+    Seen from outside, ``start`` is on the left. ``front [S]`` is 1 for the wall that faces the street.
     """
 
     start: Floats
@@ -51,7 +52,7 @@ class Walls:
 
 
 def draw_buildings(network: Network, style: Style, rng: np.random.Generator) -> tuple[Buildings, Walls]:
-    """Houses on both sides of all streets, from corner to corner."""
+    """Draw houses on both sides of all streets, from corner to corner."""
     corners: list[Floats] = []
     clear = np.zeros(len(network.nodes))
     for (a, b), road in zip(network.edges.tolist(), network.road.tolist(), strict=True):
@@ -77,7 +78,7 @@ def draw_buildings(network: Network, style: Style, rng: np.random.Generator) -> 
 
 
 def _lots(style: Style, start: float, stop: float, rng: np.random.Generator) -> list[tuple[float, float]]:
-    """The parts of a street side from ``start`` to ``stop`` metres that are built on."""
+    """The parts of a street side from ``start`` to ``stop`` metres on which houses stand."""
     if stop - start < 0.7 * style.width[0]:
         return []
     widths: list[float] = []
@@ -126,7 +127,7 @@ def _looks(count: int, style: Style, rng: np.random.Generator) -> Buildings:
 
 
 def roof_line(houses: Buildings, building: Ints, along: Floats) -> Floats:
-    """The height in metres at which a house ends, at the share ``along`` in [0, 1] of its wall."""
+    """Return the height in metres of a house at the share ``along`` in [0, 1] of its wall."""
     slope = np.minimum(along, 1 - along)
     shape = np.where(houses.roof_kind[building] == EAVES, np.minimum(1, 6 * slope), 2 * slope)
     shape = np.where(houses.roof_kind[building] == FLAT, 1, shape)

@@ -1,4 +1,4 @@
-"""A city: streets, houses and what stands in the streets, with the part of it that is near some place."""
+"""A city: its streets, houses and street furniture, and the part of it near a place."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,14 @@ from .network import Network, draw_network
 from .noise import Floats
 from .styles import Style, city_style
 
-HILLS = 6  # waves that make the horizon of a city
+HILLS = 6  # waves that form the horizon of a city
 
 
 @dataclass(frozen=True)
 class City:
-    """``hills [HILLS, 3]`` are amplitude (radians), frequency and phase of the horizon as a function of bearing."""
+    """A city. ``hills [HILLS, 3]`` are amplitude (radians), frequency and phase of the horizon as a function of
+    bearing.
+    """
 
     name: str
     continent: str
@@ -30,7 +32,7 @@ class City:
 
 
 def draw_city(name: str, continent: str, metres: float, seed: int) -> City:
-    """The city of that name, which depends on ``seed``, name, continent and ``metres`` of driven streets alone."""
+    """Draw a city, which depends only on ``seed``, name, continent and the ``metres`` of streets that are driven."""
     style = city_style(continent, generator(seed, "streets.style", name))
     network = draw_network(style, metres, generator(seed, "streets.network", name))
     houses, walls = draw_buildings(network, style, generator(seed, "streets.buildings", name))
@@ -43,7 +45,9 @@ def draw_city(name: str, continent: str, metres: float, seed: int) -> City:
 
 
 def near(city: City, places: Floats, reach: float) -> City:
-    """What of ``city`` is within ``reach`` metres of the box around ``places [T, 2]``. Houses keep their numbers."""
+    """Return the part of ``city`` within ``reach`` metres of the bounding box of ``places [T, 2]``. Houses keep their
+    numbers.
+    """
     low, high = places.min(axis=0) - reach, places.max(axis=0) + reach
 
     def inside(points: Floats) -> np.ndarray:

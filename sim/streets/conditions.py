@@ -1,4 +1,4 @@
-"""When a street is driven, in what weather and with which camera."""
+"""The time, the weather and the camera of a drive."""
 
 import math
 from dataclasses import dataclass
@@ -14,11 +14,12 @@ WEATHERS = ("clear", "cloudy", "rain", "fog", "snow")
 
 @dataclass(frozen=True)
 class Camera:
-    """``fov`` is the horizontal field of view in degrees, ``height`` metres above the road.
+    """The parameters of a camera.
 
-    ``pitch`` moves the horizon up by a share of the image's height, ``roll`` tilts it (rise over run). ``exposure``
-    and ``cast`` (RGB) multiply the light, ``contrast`` is an exponent, ``noise`` a standard deviation,
-    ``vignette`` the loss of light in the corners, ``panel`` the share of the image that the car's bonnet hides.
+    ``fov`` is the horizontal field of view in degrees, ``height`` metres above the road. ``pitch`` shifts the horizon
+    up by a share of the image's height, ``roll`` tilts it (rise over run). ``exposure`` and ``cast`` (RGB) multiply the
+    light, ``contrast`` is an exponent, ``noise`` a standard deviation, ``vignette`` the loss of light in the corners,
+    and ``panel`` the share of the image that the car's bonnet hides.
     """
 
     fov: float
@@ -35,7 +36,10 @@ class Camera:
 
 @dataclass(frozen=True)
 class Conditions:
-    """``hour`` is local time in [0, 24); ``traffic`` the share of the places for cars and people that are taken."""
+    """The conditions of a drive.
+
+    ``hour`` is local time in [0, 24); ``traffic`` is the share of places for cars and people that are occupied.
+    """
 
     day: date
     season: str
@@ -51,7 +55,7 @@ class Conditions:
 
 
 def draw_camera(rng: np.random.Generator) -> Camera:
-    """A phone, dashboard or roof camera."""
+    """Draw a phone, dashboard or roof camera."""
     warm, tint = rng.normal(0, 0.07), rng.normal(0, 0.03)
     return Camera(
         fov=rng.uniform(58, 84),
@@ -70,7 +74,7 @@ def draw_camera(rng: np.random.Generator) -> Camera:
 def draw_conditions(
     rng: np.random.Generator, years: tuple[int, int], seasons: tuple[str, ...], southern: bool, night: float
 ) -> Conditions:
-    """Conditions within ``years`` (both included) and one of ``seasons``; dark with the probability ``night``."""
+    """Draw conditions within ``years`` (inclusive) and one of ``seasons``; it is dark with probability ``night``."""
     season = seasons[int(rng.integers(len(seasons)))]
     month = 3 + 3 * SEASONS.index(season) + (6 if southern else 0)
     year = int(rng.integers(years[0], years[1] + 1))
@@ -90,11 +94,11 @@ def draw_conditions(
 
 @dataclass(frozen=True)
 class Light:
-    """What the conditions mean for colours, RGB each unless said otherwise.
+    """The light under given conditions, RGB unless stated otherwise.
 
-    ``ambient`` lights all there is, ``sun`` what faces ``towards``, the unit vector (east, north, up) to the sun.
-    ``zenith``, ``horizon`` and ``cloud`` colour the sky, ``clouds`` in [0, 1] covers it. ``haze`` is the share of
-    light lost per metre. ``wet``, ``snow`` and ``lamps`` are in [0, 1].
+    ``ambient`` lights everything, ``sun`` lights what faces ``towards``, the unit vector (east, north, up) to the sun.
+    ``zenith``, ``horizon`` and ``cloud`` colour the sky, and ``clouds`` in [0, 1] is its cover. ``haze`` is the share
+    of light lost per metre. ``wet``, ``snow`` and ``lamps`` are in [0, 1].
     """
 
     ambient: Floats
@@ -111,9 +115,9 @@ class Light:
 
 
 def light(conditions: Conditions, southern: bool) -> Light:
-    """The light under ``conditions``; in the south the sun stands in the north at noon."""
+    """Return the light under ``conditions``. In the south the sun is in the north at noon."""
     noon = (conditions.hour - 12.5) / 7  # -1 at dawn, 1 at dusk
-    low = min(abs(noon), 1.0) ** 3  # how near the horizon the sun is
+    low = min(abs(noon), 1.0) ** 3  # 0 at noon, 1 with the sun at the horizon
     height = math.radians(58 - 22 * (conditions.season == "winter")) * max(math.cos(noon * math.pi / 2), 0.12)
     bearing = math.radians(180 + 100 * noon if not southern else -100 * noon)
     towards = _rgb(math.sin(bearing) * math.cos(height), math.cos(bearing) * math.cos(height), math.sin(height))

@@ -1,4 +1,4 @@
-"""Where a camera is at every frame of a drive."""
+"""The poses of a camera during a drive."""
 
 from dataclasses import dataclass
 
@@ -11,16 +11,16 @@ EASE = 5.0  # metres before and after a corner over which a car turns
 
 @dataclass(frozen=True)
 class Poses:
-    """``place [T, 2]`` in metres (east, north) and ``heading [T]``, radians clockwise from north."""
+    """``place [T, 2]`` in metres (east, north) and ``heading [T]`` in radians clockwise from north."""
 
     place: Floats
     heading: Floats
 
 
 def draw_poses(path: Floats, lane: float, spacing: float, rng: np.random.Generator) -> Poses:
-    """A drive along the corners ``path [K, 2]``, ``lane`` metres to the right of it, a frame every ``spacing`` metres.
-
-    The car starts within a frame's distance of the beginning and sways a little in its lane.
+    """Draw a drive along the corners ``path [K, 2]``, ``lane`` metres to the right, with a frame every ``spacing``
+    metres.
+    The car starts within one spacing of the beginning and drifts a little within its lane.
     """
     steps = np.linalg.norm(np.diff(path, axis=0), axis=1)
     ends = np.concatenate(([0.0], np.cumsum(steps)))

@@ -1,4 +1,4 @@
-"""The walls and roofs of houses, point by point: windows, doors, shops, bricks and tiles."""
+"""Colours of points on walls and roofs: windows, doors, shops, bricks and tiles."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ LAMP = np.array([1.0, 0.78, 0.45], np.float32)
 
 @dataclass(frozen=True)
 class Points:
-    """``N`` points on walls: of which ``building [N]``, ``along [N]`` metres from its left end, ``up [N]`` metres.
+    """``N`` points on walls of ``building [N]``, ``along [N]`` metres from the wall's left end, ``up [N]`` metres high.
 
-    ``length [N]`` is the wall's, ``front [N]`` whether it is at the street; ``wide [N]`` and ``high [N]`` are the
-    metres that a pixel covers there, over which details are averaged.
+    ``length [N]`` is the wall's length, ``front [N]`` whether it faces the street. ``wide [N]`` and ``high [N]`` are
+    the metres that a pixel covers there, over which details are averaged.
     """
 
     building: Ints
@@ -29,9 +29,9 @@ class Points:
 
 
 def paint(houses: Buildings, points: Points, lit: float, visit: int) -> tuple[Floats, Floats]:
-    """Colour under white light and own glow of ``points``, ``[N, 3]`` each.
+    """Return the colours under white light and the emitted light of ``points``, ``[N, 3]`` each.
 
-    ``lit`` is the share of windows with a lamp behind, chosen by ``visit``.
+    ``lit`` is the share of lit windows, which ``visit`` selects.
     """
     b, along, up = points.building, points.along, points.up
     height, ground = houses.height[b], houses.ground[b]
@@ -93,7 +93,7 @@ def paint(houses: Buildings, points: Points, lit: float, visit: int) -> tuple[Fl
 
 
 def _band(at: Floats, low: Floats | float, high: Floats | float, pixel: Floats) -> Floats:
-    """How much of a pixel about ``at`` in [0, 1), ``pixel`` wide, lies between ``low`` and ``high`` of every period."""
+    """The share of a pixel of width ``pixel`` around ``at`` in [0, 1) between ``low`` and ``high`` of every period."""
     sharp = np.minimum(np.maximum(np.minimum(at - low, high - at) / np.maximum(pixel, 1e-3) + 0.5, 0), 1)
     blurred = np.minimum(np.maximum(2 * pixel - 0.7, 0), 1)
     band: Floats = sharp + (np.minimum(np.subtract(high, low), 1) - sharp) * blurred

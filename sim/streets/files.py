@@ -1,7 +1,7 @@
-"""Sequences of pictures as files, in the layout of Mapillary Street-Level Sequences (Warburg et al., CVPR 2020).
+"""Writes image sequences in the layout of Mapillary Street-Level Sequences (Warburg et al., CVPR 2020).
 
-A city has the folders ``query`` and ``database``, and each of them ``images/<key>.jpg`` and three tables, with a
-first column that has no name and counts the rows:
+A city has the folders ``query`` and ``database``. Each contains ``images/<key>.jpg`` and three tables whose first,
+unnamed column counts the rows:
 
 * ``raw.csv``: key, lon, lat, ca (compass angle, degrees), captured_at (a date), pano;
 * ``postprocessed.csv``: key, easting, northing (UTM, metres), unique_cluster, control_panel, night, view_direction;
@@ -42,12 +42,12 @@ class Frame:
 
 
 def write_picture(folder: Path, key: str, picture: NDArray[np.uint8], quality: int) -> None:
-    """Write ``picture [H, W, 3]`` as ``images/<key>.jpg`` into ``folder``, whose ``images`` exists."""
+    """Write ``picture [H, W, 3]`` as ``images/<key>.jpg`` into ``folder``, which must contain ``images``."""
     Image.fromarray(picture).save(folder / "images" / f"{key}.jpg", quality=quality, subsampling=0)
 
 
 def write_tables(folder: Path, frames: Sequence[Frame], zone: int, southern: bool) -> None:
-    """Write the three tables of ``frames``, whose metres belong to a UTM zone, into ``folder``."""
+    """Write the three tables of ``frames``, with positions in metres of a UTM zone, into ``folder``."""
     places = np.array([(frame.easting, frame.northing) for frame in frames]).reshape(-1, 2)
     longitude, latitude = to_degrees(places[:, 0], places[:, 1], zone, southern)
     degrees = zip(longitude.tolist(), latitude.tolist(), strict=True)

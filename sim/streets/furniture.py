@@ -1,4 +1,4 @@
-"""What stands along the streets besides houses: trees, lamps, signs, and places where a car or a person may be."""
+"""Street furniture: trees, lamps, signs, and places where a car or a person may be."""
 
 from dataclasses import dataclass, fields
 
@@ -13,9 +13,9 @@ TREE, LAMP, SIGN, CAR, PERSON = range(5)
 
 @dataclass(frozen=True)
 class Furniture:
-    """``N`` things at ``place [N, 2]``, of ``kind [N]``, ``height [N]`` metres and ``variant [N]``, any whole number.
+    """``N`` things at ``place [N, 2]``, of ``kind [N]``, ``height [N]`` metres and ``variant [N]``, a whole number.
 
-    ``along [N, 2]`` is the direction of the street. A CAR or a PERSON is a place that is taken at times.
+    ``along [N, 2]`` is the direction of the street. A CAR or a PERSON is a place that is occupied at times.
     """
 
     place: Floats
@@ -25,12 +25,12 @@ class Furniture:
     along: Floats
 
     def take(self, which: Bools) -> "Furniture":
-        """Those of ``which [N]``."""
+        """Return the things selected by ``which [N]``."""
         return Furniture(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 def draw_furniture(network: Network, style: Style, rng: np.random.Generator) -> Furniture:
-    """Things on both sides of all streets, clear of the crossings."""
+    """Draw things on both sides of all streets, away from crossings."""
     places: list[Floats] = []
     along: list[Floats] = []
     kinds: list[Ints] = []

@@ -1,4 +1,4 @@
-"""From the metres of a UTM grid to longitude and latitude."""
+"""Converts UTM coordinates in metres to longitude and latitude."""
 
 import numpy as np
 
@@ -9,8 +9,11 @@ SCALE, EAST, SOUTH = 0.9996, 500_000.0, 10_000_000.0
 
 
 def to_degrees(easting: Floats, northing: Floats, zone: int, southern: bool) -> tuple[Floats, Floats]:
-    """Longitude and latitude, degrees, of places in UTM ``zone`` (1 to 60); ``northing`` counts from 10,000 km in the
-    south. Right to a millimetre within the zone: Krüger's series in the third flattening n, to its third power."""
+    """Return longitude and latitude in degrees of positions in UTM ``zone`` (1 to 60).
+
+    In the south, ``northing`` includes the false northing of 10,000 km. The result is accurate to a millimetre within
+    the zone: Krüger's series in the third flattening n, up to its third power.
+    """
     n = FLATTENING / (2 - FLATTENING)
     radius = SCALE * AXIS / (1 + n) * (1 + n**2 / 4 + n**4 / 64)
     up = (np.asarray(northing, np.float64) - SOUTH * southern) / radius

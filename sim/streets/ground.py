@@ -1,4 +1,4 @@
-"""Roads, pavements and yards, point by point: asphalt, kerbs, lines and crossings."""
+"""Colours of points on roads, pavements and yards: asphalt, kerbs, lines and crossings."""
 
 import numpy as np
 
@@ -11,9 +11,9 @@ PAVING = np.array([0.58, 0.56, 0.53], np.float32)
 
 
 def paint(network: Network, style: Style, points: Floats, deep: Floats, wide: Floats, snow: float) -> Floats:
-    """The colour under white light of ``points [N, 2]`` on the ground, ``[N, 3]``.
+    """Return the colours under white light of ``points [N, 2]`` on the ground, ``[N, 3]``.
 
-    ``deep [N]`` and ``wide [N]`` are the metres that a pixel covers away from the camera and across; ``snow`` is in
+    ``deep [N]`` and ``wide [N]`` are the metres that a pixel covers along and across the line of sight; ``snow`` is in
     [0, 1].
     """
     start = network.nodes[network.edges[:, 0]].astype(np.float32)
@@ -63,6 +63,6 @@ def paint(network: Network, style: Style, points: Floats, deep: Floats, wide: Fl
 
 
 def _line(side: Floats, at: Floats | float, pixel: Floats) -> Floats:
-    """How much of a pixel is covered by a line 16 cm wide."""
+    """The share of a pixel that a line 16 cm wide covers."""
     line: Floats = np.clip((0.08 - np.abs(side - at)) / pixel + 0.5, 0, 1) * np.minimum(1, 0.25 / pixel)
     return line

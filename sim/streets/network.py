@@ -1,4 +1,4 @@
-"""A city's streets: a bent and jittered grid, of which a connected part about the centre is driven."""
+"""A city's streets: a bent and jittered grid, of which a connected part around the centre is driven."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from .noise import Bools, Floats, Ints
 from .styles import Style
 
 MARGIN = 2  # blocks around the driven part, so that its outermost streets look like the others
-AVENUES = 0.25  # share of the lines of the grid that are wide
+AVENUES = 0.25  # share of the grid lines that are wide
 
 
 @dataclass(frozen=True)
 class Network:
-    """``nodes [N, 2]`` in metres (east, north), streets as pairs of them ``edges [E, 2]``, half-widths ``road [E]``.
+    """``nodes [N, 2]`` in metres (east, north), streets between nodes ``edges [E, 2]``, half-widths ``road [E]``.
 
-    ``driven [E]`` says in which streets cars with cameras come by.
+    ``driven [E]`` tells in which streets camera cars drive.
     """
 
     nodes: Floats
@@ -26,13 +26,13 @@ class Network:
 
     @property
     def lengths(self) -> Floats:
-        """Metres of each street, ``[E]``."""
+        """The length of each street in metres, ``[E]``."""
         away: Floats = np.linalg.norm(self.nodes[self.edges[:, 1]] - self.nodes[self.edges[:, 0]], axis=1)
         return away
 
 
 def draw_network(style: Style, metres: float, rng: np.random.Generator) -> Network:
-    """Streets of which at least ``metres`` are driven, by at most one street too much."""
+    """Draw streets of which at least ``metres`` are driven, exceeded by at most one street."""
     inner = int(np.ceil(0.5 + np.sqrt(0.25 + 1.5 * metres / (2 * style.block))))
     side = max(inner, 2) + 2 * MARGIN
     i, j = np.meshgrid(np.arange(side), np.arange(side), indexing="ij")
@@ -54,7 +54,7 @@ def draw_network(style: Style, metres: float, rng: np.random.Generator) -> Netwo
 
 
 def _grow(network: Network, metres: float, rng: np.random.Generator) -> Bools:
-    """A connected set of streets, those near the centre first, though not in a disc."""
+    """A connected set of streets, mostly near the centre, but not a disc."""
     centres = network.nodes[network.edges].mean(axis=1)
     order = np.linalg.norm(centres, axis=1) * rng.uniform(0.6, 1.4, size=len(centres))
     lengths, driven = network.lengths, np.zeros(len(order), bool)
@@ -68,9 +68,9 @@ def _grow(network: Network, metres: float, rng: np.random.Generator) -> Bools:
 
 
 def draw_routes(network: Network, metres: float, rng: np.random.Generator) -> list[list[int]]:
-    """Paths of crossings that together run through every driven street once, each about ``metres`` long or shorter.
+    """Draw routes of crossings that together cover every driven street once, each at most about ``metres`` long.
 
-    A path goes straight on where it can. It ends with the first street that makes it 3/4 of ``metres`` long.
+    A route continues straight on where it can. It ends with the first street that makes it 3/4 of ``metres`` long.
     """
     free: dict[int, dict[int, float]] = defaultdict(dict)
     lengths = network.lengths
@@ -92,7 +92,7 @@ def draw_routes(network: Network, metres: float, rng: np.random.Generator) -> li
 
 
 def _turn(nodes: Floats, path: list[int], following: int) -> float:
-    """Minus the cosine of the turn from the last street of ``path`` to ``following``."""
+    """The negative cosine of the turn from the last street of ``path`` to ``following``."""
     if len(path) < 2:
         return 0.0
     before, after = nodes[path[-1]] - nodes[path[-2]], nodes[following] - nodes[path[-1]]

@@ -1,4 +1,4 @@
-"""Numbers that look random but belong to a thing: the same brick has the same shade at every visit."""
+"""Hash noise: values that look random but belong to an object, such as the shade of a brick in all visits."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ Bools = NDArray[np.bool_]
 
 
 def hashed(*keys: ArrayLike) -> NDArray[np.float32]:
-    """A number in [0, 1) for each tuple of ``keys``, rounded down, whose shapes broadcast."""
+    """Return a number in [0, 1) for each tuple of ``keys``, which are rounded down and broadcast."""
     mixed = np.zeros((), np.uint32)
-    with np.errstate(over="ignore"):  # it is meant to
+    with np.errstate(over="ignore"):  # overflow is intended
         for number, key in enumerate(keys):
             word = np.floor(key).astype(np.int32).astype(np.uint32)
             mixed = (mixed ^ (word + np.uint32(0x9E3779B9 * (number + 1) & 0xFFFFFFFF))) * np.uint32(0x85EBCA6B)
@@ -23,7 +23,7 @@ def hashed(*keys: ArrayLike) -> NDArray[np.float32]:
 
 
 def smooth_field(rng: np.random.Generator, height: int, width: int, cells: int) -> NDArray[np.float32]:
-    """Cloudy noise ``[height, width]`` in [0, 1]: random values on ``cells`` by ``2 cells`` knots, interpolated."""
+    """Draw smooth noise ``[height, width]`` in [0, 1], interpolated between ``cells`` by ``2 cells`` knots."""
     knots = rng.random((cells + 1, 2 * cells + 1), dtype=np.float32)
     row, column = (np.linspace(0, n, size, endpoint=False) for n, size in ((cells, height), (2 * cells, width)))
     i, j = row.astype(int), column.astype(int)

@@ -1,4 +1,4 @@
-"""Which walls the columns of an image meet."""
+"""Intersections of the columns of an image with walls."""
 
 from dataclasses import dataclass
 
@@ -8,16 +8,16 @@ from .buildings import Buildings, Walls, roof_line
 from .noise import Bools, Floats, Ints
 from .view import View
 
-FAR = 1e5  # metres at which a column meets nothing
+FAR = 1e5  # depth in metres of a column that meets no wall
 
 
 @dataclass(frozen=True)
 class Hits:
-    """Where the ``W`` columns of an image meet a wall, each twice: the nearest, then the one that makes the skyline.
+    """The intersections of the ``W`` columns of an image: first the nearest walls, then those that form the skyline.
 
-    Arrays ``[2 W]``. ``depth`` is in metres ahead, :data:`FAR` where there is no wall; ``along`` in metres from the
-    wall's left end, ``length`` the wall's. ``top`` is where the house ends, in metres above the ground. ``facing`` is
-    the cosine between ray and wall, ``normal [2 W, 2]`` points outwards (east, north).
+    Arrays ``[2 W]``. ``depth`` is in metres ahead, :data:`FAR` without a wall; ``along`` is in metres from the wall's
+    left end, ``length`` the wall's length. ``top`` is the height of the house in metres above the ground. ``facing`` is
+    the cosine between ray and wall, and ``normal [2 W, 2]`` points outwards (east, north).
     """
 
     depth: Floats
@@ -31,7 +31,7 @@ class Hits:
 
 
 def cast(houses: Buildings, walls: Walls, view: View, height: float) -> Hits:
-    """What the columns of ``view`` meet, seen from ``height`` metres."""
+    """Return the intersections of the columns of ``view`` from a ``height`` in metres."""
     start, stop = walls.start - view.place, walls.stop - view.place
     outside = start[:, 0] * stop[:, 1] < start[:, 1] * stop[:, 0]
     a, a_side, b, b_side = start @ view.ahead, start @ view.right, stop @ view.ahead, stop @ view.right

@@ -1,28 +1,30 @@
-"""Pictures of a city: what a camera sees from a place, under given conditions.
+"""Renders what a camera sees from a place in a city under given conditions.
 
-A column of the image is one ray in the plan of the city. It meets the nearest house and, above that, the house that
-makes the skyline; what is below is ground. Trees, cars and people are small pictures set upright in the street.
+A column of the image is one ray in the plan of the city. It meets the nearest house and, above it, the house that forms
+the skyline; below is the ground. Trees, cars and people are upright sprites in the street.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import facades, ground, sky
-from .developing import develop
+from .exposure import expose
 from .network import Network
 from .noise import Floats, Ints
 from .rays import FAR, Hits, cast
-from .things import set_up
+from .things import draw_things
 from .view import View, Visit, look
 
-FLAT = -2e-3  # metres of rise per metre, above which there is no ground
+FLAT = -2e-3  # rise per metre above which a pixel shows no ground
 GROUND_REACH = 45.0  # metres around the camera within which streets are drawn
 
 
-def render(visit: Visit, place: Floats, heading: float, size: tuple[int, int], seed: int) -> NDArray[np.uint8]:
-    """The picture ``[height, width, 3]`` from ``place [2]`` (metres), looking along ``heading``, radians from north.
-
-    ``size`` is (width, height); ``seed`` draws the camera's noise.
+def render(
+    visit: Visit, place: Floats, heading: float, size: tuple[int, int], rng: np.random.Generator
+) -> NDArray[np.uint8]:
+    """Render the image ``[height, width, 3]`` from ``place [2]`` (metres) in direction ``heading`` (radians from
+    north).
+    ``size`` is (width, height); ``rng`` draws the camera's noise.
     """
     view = look(visit, place, heading, size)
     camera, lights = visit.conditions.camera, visit.light
@@ -47,14 +49,14 @@ def render(visit: Visit, place: Floats, heading: float, size: tuple[int, int], s
     scene, distance = image.reshape(height, width, 3), depth.reshape(height, width)
     if visit.conditions.night:  # headlights
         scene *= (0.8 + 1.4 * np.exp(-distance / 14) * (view.rise < 0.12))[..., None]
-    set_up(visit, view, scene, distance)
+    draw_things(visit, view, scene, distance)
     open_sky = 60 * (1.2 - np.minimum(np.maximum(view.rise, 0), 1))
     clear = np.exp(-lights.haze * np.where(distance >= FAR, open_sky, distance))
-    return develop(lights.horizon + (scene - lights.horizon) * clear[..., None], visit.conditions, seed)
+    return expose(lights.horizon + (scene - lights.horizon) * clear[..., None], visit.conditions, rng)
 
 
 def _meets(hits: Hits, rise: Floats, height: float) -> Ints:
-    """The place in ``hits [2 W]``, nearest walls first, of the wall at each pixel, or -1: ``[H W]``."""
+    """The index in ``hits [2 W]`` of the wall at each pixel, nearest walls first, or -1: ``[H W]``."""
     width = rise.shape[1]
     met = np.full(rise.shape, -1)
     for layer in (1, 0):

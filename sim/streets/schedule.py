@@ -1,4 +1,4 @@
-"""Which routes of a city are driven, when, and in which direction."""
+"""The schedule of drives along the routes of a city: when, and in which direction."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ YEARS = {"database": (2012, 2015), "query": (2016, 2019)}
 
 @dataclass(frozen=True)
 class Drive:
-    """One drive along route ``route``; ``number`` tells the drives of a route and ``side`` apart."""
+    """One drive along a route. ``number`` distinguishes the drives of a route and ``side``."""
 
     side: str
     route: int
@@ -25,9 +25,9 @@ class Drive:
 def draw_drives(
     city: str, route: int, fewest: int, more: float, southern: bool, night: float, seed: int
 ) -> list[Drive]:
-    """The drives along a route for the database and for queries: at least ``fewest`` and on average ``more`` each.
-
-    Queries are younger, in other seasons, and go only in directions in which the database went.
+    """Draw the drives along a route for the database and for queries: ``fewest`` and on average ``more`` additional
+    ones each.
+    Queries are recorded later, in other seasons, and only in directions in which the database was recorded.
     """
     rng = generator(seed, "streets.drives", city, route)
     order = rng.permutation(len(SEASONS)).tolist()

@@ -9,10 +9,22 @@ HILL = np.array([0.30, 0.38, 0.34], np.float32)
 
 
 def paint(light: Light, hills: Floats, clouds: Floats, rise: Floats, bearing: Floats, column: Ints) -> Floats:
-    """The colour ``[N, 3]`` of the sky at ``rise [N]`` (tangent of the elevation).
+    """Return the colour ``[N, 3]`` of the sky at ``rise [N]`` (tangent of the elevation).
 
-    The points are in ``column [N]`` of an image whose columns look along ``bearing [W]``, radians from north.
-    ``hills [K, 3]`` is a city's horizon, ``clouds [h, w]`` a field in [0, 1] that surrounds the place.
+    Parameters
+    ----------
+    light : Light
+        The light.
+    hills : ndarray [K, 3]
+        The city's horizon.
+    clouds : ndarray [h, w]
+        Cloud cover in [0, 1] around the place.
+    rise : ndarray [N]
+        Tangent of the elevation of each point.
+    bearing : ndarray [W]
+        Bearing of each column of the image, in radians from north.
+    column : ndarray [N]
+        The column of each point.
     """
     up = np.sqrt(np.minimum(np.maximum(rise / 0.9, 0), 1))[:, None]
     colour = light.horizon + (light.zenith - light.horizon) * up

@@ -1,4 +1,4 @@
-"""Small pictures of what stands in the streets, each at several sizes: ``[S, S, 4]``, colour and cover in [0, 1]."""
+"""Sprites of street furniture at several sizes: ``[S, S, 4]``, colour and opacity in [0, 1]."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from .styles import CONIFER, PALM
 SIZE = 32
 VARIANTS = 6
 ASPECT = {TREE: 0.8, LAMP: 0.3, SIGN: 0.35, CAR: 1.3, PERSON: 0.4}
-"""Width over height of each kind. A car's is that seen from behind."""
+"""Width over height of each kind, for cars seen from behind."""
 
 LEAVES = {
     "spring": ((0.44, 0.58, 0.24), (0.52, 0.62, 0.30), (0.78, 0.62, 0.66)),
@@ -28,14 +28,13 @@ CLOTHES = ((0.16, 0.18, 0.28), (0.55, 0.16, 0.16), (0.22, 0.40, 0.30), (0.75, 0.
 
 @dataclass(frozen=True)
 class Sprite:
-    """The same picture at half the size each time: ``levels[k]`` is ``[SIZE / 2**k, SIZE / 2**k, 4]``."""
+    """A sprite at successively halved sizes: ``levels[k]`` is ``[SIZE / 2**k, SIZE / 2**k, 4]``."""
 
     levels: tuple[Floats, ...]
 
 
-def draw_sprites(tree: str, season: str, lamps: float, seed: int) -> dict[int, tuple[Sprite, ...]]:
-    """:data:`VARIANTS` pictures of every kind; ``lamps`` above 0 switches lights on."""
-    rng = np.random.default_rng(seed)
+def draw_sprites(tree: str, season: str, lamps: float, rng: np.random.Generator) -> dict[int, tuple[Sprite, ...]]:
+    """Draw :data:`VARIANTS` sprites of every kind; ``lamps`` above 0 switches lights on."""
     y, x = np.mgrid[0:SIZE, 0:SIZE].astype(np.float32)
     y, x = 1 - (y + 0.5) / SIZE, (x + 0.5) / SIZE  # y upwards
     drawn: dict[int, tuple[Sprite, ...]] = {}

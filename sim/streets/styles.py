@@ -1,4 +1,4 @@
-"""What the cities of a continent share, and what a city makes of it: materials, heights, roofs, streets, trees."""
+"""Styles of the cities of a continent, and of a city: materials, heights, roofs, streets, trees."""
 
 from dataclasses import dataclass, replace
 
@@ -12,12 +12,12 @@ BROAD, CONIFER, PALM = "broad", "conifer", "palm"
 
 @dataclass(frozen=True)
 class Style:
-    """Lengths are metres, colours RGB in [0, 1], ranges (low, high), shares in [0, 1].
+    """The style of a city. Lengths are in metres, colours RGB in [0, 1], ranges (low, high), shares in [0, 1].
 
-    ``walls``, ``roofs`` and ``signs`` are palettes ``[K, 3]``; ``roof_kinds`` the shares of flat roofs, eaves and
-    gables. ``gap`` is the share of buildings that stand apart from the next. ``window`` is the spacing of
-    windows, ``glass`` the share of it that is glass. ``road`` is half a road's width. ``block`` is the distance of
-    crossings and ``jitter`` how much it varies, as a share. ``trees`` is the share of places for a tree that have one.
+    ``walls``, ``roofs`` and ``signs`` are palettes ``[K, 3]``; ``roof_kinds`` are the shares of flat roofs, eaves and
+    gables. ``gap`` is the share of buildings that stand apart from the next one. ``window`` is the spacing of windows
+    and ``glass`` the share of it that is glass. ``road`` is half the width of a road. ``block`` is the distance between
+    crossings and ``jitter`` its relative variation. ``trees`` is the share of places for a tree that have one.
     """
 
     walls: Floats
@@ -86,7 +86,7 @@ CONTINENTS = {
         line=(0.86, 0.86, 0.84), yard=(0.40, 0.50, 0.26), left_hand=True, southern=True,
     ),
 }  # fmt: skip
-"""The four continents among which FedVPR's hierarchy groups its clients (Appendix B), as styles."""
+"""The styles of the four continents by which FedVPR's hierarchy groups its clients (Appendix B)."""
 
 NAMES = {
     "europe": ("aldmark", "brisegard", "corvenna", "dunholt", "estrelle", "falkenmoor", "gravenna", "hollisund"),
@@ -94,11 +94,11 @@ NAMES = {
     "asia": ("ambalor", "banyura", "chenlou", "damarang", "erhaishi", "furukoda", "gandapur", "haliang"),
     "oceania": ("arrawonga", "billaroo", "coolendra", "dunamarra", "echuma", "fernlea", "goorawin", "hakanui"),
 }
-"""Made-up names of cities by continent."""
+"""Invented names of cities by continent."""
 
 
 def city_style(continent: str, rng: np.random.Generator) -> Style:
-    """A city's own style: few of its continent's materials, tinted, and other heights, widths and trees."""
+    """Draw a city's style: a few of its continent's materials, tinted, with other heights, widths and trees."""
     style = CONTINENTS[continent]
 
     def choose(palette: Floats, count: int) -> Floats:

@@ -1,4 +1,4 @@
-"""Trees, lamps, signs, cars and people: small pictures set upright into an image."""
+"""Draws trees, lamps, signs, cars and people as upright sprites into an image."""
 
 import math
 
@@ -9,15 +9,15 @@ from .noise import Floats
 from .sprites import ASPECT, SIZE
 from .view import View, Visit
 
-NEAREST = 2.5  # metres below which nothing is drawn
+NEAREST = 2.5  # minimum distance in metres of what is drawn
 FARTHEST = 65.0
 SMALLEST = 4.0  # pixels
 
 
-def set_up(visit: Visit, view: View, image: Floats, depth: Floats) -> None:
-    """Set what stands in the street into ``image [H, W, 3]``, before what ``depth [H, W]`` says is farther away.
+def draw_things(visit: Visit, view: View, image: Floats, depth: Floats) -> None:
+    """Draw street furniture into ``image [H, W, 3]`` where ``depth [H, W]`` is larger.
 
-    The far ones come first. Both arrays are changed.
+    Distant things are drawn first. Both arrays are modified.
     """
     height, width = depth.shape
     things, camera = visit.furniture, visit.conditions.camera
@@ -29,7 +29,7 @@ def set_up(visit: Visit, view: View, image: Floats, depth: Floats) -> None:
     index = np.flatnonzero(seen)
     index = index[np.argsort(-away[index], kind="stable")]
     lit = visit.light.ambient + 0.5 * visit.light.sun
-    turned = np.abs(things.along[index] @ view.right)  # cars in a crossing street show their side
+    turned = np.abs(things.along[index] @ view.right)  # cars in a crossing street are seen from the side
     parts = (things.kind, things.variant, away, span, column)
     for kind, variant, reach, tall, centre, turn in zip(
         *(p[index].tolist() for p in parts), turned.tolist(), strict=True
@@ -52,7 +52,7 @@ def set_up(visit: Visit, view: View, image: Floats, depth: Floats) -> None:
 
 
 def _sample(start: int, stop: int, begin: float, length: float, count: int) -> np.ndarray:
-    """Which of the ``count`` pixels of a picture, lying from ``begin`` on, those from ``start`` to ``stop`` show."""
+    """The indices of the sprite's ``count`` pixels that the pixels from ``start`` to ``stop`` show."""
     at = ((np.arange(start, stop) + (0.5 - begin)) * (count / length)).astype(np.int64)
     sampled: np.ndarray = np.minimum(np.maximum(at, 0), count - 1)
     return sampled

@@ -1,4 +1,4 @@
-"""One drive through a part of a city, and one look out of the car."""
+"""One drive through a part of a city, and one view out of the car."""
 
 import math
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from .sprites import Sprite, draw_sprites
 
 @dataclass(frozen=True)
 class Visit:
-    """A city on one day: conditions, and all that is only there this time. ``number`` tells visits apart."""
+    """A city on one day: conditions, and everything that is there only then. ``number`` distinguishes visits."""
 
     city: City
     conditions: Conditions
@@ -28,7 +28,7 @@ class Visit:
 
 
 def visit(city: City, conditions: Conditions, seed: int) -> Visit:
-    """``city`` as it is under ``conditions``: cars and people where ``seed`` puts them, and its clouds."""
+    """Return ``city`` under ``conditions``, with cars, people and clouds that ``seed`` determines."""
     lights = light(conditions, city.style.southern)
     things = city.furniture
     number = derive_seed(seed, "streets.visit") % (1 << 30)
@@ -36,7 +36,7 @@ def visit(city: City, conditions: Conditions, seed: int) -> Visit:
     share = np.where(things.kind == PERSON, 0.35, 1.0) * conditions.traffic
     here = hashed(things.variant, number) < share
     variant = np.where(passing, (hashed(things.variant, number, 1) * (1 << 20)).astype(int), things.variant)
-    sprites = draw_sprites(city.style.tree, conditions.season, lights.lamps, derive_seed(seed, "streets.sprites"))
+    sprites = draw_sprites(city.style.tree, conditions.season, lights.lamps, generator(seed, "streets.sprites"))
     clouds = smooth_field(generator(seed, "streets.clouds"), 48, 256, 6)
     there = replace(things, variant=variant).take(here | ~passing)
     return Visit(city, conditions, lights, there, sprites, clouds, number)
@@ -44,10 +44,10 @@ def visit(city: City, conditions: Conditions, seed: int) -> Visit:
 
 @dataclass(frozen=True)
 class View:
-    """A look from ``place [2]`` along ``ahead [2]``, with ``right [2]`` at a right angle to it.
+    """A view from ``place [2]`` in the direction ``ahead [2]``, with ``right [2]`` perpendicular to it.
 
-    ``focal`` is in pixels. The pixels of column w look ``slopes [W]`` metres to the right per metre ahead, and
-    ``rise [H, W]`` up. ``middle [W]`` is the row of the horizon.
+    ``focal`` is in pixels. The pixels of column w look ``slopes [W]`` metres to the right per metre ahead, and ``rise
+    [H, W]`` metres up. ``middle [W]`` is the row of the horizon.
     """
 
     place: Floats
@@ -61,7 +61,9 @@ class View:
 
 
 def look(visit: Visit, place: Floats, heading: float, size: tuple[int, int]) -> View:
-    """The view of the camera of ``visit`` at ``place [2]``, ``heading`` in radians, with ``size`` (width, height)."""
+    """Return the view of the camera of ``visit`` at ``place [2]``, with ``heading`` in radians and ``size`` (width,
+    height).
+    """
     width, height = size
     camera = visit.conditions.camera
     focal = 0.5 * width / math.tan(math.radians(camera.fov) / 2)

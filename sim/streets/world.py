@@ -1,7 +1,7 @@
-"""Writes made-up cities as a dataset for visual place recognition, in the layout of Mapillary Street-Level Sequences.
-
-Mapillary's pictures need a licence. These stand in for them: their cities differ by continent, the same street is
-driven in other seasons, light and traffic and with other cameras, and its houses stay.
+"""Writes simulated cities as a data set for visual place recognition, in the layout of Mapillary Street-Level
+Sequences.
+The images of Mapillary require a licence, and these stand in for them: cities differ by continent, and every street is
+driven in several seasons, light and traffic conditions and with several cameras, while its houses stay the same.
 """
 
 import json
@@ -26,23 +26,44 @@ from .view import visit
 logger = logging.getLogger(__name__)
 
 WORLD_FILE = "world.json"
-SIGHT = 130.0  # metres around a drive within which its city is drawn
+SIGHT = 130.0  # metres around a drive within which the city is rendered
 MOST_CITIES = sum(len(names) for names in NAMES.values())
 GRIDS = {"europe": (32, 5_500_000), "america": (14, 4_100_000), "asia": (48, 1_700_000), "oceania": (55, 5_900_000)}
-"""A UTM zone and a northing in each continent. Made-up cities lie about there."""
+"""A UTM zone and a northing in each continent, near which its simulated cities lie."""
 
 
 @dataclass(frozen=True)
 class StreetWorld:
-    """How much there is to see.
+    """The size of a world.
 
-    ``cities`` are for training and validation, ``test_cities`` for the server's test: together at most 32, taken from
-    the four continents in turn. Half as many or up to one and a half times as many as ``kilometres`` of streets are
-    driven in a city, along routes of about ``route`` metres, with a picture every ``spacing`` metres. Every route
-    has at least ``drives`` sequences in the database and as many queries, and on average ``more_drives`` of each in
-    addition, of which the share ``night`` is in the dark. ``size`` is the pictures' (width, height) in pixels.
+    Attributes
+    ----------
+    cities, test_cities : int
+        Cities for training and validation, and for the common test: together at most 32, from the four continents in
+        turn.
+    kilometres : float
+        Mean length of the driven streets of a city, which varies between half and one and a half times as much.
+    size : tuple of (int, int)
+        Width and height of images in pixels.
+    route : float
+        Approximate length of a route in metres.
+    spacing : float
+        Metres between consecutive images.
+    drives : int
+        Minimum number of database sequences, and of query sequences, per route.
+    more_drives : float
+        Mean number of additional sequences of each.
+    night : float
+        Share of the sequences recorded in the dark.
+    quality : int
+        JPEG quality.
 
-    A kilometre of street makes about ``2000 (drives + more_drives) / spacing`` pictures: 1000 by default.
+    A kilometre of street gives about ``2000 (drives + more_drives) / spacing`` images: 1000 by default.
+
+    Raises
+    ------
+    ValueError
+        A parameter is out of range.
     """
 
     cities: int = 16
@@ -61,7 +82,7 @@ class StreetWorld:
         self._check("test_cities", self.test_cities >= 0, "at least 0")
         if self.cities + self.test_cities > MOST_CITIES:
             total = f"cities + test_cities = {self.cities} + {self.test_cities}"
-            raise ValueError(f"{total}: must be at most {MOST_CITIES}; take more kilometres instead")
+            raise ValueError(f"{total}: must be at most {MOST_CITIES}; increase kilometres instead")
         self._check("size", min(self.size) >= 16, "at least 16 pixels each way")
         self._check("drives", self.drives >= 1, "at least 1")
         self._check("more_drives", self.more_drives >= 0, "at least 0")
@@ -75,17 +96,17 @@ class StreetWorld:
             raise ValueError(f"{name} = {getattr(self, name)}: must be {allowed}")
 
     def enough_for(self, nodes: int, metres: float = 240.0) -> "StreetWorld":
-        """The same world with so many kilometres that each of ``nodes`` finds about ``metres`` of street to itself.
+        """Return the same world with about ``metres`` of street for each of ``nodes``.
 
-        With the default ``metres``, FedVPR's Proximity split (Sec. 4.1) finds about that many valid clients at a radius
-        of 50 m, half as many at 100 m.
+        With the default ``metres``, FedVPR's Proximity split (Section 4.1) finds about as many valid clients as nodes
+        at a radius of 50 m, and half as many at 100 m.
         """
         if nodes < 1:
             raise ValueError(f"nodes = {nodes}: must be at least 1")
         return replace(self, kilometres=nodes * metres / 1000 / self.cities)
 
     def names(self) -> dict[str, tuple[str, str]]:
-        """Each city's continent and part of the dataset (``train_val`` or ``test``)."""
+        """Return the continent and the part of the data set (``train_val`` or ``test``) of each city."""
         parts = ["train_val"] * self.cities + ["test"] * self.test_cities
         continents = list(CONTINENTS)
         found = {}
@@ -96,11 +117,11 @@ class StreetWorld:
 
 
 def write_streets(folder: Path, world: StreetWorld, seed: int) -> list[Path]:
-    """Write the cities of ``world`` into ``folder`` and give their folders.
+    """Write the cities of ``world`` into ``folder`` and return their folders.
 
-    ``<folder>/<train_val or test>/<city>/<query or database>`` is as :mod:`sim.streets.files` describes it.
-    ``<folder>/world.json``, written last, says that all is simulated, by which ``seed`` and parameters, and each city's
-    continent. The same seed gives the same bytes on the same machine; a city does not depend on the others.
+    :mod:`sim.streets.files` describes ``<folder>/<train_val or test>/<city>/<query or database>``.
+    ``<folder>/world.json``, written last, records that everything is simulated, the ``seed`` and parameters, and each
+    city's continent. The same seed gives the same bytes on the same machine. A city does not depend on the others.
     Progress is logged every ten seconds.
     """
     folders, begun, told = [], time.monotonic(), time.monotonic()
@@ -110,7 +131,7 @@ def write_streets(folder: Path, world: StreetWorld, seed: int) -> list[Path]:
         write_city(folders[-1], name, continent, world, seed)
         if time.monotonic() - told > 10:
             told = time.monotonic()
-            logger.info("drew %d of %d cities in %.0f s", number + 1, len(names), told - begun)
+            logger.info("rendered %d of %d cities in %.0f s", number + 1, len(names), told - begun)
     cities = {name: {"continent": continent, "part": part} for name, (continent, part) in names.items()}
     facts = {"simulated": True, "seed": seed, "parameters": asdict(world), "cities": cities}
     (folder / WORLD_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -118,7 +139,7 @@ def write_streets(folder: Path, world: StreetWorld, seed: int) -> list[Path]:
 
 
 def write_city(folder: Path, name: str, continent: str, world: StreetWorld, seed: int) -> None:
-    """Draw one city, drive through it and write its pictures and tables into ``folder``."""
+    """Simulate one city and the drives through it, and write its images and tables into ``folder``."""
     rng = generator(seed, "streets.city", name)
     metres = 1000 * world.kilometres * rng.uniform(0.5, 1.5)
     zone, northing = GRIDS[continent]
@@ -150,7 +171,7 @@ def _drive(
     frames = []
     for number, (place, heading) in enumerate(zip(poses.place, poses.heading.tolist(), strict=True)):
         key = f"{derive_seed(own, 'key', number):016x}"
-        picture = render(seen, place, heading, world.size, derive_seed(own, "noise", number))
+        picture = render(seen, place, heading, world.size, generator(own, "noise", number))
         write_picture(folder, key, picture, world.quality)
         easting, northing = (centre + read[number]).tolist()
         frames.append(

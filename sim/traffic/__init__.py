@@ -1,1 +1,1 @@
-"""Two cars that want each other's lane, a driver with a style, and a gray car (APFL, Sec. IV-B and IV-C)."""
+"""Two cars that swap lanes, a driver with a style, and a gray car (APFL, Sections IV-B and IV-C)."""

@@ -1,4 +1,4 @@
-"""The synthetic human driver of APFL, Sec. IV-C: overtakes or yields according to its tolerance of risk."""
+"""The synthetic human driver of APFL, Section IV-C, which overtakes or yields according to its risk tolerance."""
 
 from dataclasses import dataclass
 
@@ -13,20 +13,20 @@ STYLES = ("threshold", "literal")
 
 @dataclass(frozen=True)
 class Driver:
-    """A driver's taste. Speeds in m/s, distances in metres.
+    """The parameters of a driver. Speeds are in m/s, distances in metres.
 
-    The driver aims for ``v_high`` when it fancies overtaking and the gray car, if any, is at least ``d_safe``
-    away along the road, ahead or behind; else for ``v_low``. With
-    ``D_rel = (y_h - y_r) + (vy_h - vy_r)`` (one second of look-ahead), it fancies overtaking when
+    The driver aims for ``v_high`` if it wants to overtake and the gray car, if any, is at least ``d_safe`` away along
+    the road; otherwise for ``v_low``. With ``D_rel = (y_h - y_r) + (vy_h - vy_r)`` (one second of look-ahead), it wants
+    to overtake when
 
-    * style ``"threshold"``: ``D_rel + gamma * d0 >= 0``: a graded taste. ``gamma = 1`` overtakes from ``d0``
-      behind, ``gamma = -1`` only when already ``d0`` ahead, ``gamma = 0`` when ahead;
-    * style ``"literal"``: ``gamma * D_rel >= 0``, the printed formula. Only the sign of ``gamma`` matters:
-      0.5 drives like 1, -0.5 like -1, 0 is always fast, and a negative driver speeds up when *behind*.
+    * style ``"threshold"``: ``D_rel + gamma * d0 >= 0``, a graded style. ``gamma = 1`` overtakes from ``d0`` behind,
+      ``gamma = -1`` only when already ``d0`` ahead, ``gamma = 0`` when ahead;
+    * style ``"literal"``: ``gamma * D_rel >= 0``, the printed formula, in which only the sign of ``gamma`` matters: 0.5
+      drives like 1, -0.5 like -1, 0 is always fast, and a negative driver speeds up when *behind*.
 
-    ``name`` keys the driver's noise, ``speed_noise`` is the standard deviation with which it misreads its own
-    speed in each step. ``kp``, ``ki``, ``kd`` are the gains of the speed controller (m/s² per m/s, per m
-    and per m/s per step); ``patience`` bounds its integral, in m.
+    ``name`` keys the driver's noise; ``speed_noise`` is the standard deviation of its reading of its own speed in each
+    step. ``kp``, ``ki``, ``kd`` are the gains of the speed controller (m/s² per m/s, per m and per m/s per step);
+    ``patience`` bounds its integral, in m.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Driver:
             raise ValueError(f"gamma = {self.gamma}: must be between -1 and 1")
 
     def wants_fast(self, human: Tensor, robot: Tensor, gray: Tensor | None = None) -> Tensor:
-        """Whether the target is ``v_high``, bool ``[...]``, for car states ``[..., 4]``."""
+        """Return whether the target speed is ``v_high``, bool ``[...]``, for car states ``[..., 4]``."""
         human_vy, robot_vy = (car[..., 3] * torch.cos(car[..., 2]) for car in (human, robot))
         lead = (human[..., 1] - robot[..., 1]) + (human_vy - robot_vy)
         fast = lead + self.gamma * self.d0 >= 0 if self.style == "threshold" else self.gamma * lead >= 0
@@ -58,7 +58,7 @@ class Driver:
         return fast
 
     def memory(self, human: Tensor) -> Tensor:
-        """The speed controller's state ``[..., 2] = (integral, last error)`` before the first step."""
+        """Return the initial state ``[..., 2] = (integral, last error)`` of the speed controller."""
         return torch.zeros_like(human[..., :2])
 
     def control(
@@ -70,10 +70,18 @@ class Driver:
         noise: Tensor,
         lane: float,
     ) -> tuple[Tensor, Tensor]:
-        """One step of phase 1: the human's allowed control ``[..., 2]`` and the controller's next memory.
+        """Return the human's control ``[..., 2]`` for one step of phase 1, and the controller's next state.
 
-        ``human``, ``robot`` and ``gray`` are car states ``[..., 4]``, ``lane`` is the ``x`` the driver
-        keeps to, ``noise [...]`` is standard normal: the caller draws it, so that it can key it by session.
+        Parameters
+        ----------
+        human, robot, gray : Tensor [..., 4]
+            Car states; ``gray`` may be None.
+        memory : Tensor [..., 2]
+            The state of the speed controller.
+        noise : Tensor [...]
+            Standard normal numbers, drawn by the caller so that they can be keyed by session.
+        lane : float
+            The ``x`` of the driver's lane.
         """
         reading = torch.cat((human[..., :3], (human[..., 3] + self.speed_noise * noise).unsqueeze(-1)), dim=-1)
         target = torch.where(self.wants_fast(reading, robot, gray), self.v_high, self.v_low)
@@ -85,17 +93,12 @@ class Driver:
 
 
 def lane_swap_drivers(count: int = 7, style: str = "threshold") -> tuple[Driver, ...]:
-    """``count`` drivers with ``gamma`` graded evenly over [-1, 1], from cautious to aggressive.
+    """Return ``count`` drivers with ``gamma`` evenly spaced over [-1, 1], from cautious to aggressive.
 
-    Stand-ins for the seven people of APFL, Sec. IV-B, whose recordings were not published. A single driver
-    has ``gamma = 0``.
+    Seven of them stand in for the seven people of APFL, Section IV-B, whose recordings were not published; five are the
+    drivers of Section IV-C. A single driver has ``gamma = 0``.
     """
     if count < 1:
         raise ValueError(f"count = {count}: must be at least 1")
     gammas = [2.0 * i / (count - 1) - 1.0 for i in range(count)] if count > 1 else [0.0]
     return tuple(Driver(f"driver-{i:02d}", gamma, style) for i, gamma in enumerate(gammas))
-
-
-def three_car_drivers(style: str = "threshold") -> tuple[Driver, ...]:
-    """The five drivers of APFL, Sec. IV-C: ``gamma`` in {-1, -0.5, 0, 0.5, 1}."""
-    return lane_swap_drivers(5, style)

@@ -1,14 +1,13 @@
-"""Sessions as files, in the schema of the recorded human-robot trials of Schmerling et al. (ICRA 2018).
+"""Reads and writes sessions in the schema of the recorded human-robot trials of Schmerling et al. (ICRA 2018).
 
-One row per step: ``trial, trial_name, block, time_of_day_s, human_ahead_at_end, step, t``, then ``x y vx vy
-ax ay`` of the robot (suffix ``r``) and the human (``h``), in m, m/s and m/s². In files **x runs along the
-road and y across it**, as in the recordings; everywhere else in this package it is the reverse. ``block``
-is the node: a driver. Simulated files add ``split`` (train, test), ``session``, ``lane_change_start`` (a
-step, or -1), ``throttle_r steer_r throttle_h steer_h`` and, with a gray car, its six columns (``g``). A
-row's controls and accelerations are those that led to its state, zero in row 0; a heading is ``atan2(vy,
-vx)``.
+There is one row per step: ``trial, trial_name, block, time_of_day_s, human_ahead_at_end, step, t``, then ``x y vx vy ax
+ay`` of the robot (suffix ``r``) and the human (``h``), in m, m/s and m/s². In files **x runs along the road and y
+across it**, as in the recordings; everywhere else in this package it is the reverse. ``block`` is the node: a driver.
+Simulated files add ``split`` (train, test), ``session``, ``lane_change_start`` (a step, or -1), ``throttle_r steer_r
+throttle_h steer_h`` and, with a gray car, its six columns (``g``). The controls and accelerations of a row are those
+that led to its state, zero in row 0; a heading is ``atan2(vy, vx)``.
 
-``world.json`` beside the files says what a node needs to simulate its own driver again.
+``world.json`` beside the files holds what a node needs to simulate its driver again.
 """
 
 import json
@@ -29,7 +28,7 @@ from .styles import WORLD_FILE as WORLD_FILE
 
 @dataclass(frozen=True)
 class World:
-    """What stands in ``world.json``: scenario, seed of the starts and the noise, and each block's driver."""
+    """The content of ``world.json``: scenario, seed of initial states and noise, and the driver of each block."""
 
     scenario: Scenario
     seed: int
@@ -37,11 +36,25 @@ class World:
 
 
 def write_sessions(folder: Path, block: int, sessions: Sessions, split: Sequence[str] | None = None) -> Path:
-    """Write ``folder/driver-<block>.csv.xz`` and give its path; an older file of the block is replaced.
+    """Write ``folder/driver-<block>.csv.xz``, replacing an existing file, and return its path.
 
-    ``split`` names the split of each session; by default held-out sessions are ``"test"``, the others
-    ``"train"``. Trials are numbered from ``1000 * block``. Raises ``ValueError`` for a split of another
-    length.
+    Trials are numbered from ``1000 * block``.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    block : int
+        The block of the driver.
+    sessions : Sessions
+        The sessions.
+    split : sequence of str, optional
+        The split of each session. By default held-out sessions are ``"test"`` and the others ``"train"``.
+
+    Raises
+    ------
+    ValueError
+        ``split`` has another length than ``sessions``.
     """
     if split is None:
         split = ["test" if held_out else "train" for held_out in sessions.held_out.tolist()]
@@ -58,7 +71,7 @@ def write_sessions(folder: Path, block: int, sessions: Sessions, split: Sequence
 
 
 def write_world(folder: Path, world: World) -> Path:
-    """Write ``folder/world.json`` and give its path. Raises ``ValueError`` for an unlisted scenario."""
+    """Write ``folder/world.json`` and return its path. Raise ``ValueError`` for an unknown scenario."""
     if SCENARIOS.get(world.scenario.name) != world.scenario:
         raise ValueError(f"scenario {world.scenario.name!r}: must be one of {', '.join(SCENARIOS)}, unchanged")
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,9 +83,12 @@ def write_world(folder: Path, world: World) -> Path:
 
 
 def read_world(folder: Path) -> World | None:
-    """What :func:`write_world` wrote into ``folder``; ``None`` where there is no such file (recorded trials).
+    """Read ``world.json`` in ``folder``; return ``None`` if there is no such file (recorded trials).
 
-    Raises ``ValueError`` naming the file when it is no world of this package.
+    Raises
+    ------
+    ValueError
+        The file is malformed.
     """
     path = folder / WORLD_FILE
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Phase 2: a static LQR steers a car into its target lane and keeps its speed (APFL, Sec. IV-B).
+"""Phase 2: a static LQR steers a car into its target lane and keeps its speed (APFL, Section IV-B).
 
 People hardly differ once a lane change has begun, so the human car uses the same controller.
 """
@@ -15,16 +15,16 @@ from .dynamics import DT, FRICTION, REAR_AXLE, quantise
 NOMINAL_SPEED = 20.0
 """Speed in m/s about which the bicycle is linearised."""
 LARGEST_ERROR = 1.2
-"""Metres at which the lateral error saturates, which bounds the heading at which a car crosses the lanes."""
+"""Metres at which the lateral error saturates, which limits the heading while a car changes lanes."""
 
 
 @cache
 def gains() -> tuple[tuple[float, float], float]:
-    """``((k_lateral, k_heading), k_speed)``: ``steer = -k_lateral e - k_heading heading``, throttle likewise.
+    """Return ``((k_lateral, k_heading), k_speed)``: ``steer = -k_lateral e - k_heading heading``, throttle likewise.
 
-    Solutions of the discrete Riccati equation for the bicycle linearised at :data:`NOMINAL_SPEED`: lateral
-    error and heading (metres, radians) under steer, and speed error (m/s) under throttle. Weights by
-    Bryson's rule: 0.5 m, 0.1 rad and 0.04 rad of steer; 1 m/s and 1.5 m/s² of throttle.
+    The gains solve the discrete Riccati equation for the bicycle linearised at :data:`NOMINAL_SPEED`: lateral error and
+    heading (metres, radians) under steer, and speed error (m/s) under throttle. Weights follow Bryson's rule: 0.5 m,
+    0.1 rad and 0.04 rad of steer; 1 m/s and 1.5 m/s² of throttle.
     """
     travel = NOMINAL_SPEED * DT
     turn = 0.5 * travel / REAR_AXLE  # change of heading in a step, per radian of steer
@@ -36,14 +36,14 @@ def gains() -> tuple[tuple[float, float], float]:
 
 
 def steer_to_lane(car: Tensor, lane: float | Tensor) -> Tensor:
-    """Unquantised steer ``[...]`` in radians that takes ``car [..., 4]`` to the lane at ``x = lane``."""
+    """Return the unquantised steer ``[...]`` in radians that takes ``car [..., 4]`` to the lane at ``x = lane``."""
     (k_lateral, k_heading), _ = gains()
     error = (car[..., 0] - lane).clamp(-LARGEST_ERROR, LARGEST_ERROR)
     return -k_lateral * error - k_heading * car[..., 2]
 
 
 def lane_change_control(car: Tensor, lane: float | Tensor, speed: Tensor) -> Tensor:
-    """Allowed controls ``[..., 2]`` that take ``car [..., 4]`` to ``x = lane`` at ``speed [...]`` (m/s)."""
+    """Return allowed controls ``[..., 2]`` that take ``car [..., 4]`` to ``x = lane`` at ``speed [...]`` (m/s)."""
     _, k_speed = gains()
     throttle = FRICTION - k_speed * (car[..., 3] - speed)
     return quantise(torch.stack((throttle, steer_to_lane(car, lane)), dim=-1))

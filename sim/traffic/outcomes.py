@@ -1,4 +1,4 @@
-"""How sessions went: the quantities of APFL, Figs. 8 and 9, and how many cars touched."""
+"""Outcomes of sessions: the quantities of APFL, Figures 8 and 9, and collisions."""
 
 import torch
 from torch import Tensor
@@ -11,18 +11,18 @@ CAR_LENGTH, CAR_WIDTH = 4.0, 2.0
 
 
 def lane_change_time(sessions: Sessions) -> Tensor:
-    """Seconds ``[S]`` until the lane change could start; the whole session's where it never could."""
+    """Return the seconds ``[S]`` until the lane change could start; the session's duration if it never could."""
     start = sessions.lane_change_start
     return torch.where(start >= 0, start, sessions.length - 1) * DT
 
 
 def censored(sessions: Sessions) -> Tensor:
-    """Bool ``[S]``: sessions whose lane change never started; their mean is the rate of censoring."""
+    """Return which sessions never started a lane change, bool ``[S]``."""
     return sessions.lane_change_start < 0
 
 
 def start_distance(sessions: Sessions) -> Tensor:
-    """Metres ``[S]`` between robot and human when the lane change could start, NaN where it never could."""
+    """Return the metres ``[S]`` between robot and human when the lane change could start, NaN if it never could."""
     rows = torch.arange(len(sessions), device=sessions.length.device)
     there = sessions.states[rows, sessions.lane_change_start.clamp_min(0)]
     distance = torch.linalg.vector_norm(there[:, ROBOT, :2] - there[:, HUMAN, :2], dim=-1)
@@ -30,10 +30,10 @@ def start_distance(sessions: Sessions) -> Tensor:
 
 
 def mean_cost(sessions: Sessions) -> Tensor:
-    """Mean stage cost ``[S]`` over the rows in which the policy drives, the initial row included.
+    """Return the mean stage cost ``[S]`` over the rows in which the policy drives, including the first row.
 
-    Up to and including the start of the lane change; to the session's end where there was none or where the
-    scenario's robot never leaves its planner.
+    The rows end with the start of the lane change, or with the session if there was none or if the scenario's robot
+    never leaves its planner.
     """
     last = sessions.length - 1
     if sessions.scenario.robot_swaps:
@@ -43,7 +43,7 @@ def mean_cost(sessions: Sessions) -> Tensor:
 
 
 def collided(sessions: Sessions) -> Tensor:
-    """Bool ``[S]``: whether the robot ever overlapped another car, as 4 m x 2 m boxes, headings ignored."""
+    """Return whether the robot ever overlapped another car, bool ``[S]``, as boxes of 4 m x 2 m, ignoring headings."""
     offset = (sessions.states[:, :, ROBOT + 1 :, :2] - sessions.states[:, :, None, ROBOT, :2]).abs()
     touching = (offset[..., 0] < CAR_WIDTH) & (offset[..., 1] < CAR_LENGTH)
     return (touching.any(dim=2) & sessions.valid).any(dim=1)

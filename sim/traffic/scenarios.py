@@ -1,4 +1,4 @@
-"""Where sessions start and when they end: the lane swap of two cars, and the three-car variant."""
+"""Initial states and rules of sessions: the lane swap of two cars, and the variant with three cars."""
 
 from dataclasses import dataclass, replace
 
@@ -11,22 +11,20 @@ from sim.seeding import generator
 
 @dataclass(frozen=True)
 class Scenario:
-    """A stretch of road and its rules. Lengths in metres, speeds in m/s, times in steps of 0.1 s.
+    """A stretch of road and its rules. Lengths are in metres, speeds in m/s, durations in steps of 0.1 s.
 
-    The robot starts in the lane at ``robot_lane`` and wants the one at ``human_lane``, and the human the
-    reverse.
+    The robot starts in the lane at ``robot_lane`` and changes to that at ``human_lane``; the human does the reverse.
 
     * ``gap_enough``: longitudinal distance between them at which a lane change may start;
-    * ``robot_swaps``: whether the robot then leaves its planner for the lane-change controller (phase 2);
-    * ``max_steps``: steps after which a session ends, swapped or not;
+    * ``robot_swaps``: whether the robot then switches from its planner to the lane-change controller (phase 2);
+    * ``max_steps``: maximum duration of a session;
     * ``gray_car``: whether a third car leads in the robot's lane, driving straight at a constant speed;
-    * ``cost_floor``: ``C_low`` of APFL, Sec. IV-C; ``None`` for none;
-    * ``sessions`` and ``held_out``: how many initial states the paper draws, and how many of them test;
-    * ``max_offset``, ``speeds``: ranges of the initial longitudinal offset human - robot, and of the two
-      speeds;
-    * ``hard_offset``, ``hard_closing``: largest initial offset and speed difference of a held-out session,
-      ``None`` where held-out sessions are drawn like the others;
-    * ``gray_gap``, ``gray_speeds``: range of the gray car's lead over the robot, and of its speed.
+    * ``cost_floor``: ``C_low`` of APFL, Section IV-C; ``None`` for none;
+    * ``sessions`` and ``held_out``: numbers of initial states in the paper, and of those held out for testing;
+    * ``max_offset``, ``speeds``: ranges of the initial longitudinal offset human - robot, and of both speeds;
+    * ``hard_offset``, ``hard_closing``: largest initial offset and speed difference of a held-out session, ``None`` if
+      held-out sessions are drawn like the others;
+    * ``gray_gap``, ``gray_speeds``: ranges of the gray car's lead over the robot, and of its speed.
     """
 
     name: str
@@ -48,7 +46,7 @@ class Scenario:
 
     @property
     def cars(self) -> int:
-        """Number of cars: the robot is 0, the human 1, the gray car 2."""
+        """The number of cars: the robot is 0, the human 1, the gray car 2."""
         return 3 if self.gray_car else 2
 
 
@@ -73,10 +71,17 @@ SCENARIOS = {scenario.name: scenario for scenario in (LANE_SWAP, THREE_CARS)}
 
 @dataclass(frozen=True)
 class InitialStates:
-    """Starts of sessions: ``states [S, cars, 4]`` float32, ``session [S]`` int64, ``held_out [S]`` bool.
+    """Initial states of sessions.
 
-    ``session`` names a start for good: it keys the driver's noise, so a session simulated alone, or with
-    another robot, meets the same human.
+    Attributes
+    ----------
+    states : Tensor [S, cars, 4]
+        Car states, float32.
+    session : Tensor [S]
+        The number of each initial state, int64. It keys the driver's noise, so a session meets the same human when
+        simulated alone or with another robot.
+    held_out : Tensor [S]
+        Whether the session is held out for testing, bool.
     """
 
     states: Tensor
@@ -87,16 +92,15 @@ class InitialStates:
         return len(self.session)
 
     def __getitem__(self, chosen: Tensor | slice) -> "InitialStates":
-        """The starts picked by a boolean mask, an index tensor or a slice."""
+        """Select initial states by a boolean mask, an index tensor or a slice."""
         return replace(self, states=self.states[chosen], session=self.session[chosen], held_out=self.held_out[chosen])
 
 
 def initial_states(scenario: Scenario, count: int, seed: int) -> InitialStates:
-    """``count`` starts of ``scenario``, the same for every driver; the last ones are held out for testing.
+    """Draw ``count`` initial states of ``scenario``, the same for every driver; the last ones are held out for testing.
 
-    The held-out share is the scenario's (10 of 50, 9 of 54), rounded down but at least 1 when ``count > 1``.
-    Session ``i`` does not depend on ``count`` except through whether it is held out. The robot is at ``y =
-    0``.
+    The held-out share is that of the scenario (10 of 50, 9 of 54), rounded down, but at least 1 if ``count > 1``.
+    Session ``i`` depends on ``count`` only in whether it is held out. The robot starts at ``y = 0``.
     """
     if count < 0:
         raise ValueError(f"count = {count}: must be at least 0")

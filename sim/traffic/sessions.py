@@ -1,7 +1,7 @@
-"""Closed-loop sessions: a robot's policy against a human driver, all sessions at once.
+"""Closed-loop sessions of a robot's policy with a human driver, all sessions at once.
 
-Row ``t`` of a history holds the state ``S_t`` and the control ``C_t`` that brought it about, so both are
-known at time ``t`` and ``S_{t+1} = step(S_t, C_{t+1})``. The controls of row 0 are zero.
+Row ``t`` of a history holds the state ``S_t`` and the control ``C_t`` that led to it, so both are known at time ``t``
+and ``S_{t+1} = step(S_t, C_{t+1})``. The controls of row 0 are zero.
 """
 
 from dataclasses import dataclass
@@ -22,17 +22,17 @@ from .scenarios import InitialStates, Scenario
 ROBOT, HUMAN, GRAY = 0, 1, 2
 """Indices of the cars."""
 IN_LANE = 0.35
-"""A car has swapped when it is within this many metres of its target lane ..."""
+"""Maximum distance in metres from the target lane of a car that has completed its lane change."""
 STRAIGHT = 0.03
-"""... and heads this straight along it, in radians."""
+"""Maximum heading in radians of a car that has completed its lane change."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What the robot has seen: ``states [S, t, cars, 4]``, ``controls [S, t, cars, 2]``, ``t >= 1``.
+    """What the robot has observed: ``states [S, t, cars, 4]`` and ``controls [S, t, cars, 2]``, ``t >= 1``.
 
-    The last row is now: ``controls[:, -1]`` are the controls in force, zero before the first step. The
-    tensors are views into the running simulation: read them, never write to them.
+    The last row is the present: ``controls[:, -1]`` are the current controls, zero before the first step. The tensors
+    are views into the simulation and must not be modified.
     """
 
     states: Tensor
@@ -40,20 +40,34 @@ class Observation:
 
 
 class Policy(Protocol):
-    """What drives the robot, for all sessions at once."""
+    """Controls the robot in all sessions at once."""
 
     def __call__(self, observation: Observation) -> Tensor:
-        """The robot's next controls ``[S, tau, 2] = (throttle, steer)``, snapped to the allowed sets."""
+        """Return the robot's next controls ``[S, tau, 2] = (throttle, steer)``, which are rounded to allowed values."""
 
 
 @dataclass(frozen=True)
 class Sessions:
-    """``S`` finished sessions of at most ``T`` rows (row ``t`` is time ``0.1 t`` seconds, row 0 the start).
+    """``S`` finished sessions of at most ``T`` rows; row ``t`` is time ``0.1 t`` seconds, row 0 the initial state.
 
-    ``states [S, T, cars, 4]`` and ``controls [S, T, cars, 2]`` are aligned as the module says; ``cost [S,
-    T]`` is the stage cost of each row; ``length [S]`` counts the valid rows, after which the last state
-    repeats with zero controls and zero cost. ``lane_change_start [S]`` is the first row with a sufficient
-    gap, -1 if there was none. ``session`` and ``held_out [S]`` are those of the initial states.
+    Attributes
+    ----------
+    scenario : Scenario
+        The scenario.
+    driver : Driver
+        The driver.
+    session, held_out : Tensor [S]
+        Those of the initial states.
+    states : Tensor [S, T, cars, 4]
+        Car states. After the end of a session the last state repeats.
+    controls : Tensor [S, T, cars, 2]
+        The controls that led to each row; zero after the end of a session.
+    cost : Tensor [S, T]
+        The stage cost of each row; zero after the end of a session.
+    length : Tensor [S]
+        The number of valid rows.
+    lane_change_start : Tensor [S]
+        The first row with a sufficient gap, or -1.
     """
 
     scenario: Scenario
@@ -71,7 +85,7 @@ class Sessions:
 
     @property
     def valid(self) -> Tensor:
-        """Bool ``[S, T]``: rows before a session's end."""
+        """The rows before a session's end, bool ``[S, T]``."""
         return torch.arange(self.states.shape[1], device=self.length.device) < self.length[:, None]
 
 
@@ -84,16 +98,33 @@ def simulate(
     seed: int,
     tau: int = 3,
 ) -> Sessions:
-    """Run every start of ``initial`` against ``driver`` and give the sessions.
+    """Simulate all initial states against ``driver``.
 
-    ``policy`` is called every ``tau`` steps (APFL: 3) for all sessions together, those it no longer drives
-    included, whose answers are ignored. Phase 1 lasts until robot and human are ``gap_enough`` apart along
-    the road; then, where the scenario's robot swaps lanes, the lane-change controller drives both until
-    both have swapped. Sessions end there or after ``max_steps`` steps. The driver's noise is keyed by
-    (seed, driver's name, session), so it is the same whatever the robot and whatever else is simulated in
-    the same call. Cars that collide drive on (see :func:`sim.traffic.outcomes.collided`).
+    Phase 1 lasts until robot and human are ``gap_enough`` apart along the road. Then, if the scenario's robot swaps
+    lanes, the lane-change controller drives both cars until both have swapped. Sessions end there or after
+    ``max_steps`` steps. Cars that collide drive on (:func:`sim.traffic.outcomes.collided`).
 
-    Raises ``ValueError`` when ``tau < 1``, or the policy's answer has another shape than ``[S, tau, 2]``.
+    Parameters
+    ----------
+    scenario : Scenario
+        The scenario.
+    driver : Driver
+        The driver.
+    initial : InitialStates
+        The initial states.
+    policy : Policy
+        Controls the robot. It is called every ``tau`` steps for all sessions together; its answers for sessions in
+        phase 2 are ignored.
+    seed : int
+        The driver's noise is keyed by (seed, driver's name, session), so it does not depend on the robot or on the
+        other sessions.
+    tau : int
+        Steps between calls of the policy (APFL: 3).
+
+    Raises
+    ------
+    ValueError
+        ``tau < 1``, or the policy's answer does not have the shape ``[S, tau, 2]``.
     """
     if tau < 1:
         raise ValueError(f"tau = {tau}: must be at least 1")
@@ -101,7 +132,7 @@ def simulate(
     states = initial.states.new_zeros(count, rows, scenario.cars, 4)
     controls = initial.states.new_zeros(count, rows, scenario.cars, 2)
     if scenario.gray_car:
-        controls[:, 1:, GRAY, 0] = FRICTION  # its throttle only makes up for friction
+        controls[:, 1:, GRAY, 0] = FRICTION  # its throttle compensates friction
     states[:, 0] = initial.states
     noise = _noise(driver, initial, scenario.max_steps, seed)
     memory = driver.memory(states[:, 0, HUMAN])
@@ -139,7 +170,7 @@ def simulate(
 
 
 def _noise(driver: Driver, initial: InitialStates, steps: int, seed: int) -> Tensor:
-    """Standard normal ``[S, steps]``."""
+    """Standard normal numbers ``[S, steps]``."""
     draws = [
         generator(seed, "traffic.noise", driver.name, session).standard_normal(steps, dtype=np.float32)
         for session in initial.session.tolist()
@@ -150,5 +181,5 @@ def _noise(driver: Driver, initial: InitialStates, steps: int, seed: int) -> Ten
 
 def _checked(plan: Tensor, shape: tuple[int, int, int]) -> Tensor:
     if tuple(plan.shape) != shape:
-        raise ValueError(f"the policy gave controls of shape {tuple(plan.shape)}: must be {shape}")
+        raise ValueError(f"the policy returned controls of shape {tuple(plan.shape)}: must be {shape}")
     return quantise(plan)

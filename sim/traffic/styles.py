@@ -1,4 +1,4 @@
-"""The drivers' styles in ``world.json``, read without torch, which the whole world needs (:mod:`sim.traffic.files`)."""
+"""Reads the styles of the drivers in ``world.json`` without torch, unlike :mod:`sim.traffic.files`."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,12 @@ WORLD_FILE = "world.json"
 
 
 def read_styles(folder: Path) -> dict[int, float]:
-    """The tolerance of risk, gamma, of each block's driver; none without the file, as with recorded trials.
+    """Return the risk tolerance gamma of each block's driver; empty without the file, as for recorded trials.
 
-    Raises ``ValueError`` naming the file when it is no world of this package.
+    Raises
+    ------
+    ValueError
+        The file is malformed.
     """
     path = folder / WORLD_FILE
     if not path.exists():

@@ -1,1 +1,1 @@
-"""Driver forecasting for robots that change lanes among people (APFL, Sections IV-B and IV-C)."""
+"""Forecast a human driver with a CVAE and plan lane changes around the forecast (APFL, Sections IV-B and IV-C)."""

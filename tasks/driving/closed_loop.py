@@ -1,4 +1,4 @@
-"""Sessions of a planning robot against a node's own driver, and how they went (APFL, figures 8 and 9)."""
+"""Closed-loop sessions of a planning robot with a node's driver, and their outcomes (APFL, Figures 8 and 9)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,17 @@ from .setting import Setting, to_bicycle, to_motion
 
 @dataclass(frozen=True)
 class Encounters:
-    """A simulated driver and its starts, by split. ``seed`` keys the driver's noise, whatever the robot."""
+    """A simulated driver and the initial states of its sessions.
+
+    Attributes
+    ----------
+    driver : Driver
+        The driver.
+    seed : int
+        Seed of the driver's noise, which does not depend on the robot.
+    train, test : InitialStates
+        The initial states of the training and the held-out sessions.
+    """
 
     driver: Driver
     seed: int
@@ -30,7 +40,7 @@ class Encounters:
 
 
 def encounters(driver: Driver, seed: int, sessions: Sequence[Session]) -> Encounters:
-    """Reads the starts off recorded sessions."""
+    """Return the driver with the initial states of recorded sessions."""
 
     def starts(held_out: bool) -> InitialStates:
         chosen = [session for session in sessions if (session.split == "test") == held_out]
@@ -43,14 +53,14 @@ def encounters(driver: Driver, seed: int, sessions: Sequence[Session]) -> Encoun
 
 
 def drive(setting: Setting, options: Options, predictor: Predictor, who: Encounters, starts: InitialStates) -> Sessions:
-    """Run ``starts`` against the driver, the robot planning with ``predictor``."""
+    """Simulate sessions from ``starts`` in which the robot plans with ``predictor``."""
     assert setting.scenario is not None
     policy = mpc_policy(predictor, setting, options)
     return simulate(setting.scenario, who.driver, starts, policy, who.seed, TAU)
 
 
 def as_sessions(simulated: Sessions, split: str) -> list[Session]:
-    """Simulated sessions as the reader of files would give them."""
+    """Convert simulated sessions to the form in which files are read."""
     motions, controls = to_motion(simulated.states).double().numpy(), simulated.controls.double().numpy()
     return [
         Session(int(number), split, motions[i, :length], controls[i, :length])
@@ -59,11 +69,12 @@ def as_sessions(simulated: Sessions, split: str) -> list[Session]:
 
 
 def session_metrics(prefix: str, batches: Sequence[Sessions]) -> Metrics:
-    """``<prefix>.<quantity>`` lists with a number per session, in order, and means of them.
+    """Return ``<prefix>.<quantity>`` as lists with one number per session, and the means of the lists.
 
-    ``cost``: mean J up to the lane change's start; ``time_to_lane_change``: s, the session's length where it
-    never started; ``started``: 0 or 1; ``distance_at_start``: m between the cars then, at the session's end
-    where it never started; ``collided``: 0 or 1. The means are ``mean_cost``, ``start_rate`` etc.
+    The quantities are ``cost`` (mean J until the lane change starts), ``time_to_lane_change`` (s; the length of the
+    session if it never starts), ``started`` (0 or 1), ``distance_at_start`` (m between the cars; at the end of the
+    session if the lane change never starts) and ``collided`` (0 or 1). The means are ``mean_cost``, ``start_rate`` and
+    so on.
     """
     lists: dict[str, list[float]] = {
         "cost": [],
@@ -92,12 +103,28 @@ def session_metrics(prefix: str, batches: Sequence[Sessions]) -> Metrics:
 def traces(
     setting: Setting, forecast: Forecast, sessions: Sessions, count: int = 3, replans: int = 3
 ) -> dict[str, np.ndarray]:
-    """Arrays to draw the first ``count`` sessions from above; x lateral, y longitudinal, metres.
+    """Return arrays that show sessions from above; x is lateral, y longitudinal, in metres.
 
-    ``trace.<i>.robot``, ``.human`` and, if there is one, ``.gray`` are paths ``[T, 2]``.
-    ``trace.<i>.predicted [P, K, H, 2]`` are forecast human paths from the steps ``predicted_at [P]``, given
-    what the robot then did. ``lane_change_start`` is a step, -1 for none; ``lanes [2]`` are the x of the
-    robot's first lane and of the human's.
+    Parameters
+    ----------
+    setting : Setting
+        The scenario.
+    forecast : Forecast
+        The robot's predictor.
+    sessions : Sessions
+        Simulated sessions.
+    count : int
+        The number of sessions to draw, from the first on.
+    replans : int
+        The number of forecasts to draw per session.
+
+    Returns
+    -------
+    dict of str to ndarray
+        ``trace.<i>.robot``, ``.human`` and, if there is a gray car, ``.gray``: paths ``[T, 2]``. ``.predicted [P, K, H,
+        2]``: human paths forecast at the steps ``.predicted_at [P]``, given what the robot did next.
+        ``.lane_change_start``: a step, or -1 if there is none. ``.lanes [2]``: x of the initial lanes of robot and
+        human.
     """
     scenario, options = sessions.scenario, forecast.options
     motions = to_motion(sessions.states)

@@ -1,8 +1,8 @@
-"""The forecaster: a conditional variational autoencoder of recurrent cells (APFL, Sec. IV-B, fig. 6).
+"""The forecaster: a conditional variational autoencoder of recurrent cells (APFL, Section IV-B, Figure 6).
 
-The encoder reads the history of both cars and a candidate future of the robot and gives a Gaussian over a
-latent variable z. The decoder gives the human's controls from z and the robot's future. It is not
-autoregressive (a step's output is no input of the next), so training and planning run each LSTM in one call.
+The encoder reads the history of both cars and a candidate future of the robot, and returns a Gaussian over a latent
+variable z. The decoder computes the human's controls from z and the robot's future. It is not autoregressive (the
+output of a step is no input of the next), so each LSTM runs in a single call.
 """
 
 from typing import NamedTuple
@@ -12,18 +12,18 @@ from torch import Tensor, nn
 
 
 class Gaussian(NamedTuple):
-    """A diagonal Gaussian: ``mean`` and ``log_variance``, both ``[..., latent]``."""
+    """A diagonal Gaussian with ``mean`` and ``log_variance``, both ``[..., latent]``."""
 
     mean: Tensor
     log_variance: Tensor
 
     def at(self, noise: Tensor) -> Tensor:
-        """The point that standard normal ``noise`` stands for; shapes broadcast."""
+        """Map standard normal ``noise`` to a sample; shapes broadcast."""
         return self.mean + noise * torch.exp(0.5 * self.log_variance)
 
 
 def kl_divergence(posterior: Gaussian, prior: Gaussian | None = None) -> Tensor:
-    """KL(posterior || prior) in nats, ``[...]``: summed over latent dimensions. No prior means N(0, I)."""
+    """Return KL(posterior || prior) in nats, summed over latent dimensions, ``[...]``. The default prior is N(0, I)."""
     if prior is None:
         prior = Gaussian(torch.zeros_like(posterior.mean), torch.zeros_like(posterior.mean))
     gap = posterior.log_variance - prior.log_variance
@@ -32,11 +32,21 @@ def kl_divergence(posterior: Gaussian, prior: Gaussian | None = None) -> Tensor:
 
 
 class Forecaster(nn.Module):
-    """The network, for histories of ``features`` numbers a step whose last is the mask.
+    """The network.
 
-    ``posterior`` is ``"literal"`` (z is inferred from history and robot future, prior N(0, I)) or ``"cvae"``
-    (training infers z from the human's future too, and the literal encoder is the learned prior).
-    ``context`` feeds the newest state to every step of the decoder.
+    Parameters
+    ----------
+    features : int
+        Numbers per step of history; the last is the mask.
+    hidden : int
+        Units of each LSTM.
+    latent : int
+        Dimension of z.
+    posterior : str
+        ``"literal"``: z is inferred from history and robot future, with prior N(0, I). ``"cvae"``: training infers z
+        from the human's future as well, and the literal encoder is the learned prior.
+    context : bool
+        Whether every step of the decoder receives the latest state.
     """
 
     def __init__(self, features: int, *, hidden: int, latent: int, posterior: str, context: bool) -> None:
@@ -54,17 +64,24 @@ class Forecaster(nn.Module):
         self.controls = nn.Linear(hidden, 2)
 
     def read_past(self, history: Tensor) -> Tensor:
-        """A summary ``[N, hidden]`` of ``history [N, T, features]``."""
+        """Summarise ``history [N, T, features]`` as ``[N, hidden]``."""
         return _last(self.past, history)
 
     def infer(self, summary: Tensor, robot_future: Tensor) -> Gaussian:
-        """q(z | history, robot future) from ``summary [N, hidden]`` and ``robot_future [N, H, 2]``."""
+        """Return q(z | history, robot future) from ``summary [N, hidden]`` and ``robot_future [N, H, 2]``."""
         return _gaussian(self.encoder, summary, _last(self.plan, robot_future))
 
     def decode(self, z: Tensor, robot_future: Tensor, newest: Tensor) -> Tensor:
-        """The human's standardised controls ``[N, H, 2]`` in (-1, 1).
+        """Return the human's standardised controls ``[N, H, 2]`` in (-1, 1).
 
-        ``z [N, latent]``, ``robot_future [N, H, 2]``, ``newest [N, features]``: the last row of the history.
+        Parameters
+        ----------
+        z : Tensor [N, latent]
+            The latent variable.
+        robot_future : Tensor [N, H, 2]
+            The robot's standardised controls.
+        newest : Tensor [N, features]
+            The last row of the history.
         """
         constant = torch.cat((z, newest[:, :-1]), dim=-1) if self.context else z
         repeated = constant[:, None].expand(-1, robot_future.shape[1], -1)
@@ -74,10 +91,10 @@ class Forecaster(nn.Module):
     def forward(
         self, history: Tensor, robot_future: Tensor, human_future: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The two parts of the negative ELBO for each of N windows: reconstruction and KL, both ``[N]``.
+        """Return the two parts of the negative ELBO for each of N windows, both ``[N]``.
 
-        Reconstruction is the mean squared error of the standardised controls at the z that the standard
-        normal ``noise [N, latent]`` stands for; KL is in nats.
+        The first is the mean squared error of the standardised controls at the sample of z given by the standard normal
+        ``noise [N, latent]``, the second the KL divergence in nats.
         """
         summary = self.read_past(history)
         if self.posterior == "cvae":
@@ -92,10 +109,16 @@ class Forecaster(nn.Module):
         return ((predicted - human_future) ** 2).mean(dim=(1, 2)), divergence
 
     def forecast(self, history: Tensor, plans: Tensor, noise: Tensor) -> Tensor:
-        """The human's standardised controls ``[S, C, K, H, 2]`` for every plan and every draw.
+        """Return the human's standardised controls ``[S, C, K, H, 2]`` for every plan and every sample.
 
-        ``history [S, T, features]`` is read once; ``plans [S, C, H, 2]`` are robot futures; the standard
-        normal ``noise [S, K, latent]`` is shared by all plans, so that they are compared under the same luck.
+        Parameters
+        ----------
+        history : Tensor [S, T, features]
+            The history, which is encoded once.
+        plans : Tensor [S, C, H, 2]
+            Candidate futures of the robot.
+        noise : Tensor [S, K, latent]
+            Standard normal numbers. All plans share them, so that plans are compared under the same samples.
         """
         sessions, count, horizon, _ = plans.shape
         draws = noise.shape[1]

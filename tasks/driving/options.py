@@ -1,79 +1,79 @@
-"""What can be chosen about the driving task."""
+"""Options of the driving task."""
 
 from dataclasses import dataclass
 
 from tasks.options import option
 
 SCENARIOS = ("lane-swap", "three-cars", "trials")
-# Sessions per driver, training and test, that the paper used (Sections IV-B and IV-C).
+#: Training and test sessions per driver in the paper (Sections IV-B and IV-C).
 PAPER_SESSIONS = {"lane-swap": (40, 10), "three-cars": (45, 9), "trials": (0, 0)}
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the task "driving". Lengths of time are in steps of 0.1 s."""
+    """Options of the task "driving". Durations are in steps of 0.1 s."""
 
     scenario: str = option(
         "lane-swap",
-        "lane-swap: simulated, two cars swap lanes; three-cars: simulated, a third car drives straight "
-        "ahead; trials: recorded trials of people against a robot",
+        "lane-swap: simulated, two cars swap lanes; three-cars: simulated, with a third car that drives straight "
+        "ahead; trials: recorded trials of people with a robot",
         choices=SCENARIOS,
     )
     posterior: str = option(
         "literal",
-        "literal: the latent variable is inferred from history and robot future, as in the paper's figure 6; "
-        "cvae: training adds a posterior that also sees the human's future, with the former as learned prior",
+        "literal: infer the latent variable from history and robot future, as in the paper's Figure 6; cvae: also "
+        "train a posterior that sees the human's future, with the literal encoder as learned prior",
         choices=("literal", "cvae"),
     )
     driver_style: str = option(
         "threshold",
-        "how a simulated driver's risk tolerance acts: threshold grades the styles, literal is the printed "
-        "rule, where only its sign matters",
+        "Effect of a simulated driver's risk tolerance: threshold shifts the distance at which it overtakes; "
+        "literal is the formula printed in the paper, in which only the sign matters",
         choices=("threshold", "literal"),
     )
-    history: int = option(10, "past steps the forecaster sees", minimum=1)
-    min_history: int = option(5, "fewest past steps for a window; the rest is masked", minimum=1)
-    horizon: int = option(20, "future steps that are forecast and planned over (H)", minimum=1)
-    latent: int = option(8, "size of the latent variable z", minimum=1)
-    hidden: int = option(32, "units of each LSTM", minimum=1)
-    kl_weight: float = option(0.05, "weight of the KL term; 0 leaves the reconstruction alone", minimum=0.0)
-    window_stride: int = option(3, "steps between two windows of a session", minimum=1)
-    samples: int = option(8, "draws of z per forecast (K)", minimum=1)
+    history: int = option(10, "Past steps that the forecaster sees", minimum=1)
+    min_history: int = option(5, "Minimum number of past steps of a window; missing steps are masked", minimum=1)
+    horizon: int = option(20, "Future steps to forecast and to plan (H)", minimum=1)
+    latent: int = option(8, "Dimension of the latent variable z", minimum=1)
+    hidden: int = option(32, "Units of each LSTM", minimum=1)
+    kl_weight: float = option(0.05, "Weight of the KL term in the loss; 0 = reconstruction only", minimum=0.0)
+    window_stride: int = option(3, "Steps between consecutive windows of a session", minimum=1)
+    samples: int = option(8, "Samples of z per forecast (K)", minimum=1)
     candidates: str = option(
         "hold",
-        "robot plans: hold keeps each of 9 controls over the horizon; blocks tries all 729 sequences of "
-        "3 controls, the last one then held",
+        "Candidate plans of the robot: hold keeps each of 9 controls over the horizon; blocks tries all 729 "
+        "sequences of 3 controls and holds the last one",
         choices=("hold", "blocks"),
     )
     non_proactive: str = option(
         "constant-velocity",
-        "what the robot without a forecaster, the yardstick of the closed loop, expects of the human: "
-        "constant-velocity keeps its velocity, hold-control keeps its present control",
+        "How the baseline robot without a forecaster predicts the human: constant-velocity or hold-control (the "
+        "human keeps its current control)",
         choices=("constant-velocity", "hold-control"),
     )
     context: str = option(
         "state",
-        "the decoder's optional context: state feeds it the current joint state, none leaves it out",
+        "Additional input of the decoder: state (the current joint state) or none",
         choices=("state", "none"),
     )
-    sessions_train: int = option(0, "training sessions per simulated driver; 0 = the paper's", minimum=0)
-    sessions_test: int = option(0, "test sessions per simulated driver; 0 = the paper's", minimum=0)
+    sessions_train: int = option(0, "Training sessions per simulated driver; 0 = as in the paper", minimum=0)
+    sessions_test: int = option(0, "Test sessions per simulated driver; 0 = as in the paper", minimum=0)
 
     @property
     def cars(self) -> int:
-        """How many cars are in a session: robot, human, and perhaps a gray one."""
+        """The number of cars in a session: the robot, the human and, in one scenario, a gray car."""
         return 3 if self.scenario == "three-cars" else 2
 
     @property
     def dynamics(self) -> str:
-        """How cars move: a "bicycle" with throttle and steering where they are simulated, else a "point"."""
+        """The dynamics of the cars: "bicycle" (throttle and steering) if they are simulated, otherwise "point"."""
         return "point" if self.scenario == "trials" else "bicycle"
 
     def moments(self, steps: int) -> range:
-        """The steps, counted from 0, of a session of ``steps`` at which there is a window; none in a short one."""
+        """Return the steps, counted from 0, at which a session of ``steps`` steps has a window; none if it is short."""
         return range(min(self.min_history, self.history) - 1, steps - self.horizon, self.window_stride)
 
     def sessions(self) -> tuple[int, int]:
-        """Training and test sessions per driver, with the scenario's defaults filled in."""
+        """Return the numbers of training and test sessions per driver, with the scenario's defaults filled in."""
         train, test = PAPER_SESSIONS[self.scenario]
         return self.sessions_train or train, self.sessions_test or test

@@ -1,8 +1,8 @@
-"""The robot's planner while it negotiates: predictive control over a few plans (APFL, Sec. IV-B, phase 1).
-
-Every :data:`TAU` steps the robot picks the plan whose cost, summed over the horizon and averaged over the
-forecasts of the human, is least, given that its own dynamics are known. All 9^20 control sequences cannot be
-tried; the candidates are sequences that end in a held control.
+"""The robot's planner before the lane change: model-predictive control over candidate plans (APFL, Section IV-B, phase
+1).
+Every :data:`TAU` steps the robot chooses the plan with the lowest cost, summed over the horizon and averaged over the
+forecasts of the human. The robot's own dynamics are known. Because the 9^20 possible control sequences are too many,
+the candidates are sequences that end in a held control.
 """
 
 from itertools import product
@@ -20,15 +20,16 @@ from .setting import Setting, to_motion
 TAU = 3
 """Steps between two plans."""
 LANE_ROOM = 0.75
-"""Metres by which a car 2 m wide may be off the middle of a lane 3.5 m wide and still be in it."""
+"""Metres by which a car 2 m wide may be off the middle of a lane 3.5 m wide and still be within it."""
 GRAY_ROOM = 6.0
-"""Metres along the road that a plan keeps from the gray car (the paper's cost does not know that car)."""
+"""Minimum distance in metres along the road from the gray car, which the paper's cost does not include."""
 
 
 def candidate_plans(kind: str, horizon: int) -> Tensor:
-    """Standardised control sequences ``[C, H, 2]``, coasting straight ahead first.
+    """Return standardised control sequences ``[C, H, 2]``; the first one coasts straight ahead.
 
-    ``"hold"``: 9 controls, each held. ``"blocks"``: all 9^3 sequences of 3 controls, the last one then held.
+    ``"hold"`` gives 9 controls, each held over the horizon. ``"blocks"`` gives all 9^3 sequences of 3 controls, the
+    last one held.
     """
     controls = list(product((0.0, 1.0, -1.0), repeat=2))
     heads = product(controls, repeat=1 if kind == "hold" else min(TAU, horizon))
@@ -37,14 +38,19 @@ def candidate_plans(kind: str, horizon: int) -> Tensor:
 
 
 def mpc_policy(predictor: Predictor, setting: Setting, options: Options) -> Policy:
-    """A policy for :func:`sim.traffic.sessions.simulate`: the best candidate plan's first ``TAU`` controls.
+    """Return a policy for :func:`sim.traffic.sessions.simulate`: the first ``TAU`` controls of the best candidate plan.
 
-    Plans that leave the robot's lane, or come too close to the gray car, are not considered unless all do;
-    then the one that does so least is taken. Raises ``ValueError`` for a setting that is not simulated.
+    Plans that leave the robot's lane or come too close to the gray car are excluded. If all do, the plan with the
+    smallest violation is chosen.
+
+    Raises
+    ------
+    ValueError
+        The setting is not simulated.
     """
     scenario = setting.scenario
     if scenario is None:
-        raise ValueError(f"scenario {setting.name!r} is recorded: there is nobody to drive against")
+        raise ValueError(f"scenario {setting.name!r} is recorded: there is no driver to simulate")
     horizon = max(options.horizon, TAU)
     candidates = candidate_plans(options.candidates, horizon)
 
@@ -53,7 +59,7 @@ def mpc_policy(predictor: Predictor, setting: Setting, options: Options) -> Poli
         answer = observation.controls.new_zeros(len(observation.states), TAU, 2)
         gap = (observation.states[:, :, ROBOT, 1] - observation.states[:, :, HUMAN, 1]).abs()
         negotiating = torch.ones_like(gap[:, 0], dtype=torch.bool)
-        if scenario.robot_swaps:  # the others are changing lanes, and the answer would be ignored
+        if scenario.robot_swaps:  # the other sessions are in phase 2, and the simulation ignores the policy there
             negotiating = (gap < scenario.gap_enough).all(dim=1)
         if not bool(negotiating.any()):
             return answer
@@ -67,10 +73,10 @@ def mpc_policy(predictor: Predictor, setting: Setting, options: Options) -> Poli
 
 
 def best_plan(predictor: Predictor, setting: Setting, motions: Tensor, controls: Tensor, plans: Tensor) -> Tensor:
-    """The index ``[S]`` of the cheapest of ``plans [C, H, 2]`` after ``motions [S, t, cars, 4]``.
+    """Return the index ``[S]`` of the cheapest of ``plans [C, H, 2]`` after ``motions [S, t, cars, 4]``.
 
-    Plans that no session may use are not forecast; which these are changes no random draw, as all plans
-    share theirs.
+    Plans that are excluded in all sessions are not forecast. This changes no random draw, because all plans share their
+    samples.
     """
     now = motions[:, -1]
     robot = setting.roll_out(now[:, None, ROBOT], plans.expand(len(now), -1, -1, -1))
@@ -86,7 +92,7 @@ def best_plan(predictor: Predictor, setting: Setting, motions: Tensor, controls:
 
 
 def _trespass(setting: Setting, robot: Tensor, now: Tensor) -> Tensor:
-    """Metres ``[S, C]`` by which ``robot [S, C, H, 4]`` leaves its lane or its distance to the gray car."""
+    """The violation in metres ``[S, C]`` of lane and distance by ``robot [S, C, H, 4]``."""
     lane = setting.scenario.robot_lane if setting.scenario else 0.0
     excess = ((robot[..., 0] - lane).abs() - LANE_ROOM).clamp_min(0.0).amax(dim=-1)
     if setting.cars > GRAY:

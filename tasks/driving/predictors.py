@@ -1,4 +1,4 @@
-"""What a planning robot can expect of the human car: three answers with one face."""
+"""Three predictors of the human car, with a common interface."""
 
 from typing import Protocol
 
@@ -16,18 +16,24 @@ HUMAN = 1
 
 
 class Predictor(Protocol):
-    """Expected human motions."""
+    """Predicts the motions of the human car."""
 
     def __call__(self, motions: Tensor, controls: Tensor, plans: Tensor) -> Tensor:
-        """Human motions ``[S, C, K, H, 4]`` at the next H steps; C, K are 1 where nothing depends on them.
-
-        ``motions [S, t, cars, 4]`` and ``controls [S, t, cars, 2]`` (not standardised) have been seen,
-        ``plans [S, C, H, 2]`` the standardised controls that the robot considers.
+        """Return human motions ``[S, C, K, H, 4]`` at the next H steps; C and K are 1 if the prediction does not depend
+        on them.
+        Parameters
+        ----------
+        motions : Tensor [S, t, cars, 4]
+            The observed motions.
+        controls : Tensor [S, t, cars, 2]
+            The observed controls, not standardised.
+        plans : Tensor [S, C, H, 2]
+            The standardised controls that the robot considers.
         """
 
 
 class HoldLastControl:
-    """The human keeps its present control: what the first data was collected with (APFL, Sec. IV-B)."""
+    """The human keeps its current control. The first data are collected with this predictor (APFL, Section IV-B)."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -39,7 +45,7 @@ class HoldLastControl:
 
 
 class ConstantVelocity:
-    """The human keeps its present velocity: the non-proactive robot (APFL, figure 8)."""
+    """The human keeps its current velocity. This is the non-proactive robot (APFL, Figure 8)."""
 
     def __call__(self, motions: Tensor, controls: Tensor, plans: Tensor) -> Tensor:
         now = motions[:, -1, HUMAN]
@@ -49,10 +55,10 @@ class ConstantVelocity:
 
 
 class Forecast:
-    """What ``model`` forecasts: ``samples`` draws of z, shared by all plans, and the known dynamics.
+    """Predicts the human's controls with a forecaster, and its motions with the known dynamics.
 
-    Until ``min_history`` steps have been seen, shorter than any window the model was trained on, the human
-    is taken to keep its control. Works on the device of the model; answers on that of the observation.
+    All plans share the ``samples`` draws of z. Until ``min_history`` steps have been observed, fewer than in any
+    training window, the human is assumed to keep its control. The model may be on another device than the observations.
     """
 
     def __init__(self, model: Forecaster, setting: Setting, options: Options) -> None:

@@ -1,4 +1,4 @@
-"""Who the nodes of the task "driving" are, without torch."""
+"""The profiles of the nodes of the task "driving", without torch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from .options import Options as DrivingOptions
 
 
 class DrivingProfiles(TaskProfiles):
-    """A node is a robot that always meets the same driver, a block of the files."""
+    """A node is a robot that always meets the same driver; the sessions of a driver are a block of the files."""
 
     name: ClassVar[str] = "driving"
     Options: ClassVar[type] = DrivingOptions
@@ -26,7 +26,7 @@ class DrivingProfiles(TaskProfiles):
         return self.options.scenario != "trials"
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """As :meth:`DrivingTask.make_world`: driving takes torch."""
+        """See :meth:`DrivingTask.make_world`, which needs torch."""
         from .task import DrivingTask
 
         DrivingTask(self.options).make_world(folder, num_nodes, seed)
@@ -42,7 +42,7 @@ class DrivingProfiles(TaskProfiles):
         return self._profile(folder, recording, list(recording.blocks))
 
     def check(self, folder: Path, recording: Recording) -> None:
-        """Raise :class:`DataError` for sessions of another scenario's cars."""
+        """Raise :class:`DataError` if the sessions do not have the dynamics and the number of cars of the scenario."""
         expected = (self.options.dynamics, self.options.cars)
         if (recording.dynamics, recording.cars) != expected:
             raise DataError(
@@ -61,18 +61,21 @@ class DrivingProfiles(TaskProfiles):
 
 
 def block_of(folder: Path, recording: Recording, partition: int, num_partitions: int) -> list[int]:
-    """The block of node ``partition``. Raises :class:`DataError` where there are fewer blocks than nodes."""
+    """Return the block of node ``partition``. Raise :class:`DataError` if there are fewer blocks than nodes."""
     blocks = list(recording.blocks)
     if num_partitions > len(blocks):
-        raise DataError(f"{folder}: holds {len(blocks)} blocks (drivers); {num_partitions} nodes were asked for")
+        raise DataError(
+            f"{folder}: holds {len(blocks)} blocks (drivers), but num-nodes is {num_partitions}; expected at least one "
+            "block per node"
+        )
     return blocks[partition : partition + 1]
 
 
 def key_of(blocks: Sequence[int]) -> str:
-    """The key of a node that has these blocks."""
+    """Return the key of a node that has these blocks."""
     return f"driver-{blocks[0]:02d}" if len(blocks) == 1 else "pooled"
 
 
 def groups_of(blocks: Sequence[int], styles: Mapping[int, float]) -> dict[str, str]:
-    """The driver's style, where a node meets one driver who is simulated."""
+    """Return the style of the driver, for a node that meets a single, simulated driver."""
     return {"style": f"{styles[blocks[0]]:+.2f}"} if len(blocks) == 1 and blocks[0] in styles else {}

@@ -1,4 +1,4 @@
-"""How well a forecaster explains and predicts held-out windows, without a loop around it."""
+"""Metrics of a forecaster on held-out windows, without simulation."""
 
 import torch
 from torch import Tensor
@@ -10,11 +10,13 @@ from .options import Options
 from .setting import Setting
 
 TIMES = (5, 10, 15)
-"""Steps ahead at which the prediction's error is reported."""
+"""Steps ahead at which the prediction error is reported."""
 
 
 def elbo_parts(model: Forecaster, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Reconstruction and KL of each window, ``[N]`` both, at one draw of z from torch's global generator."""
+    """Return the reconstruction error and KL of each window, ``[N]`` each, at one sample of z from torch's global
+    generator.
+    """
     history = batch["history"]
     noise = torch.randn(len(history), model.latent, device=history.device)
     parts: tuple[Tensor, Tensor] = model(history, batch["robot_future"], batch["human_future"], noise)
@@ -23,12 +25,12 @@ def elbo_parts(model: Forecaster, batch: Batch) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def test_scores(model: Forecaster, setting: Setting, options: Options, windows: Batch) -> Metrics:
-    """Metrics ``test.*`` of held-out windows, on the model's device; none where there are no windows.
+    """Return the metrics ``test.*`` of held-out windows, computed on the model's device; empty without windows.
 
-    ``elbo``: the training loss (reconstruction + weight x KL), its parts ``reconstruction`` and ``kl``, means
-    over ``samples`` draws of z. ``error_<t>s``: squared error along the road, m², of the mean predicted
-    position t seconds ahead, with z drawn without the human's future; ``constant_velocity_<t>s``: the same
-    of a human who keeps its velocity.
+    ``elbo`` is the training loss (reconstruction + weight x KL); ``reconstruction`` and ``kl`` are its parts; all are
+    means over ``samples`` draws of z. ``error_<t>s`` is the squared error along the road, in m², of the mean predicted
+    position t seconds ahead, with z drawn without the human's future. ``constant_velocity_<t>s`` is the same for a
+    human that keeps its velocity.
     """
     if not len(windows["history"]):
         return {}

@@ -1,7 +1,7 @@
-"""What is fixed for a scenario and shared by all nodes: scales of the inputs, and how a car moves.
+"""Constants of a scenario, which all nodes share: the scales of the inputs and the dynamics of a car.
 
-Inputs are standardised with these constants rather than with statistics of the data, so that every node's
-model means the same by the same number, and no statistic of a node's data travels.
+Inputs are standardised by these constants and not by statistics of the data, so that a number means the same in every
+node's model and no statistic of a node's data is shared.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from sim.traffic.scenarios import SCENARIOS, Scenario
 
 @dataclass(frozen=True)
 class Setting:
-    """A scenario as the forecaster sees it. Lengths in m, speeds in m/s; cars are robot, human, gray car.
+    """A scenario as the forecaster sees it. Lengths are in m, speeds in m/s; the cars are robot, human and gray car.
 
-    A *motion* is ``[..., 4]``: x, y, vx, vy, x lateral and y longitudinal. Controls are divided by
-    ``control``: throttle and steering of a bicycle, or lateral and longitudinal acceleration of a point.
+    A *motion* is ``[..., 4]``: x, y, vx, vy, with x lateral and y longitudinal. Controls are divided by ``control``:
+    throttle and steering of a bicycle, or lateral and longitudinal acceleration of a point mass.
     """
 
     name: str
@@ -39,14 +39,14 @@ class Setting:
 
     @property
     def scenario(self) -> Scenario | None:
-        """The simulated world, ``None`` for recorded trials."""
+        """The simulated scenario, ``None`` for recorded trials."""
         return SCENARIOS.get(self.name)
 
     def describe(self, motions: Tensor, controls: Tensor) -> Tensor:
-        """Features ``[..., features]`` of motions ``[..., cars, 4]`` and controls ``[..., cars, 2]``.
+        """Return the features ``[..., features]`` of motions ``[..., cars, 4]`` and controls ``[..., cars, 2]``.
 
-        Positions along the road are gaps to the human at the same moment, so a place on the road means
-        nothing. The last feature, the mask, is 1.
+        Longitudinal positions are gaps to the human at the same moment, so features do not depend on the position on
+        the road. The last feature, the mask, is 1.
         """
         x, y, vx, vy = motions.unbind(-1)
         others = [car for car in range(self.cars) if car != 1]
@@ -62,7 +62,7 @@ class Setting:
         return torch.cat(parts, dim=-1)
 
     def roll_out(self, motion: Tensor, controls: Tensor) -> Tensor:
-        """Motions ``[..., H, 4]`` after each of the standardised ``controls [..., H, 2]``."""
+        """Return the motions ``[..., H, 4]`` after each of the standardised ``controls [..., H, 2]``."""
         scaled = controls * controls.new_tensor(self.control)
         if not self.bicycle:
             return dynamics.point_mass_rollout(motion, scaled)
@@ -70,12 +70,12 @@ class Setting:
 
 
 def to_motion(bicycle: Tensor) -> Tensor:
-    """``(x, y, vx, vy)`` of bicycle states ``(x, y, heading, speed)``, both ``[..., 4]``."""
+    """Convert bicycle states ``(x, y, heading, speed)`` to motions ``(x, y, vx, vy)``, both ``[..., 4]``."""
     return torch.cat((bicycle[..., :2], dynamics.velocity(bicycle)), dim=-1)
 
 
 def to_bicycle(motion: Tensor) -> Tensor:
-    """The inverse of :func:`to_motion`; a car that stands still is taken to face along the road."""
+    """Convert motions to bicycle states, the inverse of :func:`to_motion`; a standing car faces along the road."""
     heading = torch.atan2(motion[..., 2], motion[..., 3])
     speed = torch.linalg.vector_norm(motion[..., 2:], dim=-1)
     return torch.cat((motion[..., :2], heading[..., None], speed[..., None]), dim=-1)

@@ -1,4 +1,4 @@
-"""The task "driving": forecast a human driver, given what the robot intends, and plan with the forecast."""
+"""The task "driving": forecast a human driver given the robot's plan, and plan with the forecast."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sim.seeding import torch_seed
 from sim.traffic.drivers import lane_swap_drivers
 from sim.traffic.files import World, write_sessions, write_world
 from sim.traffic.scenarios import InitialStates, Scenario, initial_states
 from tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
-from tasks.seeding import torch_seed
 
 from .closed_loop import Encounters, as_sessions, drive, encounters, session_metrics, traces
 from .data import SPLITS, Recording, read_folder
@@ -27,18 +27,18 @@ from .windows import cut
 
 
 class DrivingTask(DrivingProfiles, Task):
-    """Negotiating a lane change with a human driver (APFL, Sections IV-B and IV-C).
+    """Negotiate a lane change with a human driver (APFL, Sections IV-B and IV-C).
 
-    A node is a robot that always meets the same driver: a simulated one, with a tolerance of risk, or a block
-    of recorded trials. ``NodeData.extra["encounters"]`` holds a tuple of
-    :class:`~tasks.driving.closed_loop.Encounters`, empty for recorded trials.
+    A node is a robot that always meets the same driver: a simulated one with a certain risk tolerance, or a block of
+    recorded trials. ``NodeData.extra["encounters"]`` holds a tuple of :class:`~tasks.driving.closed_loop.Encounters`,
+    empty for recorded trials.
 
-    As in the paper, windows cover whole sessions, lane changes included, while the planner only asks for
-    forecasts before them. With the default ``kl_weight`` the latent variable carries next to nothing once
-    the decoder is given the state: samples of a forecast lie close together.
+    As in the paper, windows cover whole sessions including lane changes, although the planner only needs forecasts
+    before them. With the default ``kl_weight`` the latent variable carries almost no information once the decoder
+    receives the state: samples of a forecast lie close together.
     """
 
-    vectorises: ClassVar[bool] = False  # LSTMs do not
+    vectorises: ClassVar[bool] = False  # vmap does not support LSTMs
     headline: ClassVar[tuple[str, ...]] = (
         "test.elbo",
         "test.error_1.5s",
@@ -67,13 +67,17 @@ class DrivingTask(DrivingProfiles, Task):
         return self.has_world
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """Every driver meets the same starts; the robot expects the human to keep its control.
+        """Simulate sessions in which the robot expects the human to keep its control. All drivers meet the same initial
+        states.
 
-        Raises :class:`DataError` for the scenario "trials", which is recorded.
+        Raises
+        ------
+        DataError
+            The scenario is "trials", which is recorded.
         """
         scenario = self.setting.scenario
         if scenario is None:
-            raise DataError("scenario 'trials' is recorded, not simulated: name the folder of its files as data-dir")
+            raise DataError("scenario = 'trials' is recorded, not simulated: set data-dir to the folder of its files")
         drivers = lane_swap_drivers(num_nodes, self.options.driver_style)
         starts = _starts(scenario, *self.options.sessions(), seed)
         predictor = HoldLastControl(self.setting)
@@ -93,17 +97,16 @@ class DrivingTask(DrivingProfiles, Task):
         return self._node(recording, list(recording.blocks))
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Tensor:
-        """Reconstruction + ``kl_weight`` x KL (:class:`~tasks.driving.forecaster.Forecaster`)."""
+        """Return the reconstruction error + ``kl_weight`` x KL (:class:`~tasks.driving.forecaster.Forecaster`)."""
         reconstruction, divergence = elbo_parts(_forecaster(model), batch)
         return reconstruction.mean() + self.options.kl_weight * divergence.mean()
 
     def evaluate(self, model: torch.nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """``test.*`` (:func:`~tasks.driving.scores.test_scores`) and, if ``final``, closed loops.
+        """Return ``test.*`` (:func:`~tasks.driving.scores.test_scores`) and, with ``final``, closed-loop metrics.
 
-        Where the driver is simulated, ``final`` adds ``closed_loop.*`` and, for a robot that does not
-        forecast, ``non_proactive.*``, on the held-out starts
-        (:func:`~tasks.driving.closed_loop.session_metrics`), and traces to draw
-        (:func:`~tasks.driving.closed_loop.traces`).
+        If the driver is simulated, ``final`` adds ``closed_loop.*`` and, for a robot without a forecaster,
+        ``non_proactive.*`` on the held-out initial states (:func:`~tasks.driving.closed_loop.session_metrics`), and
+        traces to draw (:func:`~tasks.driving.closed_loop.traces`).
         """
         forecaster = _forecaster(model)
         metrics: Metrics = {}
@@ -124,10 +127,10 @@ class DrivingTask(DrivingProfiles, Task):
         return Evaluation(metrics, drawn)
 
     def collect(self, model: torch.nn.Module, data: NodeData, *, seed: int) -> Mapping[str, np.ndarray]:
-        """Windows of the training starts driven again with ``model`` in the loop (APFL, Sec. IV-B)."""
+        """Return windows of the training sessions, simulated again with ``model`` in the loop (APFL, Section IV-B)."""
         met = _encounters(data)
         if not met:
-            raise NotImplementedError("recorded trials cannot be driven again: there is no driver to meet")
+            raise NotImplementedError("recorded trials cannot be simulated again: there is no driver to simulate")
         forecast = Forecast(_forecaster(model), self.setting, self.options)
         with torch_seed(seed, "driving", "collect"):
             driven = [drive(self.setting, self.options, forecast, who, who.train) for who in met]
@@ -158,7 +161,7 @@ class DrivingTask(DrivingProfiles, Task):
 
 def _forecaster(model: torch.nn.Module) -> Forecaster:
     if not isinstance(model, Forecaster):
-        raise TypeError(f"model is a {type(model).__name__}: the task 'driving' needs a Forecaster")
+        raise TypeError(f"the model is a {type(model).__name__}: the task 'driving' needs a Forecaster")
     return model
 
 
@@ -169,7 +172,7 @@ def _encounters(data: NodeData) -> tuple[Encounters, ...]:
 
 
 def _starts(scenario: Scenario, train: int, test: int, seed: int) -> InitialStates:
-    """``train`` training and ``test`` held-out starts, whatever share of them the scenario holds out."""
+    """``train`` training and ``test`` held-out initial states, whatever share the scenario holds out."""
     count = train + test
     while True:
         starts = initial_states(scenario, count, seed)

@@ -1,4 +1,4 @@
-"""Cuts sessions into training windows: what was seen up to a moment, and what happened next."""
+"""Cuts sessions into training windows of a history and the future that followed."""
 
 from collections.abc import Iterable
 
@@ -12,25 +12,27 @@ from .setting import Setting
 
 
 def past(setting: Setting, motions: Tensor, controls: Tensor, length: int) -> Tensor:
-    """The forecaster's history ``[N, length, features]`` of the last rows of ``motions [N, t, cars, 4]``.
+    """Return the history ``[N, length, features]`` of the last rows of ``motions [N, t, cars, 4]``.
 
-    ``controls [N, t, cars, 2]``; a row's controls are those that brought its motions about. Where ``t`` is
-    less than ``length``, zeros stand in front, mask included.
+    ``controls [N, t, cars, 2]`` are those that led to the motions of the same row. If ``t`` is less than ``length``,
+    the history is padded with zeros at the front, including the mask.
     """
     seen = setting.describe(motions[:, -length:], controls[:, -length:])
     return torch.nn.functional.pad(seen, (0, 0, length - seen.shape[1], 0))
 
 
 def cut(setting: Setting, options: Options, sessions: Iterable[Session]) -> dict[str, Tensor]:
-    """All windows of ``sessions``, every ``window_stride`` steps, as float32 tensors with N in front.
+    """Return all windows of ``sessions``, every ``window_stride`` steps, as float32 tensors of N windows.
 
-    * ``history [N, history, features]``, zero where nothing had happened yet (at most
-      ``history - min_history`` steps);
-    * ``robot_future``, ``human_future`` ``[N, H, 2]``: standardised controls of the next H steps;
-    * ``human_path [N, H, 2]``: the human's positions then, in metres from where it is now;
-    * ``current [N, cars, 4]``: motions now, along the road measured from the human.
+    Sessions shorter than ``min_history + horizon`` have no window.
 
-    A session shorter than ``min_history + horizon`` gives none.
+    Returns
+    -------
+    dict of str to Tensor
+        ``history [N, history, features]``: zero before the session starts, for at most ``history - min_history`` steps.
+        ``robot_future`` and ``human_future [N, H, 2]``: standardised controls of the next H steps.
+        ``human_path [N, H, 2]``: the human's positions relative to the current one, in metres.
+        ``current [N, cars, 4]``: current motions, with longitudinal positions relative to the human.
     """
     pieces = [_cut_one(setting, options, session) for session in sessions]
     return (

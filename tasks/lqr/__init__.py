@@ -1,1 +1,1 @@
-"""The LQR toy of APFL, Sec. IV-A: shared dynamics, personal control."""
+"""Learn the shared dynamics and the personal gains of linear-quadratic robots (APFL, Section IV-A)."""

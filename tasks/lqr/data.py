@@ -7,22 +7,31 @@ import torch
 
 from tasks.base import NodeData
 
-from .rollouts import read_rollouts
+from .rollouts import COLUMNS, INPUTS, TARGETS, read_rollouts
 
 
 def read_robots(paths: Iterable[Path]) -> NodeData:
-    """The rollouts in ``paths`` (:func:`~tasks.lqr.rollouts.read_rollouts`) as one node's data.
+    """Read files of robots as the data of one node (:func:`~tasks.lqr.rollouts.read_rollouts`).
 
-    Splits hold ``inputs [N, 3] = (y, v, u)`` and ``targets [N, 3] = (next_y, next_v, u)``, float32.
-    ``extra["control-weights"]`` maps each split to ``R`` of its rows, float64 ``[N]``.
+    Returns
+    -------
+    NodeData
+        Its splits hold ``inputs [N, 3] = (y, v, u)`` and ``targets [N, 3] = (next_y, next_v, u)``, float32.
+        ``extra["control-weights"]`` maps each split to the cost ``R`` of every row, float64 ``[N]``.
+
+    Raises
+    ------
+    DataError
+        A file is malformed, or no row belongs to the split train or test.
     """
     found = read_rollouts(paths)
+    inputs, targets = ([COLUMNS.index(name) for name in names] for names in (INPUTS, TARGETS))
     splits = {
         split: {
-            "inputs": torch.tensor(table[:, [0, 1, 2]], dtype=torch.float32),
-            "targets": torch.tensor(table[:, [3, 4, 2]], dtype=torch.float32),
+            "inputs": torch.tensor(table[:, inputs], dtype=torch.float32),
+            "targets": torch.tensor(table[:, targets], dtype=torch.float32),
         }
         for split, table in found.tables.items()
     }
-    weights = {split: table[:, 5] for split, table in found.tables.items()}
+    weights = {split: table[:, COLUMNS.index("control_weight")] for split, table in found.tables.items()}
     return NodeData(found.key, splits, found.groups, {"control-weights": weights})

@@ -1,4 +1,4 @@
-"""Eight parameters: the dynamics every robot shares and the gain each has for itself (APFL, Sec. IV-A)."""
+"""The model of eight parameters: shared dynamics and a personal gain (APFL, Section IV-A)."""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch.nn.functional import linear
 
 
 class Dynamics(nn.Module):
-    """``x' = A x + B u`` with ``A [2, 2]`` and ``B [2, 1]``."""
+    """The matrices ``A [2, 2]`` and ``B [2, 1]`` of ``x' = A x + B u``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -15,7 +15,7 @@ class Dynamics(nn.Module):
 
 
 class Policy(nn.Module):
-    """``u = -K x`` with ``K [1, 2]``."""
+    """The gain ``K [1, 2]`` of ``u = -K x``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,9 +23,9 @@ class Policy(nn.Module):
 
 
 class LqrModel(nn.Module):
-    """Predicts the next state and the control: parameters ``dynamics.A``, ``dynamics.B``, ``policy.K``.
+    """Predicts the next state and the control, with the parameters ``dynamics.A``, ``dynamics.B`` and ``policy.K``.
 
-    They start uniform in ``±1 / sqrt(inputs)``, as torch's linear layers do.
+    Initial values are uniform in ``±1 / sqrt(inputs)``, as in torch's linear layers.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class LqrModel(nn.Module):
                 parameter.uniform_(-(inputs**-0.5), inputs**-0.5)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Next state ``[N, 2]`` and control ``[N, 1]`` predicted from ``inputs [N, 3] = (y, v, u)``."""
+        """Predict the next state ``[N, 2]`` and the control ``[N, 1]`` from ``inputs [N, 3] = (y, v, u)``."""
         state = inputs[:, :2]
         following = linear(inputs, torch.cat((self.dynamics.A, self.dynamics.B), dim=1))
         return following, linear(state, -self.policy.K)

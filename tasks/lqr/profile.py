@@ -1,4 +1,4 @@
-"""Who the nodes of the task "lqr" are, and their world, without torch."""
+"""The profiles of the nodes of the task "lqr" and the simulation of their data, without torch."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -11,7 +11,7 @@ from .rollouts import read_rollouts, robot_files
 
 
 class LqrProfiles(TaskProfiles):
-    """A node is a robot, whose file has its rollouts."""
+    """A node is a robot; its file holds its rollouts."""
 
     name: ClassVar[str] = "lqr"
     Options: ClassVar[type] = LqrOptions
@@ -20,7 +20,9 @@ class LqrProfiles(TaskProfiles):
         super().__init__(options or LqrOptions())
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """Robots with ``R`` = 1, 50 and 100, or spaced over [1, 100] where there are not three of them."""
+        """Simulate robots with ``R`` = 1, 50 and 100; any other number of robots is spaced logarithmically over [1,
+        100].
+        """
         chosen = self.options
         lqr.write_world(
             folder,
@@ -41,7 +43,7 @@ class LqrProfiles(TaskProfiles):
 
 
 def robot_file(folder: Path, partition: int, num_partitions: int) -> Path:
-    """The file of node ``partition``. Raises :class:`DataError` where there are fewer files than nodes."""
+    """Return the file of node ``partition``. Raise :class:`DataError` if there are fewer files than nodes."""
     files = robot_files(folder)
     if len(files) < num_partitions or not 0 <= partition < num_partitions:
         raise DataError(f"{folder}: expected a robot for node {partition} of {num_partitions}, found {len(files)}")

@@ -1,33 +1,35 @@
-"""Reads the rollouts of point-mass robots: one CSV file per robot, plain, ``.gz`` or ``.xz``.
+"""Reads the rollouts of point-mass robots from one CSV file per robot, without torch.
 
-Columns ``robot, control_weight, split, trajectory, step, y, v, u, next_y, next_v`` in any order, one row
-per step: in state ``(y, v)`` the control ``u`` led to ``(next_y, next_v)``. ``split`` is train, validation
-or test; ``control_weight`` is the robot's ``R``, from which its true gain follows.
+A file has the columns ``control_weight, split, y, v, u, next_y, next_v`` in any order, and may have others. Each row
+is one step: in state ``(y, v)`` the control ``u`` led to ``(next_y, next_v)``. ``split`` is train, validation or test.
+``control_weight`` is the robot's cost ``R``, which determines its optimal gain.
 """
 
-import csv
-import gzip
-import lzma
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
-from typing import Any, TextIO
 
 import numpy as np
 
 from tasks.profiles import DataError
+from tasks.tables import CSV_ENDINGS, read_table
 
 SPLITS = ("train", "validation", "test")
-NUMBERS = ("y", "v", "u", "next_y", "next_v", "control_weight")
-SUFFIXES = (".csv", ".csv.gz", ".csv.xz")
-_OPENERS: dict[str, Callable[..., Any]] = {".csv": open, ".gz": gzip.open, ".xz": lzma.open}
+INPUTS = ("y", "v", "u")
+TARGETS = ("next_y", "next_v", "u")
+#: The columns of :attr:`Rollouts.tables`.
+COLUMNS = ("y", "v", "u", "next_y", "next_v", "control_weight")
 
 
 def robot_files(folder: Path) -> list[Path]:
-    """The files ``robot-*.csv[.gz|.xz]`` of ``folder``, sorted. Raises :class:`DataError` for none."""
-    files = sorted(path for path in folder.glob("robot-*") if path.name.endswith(SUFFIXES))
+    """Return the files ``robot-*.csv``, ``.csv.gz`` and ``.csv.xz`` of a folder, sorted by name.
+
+    Raises
+    ------
+    DataError
+        There is no such file.
+    """
+    files = sorted(path for path in folder.glob("robot-*") if path.name.endswith(CSV_ENDINGS))
     if not files:
         raise DataError(f"{folder}: expected files robot-*.csv, .csv.gz or .csv.xz, found none")
     return files
@@ -35,10 +37,14 @@ def robot_files(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Rows of some robots' files, pooled.
+    """The pooled rows of one or more files.
 
-    ``tables`` maps each split that has rows to float64 ``[N, 6]``: y, v, u, next_y, next_v, control_weight. ``key`` is
-    the file's name up to the first dot, joined by ``+`` for several.
+    Attributes
+    ----------
+    key : str
+        The file name up to the first dot; the keys of several files are joined by ``+``.
+    tables : mapping of str to ndarray
+        The rows of each split that has any, float64 ``[N, 6]``, with the columns :data:`COLUMNS`.
     """
 
     key: str
@@ -46,58 +52,36 @@ class Rollouts:
 
     @property
     def groups(self) -> dict[str, str]:
-        """The ``control-weight``, where all rows have the same."""
-        distinct = np.unique(np.concatenate([table[:, 5] for table in self.tables.values()]))
+        """The label ``control-weight``, if it is the same in all rows."""
+        cost = COLUMNS.index("control_weight")
+        distinct = np.unique(np.concatenate([table[:, cost] for table in self.tables.values()]))
         return {"control-weight": f"{distinct[0]:g}"} if len(distinct) == 1 else {}
 
 
 def read_rollouts(paths: Iterable[Path]) -> Rollouts:
-    """The rows of all ``paths``. Raises :class:`DataError` for none to train or test on, and for malformed files."""
+    """Read files of robots and pool their rows.
+
+    Raises
+    ------
+    DataError
+        A file is malformed, or no row belongs to the split train or test.
+    """
     paths = list(paths)
-    rows: dict[str, list[list[float]]] = {split: [] for split in SPLITS}
-    for path in paths:
-        for split, values in _rows(path):
-            rows[split].append(values)
-    if not rows["train"] and not rows["test"]:
+    parts = [_read(path) for path in paths]
+    pooled = {
+        split: np.concatenate([table[number == index] for number, table in parts]) for index, split in enumerate(SPLITS)
+    }
+    tables = {split: table for split, table in pooled.items() if len(table)}
+    if "train" not in tables and "test" not in tables:
         raise DataError(f"{', '.join(map(str, paths))}: expected rows of split train or test, found none")
-    key = "+".join(path.name.split(".", 1)[0] for path in paths)
-    return Rollouts(key, {split: np.array(values) for split, values in rows.items() if values})
+    return Rollouts("+".join(path.name.split(".", 1)[0] for path in paths), tables)
 
 
-def _rows(path: Path) -> Iterator[tuple[str, list[float]]]:
-    with _opened(path) as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
-        if missing := [name for name in ("split", *NUMBERS) if name not in header]:
-            raise DataError(f"{path}, line 1: expected the columns {', '.join(missing)}")
-        split_at, number_at = header.index("split"), [header.index(name) for name in NUMBERS]
-        for row in reader:
-            place = f"{path}, line {reader.line_num}"
-            if len(row) != len(header):
-                raise DataError(f"{place}: expected {len(header)} fields, found {len(row)}")
-            if row[split_at] not in SPLITS:
-                raise DataError(f"{place}: split = {row[split_at]!r}: expected one of {', '.join(SPLITS)}")
-            values = [_number(row[at], place, name) for name, at in zip(NUMBERS, number_at, strict=True)]
-            if values[-1] <= 0:
-                raise DataError(f"{place}: control_weight = {values[-1]}: expected a number above 0")
-            yield row[split_at], values
-
-
-def _number(text: str, place: str, name: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not isfinite(value):
-        raise DataError(f"{place}: {name} = {text!r}: expected a finite number")
-    return value
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[TextIO]:
-    """``path`` as text; whatever goes wrong while reading becomes a :class:`DataError`."""
-    try:
-        with _OPENERS[path.suffix](path, "rt", newline="", encoding="utf-8") as file:
-            yield file
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error, lzma.LZMAError) as error:
-        raise DataError(f"{path}: expected a readable CSV file: {error}") from error
+def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The index of the split ``[N]`` and the values ``[N, 6]`` of each row of a file."""
+    table = read_table(path, ["split", *COLUMNS])
+    split = table.words("split", {name: index for index, name in enumerate(SPLITS)})
+    values = np.stack([table.numbers(name) for name in COLUMNS], axis=1)
+    if len(wrong := np.flatnonzero(values[:, COLUMNS.index("control_weight")] <= 0)):
+        raise table.fault("control_weight", wrong, "expected a number above 0")
+    return split, values

@@ -1,4 +1,4 @@
-"""Learning to predict and to imitate a linear-quadratic regulator (APFL, Sec. IV-A, Table II and Fig. 4)."""
+"""Predict and imitate a linear-quadratic regulator (APFL, Section IV-A, Table II and Figure 4)."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ from .rollouts import robot_files
 
 
 class LqrTask(LqrProfiles, Task):
-    """Identify ``x' = A x + B u``, which all robots share, and imitate each one's own ``u = -K x``."""
+    """Identify ``x' = A x + B u``, which all robots share, and imitate each robot's ``u = -K x``."""
 
     headline: ClassVar[tuple[str, ...]] = (
         "test.state_loss",
@@ -38,12 +38,14 @@ class LqrTask(LqrProfiles, Task):
         return read_robots(robot_files(folder))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """State error, averaged over its two components, plus control error (both mean squares)."""
+        """Return the mean squared error of the state, averaged over its two components, plus that of the control."""
         state_loss, control_loss = _losses(model(batch["inputs"]), batch["targets"])
         return state_loss + control_loss
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """The same batches as any task's, gathered once per epoch: here gathering costs as much as a step."""
+        """Yield the same batches as :meth:`tasks.base.Task.batches`, indexing once per epoch because indexing is slow
+        here.
+        """
         order = torch.randperm(data.count(split))
         inputs, targets = (data.splits[split][name][order] for name in ("inputs", "targets"))
         for start in range(0, len(order), batch_size):
@@ -52,12 +54,12 @@ class LqrTask(LqrProfiles, Task):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """Losses, and distances of ``model`` (an :class:`LqrModel`) from the truth.
+        """Return losses and distances of an :class:`LqrModel` from the true parameters.
 
-        ``state_loss``, ``control_loss`` and ``total_loss`` as in Table II; ``excess``, the total less that
-        of the true parameters on the same rows, which is free of the noise of the test set;
-        ``dynamics_distance`` and ``gain_distance``, the Euclidean distances of Fig. 4. In pooled data every
-        row has its own robot's truth, and the gain's distance is the mean over rows.
+        The metrics are ``state_loss``, ``control_loss`` and ``total_loss`` (Table II); ``excess``, the total loss minus
+        that of the true parameters on the same rows, which removes the noise of the test set; and ``dynamics_distance``
+        and ``gain_distance``, the Euclidean distances of Figure 4. In pooled data every row is compared with its own
+        robot, and the distance of the gain is averaged over rows.
         """
         model = cast(LqrModel, model)
         weights = cast(Mapping[str, np.ndarray], data.extra["control-weights"])
@@ -88,6 +90,6 @@ class LqrTask(LqrProfiles, Task):
 
 
 def _losses(predicted: tuple[Tensor, ...], targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean squared errors of the state, per component, and of the control."""
+    """Mean squared errors of the state, averaged over components, and of the control."""
     following, control = predicted
     return mse_loss(following, targets[:, :2]), mse_loss(control, targets[:, 2:])

@@ -1,1 +1,1 @@
-"""How much a robot disturbs the people around it (SocNav1), learnt from one rater after another."""
+"""Predict how much a robot disturbs people, for one rater after another (Elastic Transfer, SocNav1)."""

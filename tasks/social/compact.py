@@ -1,12 +1,12 @@
-"""The compact graph of a scene: robot, humans, objects and interactions, all pointing at the robot.
+"""The compact graph of a scene: the robot, humans, objects and interactions, with all edges leading to the robot.
 
-Nodes, in this order: the robot, the humans, the objects, one node per interaction. A link is one interaction however
-often it is listed: the data lists that of two people twice and that with an object once, which tells nothing about
-the people. Edges run human -> robot, object -> robot, member -> interaction -> robot, and from every node to itself.
+The nodes are, in this order, the robot, the humans, the objects and one node per interaction. Every interaction counts
+once, although the data list interactions between two people twice. Edges lead from humans and objects to the robot,
+from the members of an interaction to its node, from interactions to the robot, and from every node to itself.
 
-The network of Guerdan and Gunes, Decentralized Robot Learning for Personalization and Privacy, 2022, Appendix A.3,
-has 7,681 parameters, hence 7 inputs per node; which 7 is not printed. After Manso et al., Graph Neural Networks for
-Human-Aware Social Navigation, 2020, we take the node's type and its place.
+The network of Guerdan and Gunes, Decentralized Robot Learning for Personalization and Privacy, 2022, Appendix A.3, has
+7,681 parameters and therefore 7 inputs per node; the paper does not list them. Following Manso et al., Graph Neural
+Networks for Human-Aware Social Navigation, 2020, we use the type of the node and its pose.
 """
 
 from collections.abc import Sequence
@@ -17,21 +17,31 @@ from torch import Tensor
 
 from tasks.base import Batch
 
-from .scenes import Pose, Scene
+from .scenes import Pose, RatedScene
 
 KINDS = ("robot", "human", "object", "interaction")
 FEATURES = len(KINDS) + 3
 
 
-def compact_graphs(scenes: Sequence[Scene], geometry: str) -> dict[str, Tensor]:
-    """The graphs of N scenes, padded to the n nodes of the largest.
+def compact_graphs(scenes: Sequence[RatedScene], geometry: str) -> dict[str, Tensor]:
+    """Build the graphs of N scenes, padded to the n nodes of the largest graph.
 
-    Gives ``nodes`` float32 ``[N, n, 7]``: one-hot of the type (:data:`KINDS`), then x, y (metres) and orientation
-    (half turns, -1 to 1), or, with ``geometry`` "polar", distance (metres), angle (radians, ``atan2(x, y)``: 0 is
-    straight ahead) and orientation. An interaction stands half-way between its members and has orientation 0.
-    Gives ``adjacency`` float32 ``[N, n, n]``, row = target: the edge j -> i has weight ``1 / sqrt(d_i d_j)`` with
-    the in-degrees d, self-loops counted: the normalisation of DGL's ``GraphConv`` when the networks of the papers
-    were built with it, and of PyTorch Geometric's ``GCNConv``. Padding is 0 in both.
+    Parameters
+    ----------
+    scenes : sequence of RatedScene
+        The N scenes.
+    geometry : str
+        "cartesian": x and y (metres). "polar": distance (metres) and angle (radians, ``atan2(x, y)``; 0 is straight
+        ahead).
+
+    Returns
+    -------
+    dict of str to Tensor
+        ``nodes`` float32 ``[N, n, 7]``: the one-hot type (:data:`KINDS`), two coordinates and the orientation in half
+        turns, -1 to 1. An interaction is placed midway between its members and has orientation 0.
+        ``adjacency`` float32 ``[N, n, n]``, row = target: the edge j -> i has weight ``1 / sqrt(d_i d_j)`` with the
+        in-degrees d including self-loops, as in DGL's ``GraphConv`` at the time of the papers and in PyTorch
+        Geometric's ``GCNConv``. Padding is 0 in both.
     """
     humans, objects = np.array([len(s.humans) for s in scenes]), np.array([len(s.objects) for s in scenes])
     bodies = 1 + humans + objects
@@ -63,18 +73,18 @@ def compact_graphs(scenes: Sequence[Scene], geometry: str) -> dict[str, Tensor]:
 
 
 def sizes(graphs: Batch) -> Tensor:
-    """How many nodes every graph has, ``[N]``."""
+    """Return the number of nodes of every graph, ``[N]``."""
     return (graphs["nodes"] != 0).any(dim=2).sum(dim=1)
 
 
 def trimmed(graphs: Batch) -> Batch:
-    """The same graphs, padded only to the largest of them."""
+    """Return the graphs, padded only to the largest of them."""
     size = int(sizes(graphs).max())
     return {**graphs, "nodes": graphs["nodes"][:, :size], "adjacency": graphs["adjacency"][:, :size, :size]}
 
 
 def located(poses: np.ndarray, geometry: str) -> np.ndarray:
-    """``poses`` ``[..., (x, y, orientation)]`` in one of :data:`~tasks.social.options.GEOMETRIES`."""
+    """Convert ``poses [..., (x, y, orientation)]`` to one of :data:`~tasks.social.options.GEOMETRIES`."""
     if geometry == "cartesian":
         return poses
     x, y, turn = np.moveaxis(poses, -1, 0)
@@ -84,7 +94,9 @@ def located(poses: np.ndarray, geometry: str) -> np.ndarray:
 def flattened(
     groups: Sequence[Sequence[Sequence[float]]] | Sequence[tuple[Pose, ...]], width: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All members of all groups in one table: their group, their place in it, and their values ``[M, width]``."""
+    """Concatenate the members of all groups; return their group ``[M]``, their index in it ``[M]``, and values ``[M,
+    width]``.
+    """
     counts = np.array([len(group) for group in groups], dtype=int)
     owner = np.repeat(np.arange(len(groups)), counts)
     rank = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,4 +1,4 @@
-"""The two ways to see a scene as a graph, each with its network."""
+"""The two representations of a scene as a graph, each with its network."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,25 +13,33 @@ from .compact import compact_graphs
 from .networks import GraphConvolutions, RelationalConvolutions
 from .options import Options
 from .relational import relational_graphs
-from .scenes import Scene
+from .scenes import RatedScene
 
 
 @dataclass(frozen=True)
 class Graphs:
-    """``build`` makes padded tensors of scenes, by the names of the arguments of the ``network``.
+    """A representation of scenes as graphs.
 
-    ``sizes`` ``[N]`` tells how large each graph is, ``trimmed`` takes away what is padding in all graphs of a batch;
-    both leave other tensors of the batch alone.
+    Attributes
+    ----------
+    build : callable
+        Builds padded tensors from scenes, named like the arguments of the network.
+    sizes : callable
+        Returns the number of nodes of each graph, ``[N]``.
+    trimmed : callable
+        Removes the padding that all graphs of a batch share. Other tensors of the batch stay unchanged.
+    network : callable
+        Returns a newly initialised network.
     """
 
-    build: Callable[[Sequence[Scene]], dict[str, Tensor]]
+    build: Callable[[Sequence[RatedScene]], dict[str, Tensor]]
     sizes: Callable[[Batch], Tensor]
     trimmed: Callable[[Batch], Batch]
     network: Callable[[], nn.Module]
 
 
 def graphs(options: Options) -> Graphs:
-    """The graphs that ``options`` choose."""
+    """Return the representation that ``options`` select."""
     if options.graph == "relational":
         network = partial(RelationalConvolutions, options.hidden, options.depth())
         return Graphs(relational_graphs, relational.sizes, relational.trimmed, network)

@@ -1,4 +1,4 @@
-"""Networks that read a score at the robot's node of padded batches of graphs."""
+"""Networks that predict a score at the robot's node, on padded batches of graphs."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -14,9 +14,10 @@ from .relational import KINDS, RELATIONS, SOURCES, means
 class GraphConvolutions(nn.Module):
     """Graph convolutions on compact graphs (:func:`~tasks.social.compact.compact_graphs`).
 
-    With the defaults the network of Guerdan and Gunes, Appendix A.3: 9 convolutions 7 -> 32 -> .. -> 32 -> 1, ELU
-    between them, tanh at the end, 7,681 parameters. Weights start Glorot-uniform and biases at 0, as in DGL. A layer
-    is ``elu(A X Wᵀ + b)`` for the normalised adjacency A, features X and ``weight`` W ``[outputs, inputs]``.
+    The defaults give the network of Guerdan and Gunes, Appendix A.3: 9 convolutions 7 -> 32 -> ... -> 32 -> 1 with ELU
+    between them and tanh at the end, 7,681 parameters. Weights are initialised Glorot-uniform and biases with 0, as in
+    DGL. A layer is ``elu(A X Wᵀ + b)`` for the normalised adjacency A, features X and ``weight`` W ``[outputs,
+    inputs]``.
     """
 
     def __init__(self, hidden: int = 32, layers: int = 8) -> None:
@@ -29,21 +30,22 @@ class GraphConvolutions(nn.Module):
         self.layers = nn.ModuleList(convolutions)
 
     def forward(self, nodes: Tensor, adjacency: Tensor) -> Tensor:
-        """``nodes`` ``[b, n, 7]`` and normalised ``adjacency`` ``[b, n, n]`` to scores in (-1, 1) ``[b]``."""
+        """Map ``nodes [b, n, 7]`` and normalised ``adjacency [b, n, n]`` to scores in (-1, 1), ``[b]``."""
         hidden = nodes
         for layer in list(self.layers)[:-1]:
             hidden = elu(layer(torch.bmm(adjacency, hidden)))
-        # Of the last layer only the robot is read.
+        # The last layer is computed for the robot only.
         return torch.tanh(self.layers[-1](torch.bmm(adjacency[:, :1], hidden))).reshape(-1)
 
 
 class RelationalConvolution(nn.Module):
-    """A layer of an R-GCN with full weights: Schlichtkrull et al., Modeling Relational Data with Graph Convolutional
-    Networks, 2018, Equation 2, https://arxiv.org/abs/1703.06103, with a bias and without the nonlinearity.
+    """A layer of an R-GCN with full weight matrices, a bias, and no nonlinearity.
 
-    Node i becomes ``W₀ x_i + b + Σ_r W_r mean_j x_j``, the mean over its neighbours j by relation r; ``root`` holds W₀
-    and b, ``weight`` ``[outputs, 11, inputs]`` the W_r in the order of :data:`~tasks.social.relational.RELATIONS`.
-    Weights start Glorot-uniform with half the range, as up to four terms add up in a node, biases at 0.
+    Schlichtkrull et al., Modeling Relational Data with Graph Convolutional Networks, 2018, Equation 2,
+    https://arxiv.org/abs/1703.06103. Node i becomes ``W₀ x_i + b + Σ_r W_r mean_j x_j``, with the mean over its
+    neighbours j under relation r. ``root`` holds W₀ and b; ``weight [outputs, 11, inputs]`` holds the W_r in the order
+    of :data:`~tasks.social.relational.RELATIONS`. Weights are initialised Glorot-uniform with half the usual range,
+    because up to four terms add up in a node; biases start at 0.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -55,9 +57,16 @@ class RelationalConvolution(nn.Module):
         nn.init.zeros_(self.root.bias)
 
     def forward(self, nodes: Tensor, mean: Tensor, targets: Mapping[str, int]) -> Tensor:
-        """The first nodes in the order of :data:`~tasks.social.relational.KINDS`, ``targets`` of each type.
+        """Compute the new features of the first nodes, ``targets`` of each type, in the order of the types.
 
-        ``nodes`` is ``[b, n, inputs]``, ``mean`` that of :func:`~tasks.social.relational.means`.
+        Parameters
+        ----------
+        nodes : Tensor [b, n, inputs]
+            Features, types in the order of :data:`~tasks.social.relational.KINDS`.
+        mean : Tensor
+            The matrix of :func:`~tasks.social.relational.means`.
+        targets : mapping of str to int
+            The number of nodes of each type to compute.
         """
         rows = [count * len(SOURCES[kind]) for kind, count in targets.items()]
         neighbours = torch.split(torch.bmm(mean[:, : sum(rows)], nodes), rows, dim=1)
@@ -73,8 +82,8 @@ class RelationalConvolution(nn.Module):
 class RelationalConvolutions(nn.Module):
     """An R-GCN on relational graphs (:func:`~tasks.social.relational.relational_graphs`).
 
-    Layers 20 -> 32 -> .. -> 32 -> 1 with the defaults, ELU between them, tanh at the end, 32,737 parameters. Three
-    hidden layers bring every wall to the robot and back.
+    The defaults give layers 20 -> 32 -> 32 -> 32 -> 1 with ELU between them and tanh at the end, 32,737 parameters.
+    Three hidden layers carry information from every wall to the robot and back.
     """
 
     def __init__(self, hidden: int = 32, layers: int = 3) -> None:
@@ -83,11 +92,11 @@ class RelationalConvolutions(nn.Module):
         self.layers = nn.ModuleList(RelationalConvolution(inputs, outputs) for inputs, outputs in pairwise(widths))
 
     def forward(self, **graphs: Tensor) -> Tensor:
-        """The tensors of b relational graphs to scores in (-1, 1) ``[b]``."""
+        """Map the tensors of b relational graphs to scores in (-1, 1), ``[b]``."""
         mean = means(graphs)
         counts = {kind: graphs[kind].shape[1] for kind in KINDS}
         hidden = torch.cat([graphs[kind] for kind in KINDS], dim=1)
         for layer in list(self.layers)[:-1]:
             hidden = elu(layer(hidden, mean, counts))
-        # Of the last layer only the robot is read.
+        # The last layer is computed for the robot only.
         return torch.tanh(self.layers[-1](hidden, mean, {"robot": 1})).reshape(-1)

@@ -1,4 +1,4 @@
-"""What can be chosen about the social task."""
+"""Options of the social task."""
 
 import re
 from collections import Counter
@@ -7,76 +7,82 @@ from dataclasses import dataclass
 from tasks.options import option
 from tasks.profiles import DataError
 
-#: Where a node of the compact graph is.
+#: The coordinates of the nodes of the compact graph.
 GEOMETRIES = ("cartesian", "polar")
-#: Hidden layers where no number is given.
+#: The default number of hidden layers for each representation.
 LAYERS = {"compact": 8, "relational": 3}
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the task "social"; the defaults are those of Guerdan and Gunes, 2022, Appendix A."""
+    """Options of the task "social". The defaults are those of Guerdan and Gunes, 2022, Appendix A."""
 
     participants: str = option(
         "a,b,c,d;e,f,g,h;i,j,l,k",
-        "whose ratings each node learns: nodes are separated by ';', the participants a node meets one after "
-        "another by ','; each is a file <participant>.json",
+        "The participants whose ratings each node learns: ';' separates nodes, ',' separates the participants "
+        "that a node meets in sequence; the ratings of each are in <participant>.json",
     )
     source: str = option(
         "recorded",
-        "recorded: ratings of people, in the folder data-dir; simulated: without a data-dir, ratings of simulated "
-        "people with the names of the participants",
+        "recorded: ratings by people, read from data-dir; simulated: ratings by simulated people, generated if "
+        "data-dir is not set",
         choices=("recorded", "simulated"),
     )
-    together: bool = option(False, "all of a node's participants at once, in one stage, not one after another")
+    together: bool = option(
+        False, "Train on all participants of a node at once, in one stage, instead of one after another"
+    )
     graph: str = option(
         "compact",
-        "compact: robot, humans, objects, interactions, for the network of the paper; relational: also the room "
-        "and its walls, edges of 11 types, for an R-GCN",
+        "compact: robot, humans, objects and interactions, for the paper's network; relational: also the room and "
+        "its walls, with 11 types of edges, for an R-GCN",
         choices=tuple(LAYERS),
     )
     geometry: str = option(
         "cartesian",
-        "where a node of the compact graph is, besides its orientation: cartesian x and y, polar distance and angle",
+        "Coordinates of a node in the compact graph, besides its orientation: cartesian (x and y) or polar "
+        "(distance and angle)",
         choices=GEOMETRIES,
     )
-    augment: bool = option(True, "add the mirror image of every training scene, which doubles the training split")
+    augment: bool = option(True, "Add the mirror image of every training scene, which doubles the training split")
     train_fraction: float = option(
         1.0,
-        "share of each participant's training scenes that is used; smaller ones are part of larger ones",
+        "Share of each participant's training scenes to use; smaller shares are subsets of larger ones",
         above=0,
         maximum=1,
     )
-    split_seed: int = option(0, "seed of the split into training, validation and test scenes", minimum=0)
-    hidden: int = option(32, "units of each hidden layer", minimum=1)
+    split_seed: int = option(0, "Seed of the split into training, validation and test scenes", minimum=0)
+    hidden: int = option(32, "Units of each hidden layer", minimum=1)
     layers: int = option(
-        0, "hidden layers of the network; 0: the paper's 8 on compact graphs, 3 on relational ones", minimum=0
+        0, "Hidden layers of the network; 0 = the default, 8 for compact graphs and 3 for relational graphs", minimum=0
     )
-    world_scenes: int = option(150, "scenes per simulated participant", minimum=20)
+    world_scenes: int = option(150, "Scenes per simulated participant", minimum=20)
 
     def depth(self) -> int:
-        """Hidden layers of the network, with the graph's default filled in."""
+        """Return the number of hidden layers, with the default of the graph filled in."""
         return self.layers or LAYERS[self.graph]
 
     def nodes(self) -> tuple[tuple[str, ...], ...]:
-        """The participants of every node, in the order in which it meets them.
+        """Return the participants of every node, in the order in which the node meets them.
 
-        Raises :class:`DataError` for a name that is no file name, for one named twice, and, unless ``together``,
-        for nodes with unequally many participants.
+        Raises
+        ------
+        DataError
+            A name is not a valid file name or occurs twice, or nodes have different numbers of participants although
+            ``together`` is false.
         """
         groups = tuple(tuple(name.strip() for name in group.split(",")) for group in self.participants.split(";"))
         names = [name for group in groups for name in group]
         if wrong := [name for name in names if not re.fullmatch(r"[\w-]+", name)]:
             raise DataError(
-                f"participants = {self.participants!r}: {wrong[0]!r} is no participant; write names of letters, "
-                "digits, '_' and '-', with ',' between those of a node and ';' between nodes"
+                f"participants = {self.participants!r}: {wrong[0]!r} is not a valid name; use letters, digits, '_' and "
+                "'-', separate the participants of a node by ',' and nodes by ';'"
             )
         if twice := [name for name, times in Counter(names).items() if times > 1]:
-            raise DataError(f"participants = {self.participants!r}: {', '.join(twice)} named twice; name each once")
+            raise DataError(f"participants = {self.participants!r}: {', '.join(twice)} occurs twice; name each once")
         if not self.together and len({len(group) for group in groups}) > 1:
             lengths = "; ".join(f"{','.join(group)} has {len(group)}" for group in groups)
             raise DataError(
-                f"participants = {self.participants!r}: every node must meet equally many participants, but "
-                f"{lengths}; even them out, or set together = true to learn all of a node's at once"
+                f"participants = {self.participants!r}: all nodes must have the same number of participants, but "
+                f"{lengths}; change the lists, or set together = true to train on all participants of a node at once"
             )
         return groups

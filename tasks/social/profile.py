@@ -1,4 +1,4 @@
-"""Who the nodes of the task "social" are, and their world, without torch."""
+"""The profiles of the nodes of the task "social" and the simulation of their data, without torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,23 @@ from sim.social.world import write_world
 from tasks.profiles import DataError, NodeProfile, TaskProfiles
 
 from .options import Options as SocialOptions
-from .scenes import Scene, participant_files, read_participant
+from .scenes import RatedScene, participant_files, read_participant
 from .splits import SPLITS, split_scenes
 
 
 @dataclass(frozen=True)
 class Participants:
-    """Whom a node meets, stage by stage; their files are in ``folder``."""
+    """The participants that a node meets.
+
+    Attributes
+    ----------
+    folder : Path
+        The folder with their files.
+    key : str
+        The node's key.
+    stages : sequence of sequence of str
+        The participants of each stage.
+    """
 
     folder: Path
     key: str
@@ -23,7 +33,7 @@ class Participants:
 
     @property
     def groups(self) -> dict[str, str]:
-        """All participants, in their order."""
+        """The label ``participants``: all participants, in their order."""
         return {"participants": "+".join(participant for stage in self.stages for participant in stage)}
 
 
@@ -35,7 +45,7 @@ class SocialProfiles(TaskProfiles):
     world_version: ClassVar[int] = 2  # 2: everybody stands at least 0.3 m from every wall
 
     def __init__(self, options: SocialOptions | None = None) -> None:
-        """Raises :class:`DataError` when the option ``participants`` makes no sense (:meth:`Options.nodes`)."""
+        """Raise :class:`DataError` if the option ``participants`` is invalid (:meth:`Options.nodes`)."""
         super().__init__(options or SocialOptions())
         self.options: SocialOptions
         self.nodes = self.options.nodes()
@@ -51,38 +61,45 @@ class SocialProfiles(TaskProfiles):
     def check_nodes(self, num_nodes: int) -> None:
         if num_nodes != len(self.nodes):
             raise DataError(
-                f"participants = {self.options.participants!r} are those of {len(self.nodes)} nodes, but num-nodes is "
-                f"{num_nodes}: set num-nodes = {len(self.nodes)}, or name the participants of {num_nodes} nodes"
+                f"participants = {self.options.participants!r} lists the participants of {len(self.nodes)} nodes, but "
+                f"num-nodes is {num_nodes}: set num-nodes = {len(self.nodes)}, or list those of {num_nodes} nodes"
             )
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """A file of ``world_scenes`` scenes for every participant of the option, all of different taste.
+        """Write a file of ``world_scenes`` scenes for every participant in the options; each rater has a different
+        taste.
 
-        Raises :class:`DataError` for the source "recorded", and when ``num_nodes`` is not the number of nodes in the
-        option ``participants``.
+        Raises
+        ------
+        DataError
+            The source is "recorded", or ``num_nodes`` differs from the number of nodes in the option ``participants``.
         """
         if not self.has_world:
             raise DataError(
-                "source 'recorded' is rated by people, not simulated: name the folder of its files as data-dir, or "
-                "set source = 'simulated'"
+                "source = 'recorded' reads ratings by people and cannot be simulated: set data-dir to the folder of "
+                "the files, or set source = 'simulated'"
             )
         self.check_nodes(num_nodes)
         participants = [participant for node in self.nodes for participant in node]
         write_world(folder, participants, seed, scenes=self.options.world_scenes)
 
     def node(self, folder: Path, partition: int, num_partitions: int) -> Participants:
-        """Whom node ``partition`` meets. Raises :class:`DataError` where there is no such node."""
+        """Return the participants of node ``partition``. Raise :class:`DataError` if there is no such node."""
         self.check_nodes(num_partitions)
         if not 0 <= partition < num_partitions:
-            raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
+            raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
         return Participants(folder, f"client-{partition + 1}", self._stages(self.nodes[partition]))
 
     def whole(self, folder: Path) -> Participants:
-        """All where the folder has every participant of the option, else those of a deployed node.
+        """Return all participants if the folder has those of the options, otherwise the ones of a deployed node.
 
-        Stage s of the pooled data has the s-th participant of every node. A deployed node meets the participants
-        in its folder in the order of the option, others after them by name. Raises :class:`DataError` when the
-        node's files are not as many as its stages.
+        Stage s of the pooled data has the s-th participant of every node. A deployed node meets the participants in its
+        folder in the order of the options, and then all others by name.
+
+        Raises
+        ------
+        DataError
+            The number of files differs from the number of stages.
         """
         files = participant_files(folder)
         named = [participant for node in self.nodes for participant in node]
@@ -94,14 +111,14 @@ class SocialProfiles(TaskProfiles):
         if not own or len(stages) != self.num_stages:
             found = ", ".join(path.name for path in files.values()) or "none"
             raise DataError(
-                f"{folder}: expected {self.num_stages} files <participant>.json, one for each of a node's stages, or "
-                f"those of all participants ({self.options.participants}); found {found}. Add or remove files, or "
-                "adapt the options participants and together"
+                f"{folder}: expected {self.num_stages} files <participant>.json, one for each stage, or the files of "
+                f"all participants ({self.options.participants}); found {found}. Add or remove files, or change the "
+                "options participants and together"
             )
         return Participants(folder, "+".join(own), stages)
 
-    def scenes(self, folder: Path, participants: Sequence[str]) -> Mapping[str, Sequence[Scene]]:
-        """The splits of some participants together."""
+    def scenes(self, folder: Path, participants: Sequence[str]) -> Mapping[str, Sequence[RatedScene]]:
+        """Return the splits of several participants together."""
         chosen = self.options
         parts = [
             split_scenes(

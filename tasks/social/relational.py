@@ -1,9 +1,9 @@
 """The relational graph of a scene: people, objects, the room and its walls, with edges of eleven types.
 
 After Manso et al., Graph Neural Networks for Human-Aware Social Navigation, 2020, https://arxiv.org/abs/1909.09003.
-Edges run both ways between the robot and every human, every object and the room, between the room and every wall, and
-between those who interact. Nodes are kept apart by type: the type of an edge follows from those of its ends, so that
-the edges of one type are one matrix from the nodes of a type to those of another, and most of these are mere means.
+Edges run in both directions between the robot and every human, every object and the room, between the room and every
+wall, and between the members of an interaction. Nodes are grouped by type, and the types of the two ends determine the
+type of an edge. The edges of one type therefore form one matrix from the nodes of one type to those of another.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from torch.nn.functional import pad
 from tasks.base import Batch
 
 from .compact import flattened
-from .scenes import Scene
+from .scenes import RatedScene
 
 KINDS = ("robot", "human", "object", "room", "wall")
-#: From which types of nodes edges lead to a type.
+#: The types of nodes from which edges lead to each type.
 SOURCES = {
     "robot": ("human", "object", "room"),
     "human": ("robot", "human", "object"),
@@ -27,30 +27,34 @@ SOURCES = {
     "room": ("robot", "wall"),
     "wall": ("room",),
 }
-#: The types of edges, (source, target).
+#: The types of edges as (source, target).
 RELATIONS = tuple((source, target) for target, sources in SOURCES.items() for source in sources)
-#: The columns of what is said of a type, behind the five of its one-hot.
+#: The columns of the features of each type, after the five columns of the one-hot type.
 COLUMNS = {"human": slice(5, 9), "object": slice(9, 13), "room": slice(13, 17), "wall": slice(17, 20)}
 FEATURES = 20
-WALL_LENGTH = 4.0  # metres of a side of the room for which one node more stands
-#: Units in which features are about 1, without which tanh saturates before the network has learned anything.
+WALL_LENGTH = 4.0  # metres of a side of the room per additional wall node
+#: Units in which features are about 1. In other units tanh saturates before the network learns.
 UNIT = 3.0  # metres
 PARTY = 4  # people
 
 
-def relational_graphs(scenes: Sequence[Scene]) -> dict[str, Tensor]:
-    """The graphs of N scenes, padded to the H humans, O objects and W walls of those with the most.
+def relational_graphs(scenes: Sequence[RatedScene]) -> dict[str, Tensor]:
+    """Build the graphs of N scenes, padded to the maximum numbers H of humans, O of objects and W of walls.
 
-    Gives the nodes, float32: ``robot`` and ``room`` ``[N, 1, 20]``, ``human`` ``[N, H, 20]``, ``object``
-    ``[N, O, 20]`` and ``wall`` ``[N, W, 20]``. Features are the one-hot of the type (:data:`KINDS`), then four
-    numbers of a human and four of an object (distance d, d², angle, orientation), four of the room (distance to the
-    nearest human, or -1, its square, number of humans, its square) and three of a wall (d, d², angle), each 0 for
-    other types. Distances are in units of 3 m, numbers of humans in fours, angles in radians (``atan2(x, y)``: 0 is
-    straight ahead), orientations in half turns, -1 to 1. A side of the room of L metres is ⌊L / 4⌋ + 1 walls of equal
-    length, whose middles count.
+    Returns
+    -------
+    dict of str to Tensor
+        Nodes, float32: ``robot`` and ``room`` ``[N, 1, 20]``, ``human [N, H, 20]``, ``object [N, O, 20]`` and ``wall
+        [N, W, 20]``. Features are the one-hot type (:data:`KINDS`), then four numbers of a human and four of an object
+        (distance d, d², angle, orientation), four of the room (distance to the nearest human or -1, its square, number
+        of humans, its square) and three of a wall (d, d², angle); features of other types are 0.
+        Interactions, float32, 1 or 0: ``with_human [N, H, H]``, symmetric, and ``with_object [N, H, O]``. Padding is 0.
 
-    Gives the interactions, float32, 1 or 0: ``with_human`` ``[N, H, H]``, symmetric, and ``with_object``
-    ``[N, H, O]``. Padding is 0 everywhere.
+    Notes
+    -----
+    Distances are in units of 3 m, numbers of humans in units of 4, angles in radians (``atan2(x, y)``; 0 is straight
+    ahead), orientations in half turns, -1 to 1. A side of the room of L metres consists of ⌊L / 4⌋ + 1 walls of equal
+    length, each represented by its middle.
     """
     people, things = [scene.humans for scene in scenes], [scene.objects for scene in scenes]
     count, humans = len(scenes), np.array([len(group) for group in people], dtype=int)
@@ -84,12 +88,12 @@ def relational_graphs(scenes: Sequence[Scene]) -> dict[str, Tensor]:
 
 
 def sizes(graphs: Batch) -> Tensor:
-    """How many nodes every graph has, ``[N]``."""
+    """Return the number of nodes of every graph, ``[N]``."""
     return torch.stack([_there(graphs, kind).sum(dim=1) for kind in KINDS]).sum(dim=0)
 
 
 def trimmed(graphs: Batch) -> Batch:
-    """The same graphs, padded only to the humans, objects and walls of those with the most."""
+    """Return the graphs, padded only to the maximum numbers of humans, objects and walls among them."""
     humans, objects, walls = (int(_there(graphs, kind).sum(dim=1).max()) for kind in ("human", "object", "wall"))
     return {
         **graphs,
@@ -102,9 +106,10 @@ def trimmed(graphs: Batch) -> Batch:
 
 
 def means(graphs: Batch) -> Tensor:
-    """The matrix ``[b, K, n]`` that takes, of all n nodes in the order of :data:`KINDS`, the means over edges.
-
-    Its rows are, for every target (in the order of the nodes), one for each type of :data:`SOURCES`: 0 without edges.
+    """Return the matrix ``[b, K, n]`` that computes the means over edges from all n nodes in the order of
+    :data:`KINDS`.
+    Its rows are, for every target in the order of the nodes, one mean for each type in :data:`SOURCES`; the mean over
+    no edges is 0.
     """
     there = {kind: _there(graphs, kind) for kind in KINDS}
     links = {
@@ -138,7 +143,7 @@ def _bodies(groups: Sequence[Sequence[tuple[float, float, float]]]) -> tuple[np.
     return owner, rank, np.column_stack((_away(poses[:, :2]), poses[:, 2]))
 
 
-def _walls(scenes: Sequence[Scene]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _walls(scenes: Sequence[RatedScene]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     owner, rank, corners = flattened([scene.room for scene in scenes], 2)
     own = np.arange(len(owner))
     last = np.append(owner[1:] != owner[:-1], True)
@@ -147,11 +152,11 @@ def _walls(scenes: Sequence[Scene]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     side = np.repeat(own, pieces)
     piece = np.arange(len(side)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     middles = corners[side] + ((piece + 0.5) / pieces[side])[:, None] * sides[side]
-    before = np.searchsorted(owner[side], owner[side])  # walls of earlier scenes
+    before = np.searchsorted(owner[side], owner[side])  # number of walls of earlier scenes
     return owner[side], np.arange(len(side)) - before, _away(middles)
 
 
 def _away(places: np.ndarray) -> np.ndarray:
-    """Distance, its square and angle ``[M, 3]`` of ``places`` ``[M, 2]`` in metres."""
+    """Distance, squared distance and angle ``[M, 3]`` of ``places [M, 2]`` in metres."""
     distance = np.hypot(*places.T) / UNIT
     return np.column_stack((distance, distance**2, np.arctan2(*places.T)))

@@ -1,15 +1,14 @@
-"""Reads the scenes of SocNav1: a robot among people, and how well a participant thought it behaved.
+"""Reads the scenes of SocNav1: a robot among people, and a participant's rating of its behaviour.
 
-One file of JSON lines per participant, as published [1]_: ``score`` (0-100, 100 disturbs nobody), ``identifier``,
-``room`` (corners ``[x, y]``), ``humans`` and ``objects`` (``id, xPos, yPos, orientation``), ``links``
-(``[id, id, "interact"]``) and ``robot`` (``{"id": 0}``), in centimetres and degrees around the robot, which looks
-along +y. Every interaction of two people is listed twice, once from each side, an interaction with an object once.
+Each participant has a file of JSON lines, as published [1]_: ``score`` (0-100; 100 disturbs nobody), ``identifier``,
+``room`` (corners ``[x, y]``), ``humans`` and ``objects`` (``id, xPos, yPos, orientation``), ``links`` (``[id, id,
+"interact"]``) and ``robot`` (``{"id": 0}``), in centimetres and degrees relative to the robot, which faces +y.
+Interactions between two people are listed twice, once from each side; interactions with objects are listed once.
 
 .. [1] Manso, Nuñez, Calderita, Faria and Bachiller, SocNav1: A Dataset to Benchmark and Learn Social Navigation
    Conventions, Data 5(1):7, 2020, https://doi.org/10.3390/data5010007
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,21 +17,32 @@ from pathlib import Path
 from typing import Any
 
 from tasks.profiles import DataError
+from tasks.tables import json_lines
 
 Point = tuple[float, float]
-#: x and y in metres, orientation in half turns, -1 to 1.
+#: x and y in metres, orientation in half turns (-1 to 1).
 Pose = tuple[float, float, float]
 
 FIELDS = ("score", "identifier", "room", "humans", "objects", "links", "robot")
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """One rated scene, the robot at the origin.
+class RatedScene:
+    """One rated scene, with the robot at the origin.
 
-    ``score`` is 0 to 100. ``links`` are the interactions, each once, as pairs of nodes: 0 is the robot, then come
-    the humans, then the objects; the first of a pair is a human. ``room`` holds the corners in order, in metres, the
-    first not repeated.
+    Attributes
+    ----------
+    identifier : str
+        The identifier in the file.
+    score : float
+        The rating, 0 to 100.
+    humans, objects : tuple of Pose
+        The poses of people and objects.
+    links : tuple of (int, int)
+        The interactions, each once, as pairs of node indices: 0 is the robot, then come humans and objects. The first
+        of a pair is a human.
+    room : tuple of Point
+        The corners in order, in metres; the first is not repeated.
     """
 
     identifier: str
@@ -42,8 +52,8 @@ class Scene:
     links: tuple[tuple[int, int], ...]
     room: tuple[Point, ...]
 
-    def mirrored(self) -> "Scene":
-        """The scene with left and right exchanged, which a rater should find as good."""
+    def mirrored(self) -> "RatedScene":
+        """Return the scene with left and right exchanged. Its score is the same."""
         return replace(
             self,
             humans=tuple((-x, y, -turn) for x, y, turn in self.humans),
@@ -51,8 +61,8 @@ class Scene:
             room=tuple((-x, y) for x, y in self.room),
         )
 
-    def seen_from(self, x: float, y: float) -> "Scene":
-        """The scene with the robot moved to ``(x, y)`` in metres, still looking along +y."""
+    def seen_from(self, x: float, y: float) -> "RatedScene":
+        """Return the scene with the robot moved to ``(x, y)`` in metres, still facing +y."""
         return replace(
             self,
             humans=tuple((a - x, b - y, turn) for a, b, turn in self.humans),
@@ -62,16 +72,19 @@ class Scene:
 
 
 def participant_files(folder: Path) -> dict[str, Path]:
-    """``<participant>.json`` in ``folder`` or its ``raw_data`` (as published), by participant and in their order."""
+    """Return the files ``<participant>.json`` of ``folder`` or its ``raw_data`` (as published), by participant."""
     found = [*folder.glob("raw_data/*.json"), *folder.glob("*.json")]
     return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
 
 
-def read_participant(folder: Path, participant: str) -> tuple[Scene, ...]:
-    """All scenes that ``participant`` rated, in the order of the file.
+def read_participant(folder: Path, participant: str) -> tuple[RatedScene, ...]:
+    """Read all scenes that a participant rated, in the order of the file.
 
-    Raises :class:`DataError` when there is no such file (naming those there are) or a line is malformed (naming
-    file, line, field, value and what is allowed).
+    Raises
+    ------
+    DataError
+        The participant has no file (the message lists the files found), or a line is malformed (the message names file,
+        line, field, value and what is allowed).
     """
     files = participant_files(folder)
     if participant not in files:
@@ -82,25 +95,11 @@ def read_participant(folder: Path, participant: str) -> tuple[Scene, ...]:
 
 
 @lru_cache(maxsize=64)
-def _read_file(path: Path, mtime: int) -> tuple[Scene, ...]:
-    scenes = []
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    scenes.append(_scene(line, f"{path}, line {number}"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: expected a readable file of JSON lines: {error}") from error
-    return tuple(scenes)
+def _read_file(path: Path, modified: int) -> tuple[RatedScene, ...]:
+    return tuple(_scene(values, f"{path}, line {line}") for line, values in json_lines(path))
 
 
-def _scene(line: str, place: str) -> Scene:
-    try:
-        values = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{place}: {line.strip()[:40]!r} is not JSON ({error}); expected one scene per line") from error
-    if not isinstance(values, dict):
-        raise DataError(f"{place}: {line.strip()[:40]!r}; expected a JSON object with {', '.join(FIELDS)}")
+def _scene(values: Mapping[str, Any], place: str) -> RatedScene:
     if missing := [name for name in FIELDS if name not in values]:
         raise DataError(f"{place}: missing {', '.join(missing)}; expected {', '.join(FIELDS)}")
     score = values["score"]
@@ -115,7 +114,7 @@ def _scene(line: str, place: str) -> Scene:
         room.pop()
     if len(set(room)) < 3:
         raise DataError(f"{place}: room = {values['room']!r}; expected at least 3 different points")
-    return Scene(str(values["identifier"]), float(score), humans, objects, tuple(links), tuple(room))
+    return RatedScene(str(values["identifier"]), float(score), humans, objects, tuple(links), tuple(room))
 
 
 def _list(values: Mapping[str, Any], name: str, place: str) -> list[Any]:

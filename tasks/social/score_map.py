@@ -1,4 +1,4 @@
-"""A scene from above, and what a model would give the robot at every place in it: traces to draw."""
+"""Traces to draw: a scene from above, and the score that a model predicts for the robot at every place in it."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,14 +6,16 @@ import numpy as np
 
 from sim.social.rooms import inside
 
-from .scenes import Scene
+from .scenes import RatedScene
 
 SPACING = 0.25  # metres
 INTERACTIONS = 3
 
 
-def telling(scenes: Sequence[Scene]) -> Scene:
-    """The scene to draw: three interactions if there is one, among those the fewest bodies, the lowest identifier."""
+def scene_to_draw(scenes: Sequence[RatedScene]) -> RatedScene:
+    """Return the scene to draw: up to three interactions, then the fewest people and objects, then the lowest
+    identifier.
+    """
     return min(
         scenes,
         key=lambda scene: (
@@ -24,14 +26,24 @@ def telling(scenes: Sequence[Scene]) -> Scene:
     )
 
 
-def traces(scene: Scene, rated: Callable[[Sequence[Scene]], np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays to draw ``scene``, whose robot stands at (0, 0), and what ``rated`` predicts with the robot elsewhere.
+def traces(scene: RatedScene, rated: Callable[[Sequence[RatedScene]], np.ndarray]) -> dict[str, np.ndarray]:
+    """Return arrays that show a scene and the predicted scores.
 
-    ``scene.room`` ``[K, 2]`` holds the corners, ``scene.humans`` ``[H, 3]`` and ``scene.objects`` ``[O, 3]`` x, y and
-    orientation (metres and half turns), ``scene.links`` ``[L, 2]`` who interacts, by place among humans, then
-    objects; ``scene.truth`` is the recorded score. ``scene.score`` ``[gy, gx]`` is predicted with the robot at
-    ``scene.x`` ``[gx]`` and ``scene.y`` ``[gy]``, multiples of 0.25 m, and its orientation unchanged;
-    ``scene.inside`` ``[gy, gx]`` tells which of these places are in the room. Scores are 0 to 1.
+    Parameters
+    ----------
+    scene : RatedScene
+        The scene; its robot stands at (0, 0).
+    rated : callable
+        Predicts the scores of scenes.
+
+    Returns
+    -------
+    dict of str to ndarray
+        ``scene.room [K, 2]``: corners. ``scene.humans [H, 3]`` and ``scene.objects [O, 3]``: x, y and orientation in
+        metres and half turns. ``scene.links [L, 2]``: interactions, as indices among humans and then objects.
+        ``scene.truth``: the recorded score. ``scene.score [gy, gx]``: the score predicted with the robot at ``scene.x
+        [gx]`` and ``scene.y [gy]``, multiples of 0.25 m, with unchanged orientation. ``scene.inside [gy, gx]``: whether
+        the place is in the room. Scores are 0 to 1.
     """
     room = np.array(scene.room)
     first, last = np.ceil(room.min(axis=0) / SPACING), np.floor(room.max(axis=0) / SPACING)

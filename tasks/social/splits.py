@@ -1,27 +1,42 @@
-"""Which scenes of a participant train, validate and test."""
+"""The split of a participant's scenes into training, validation and test."""
 
 from collections.abc import Mapping, Sequence
 
 from sim.seeding import generator
 from tasks.profiles import DataError
 
-from .scenes import Scene
+from .scenes import RatedScene
 
 SPLITS = ("train", "validation", "test")
-FEWEST = 4  # of 3 scenes, 2 train and none is left to validate
+FEWEST = 4  # of 3 scenes, 2 would train, 1 would test and none would validate
 
 
 def split_scenes(
-    scenes: Sequence[Scene], participant: str, *, seed: int, train_fraction: float = 1.0, augment: bool = False
-) -> Mapping[str, list[Scene]]:
-    """Training, validation and test scenes of one participant, by name of the split.
+    scenes: Sequence[RatedScene], participant: str, *, seed: int, train_fraction: float = 1.0, augment: bool = False
+) -> Mapping[str, list[RatedScene]]:
+    """Split the scenes of one participant.
 
-    Of n scenes ⌊0.7 n⌋ train, half of the rest, rounded down, validate, the others test, which gives Table 3 of
-    Guerdan and Gunes, 2022, Appendix A. The draw depends on ``seed`` and ``participant`` alone. ``train_fraction``
-    in (0, 1] keeps the first of the training scenes, at least one, and moves no other; ``augment`` then adds the
-    mirror image of each. Raises :class:`DataError` for fewer than 4 scenes.
+    Of n scenes, ⌊0.7 n⌋ are for training, half of the remaining ones (rounded down) for validation, and the others for
+    testing. This gives Table 3 of Guerdan and Gunes, 2022, Appendix A. Participants rated partly the same scenes, so a
+    test scene of one may be a training scene of another.
 
-    Participants rated partly the same scenes: a test scene of one may train another.
+    Parameters
+    ----------
+    scenes : sequence of RatedScene
+        The scenes in the order of the file.
+    participant : str
+        The participant's name, which keys the draw together with ``seed``.
+    seed : int
+        The seed.
+    train_fraction : float
+        The share of the training scenes to keep, in (0, 1]; at least one is kept. It does not change the other splits.
+    augment : bool
+        Whether to add the mirror image of every training scene.
+
+    Raises
+    ------
+    DataError
+        There are fewer than 4 scenes.
     """
     if len(scenes) < FEWEST:
         raise DataError(

@@ -1,4 +1,4 @@
-"""The task "social": how much a robot disturbs the people around it, as one participant after another rates it."""
+"""The task "social": predict how participants, one after another, rate the behaviour of a robot among people."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -15,20 +15,20 @@ from tasks.base import Batch, Evaluation, Metrics, NodeData, Task
 from .graphs import graphs
 from .options import Options as SocialOptions
 from .profile import Participants, SocialProfiles
-from .scenes import Scene
-from .score_map import telling, traces
+from .scenes import RatedScene
+from .score_map import scene_to_draw, traces
 
-CHUNK = 512  # scenes that are evaluated at once
+CHUNK = 512  # scenes per batch in evaluation
 
 
 class SocialTask(SocialProfiles, Task):
-    """Predict the score of SocNav1 scenes [1]_, in the federated and continual setting of [2]_.
+    """Predict the scores of SocNav1 scenes [1]_ in the federated and continual setting of [2]_.
 
-    A node is a robot that meets its participants one after another, one stage each. Examples are graphs of scenes;
-    the target is ``score / 100``, read at the robot's node, and the loss the mean squared error.
+    A node is a robot that meets its participants one after another, one stage each. Examples are graphs of scenes. The
+    target is ``score / 100``, predicted at the robot's node, and the loss is the mean squared error.
 
-    Participants rated partly the same scenes, so test scenes of one are training scenes of another: the metrics say
-    how well raters are predicted, not how well unseen rooms are.
+    Participants rated partly the same scenes, so test scenes of one are training scenes of another. The metrics measure
+    how well ratings are predicted, not how well the model generalises to new rooms.
 
     .. [1] Manso et al., SocNav1: A Dataset to Benchmark and Learn Social Navigation Conventions, Data 5(1):7, 2020.
     .. [2] Guerdan and Gunes, Decentralized Robot Learning for Personalization and Privacy, 2022.
@@ -37,7 +37,7 @@ class SocialTask(SocialProfiles, Task):
     headline: ClassVar[tuple[str, ...]] = ("test.mse",)
 
     def __init__(self, options: SocialOptions | None = None) -> None:
-        """Raises :class:`DataError` when the option ``participants`` makes no sense (:meth:`Options.nodes`)."""
+        """Raise :class:`DataError` if the option ``participants`` is invalid (:meth:`Options.nodes`)."""
         super().__init__(options)
         self.graphs = graphs(self.options)
 
@@ -48,27 +48,31 @@ class SocialTask(SocialProfiles, Task):
         return self._node(self.node(folder, partition, num_partitions))
 
     def load_all(self, folder: Path) -> NodeData:
-        """Pooled data where the folder has every participant of the option, else those of a deployed node."""
+        """Read pooled data if the folder has all participants in the options, otherwise the data of a deployed node
+        (:meth:`~tasks.social.profile.SocialProfiles.whole`).
+        """
         return self._node(self.whole(folder))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean squared error of the score, which runs from 0 to 1."""
+        """Return the mean squared error of the score, which ranges from 0 to 1."""
         return mse_loss(_predicted(model, batch), batch["score"])
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """The same batches as any task's, each padded only to its own largest graph, as steps then cost half."""
+        """Yield the same batches as other tasks, each padded only to its own largest graph, which halves the cost of a
+        step.
+        """
         return self._trimmed(data.splits[split], torch.randperm(data.count(split)), batch_size)
 
     def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """Graphs of like size together, which takes the least padding."""
+        """Yield graphs of similar size together, which minimises padding."""
         order = self.graphs.sizes(data.splits[split]).argsort(stable=True)
         return self._trimmed(data.splits[split], order, batch_size)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """``validation.mse`` and ``test.mse`` of the splits that exist.
+        """Return ``validation.mse`` and ``test.mse`` for the splits that exist.
 
-        ``final`` adds the learned score throughout one test scene (:func:`~tasks.social.score_map.traces`).
+        With ``final``, add the predicted score throughout one test scene (:func:`~tasks.social.score_map.traces`).
         """
         metrics: Metrics = {}
         for split in ("validation", "test"):
@@ -77,11 +81,11 @@ class SocialTask(SocialProfiles, Task):
                 squares = sum(len(batch["score"]) * float(self.loss(model, batch)) for batch in batches)
                 metrics[f"{split}.mse"] = squares / count
         scene = data.extra.get("scene")
-        drawn = traces(scene, partial(self._rated, model)) if final and isinstance(scene, Scene) else {}
+        drawn = traces(scene, partial(self._rated, model)) if final and isinstance(scene, RatedScene) else {}
         return Evaluation(metrics, drawn)
 
-    def _rated(self, model: nn.Module, scenes: Sequence[Scene]) -> np.ndarray:
-        """What ``model`` predicts for each of ``scenes``."""
+    def _rated(self, model: nn.Module, scenes: Sequence[RatedScene]) -> np.ndarray:
+        """The score that ``model`` predicts for each scene."""
         graphs = self.graphs.build(scenes)
         batches = self._trimmed(graphs, torch.arange(len(scenes)), CHUNK)
         return torch.cat([_predicted(model, _moved(batch, model)) for batch in batches]).cpu().numpy()
@@ -93,10 +97,10 @@ class SocialTask(SocialProfiles, Task):
     def _node(self, node: Participants) -> NodeData:
         scenes = [self.scenes(node.folder, participants) for participants in node.stages]
         loaded = [{split: self._examples(of_split) for split, of_split in stage.items()} for stage in scenes]
-        extra = {"scene": telling(scenes[-1]["test"])}
+        extra = {"scene": scene_to_draw(scenes[-1]["test"])}
         return NodeData(node.key, loaded[0], node.groups, extra, stages=tuple(loaded) if len(loaded) > 1 else ())
 
-    def _examples(self, scenes: Sequence[Scene]) -> Batch:
+    def _examples(self, scenes: Sequence[RatedScene]) -> Batch:
         score = torch.tensor([scene.score / 100 for scene in scenes], dtype=torch.float32)
         return {**self.graphs.build(scenes), "score": score}
 

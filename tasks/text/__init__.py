@@ -1,1 +1,1 @@
-"""Text classification on nodes that keep their vocabularies to themselves."""
+"""Classify texts with vocabularies and embeddings that stay on the nodes (FedVocab)."""

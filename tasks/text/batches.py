@@ -1,4 +1,4 @@
-"""Batches of padded texts without more padding than they need."""
+"""Batches of padded texts with as little padding as possible."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tasks.base import Batch
 
 
 def trimmed(examples: Batch, order: Tensor, batch_size: int) -> Iterator[Batch]:
-    """Batches of ``examples`` (``ids``, ``length``, ``label``) in an order, each as long as its longest text."""
+    """Yield batches of ``examples`` (``ids``, ``length``, ``label``) in this order, padded to their longest text."""
     for chosen in torch.split(order, batch_size):
         longest = int(examples["length"][chosen].max())
         batch = {name: tensor[chosen] for name, tensor in examples.items()}
@@ -18,26 +18,26 @@ def trimmed(examples: Batch, order: Tensor, batch_size: int) -> Iterator[Batch]:
 
 
 def by_length(examples: Batch, batch_size: int) -> Iterator[Batch]:
-    """Batches of texts of like length."""
+    """Yield batches of texts of similar length."""
     yield from trimmed(examples, examples["length"].argsort(stable=True), batch_size)
 
 
 @dataclass(frozen=True, eq=False)
 class CommonTest:
-    """Test examples that are the same for all nodes, kept once for all of them.
+    """Test examples that are common to all nodes and stored once.
 
-    ``translation`` int32 ``[words]`` turns their ids into those of one node; ``None`` where all nodes have the same.
+    ``translation`` int32 ``[words]`` maps their ids to those of one node; ``None`` if all nodes have the same ids.
     """
 
     examples: Batch
     translation: Tensor | None
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
-        """The examples in the node's ids, texts of like length together."""
+        """Yield the examples with the node's ids, texts of similar length together."""
         for batch in by_length(self.examples, batch_size):
             yield translated(batch, self.translation)
 
 
 def translated(batch: Batch, translation: Tensor | None) -> Batch:
-    """``batch`` with the ids that ``translation`` says, or as it is."""
+    """Return ``batch`` with translated ids."""
     return batch if translation is None else {**batch, "ids": translation[batch["ids"].long()]}

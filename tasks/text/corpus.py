@@ -15,19 +15,22 @@ from .options import Layout
 
 @dataclass(frozen=True)
 class Examples:
-    """``texts`` and their classes ``labels`` int64 ``[n]``, counted from 0."""
+    """Texts and their classes ``labels`` int64 ``[n]``, counted from 0."""
 
     texts: tuple[str, ...]
     labels: np.ndarray
 
     def texts_at(self, rows: np.ndarray) -> list[str]:
-        """The texts of some examples."""
+        """Return the texts of some examples."""
         return [self.texts[row] for row in rows]
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """All examples of a folder. ``classes`` are the labels as written; ``test`` has no examples where no file does."""
+    """All examples of a folder.
+
+    ``classes`` are the labels as written. ``test`` is empty if there is no test file.
+    """
 
     folder: Path
     classes: tuple[str, ...]
@@ -36,16 +39,19 @@ class Corpus:
 
 
 def read_corpus(folder: Path, layout: Layout) -> Corpus:
-    """What ``layout`` finds in ``folder``. The same object as long as the files do not change.
+    """Read the examples in ``folder``. The result is the same object as long as the files do not change.
 
-    Raises :class:`DataError` when there is no training file, one is malformed, a label is none of the layout's, or
-    the training files have not the layout's number of classes where it does not name them.
+    Raises
+    ------
+    DataError
+        There is no training file, a file is malformed, a label is not one of the layout's, or the training files
+        contain another number of classes than the layout.
     """
     train, test = find_files(folder, layout.train), find_files(folder, layout.test)
     if not train:
         raise DataError(
-            f"{folder}: no training texts; expected a file {' or '.join(layout.train)}, perhaps with .gz or .xz "
-            "(text.dataset and text.train-files)"
+            f"{folder}: no training texts; expected a file {' or '.join(layout.train)}, optionally with .gz or .xz "
+            "(see text.dataset and text.train-files)"
         )
     return _read(folder, _stamped(train), _stamped(test), layout.columns, layout.labels, layout.classes)
 

@@ -1,4 +1,4 @@
-"""Word vectors in the format of GloVe: a word and its numbers on each line, most frequent words first.
+"""Word vectors in the format of GloVe: one word and its numbers per line, most frequent words first.
 
 J. Pennington, R. Socher, C. D. Manning, GloVe: Global Vectors for Word Representation, EMNLP 2014,
 https://nlp.stanford.edu/projects/glove/
@@ -7,7 +7,6 @@ https://nlp.stanford.edu/projects/glove/
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from lzma import LZMAError
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +14,20 @@ import torch
 from torch import Tensor
 
 from tasks.base import DataError
+from tasks.tables import UNREADABLE, open_text
 
-from .files import open_text
 from .word_vectors import drawn_vectors
 
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """``table`` float32 ``[V, width]``; ``rows`` are the words' places in it."""
+    """Word vectors: ``table`` float32 ``[V, width]``, and the row of each word."""
 
     rows: dict[str, int]
     table: np.ndarray
 
     def share_of(self, words: Sequence[str]) -> float:
-        """Which share of ``words`` has a vector, in [0, 1]."""
+        """Return the share of ``words`` that have a vector, in [0, 1]."""
         return sum(word in self.rows for word in words) / max(len(words), 1)
 
     @cached_property
@@ -37,10 +36,10 @@ class Vectors:
         return float(self.table.std())
 
     def start(self, words: Sequence[str], seed: int) -> Tensor:
-        """The vectors of ``words``, float32 ``[len(words), width]``.
+        """Return the initial vectors of ``words``, float32 ``[len(words), width]``.
 
-        Of words without one they are drawn (:func:`~tasks.text.word_vectors.drawn_vectors`), as far from zero as
-        those with one.
+        Vectors of unknown words are drawn (:func:`~tasks.text.word_vectors.drawn_vectors`) with the standard deviation
+        of the known ones.
         """
         table = drawn_vectors(words, self.table.shape[1], seed) * self.deviation
         known = [number for number, word in enumerate(words) if word in self.rows]
@@ -49,31 +48,43 @@ class Vectors:
 
 
 def read_glove(path: Path, width: int, option: str = "text.glove") -> Vectors:
-    """All vectors of a file (plain, .gz or .xz), which are kept for the life of the process.
+    """Read all vectors of a file (plain, .gz or .xz). They are cached for the life of the process.
 
-    A word may hold spaces, as some of GloVe 840B do; of a word that stands there twice the first counts. Raises
-    :class:`DataError` for a file that cannot be read (naming ``option``), a line that has not ``width`` numbers, or no
-    vector at all.
+    A word may contain spaces, as in GloVe 840B. The first of duplicate words counts.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    width : int
+        The number of numbers per word.
+    option : str
+        The option that names the file, for messages.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, a line does not have ``width`` finite numbers, or there is no vector.
     """
     try:
         return _read(path, path.stat().st_mtime_ns, width)
-    except (OSError, EOFError, LZMAError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{option} = {str(path)!r}: cannot be read or is damaged: {error}") from error
 
 
 @lru_cache(maxsize=8)
 def _read(path: Path, mtime: int, width: int) -> Vectors:
     rows: dict[str, int] = {}
-    numbers = bytearray()  # of all vectors one behind the other, which take half a gigabyte and more
+    numbers = bytearray()  # the numbers of all vectors, which may take half a gigabyte and more
     with open_text(path) as file:
         for line, text in enumerate(file, start=1):
             word, *values = text.rstrip().rsplit(" ", width)
-            # What is left of the numbers looks like a word with spaces; the first line has none.
+            # Surplus numbers would look like a word with spaces; the first line contains no such word.
             found = len(text.split()) - 1 if line == 1 else len(values)
             if found != width:
                 raise DataError(
-                    f"{path}, line {line}: {found} numbers; text.embedding-width = {width}: set it to the number of "
-                    "numbers on each line"
+                    f"{path}, line {line}: {found} numbers, but text.embedding-width = {width}: set it to the number "
+                    "of numbers per line"
                 )
             if word in rows:
                 continue
@@ -83,7 +94,7 @@ def _read(path: Path, mtime: int, width: int) -> Vectors:
             except ValueError as error:
                 raise DataError(f"{path}, line {line}, word {word!r}: {error}; expected {width} numbers") from error
     if not rows:
-        raise DataError(f"{path}: holds no word vectors")
+        raise DataError(f"{path}: has no word vectors; expected one per line")
     table = np.frombuffer(numbers, dtype=np.float32).reshape(-1, width)
     if not np.isfinite(table).all():
         line = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])

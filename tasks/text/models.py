@@ -1,4 +1,4 @@
-"""The models of the server and of nodes, which are alike but for what is private."""
+"""The models of the server and of the nodes, which differ only in private parameters."""
 
 from functools import lru_cache
 from itertools import chain
@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sim.seeding import torch_seed
 from tasks.base import DataError
 from tasks.private_parameters import PrivateParameters
-from tasks.seeding import torch_seed
 
 from .glove import Vectors
+from .initial_vectors import assigned_start, node_vectors, private_seed, shared_vectors
 from .networks import BiLstm, Transformer, embeddings_of, load_config, transformer
 from .options import Options
-from .scope import Kept, is_private, kept_words, source_of_words
+from .private_words import PrivateWords, is_private, private_words, vocabulary_source
 from .split_embedding import SplitEmbedding, places_of
-from .starts import dealt_start, node_vectors, private_seed, shared_vectors
 from .vocabulary import DIGITS, SPECIAL, Vocabulary, is_digits
 from .word_vectors import drawn_vectors
 
@@ -24,10 +24,23 @@ from .word_vectors import drawn_vectors
 def recurrent_model(
     options: Options, privacy: PrivateParameters, classes: int, vocabulary: Vocabulary, key: str | None
 ) -> BiLstm:
-    """The LSTM with an embedding for the words of ``vocabulary``, initialised from torch's global generator.
+    """Return the LSTM with an embedding for the words of ``vocabulary``.
 
-    ``key`` is the node's, ``None`` for the server. What is drawn from the generator depends on neither, so that
-    encoder and classifier begin alike everywhere; the vectors of words are drawn by the word from one number of it.
+    Draws come from torch's global generator and do not depend on the vocabulary or the node, so encoder and classifier
+    have the same initial values everywhere. The vectors of words are drawn per word from one number of that generator.
+
+    Parameters
+    ----------
+    options : Options
+        The options of the task.
+    privacy : PrivateParameters
+        The private parameters of the method.
+    classes : int
+        The number of classes.
+    vocabulary : Vocabulary
+        The vocabulary.
+    key : str or None
+        The node's key; None for the server.
     """
     seed = int(torch.randint(2**62, ()))
     embedding = _word_embedding(options, privacy, vocabulary.words, seed, key)
@@ -37,9 +50,9 @@ def recurrent_model(
 def _word_embedding(
     options: Options, privacy: PrivateParameters, words: tuple[str, ...], seed: int, key: str | None
 ) -> nn.Embedding | SplitEmbedding:
-    kept, own_seed = kept_words(options, privacy), private_seed(seed, privacy, key)
-    if kept is not Kept.DIGITS:
-        if kept is Kept.ALL:
+    kept, own_seed = private_words(options, privacy), private_seed(seed, privacy, key)
+    if kept is not PrivateWords.DIGITS:
+        if kept is PrivateWords.ALL:
             table = _start(words, options, own_seed, node_vectors(options, privacy, key))
         else:
             table = _public_start(words, options, privacy, seed)
@@ -58,11 +71,11 @@ def _public_start(words: tuple[str, ...], options: Options, privacy: PrivatePara
     return _public_table(words, options, privacy, seed).clone()
 
 
-@lru_cache(maxsize=2)  # tens of megabytes that begin alike with every message and on every node
+@lru_cache(maxsize=2)  # tens of megabytes that are the same for every message and every node
 def _public_table(words: tuple[str, ...], options: Options, privacy: PrivateParameters, seed: int) -> Tensor:
-    if source_of_words(options, privacy) != "shared":
+    if vocabulary_source(options, privacy) != "shared":
         return _start(words, options, seed, shared_vectors(options))
-    # The server, which does not know a shared vocabulary's words, knows its size: row by row, not word by word.
+    # The server knows the size of a shared vocabulary but not its words, so vectors are drawn per row.
     rows = options.vocabulary_size + len(SPECIAL)
     return torch.randn(rows, options.embedding_width, generator=torch.Generator().manual_seed(seed))
 
@@ -76,18 +89,21 @@ def _start(words: tuple[str, ...], options: Options, seed: int, known: Vectors |
 def transformer_model(
     options: Options, privacy: PrivateParameters, classes: int, vocabulary: Vocabulary, key: str | None
 ) -> Transformer:
-    """The pretrained or drawn encoder as a classifier; arguments as of :func:`recurrent_model`.
+    """Return the pretrained or random encoder as a classifier; the parameters are those of :func:`recurrent_model`.
 
-    Raises :class:`DataError` for embeddings that a method cannot keep as it would: without a table of words, of
-    another width than the encoder's, or with a part that is shared where the node begins with another encoder's.
+    Raises
+    ------
+    DataError
+        The embeddings do not suit the method: they have no table of words, another width than the encoder's, or a
+        shared part although the node starts with the embeddings of another encoder.
     """
     model = transformer(options.model, classes, dropout=options.dropout, pretrained=options.weights == "pretrained")
     seed = private_seed(int(torch.randint(2**62, ())), privacy, key)
-    if kept_words(options, privacy) is Kept.DIGITS:
+    if private_words(options, privacy) is PrivateWords.DIGITS:
         _split(model.embedding, vocabulary.words, options)
     if not privacy.own_start or key is None:
         return model
-    if dealt := dealt_start(options, privacy, key):
+    if dealt := assigned_start(options, privacy, key):
         _exchange(model, dealt, options, privacy, seed)
     else:
         _draw(model.embedding, privacy, seed, load_config(options.model))
@@ -98,8 +114,8 @@ def _split(embedding: Any, words: tuple[str, ...], options: Options) -> None:
     table = getattr(embedding, "word_embeddings", None)
     if not isinstance(table, nn.Embedding):
         raise DataError(
-            f"text.model = {options.model!r}: its embeddings have no table `word_embeddings` whose rows of digits "
-            "could stay private; take an encoder such as BERT or DistilBERT"
+            f"text.model = {options.model!r}: its embeddings have no table `word_embeddings` in which the rows of "
+            "digits could stay private; use an encoder such as BERT or DistilBERT"
         )
     rows = len(table.weight)
     private = [is_digits(word) for word in words[:rows]]
@@ -111,7 +127,7 @@ def _exchange(model: Transformer, dealt: str, options: Options, privacy: Private
     if found != wanted:
         raise DataError(
             f"text.own-starts: the embeddings of {dealt!r} have {found} numbers per token, but the encoder text.model "
-            f"= {options.model!r} reads {wanted}; name encoders of the same width"
+            f"= {options.model!r} expects {wanted}; name encoders of the same width"
         )
     with torch_seed(seed):
         embedding = embeddings_of(dealt, pretrained=options.weights == "pretrained")
@@ -119,14 +135,14 @@ def _exchange(model: Transformer, dealt: str, options: Options, privacy: Private
     if shared := sorted(name for name in names if not is_private(name, privacy)):
         raise DataError(
             f"text.own-starts = {options.own_starts!r}: nodes with embeddings of different encoders cannot share "
-            f"{', '.join(shared)}; leave it empty, or take a method that keeps embedding.* private"
+            f"{', '.join(shared)}; leave it empty, or use a method that keeps embedding.* private"
         )
     model.embedding = embedding.train()
 
 
 @torch.no_grad()
 def _draw(embedding: nn.Module, privacy: PrivateParameters, seed: int, config: Any) -> None:
-    """Draw the private tables anew, as the encoder's configuration has it; normalisation begins as it is."""
+    """Draw new private tables as in the encoder's configuration; normalisation keeps its initial values."""
     own = torch.Generator().manual_seed(seed)
     for name, parameter in embedding.named_parameters():
         if parameter.ndim > 1 and is_private(f"embedding.{name}", privacy):

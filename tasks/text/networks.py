@@ -1,8 +1,7 @@
-"""Classifiers of texts: an embedding, which may stay private, and a body above it.
+"""Text classifiers: an embedding, which may stay private, and a body above it.
 
-Both have the parameters ``embedding.*``, ``encoder.*`` and ``classifier.*``, and both are called with ``ids`` int32
-``[b, L]`` and ``length`` int64 ``[b]`` and give logits ``[b, classes]``, which never depend on what stands behind the
-end of a text.
+Both networks have the parameters ``embedding.*``, ``encoder.*`` and ``classifier.*``. Both map ``ids`` int32 ``[b, L]``
+and ``length`` int64 ``[b]`` to logits ``[b, classes]``, which do not depend on ids beyond the end of a text.
 """
 
 from copy import deepcopy
@@ -13,32 +12,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from sim.seeding import torch_seed
 from tasks.base import DataError
-from tasks.seeding import torch_seed
 
 from .split_embedding import SplitEmbedding
 from .vocabulary import TokenizerVocabulary
 
 
 class TextClassifier(nn.Module):
-    """``embedding`` and, above it, :meth:`body`."""
+    """An ``embedding`` followed by :meth:`body`."""
 
     embedding: nn.Module
 
     def forward(self, ids: Tensor, length: Tensor) -> Tensor:
-        """Logits ``[b, classes]``."""
+        """Compute logits ``[b, classes]``."""
         return self.body(self.embedding(ids), length)
 
     def body(self, embedded: Tensor, length: Tensor) -> Tensor:
-        """Logits ``[b, classes]`` of embedded texts ``[b, L, width]``."""
+        """Compute logits ``[b, classes]`` from embedded texts ``[b, L, width]``."""
         raise NotImplementedError
 
 
 class BiLstm(TextClassifier):
-    """One layer of LSTM in both directions over word vectors, whose last states are classified (FedVocab, 4.1).
+    """A bidirectional LSTM layer over word vectors, whose last states are classified (FedVocab, Section 4.1).
 
-    With word vectors of 300 numbers and ``hidden`` 300 the encoder has the 1,444,800 parameters of the paper.
-    ``dropout`` in [0, 1) acts on the word vectors and on the last states.
+    With word vectors of 300 numbers and ``hidden`` = 300 the encoder has the paper's 1,444,800 parameters. ``dropout``
+    in [0, 1) acts on the word vectors and on the last states.
     """
 
     embedding: nn.Embedding | SplitEmbedding
@@ -58,10 +57,10 @@ class BiLstm(TextClassifier):
 
 
 class Transformer(TextClassifier):
-    """An encoder of the library ``transformers`` that reads the class at its first token.
+    """An encoder of the library ``transformers`` with a classifier on its first token.
 
-    ``embedding`` is the encoder's own module ``embeddings``: words, positions, normalisation. The state of the first
-    token goes through the encoder's pooler, as with BERT, or, where it has none, as with DistilBERT, through a layer
+    ``embedding`` is the encoder's module ``embeddings``: words, positions, normalisation. The state of the first token
+    passes through the encoder's pooler, as in BERT, or, without a pooler, as in DistilBERT, through a layer
     ``pre_classifier`` with ReLU; then through ``dropout`` in [0, 1) and ``classifier``.
     """
 
@@ -94,7 +93,7 @@ class Transformer(TextClassifier):
 
 
 class _Given(nn.Module):
-    """In the place of embeddings that were taken out: gives on what an encoder is given as ``inputs_embeds``."""
+    """Replaces the embeddings of an encoder and passes its ``inputs_embeds`` on."""
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         (embedded,) = (x for x in (*inputs, *named.values()) if isinstance(x, Tensor) and x.is_floating_point())
@@ -103,10 +102,24 @@ class _Given(nn.Module):
 
 
 def transformer(name: str, classes: int, *, dropout: float, pretrained: bool) -> Transformer:
-    """The encoder in a folder, or of that name on the Hugging Face hub, as a classifier.
+    """Return an encoder, from a folder or by its name on the Hugging Face hub, as a classifier.
 
-    With ``pretrained`` its weights are read, else they are drawn from torch's global generator as its configuration
-    has it; the layers above are always drawn. Raises :class:`DataError` when it is not there or has no embeddings.
+    Parameters
+    ----------
+    name : str
+        The folder or the name.
+    classes : int
+        The number of classes.
+    dropout : float
+        The dropout in [0, 1).
+    pretrained : bool
+        Whether to load the encoder's weights. Otherwise they are drawn from torch's global generator according to the
+        configuration. The layers above are always drawn.
+
+    Raises
+    ------
+    DataError
+        The encoder is not available or has no embeddings.
     """
     encoder = deepcopy(_pretrained(name)) if pretrained else _drawn(name)
     _embeddings(encoder, name)
@@ -114,20 +127,22 @@ def transformer(name: str, classes: int, *, dropout: float, pretrained: bool) ->
 
 
 def embeddings_of(name: str, *, pretrained: bool) -> nn.Module:
-    """The embeddings alone of an encoder, otherwise as :func:`transformer`'s."""
+    """Return only the embeddings of an encoder; the parameters are those of :func:`transformer`."""
     return deepcopy(_embeddings(_pretrained(name) if pretrained else _drawn(name), name))
 
 
 def _embeddings(encoder: Any, name: str) -> nn.Module:
     found = getattr(encoder, "embeddings", None)
     if not isinstance(found, nn.Module):
-        raise DataError(f"the encoder {name!r} has no module `embeddings`; take an encoder such as BERT or DistilBERT")
+        raise DataError(f"the encoder {name!r} has no module `embeddings`; use an encoder such as BERT or DistilBERT")
     return found
 
 
 @lru_cache(maxsize=16)
 def load_tokenizer(name: str) -> TokenizerVocabulary:
-    """The tokens of the encoder ``name`` (a folder, or on the hub). Raises :class:`DataError` without one."""
+    """Return the tokens of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` without a
+    tokenizer.
+    """
     from transformers import AutoTokenizer
 
     try:
@@ -140,7 +155,7 @@ def load_tokenizer(name: str) -> TokenizerVocabulary:
 def _pretrained(name: str) -> Any:
     from transformers import AutoModel
 
-    # What the file lacks, such as a pooler, is drawn: the same in every process.
+    # Weights that the file lacks, such as a pooler's, are drawn, identically in every process.
     with torch_seed(0, "text", "pretrained"):
         try:
             return AutoModel.from_pretrained(name, dtype=torch.float32)
@@ -156,7 +171,7 @@ def _drawn(name: str) -> Any:
 
 @lru_cache(maxsize=16)
 def load_config(name: str) -> Any:
-    """The configuration of the encoder ``name`` (a folder, or on the hub). Raises :class:`DataError` without one."""
+    """Return the configuration of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` if none."""
     from transformers import AutoConfig
 
     try:
@@ -168,6 +183,6 @@ def load_config(name: str) -> Any:
 def _unavailable(name: str, files: str, error: Exception) -> DataError:
     return DataError(
         f"the encoder {name!r} (text.model, text.own-starts): {files} found neither in a folder of that name nor on "
-        f"the Hugging Face hub. Where the hub cannot be reached, download the model elsewhere and name its folder. "
+        f"the Hugging Face hub. If the hub is unreachable, download the model elsewhere and name its folder. "
         f"({error})"
     )

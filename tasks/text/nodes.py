@@ -1,4 +1,4 @@
-"""One node's part of a corpus, in numbers; what is the same for all nodes is made once per process."""
+"""The part of a corpus that one node has, as numbers. Data common to all nodes are computed once per process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,48 +15,56 @@ from .corpus import Corpus, Examples
 from .options import Options
 from .partition import Part
 from .parts import groups_of, node_key, partitions, splits_of
-from .scope import Kept
+from .private_words import PrivateWords
 from .vocabulary import Vocabulary, WordVocabulary, padded
 
 
 @dataclass(frozen=True)
 class Words:
-    """Where a node's vocabulary comes from.
+    """The source of a node's vocabulary.
 
-    ``public`` is the vocabulary of all nodes, ``None`` where each has its own; with ``kept`` ``DIGITS`` each has the
-    digit words of its own training texts in the place of those of ``public``. Tokens of a tokenizer stay as they are.
+    Attributes
+    ----------
+    public : Vocabulary or None
+        The vocabulary of all nodes; None if each node has its own.
+    kept : PrivateWords
+        With ``DIGITS``, each node replaces the digit words of ``public`` by those of its own training texts. The tokens
+        of a tokenizer stay unchanged.
     """
 
     public: Vocabulary | None
-    kept: Kept
+    kept: PrivateWords
 
     def own(self, texts: Sequence[str], options: Options) -> WordVocabulary | None:
-        """The vocabulary of a node with these training texts, ``None`` where it is that of all nodes."""
+        """Return the vocabulary of a node with these training texts, ``None`` if it is that of all nodes."""
         if self.public is None:
             return WordVocabulary.of(texts, options.vocabulary_size, options.min_count)
-        if self.kept is Kept.DIGITS and isinstance(self.public, WordVocabulary):
+        if self.kept is PrivateWords.DIGITS and isinstance(self.public, WordVocabulary):
             return self.public.with_digits_of(texts)
         return None
 
 
 def node_data(corpus: Corpus, options: Options, words: Words, partition: int, num_partitions: int) -> NodeData:
-    """Node ``partition`` of ``num_partitions``.
+    """Return the data of node ``partition`` of ``num_partitions``.
 
-    Raises ``DataError`` when there are fewer training or test examples than nodes.
+    Raises
+    ------
+    DataError
+        There are fewer training or test examples than nodes.
     """
     train, test = partitions(corpus, options, num_partitions)
     return _node(node_key(partition), corpus, options, words, train[partition], test[partition], common=True)
 
 
 def whole_data(corpus: Corpus, options: Options, words: Words, key: str) -> NodeData:
-    """All of a corpus as one node, of which all test examples are its own."""
+    """Return the whole corpus as one node, which has all test examples."""
     train, test = np.arange(len(corpus.train.texts)), np.arange(len(corpus.test.texts))
     return _node(key, corpus, options, words, train, test, common=False)
 
 
 @lru_cache(maxsize=8)
 def shared_vocabulary(corpus: Corpus, size: int, min_count: int) -> WordVocabulary:
-    """The words of all training texts (:meth:`~tasks.text.vocabulary.WordVocabulary.of`)."""
+    """Return the words of all training texts (:meth:`~tasks.text.vocabulary.WordVocabulary.of`)."""
     return WordVocabulary.of(corpus.train.texts, size, min_count)
 
 
@@ -92,7 +100,7 @@ def _node(
 
 @lru_cache(maxsize=8)
 def _encoded_test(corpus: Corpus, public: Vocabulary | None, max_length: int) -> _Encoded:
-    """All test examples in the public vocabulary, or in one that has all their words."""
+    """All test examples in the public vocabulary or, without one, in a vocabulary of all their words."""
     vocabulary = public or WordVocabulary.of(corpus.test.texts)
     every = np.arange(len(corpus.test.texts))
     return _Encoded(vocabulary, _examples(corpus.test, every, vocabulary, max_length))
@@ -100,7 +108,7 @@ def _encoded_test(corpus: Corpus, public: Vocabulary | None, max_length: int) ->
 
 @lru_cache(maxsize=8)
 def _common_examples(corpus: Corpus, public: Vocabulary | None, max_length: int, count: int, seed: int) -> Batch:
-    """``count`` of the test examples, drawn at random; all for 0 or where there are no more."""
+    """``count`` random test examples; all of them if ``count`` is 0 or exceeds their number."""
     tested = _encoded_test(corpus, public, max_length).examples
     total = len(tested["label"])
     if count == 0 or count >= total:

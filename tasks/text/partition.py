@@ -1,7 +1,7 @@
-"""Who gets which examples: FedNLP's Dirichlet partition, and the partitioners of flwr-datasets by name.
+"""Partitions examples among nodes: FedNLP's Dirichlet partition, and the partitioners of flwr-datasets.
 
 B. Y. Lin et al., FedNLP: Benchmarking Federated Learning Methods for Natural Language Processing Tasks, Findings of
-NAACL 2022, https://arxiv.org/abs/2104.08815 ("label distribution shift"), which J. Zhang et al., FedVocab, follow.
+NAACL 2022, https://arxiv.org/abs/2104.08815 ("label distribution shift"), as used by J. Zhang et al., FedVocab.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.profiles import DataError
 
-#: Names of the partitions: FedNLP's, then those made by flwr-datasets.
+#: Names of the partitions: FedNLP's, then those of flwr-datasets.
 PARTITIONS = ("fednlp", "iid", "dirichlet", "pathological", "linear")
 
 Part = np.ndarray
@@ -21,9 +21,24 @@ Part = np.ndarray
 def dirichlet_shares(
     labels: np.ndarray, num_classes: int, num_nodes: int, alpha: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Label shares ``q ~ Dir(alpha * p)`` of every node ``[num_nodes, num_classes]``, p those of all ``labels``.
+    """Draw the label shares ``q ~ Dir(alpha * p)`` of every node, where p are the shares of all ``labels``.
 
-    ``alpha`` > 0: the smaller, the fewer labels per node; for large ones every node has the shares of the whole.
+    Parameters
+    ----------
+    labels : ndarray [n]
+        The class of every example.
+    num_classes, num_nodes : int
+        The numbers of classes and nodes.
+    alpha : float
+        Concentration > 0. Smaller values give fewer labels per node; for large values every node has the overall
+        shares.
+    rng : Generator
+        The generator.
+
+    Returns
+    -------
+    ndarray [num_nodes, num_classes]
+        The shares.
     """
     overall = np.bincount(labels, minlength=num_classes) / len(labels)
     present = np.flatnonzero(overall)
@@ -33,16 +48,25 @@ def dirichlet_shares(
 
 
 def deal(labels: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> list[Part]:
-    """Deal ``n // num_nodes`` examples to every node, its labels in the node's ``shares`` ``[num_nodes, num_classes]``.
+    """Give every node ``n // num_nodes`` examples with labels in its ``shares [num_nodes, num_classes]``.
 
-    Nodes draw one after another. Where too few examples of a label are left, the rest of the labels makes up for it,
-    each in proportion to how much of it is left. No example is dealt twice; the ``n % num_nodes`` examples at the end
-    go to nobody. Raises :class:`DataError` where there are fewer examples than nodes.
+    Nodes draw in sequence. If too few examples of a label are left, the other labels replace it in proportion to what
+    is left of them. No example is used twice; the last ``n % num_nodes`` examples are not used.
+
+    Returns
+    -------
+    list of ndarray
+        The examples of every node.
+
+    Raises
+    ------
+    DataError
+        There are fewer examples than nodes.
     """
     num_nodes, num_classes = shares.shape
     size = len(labels) // num_nodes
     if size == 0:
-        raise DataError(f"{len(labels)} examples for {num_nodes} nodes leave nodes without any: lower num-nodes")
+        raise DataError(f"{len(labels)} examples are too few for {num_nodes} nodes: decrease num-nodes")
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(num_classes)]
     ends = np.array([len(pool) for pool in pools])
     used = np.zeros(num_classes, dtype=np.int64)
@@ -57,9 +81,9 @@ def deal(labels: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> li
 
 
 def apportion(total: int, weights: np.ndarray) -> np.ndarray:
-    """``total`` in whole parts in proportion to ``weights`` >= 0: rounded down, the rest to the largest remainders.
+    """Divide ``total`` into whole parts in proportion to ``weights`` >= 0, by the method of largest remainders.
 
-    Where the weights are whole numbers of sum at least ``total``, no part is larger than its weight.
+    If the weights are whole numbers with a sum of at least ``total``, no part exceeds its weight.
     """
     if total == 0:
         return np.zeros(len(weights), dtype=np.int64)
@@ -71,18 +95,34 @@ def apportion(total: int, weights: np.ndarray) -> np.ndarray:
 
 
 def label_shares(labels: np.ndarray, parts: Sequence[Part], num_classes: int) -> np.ndarray:
-    """The shares of labels that nodes have ``[num_nodes, num_classes]``, for test examples to be dealt likewise."""
+    """Return the label shares of the nodes ``[num_nodes, num_classes]``, by which test examples are partitioned."""
     return np.array([np.bincount(labels[part], minlength=num_classes) / len(part) for part in parts])
 
 
 def flower_partition(
     name: str, labels: np.ndarray, num_nodes: int, *, alpha: float, classes_per_node: int, seed: int
 ) -> list[Part]:
-    """A partition by flwr-datasets: "iid", "dirichlet", "pathological" or "linear" (sizes 1 : 2 : 3 : ...).
+    """Partition examples with flwr-datasets.
 
-    ``alpha`` is for "dirichlet", whose sizes differ; ``classes_per_node`` for "pathological". Raises
-    :class:`DataError` when flwr-datasets is not installed or finds no such partition that leaves
-    no node without examples.
+    Parameters
+    ----------
+    name : str
+        "iid", "dirichlet", "pathological" or "linear" (sizes 1 : 2 : 3 : ...).
+    labels : ndarray [n]
+        The class of every example.
+    num_nodes : int
+        The number of nodes.
+    alpha : float
+        Concentration of "dirichlet", whose parts differ in size.
+    classes_per_node : int
+        Classes per node of "pathological".
+    seed : int
+        The seed.
+
+    Raises
+    ------
+    DataError
+        flwr-datasets is not installed, or finds no partition with examples on every node.
     """
     try:
         from datasets import Dataset
@@ -98,13 +138,13 @@ def flower_partition(
         "pathological": lambda: made.PathologicalPartitioner(num_nodes, "label", classes_per_node, seed=seed),
         "linear": lambda: made.LinearPartitioner(num_nodes),
     }
-    # IID and linear partitions take examples as they come.
+    # IID and linear partitions keep the order of the examples.
     order = np.random.default_rng(seed).permutation(len(labels))
     try:
         maker = makers[name]()
         maker.dataset = Dataset.from_dict({"label": labels[order], "row": order})
         parts = [np.sort(np.array(maker.load_partition(node)["row"], dtype=np.int64)) for node in range(num_nodes)]
-    except (ValueError, IndexError) as error:  # also where a node would be left without examples
+    except (ValueError, IndexError) as error:  # flwr-datasets raises these also for a node without examples
         place = f"text.partition = {name!r} of {len(labels)} examples over {num_nodes} nodes"
         raise DataError(f"{place}: {error}") from error
     return parts

@@ -1,4 +1,4 @@
-"""Which examples of a corpus each node has; what is the same for all nodes is made once per process."""
+"""The examples of a corpus that each node has. The partition is computed once per process."""
 
 from functools import lru_cache
 
@@ -12,15 +12,18 @@ from .partition import Part, deal, dirichlet_shares, flower_partition, label_sha
 
 
 def node_key(partition: int) -> str:
-    """The key of one of several nodes."""
+    """Return the key of node ``partition``."""
     return f"client-{partition:03d}"
 
 
 @lru_cache(maxsize=8)
 def partitions(corpus: Corpus, options: Options, num_nodes: int) -> tuple[list[Part], list[Part]]:
-    """Training and test examples of every node, the latter with the label shares that the former came to have.
+    """Return the training and test examples of every node, with equal label shares in both.
 
-    Raises ``DataError`` when there are fewer training or test examples than nodes.
+    Raises
+    ------
+    DataError
+        There are fewer training or test examples than nodes.
     """
     rng = generator(options.partition_seed, "text.partition", num_nodes)
     labels, classes = corpus.train.labels, len(corpus.classes)
@@ -39,13 +42,13 @@ def partitions(corpus: Corpus, options: Options, num_nodes: int) -> tuple[list[P
 
 
 def splits_of(train: Part, options: Options, key: str) -> dict[str, Part]:
-    """Of a node's examples ``train`` those to train on and those held out for its validation."""
+    """Split a node's examples into those for training and those for validation."""
     order = generator(options.partition_seed, "text.validation", key).permutation(train)
     held = int(options.validation_share * len(train))
     return {"train": np.sort(order[held:]), "validation": np.sort(order[:held])}
 
 
 def groups_of(corpus: Corpus, train: Part) -> dict[str, str]:
-    """The label that most of a node's examples have."""
+    """Return the label ``most_frequent``: the class of most examples of a node."""
     counts = np.bincount(corpus.train.labels[train], minlength=len(corpus.classes))
     return {"most_frequent": corpus.classes[int(counts.argmax())]}

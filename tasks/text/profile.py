@@ -1,4 +1,4 @@
-"""Who the nodes of the task "text" are, and their world, without torch."""
+"""The profiles of the nodes of the task "text" and the simulation of their data, without torch."""
 
 from pathlib import Path
 from typing import ClassVar, Self
@@ -14,20 +14,20 @@ from .hub import fetch
 from .options import Options as TextOptions
 from .partition import Part
 from .parts import groups_of, node_key, partitions, splits_of
-from .scope import check_starts, source_of_words
+from .private_words import check_initial_vectors, vocabulary_source
 
 _COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
 SHARED = PrivateParameters()
 
 
 class TextProfiles(TaskProfiles):
-    """A node has some of the examples, with label shares of its own; how many does not depend on its vocabulary."""
+    """A node has part of the examples, with different label shares; their number does not depend on its vocabulary."""
 
     name: ClassVar[str] = "text"
     Options: ClassVar[type] = TextOptions
 
     def __init__(self, options: TextOptions | None = None, privacy: PrivateParameters = SHARED) -> None:
-        """Raises :class:`DataError` for options that go together under no method (:meth:`Options.check`)."""
+        """Raise :class:`DataError` if the options are incompatible under every method (:meth:`Options.check`)."""
         super().__init__(options or TextOptions())
         self.options: TextOptions
         self.options.check()
@@ -35,17 +35,20 @@ class TextProfiles(TaskProfiles):
         self.privacy = privacy
 
     def under(self, privacy: PrivateParameters) -> Self:
-        """The task with the vocabularies that fit ``privacy``, which its method leaves to the nodes.
+        """Return the task with vocabularies that suit the private parameters of a method.
 
-        Raises :class:`DataError` when the options do not go together with it
-        (:func:`~tasks.text.scope.source_of_words`, :func:`~tasks.text.scope.check_starts`).
+        Raises
+        ------
+        DataError
+            The options are incompatible with ``privacy`` (:func:`~tasks.text.private_words.vocabulary_source`,
+            :func:`~tasks.text.private_words.check_initial_vectors`).
         """
-        source_of_words(self.options, privacy)
-        check_starts(self.options, privacy)
+        vocabulary_source(self.options, privacy)
+        check_initial_vectors(self.options, privacy)
         return type(self)(self.options, privacy)
 
     def __eq__(self, other: object) -> bool:
-        """Nodes have other data under another privacy: it counts beside the options."""
+        """Compare options and private parameters, because both determine the data of nodes."""
         return isinstance(other, TextProfiles) and super().__eq__(other) and self.privacy == other.privacy
 
     def __hash__(self) -> int:
@@ -57,12 +60,12 @@ class TextProfiles(TaskProfiles):
 
     @property
     def world_options(self) -> dict[str, object]:
-        """The options that :meth:`make_world` depends on: the same texts serve all others."""
+        """The options that :meth:`make_world` depends on."""
         names = ("source", "dataset", "labels", "classes", "world_examples")
         return {name: getattr(self.options, name) for name in (*names, *_COLUMNS)}
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """A made-up corpus, or the data set from the hub. Raises :class:`DataError` for the source "files"."""
+        """Write a simulated or downloaded corpus. Raise :class:`DataError` for the source "files"."""
         if self.options.source == "simulated":
             train = self.options.world_examples * num_nodes
             write_corpus(folder, self.layout.classes, train, max(train // 4, num_nodes), seed)
@@ -71,28 +74,34 @@ class TextProfiles(TaskProfiles):
             fetch(hub, train_split, folder)
         else:
             raise DataError(
-                f"text.source = 'files': name the folder of {self.options.dataset} as data-dir, or set text.source = "
-                "'hub' to fetch it, or 'simulated' for made-up texts"
+                f"text.source = 'files': set data-dir to the folder of {self.options.dataset}, or set text.source = "
+                "'hub' to download it, or 'simulated' for simulated texts"
             )
 
     def corpus(self, folder: Path, partition: int, num_partitions: int) -> Corpus:
-        """The corpus of which node ``partition`` has a part. Raises :class:`DataError` for none to test on."""
+        """Read the corpus of which node ``partition`` has a part.
+
+        Raises
+        ------
+        DataError
+            There is no such node, a file is missing or malformed, or there are no test texts.
+        """
         if not 0 <= partition < num_partitions:
-            raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
+            raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
         corpus = read_corpus(folder, self.layout)
         if not corpus.test.texts:
             raise DataError(
-                f"{folder}: no test texts; expected a file {' or '.join(self.layout.test)}, perhaps with .gz or .xz "
-                "(text.dataset and text.test-files)"
+                f"{folder}: no test texts; expected a file {' or '.join(self.layout.test)}, optionally with .gz or "
+                ".xz (see text.dataset and text.test-files)"
             )
         return corpus
 
     def check_own_words(self) -> None:
-        """Raise :class:`DataError` for a vocabulary of all nodes' texts, which a node with its own folder lacks."""
-        if source_of_words(self.options, self.privacy) == "shared":
+        """Raise :class:`DataError` for a vocabulary of all nodes' texts, which a deployed node does not have."""
+        if vocabulary_source(self.options, self.privacy) == "shared":
             raise DataError(
-                "text.vocabulary: nodes with folders of their own cannot know the words of the others' texts; name a "
-                "text.vocabulary-file that all of them have, or take a method that keeps embedding.* private"
+                "text.vocabulary: deployed nodes do not know the words of other nodes' texts; name a "
+                "text.vocabulary-file that all nodes have, or use a method that keeps embedding.* private"
             )
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
@@ -110,5 +119,5 @@ class TextProfiles(TaskProfiles):
 
 
 def folder_key(folder: Path) -> str:
-    """The key of a node that has all of a folder."""
+    """Return the key of a node that has all data of a folder."""
     return folder.resolve().name

@@ -1,6 +1,7 @@
-"""An embedding table in two parameters, so that some words' vectors can stay on the node.
+"""An embedding table in two parameters, so that the vectors of some words can stay on the node.
 
-Zhang et al., FedVocab, 2022, Appendix A.2: of FedRecon the embeddings of digit tokens are local, all else is global.
+Zhang et al., FedVocab, 2022, Appendix A.2: under FedRecon the embeddings of digit tokens are local, everything else is
+global.
 """
 
 from collections.abc import Sequence
@@ -11,17 +12,17 @@ from torch.nn.functional import embedding
 
 
 class SplitEmbedding(nn.Module):
-    """Says what :class:`torch.nn.Embedding` would of the table that ``public`` and ``private`` make together.
+    """An embedding with the values of :class:`torch.nn.Embedding`, whose table consists of a public and a private part.
 
-    Its parameters are ``weight`` [public rows, d] and ``private`` [private rows, d]. A part without rows gets one of
-    zeros that no number points at, as an empty parameter could not travel.
+    The parameters are ``weight`` [public rows, d] and ``private`` [private rows, d]. A part without rows gets one
+    unused row of zeros, because an empty parameter cannot be sent.
 
     Parameters
     ----------
     public, private : Tensor [rows, d]
-        The vectors to start from. Rows that no number points at are allowed.
+        The initial vectors. Unused rows are allowed.
     places : Tensor int64 [numbers]
-        Where each number's vector is: row ``place`` of the public part, or row ``-1 - place`` of the private one.
+        The place of each number's vector: row ``place`` of the public part, or row ``-1 - place`` of the private part.
     """
 
     places: Tensor
@@ -30,11 +31,11 @@ class SplitEmbedding(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(_any_rows(public))
         self.private = nn.Parameter(_any_rows(private))
-        self.register_buffer("places", places, persistent=False)  # follows from the words, which never travel
+        self.register_buffer("places", places, persistent=False)  # determined by the words, which are never sent
 
     @classmethod
     def of(cls, table: Tensor, private: Sequence[bool]) -> "SplitEmbedding":
-        """The rows of ``table`` [numbers, d], of which ``private`` says for each whether it is."""
+        """Split the rows of ``table`` [numbers, d]; ``private`` tells for each row whether it is private."""
         mask = torch.tensor(private)
         return cls(table[~mask].clone(), table[mask].clone(), places_of(private))
 
@@ -44,7 +45,7 @@ class SplitEmbedding(nn.Module):
         return self.weight.shape[1]
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Vectors ``[*ids.shape, d]`` of the numbers ``ids`` of any shape."""
+        """Return the vectors ``[*ids.shape, d]`` of ``ids`` of any shape."""
         place = self.places[ids.long()]
         public = embedding(place.clamp(min=0), self.weight)
         private = embedding((-1 - place).clamp(min=0), self.private)
@@ -52,7 +53,7 @@ class SplitEmbedding(nn.Module):
 
 
 def places_of(private: Sequence[bool]) -> Tensor:
-    """Where numbers' vectors are, in the sense of :class:`SplitEmbedding`, when each part keeps the numbers' order."""
+    """Return the places of vectors (:class:`SplitEmbedding`) if each part keeps the order of the numbers."""
     mask = torch.tensor(private, dtype=torch.bool)
     return torch.where(mask, -mask.cumsum(0), (~mask).cumsum(0) - 1)
 

@@ -1,4 +1,4 @@
-"""The task "text": classify texts on nodes whose words, and what they mean by them, need not leave them."""
+"""The task "text": classify texts on nodes whose words and embeddings may stay private."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,35 +12,35 @@ from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeDa
 
 from .batches import CommonTest, by_length, trimmed
 from .corpus import Corpus, read_corpus
+from .initial_vectors import assigned_start, node_vectors
 from .models import recurrent_model, transformer_model
 from .networks import TextClassifier, load_config, load_tokenizer
 from .nodes import Words, node_data, shared_vocabulary, whole_data
 from .parts import node_key
+from .private_words import PrivateWords, private_words, vocabulary_source
 from .profile import TextProfiles, folder_key
-from .scope import Kept, kept_words, source_of_words
-from .starts import dealt_start, node_vectors
 from .vocabulary import RESERVED, SPECIAL, Vocabulary, WordVocabulary, read_vocabulary
 
-CHUNK = 128  # examples that are evaluated at once
+CHUNK = 128  # examples per batch in evaluation
 
 
 class TextTask(TextProfiles, Task):
     """Classify texts with an embedding that may stay on the node (FedVocab [1]_).
 
-    A node has some of the examples, with label shares of its own. Under a method that keeps ``embedding.*`` private
-    (:meth:`under`) it also has its own vocabulary, so that embeddings of different nodes have different shapes, while
+    A node has some of the examples, with its own label shares. Under a method that keeps ``embedding.*`` private
+    (:meth:`under`) it also has its own vocabulary, so embeddings have different shapes on different nodes, while
     ``encoder.*`` and ``classifier.*`` (and a transformer's ``pre_classifier.*``) have the same shapes everywhere.
     Without :meth:`under` nothing is private.
 
-    Splits hold ``ids`` int32 ``[n, L]``, ``length`` int64 ``[n]`` and ``label`` int64 ``[n]``; "test" are test
-    examples with the node's label shares. ``NodeData.extra`` holds the ``vocabulary`` and, for one of several nodes,
-    ``common_test``, the test examples that are common to all (:class:`~tasks.text.batches.CommonTest`).
+    Splits hold ``ids`` int32 ``[n, L]``, ``length`` int64 ``[n]`` and ``label`` int64 ``[n]``; "test" are test examples
+    with the node's label shares. ``NodeData.extra`` holds the ``vocabulary`` and, for one of several nodes,
+    ``common_test``, the test examples common to all nodes (:class:`~tasks.text.batches.CommonTest`).
 
     .. [1] Zhang et al., FedVocab: Privacy-Preserving Federated Text Classification with Private Vocabularies, 2022.
     """
 
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
-    vectorises: ClassVar[bool] = False  # LSTMs do not
+    vectorises: ClassVar[bool] = False  # vmap does not support LSTMs
     metric_means: ClassVar[Mapping[str, MetricRule]] = {
         "test.global_accuracy": "geometric",
         "test.local_accuracy": "uniform",
@@ -49,17 +49,17 @@ class TextTask(TextProfiles, Task):
     # -- models --------------------------------------------------------------------------------------------
 
     def build_model(self) -> TextClassifier:
-        """The server's model, whose shared parameters have the shapes and the start of every node's.
+        """Return the server's model, whose shared parameters have the shapes and initial values of every node's.
 
-        Where nodes have vocabularies of their own, its embedding stands for none of theirs.
+        If nodes have different vocabularies, the server's embedding corresponds to none of them.
         """
         words = self._public_vocabulary(None) or WordVocabulary(SPECIAL)
-        if self._kept is Kept.DIGITS and isinstance(words, WordVocabulary):
+        if self._kept is PrivateWords.DIGITS and isinstance(words, WordVocabulary):
             words = words.with_digits_of(())
         return self._model(words, None)
 
     def build_model_for(self, data: NodeData) -> TextClassifier:
-        """The node's model, whose embedding has a row for each of its words."""
+        """Return the node's model, whose embedding has a row for each of its words."""
         return self._model(_vocabulary(data), data.key)
 
     def _model(self, vocabulary: Vocabulary, key: str | None) -> TextClassifier:
@@ -67,14 +67,14 @@ class TextTask(TextProfiles, Task):
         return build(self.options, self.privacy, self.layout.classes, vocabulary, key)
 
     @property
-    def _kept(self) -> Kept:
-        return kept_words(self.options, self.privacy)
+    def _kept(self) -> PrivateWords:
+        return private_words(self.options, self.privacy)
 
     def _public_vocabulary(self, key: str | None) -> Vocabulary | None:
-        """The vocabulary that depends on no texts, if that is what is chosen; ``key`` is the node's."""
-        chosen, source = self.options, source_of_words(self.options, self.privacy)
+        """The vocabulary that depends on no texts, or ``None``; ``key`` is the node's."""
+        chosen, source = self.options, vocabulary_source(self.options, self.privacy)
         if source == "tokenizer":
-            encoder = dealt_start(chosen, self.privacy, key) if key is not None else ""
+            encoder = assigned_start(chosen, self.privacy, key) if key is not None else ""
             return _tokens(encoder or chosen.model, chosen.length)
         if source == "file":
             option = "text.vocabulary-file" if chosen.vocabulary_file else "text.glove"
@@ -88,42 +88,42 @@ class TextTask(TextProfiles, Task):
         return node_data(corpus, self.options, self._words(corpus, node_key(partition)), partition, num_partitions)
 
     def load_all(self, folder: Path) -> NodeData:
-        """All of the folder, whose name is the key. A node's own folder may lack the test file."""
+        """Read the whole folder, whose name is the key. A node's own folder may lack the test file."""
         corpus = read_corpus(folder, self.layout)
         key = folder_key(folder)
         return whole_data(corpus, self.options, self._words(corpus, key), key)
 
     def load_own(self, folder: Path) -> NodeData:
-        """As :meth:`load_all`. Raises :class:`DataError` for a vocabulary of all nodes' texts, which no node sees."""
+        """Read a node's own folder. Raise :class:`DataError` for a vocabulary of all nodes' texts, which is unknown."""
         self.check_own_words()
         return self.load_all(folder)
 
     def _words(self, corpus: Corpus, key: str) -> Words:
         chosen = self.options
-        if source_of_words(chosen, self.privacy) == "shared":
+        if vocabulary_source(chosen, self.privacy) == "shared":
             return Words(shared_vocabulary(corpus, chosen.vocabulary_size, chosen.min_count), self._kept)
         return Words(self._public_vocabulary(key), self._kept)
 
     # -- learning ------------------------------------------------------------------------------------------
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean cross-entropy."""
+        """Return the mean cross-entropy."""
         return cross_entropy(model(batch["ids"], batch["length"]), batch["label"])
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """The same batches as any task's, each padded only to its own longest text."""
+        """Yield the same batches as other tasks, each padded only to its own longest text."""
         yield from trimmed(data.splits[split], torch.randperm(data.count(split)), batch_size)
 
     def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """Texts of like length together, which takes the least padding."""
+        """Yield texts of similar length together, which minimises padding."""
         yield from by_length(data.splits[split], batch_size)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """Of the splits that exist accuracy, and of how many examples.
+        """Return the accuracy and the number of examples of every split that exists.
 
-        ``test.local_*`` on test examples with the node's label shares, ``test.global_*`` on those common to all
-        nodes, ``validation.*`` on the node's own; ``vocabulary.words``, their number, and ``vocabulary.in_glove``,
+        ``test.local_*`` are test examples with the node's label shares, ``test.global_*`` those common to all nodes,
+        and ``validation.*`` the node's own. ``vocabulary.words`` is the number of words, and ``vocabulary.in_glove``
         the share of them that started from a GloVe vector.
         """
         parts: dict[str, Iterator[Batch]] = {}
@@ -151,12 +151,12 @@ def _vocabulary(data: NodeData) -> Vocabulary:
 def _tokens(encoder: str, length: int) -> Vocabulary:
     longest = getattr(load_config(encoder), "max_position_embeddings", length)
     if length > longest:
-        raise DataError(f"text.max-length = {length}: {encoder} reads at most {longest} tokens")
+        raise DataError(f"text.max-length = {length}: must be at most {longest} for the encoder {encoder}")
     return load_tokenizer(encoder)
 
 
 def _scores(model: nn.Module, batches: Iterator[Batch]) -> tuple[int, int]:
-    """How many examples are classified correctly, of how many."""
+    """The number of correctly classified examples, and the number of all examples."""
     device = next(model.parameters()).device
     correct = total = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Which words a node knows, and texts as their numbers."""
+"""Vocabularies: the words that a node knows, and texts as their numbers."""
 
 import json
 import re
@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from lzma import LZMAError
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,39 +14,38 @@ import torch
 from torch import Tensor
 
 from tasks.profiles import DataError
-
-from .files import open_text
+from tasks.tables import UNREADABLE, open_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-#: The first words of every vocabulary of words: what fills short texts up, and what stands for all other words.
+#: The first words of every vocabulary of words: padding, and the unknown word.
 SPECIAL = ("<pad>", "<unk>")
 UNKNOWN = 1
-#: In a vocabulary with digit words of the node's own, what stands for all others.
+#: The unknown digit word, in a vocabulary with the node's own digit words.
 DIGITS = "<digits>"
 RESERVED = frozenset((*SPECIAL, DIGITS))
 
-# Of a contraction the parts that the Penn Treebank, and so GloVe and SST-2, take for words: do n't, it 's.
+# Contractions are split as in the Penn Treebank, and therefore in GloVe and SST-2: do n't, it 's.
 _WORD = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+|[^\w\s]")
 
 
 def split_words(text: str) -> list[str]:
-    """Words of letters and digits, parts of contractions and single other signs, in lower case."""
+    """Split a text into words, parts of contractions and single other characters, in lower case."""
     return _WORD.findall(text.lower())
 
 
 def is_digits(token: str) -> bool:
-    """Whether a token is made of digits alone: the private tokens of Zhang et al., FedVocab, 2022, Appendix A.2.
+    """Return whether a token consists of digits only, a private token in Zhang et al., FedVocab, 2022, Appendix A.2.
 
-    The marks with which tokenizers begin a piece inside a word (``##12``) or one that begins a word (``Ġ12``, ``▁12``)
-    do not count: such pieces are what numbers are written with too, and to share them would tell the numbers.
+    The marks of tokenizers for pieces inside a word (``##12``) or at its start (``Ġ12``, ``▁12``) are ignored: such
+    pieces also spell numbers, and sharing them would reveal the numbers.
     """
     return token.removeprefix("##").lstrip("Ġ▁").isdigit()
 
 
 class Vocabulary(Hashable, Protocol):
-    """Words with their numbers, which are the rows of an embedding."""
+    """Words and their numbers, which are the rows of an embedding."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -55,28 +53,28 @@ class Vocabulary(Hashable, Protocol):
         ...
 
     def encode(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """The numbers of each text's words, at most ``max_length`` and at least one."""
+        """Return the numbers of each text's words, at least one and at most ``max_length``."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class WordVocabulary:
-    """Words in the order of their numbers, the first two being :data:`SPECIAL`.
+    """Words in the order of their numbers; the first two are :data:`SPECIAL`.
 
-    Where :data:`DIGITS` is among them, it stands for unknown words of digits.
+    If :data:`DIGITS` is among them, it stands for unknown digit words.
     """
 
     words: tuple[str, ...]
 
     @classmethod
     def of(cls, texts: Iterable[str], size: int = 0, min_count: int = 1) -> "WordVocabulary":
-        """The ``size`` most frequent words (0: all) that occur ``min_count`` times; of equals the first by alphabet."""
+        """Return the ``size`` most frequent words (0: all) with at least ``min_count`` occurrences; ties are sorted."""
         counts = Counter(word for text in texts for word in split_words(text))
         kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
         return cls(SPECIAL + tuple(kept[: size or None]))
 
     def with_digits_of(self, texts: Iterable[str]) -> "WordVocabulary":
-        """These words but those of digits, then :data:`DIGITS`, then all digit words of ``texts``."""
+        """Return these words without digit words, then :data:`DIGITS`, then all digit words of ``texts``."""
         own = filter(is_digits, WordVocabulary.of(texts).words)
         return WordVocabulary((*(word for word in self.words if not is_digits(word)), DIGITS, *own))
 
@@ -86,24 +84,26 @@ class WordVocabulary:
         return {word: number for number, word in enumerate(self.words)}
 
     def number(self, word: str) -> int:
-        """The number of ``word``, or of what stands for it."""
+        """Return the number of ``word``, or of the unknown word that stands for it."""
         found = self.index.get(word)
         if found is None and is_digits(word):
             found = self.index.get(DIGITS)
         return UNKNOWN if found is None else found
 
     def encode(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """As :class:`Vocabulary` says; a text without words is one unknown word."""
+        """Encode texts as in :class:`Vocabulary`; a text without words becomes one unknown word."""
         encoded = ([self.number(word) for word in split_words(text)[:max_length]] for text in texts)
         return [numbers or [UNKNOWN] for numbers in encoded]
 
     def translation(self, other: "WordVocabulary") -> Tensor:
-        """The numbers here of all words of ``other``, int32: ``translation[ids of other]`` are ids of this."""
+        """Return the numbers here of all words of ``other``, int32: ``translation[ids of other]`` are ids of this
+        vocabulary.
+        """
         return torch.tensor([self.number(word) for word in other.words], dtype=torch.int32)
 
 
 class TokenizerVocabulary:
-    """The tokens of a tokenizer of the library ``tokenizers``, which may add some of its own around a text."""
+    """The tokens of a tokenizer of the library ``tokenizers``, which may add special tokens around a text."""
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
         tokenizer.no_padding()
@@ -111,7 +111,7 @@ class TokenizerVocabulary:
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """All tokens in the order of their numbers; a number without a token has an empty string."""
+        """All tokens in the order of their numbers; a number without a token is an empty string."""
         index = self.tokenizer.get_vocab()
         words = [""] * (1 + max(index.values()))
         for word, number in index.items():
@@ -119,20 +119,31 @@ class TokenizerVocabulary:
         return tuple(words)
 
     def encode(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """As :class:`Vocabulary` says; a text without any token is the token 0."""
+        """Encode texts as in :class:`Vocabulary`; a text without tokens becomes the token 0."""
         self.tokenizer.enable_truncation(max_length)
         return [encoding.ids or [0] for encoding in self.tokenizer.encode_batch(list(texts))]
 
 
 def read_vocabulary(path: Path, size: int, option: str = "text.vocabulary-file") -> Vocabulary:
-    """A vocabulary in a file: the JSON of a tokenizer, or text with a word at the beginning of each line.
+    """Read a vocabulary from a file: the JSON of a tokenizer, or text with a word at the start of each line.
 
-    Of the latter, for example a file of GloVe vectors, the first ``size`` words count (0: all). Raises
-    :class:`DataError` when the file cannot be read, is no tokenizer, or names a word twice.
+    Parameters
+    ----------
+    path : Path
+        The file.
+    size : int
+        The number of words to read from text, for example from a file of GloVe vectors; 0 reads all.
+    option : str
+        The option that names the file, for messages.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, is not a tokenizer, or contains a word twice.
     """
     try:
         return _read(path, path.stat().st_mtime_ns, size)
-    except (OSError, EOFError, LZMAError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{option} = {str(path)!r}: cannot be read: {error}") from error
 
 
@@ -145,7 +156,7 @@ def _read(path: Path, mtime: int, size: int) -> Vocabulary:
         for line, text in enumerate(file, start=1):
             word = text.split(maxsplit=1)[0] if text.strip() else ""
             if word in words:
-                raise DataError(f"{path}, line {line}: word {word!r} for the second time")
+                raise DataError(f"{path}, line {line}: the word {word!r} occurs for the second time; list it once")
             if word and word not in RESERVED:
                 words[word] = None
             if size and len(words) == size:
@@ -160,12 +171,12 @@ def _read_tokenizer(path: Path) -> TokenizerVocabulary:
     try:
         json.loads(text)
         return TokenizerVocabulary(Tokenizer.from_str(text))
-    except Exception as error:  # what tokenizers raises has no type of its own
-        raise DataError(f"{path}: not the JSON of a tokenizer: {error}") from error
+    except Exception as error:  # tokenizers raises plain exceptions
+        raise DataError(f"{path}: expected the JSON of a tokenizer: {error}") from error
 
 
 def padded(encoded: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """``ids`` int32 ``[n, longest]``, 0 behind the end of a text, and ``length`` int64 ``[n]``."""
+    """Return ``ids`` int32 ``[n, longest]``, 0 beyond the end of a text, and ``length`` int64 ``[n]``."""
     lengths = np.array([len(numbers) for numbers in encoded], dtype=np.int64)
     ids = np.zeros((len(encoded), int(lengths.max(initial=1))), dtype=np.int32)
     ids[np.arange(ids.shape[1]) < lengths[:, None]] = [number for numbers in encoded for number in numbers]

@@ -1,1 +1,1 @@
-"""Visual place recognition: where was this picture taken, told by the pictures of known places that resemble it."""
+"""Recognise the place of an image with triplets that each node mines in its own images (FedVPR)."""

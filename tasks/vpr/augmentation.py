@@ -1,7 +1,8 @@
-"""Colours and crops drawn at random: FedVPR, 5.5 and Appendix B.
+"""Random changes of colour and random crops (FedVPR, Section 5.5 and Appendix B).
 
-All take RGB images ``[b, 3, height, width]``, uint8 or floats from 0 to 1, and give the same. Every image has draws of
-its own, from torch's global generator. The operations are those of torchvision's transforms, on whole batches.
+All functions take RGB images ``[b, 3, height, width]``, uint8 or floats in [0, 1], and return images of the same type.
+Every image has its own draws, from torch's global generator. The operations are those of torchvision's transforms,
+applied to whole batches.
 """
 
 import math
@@ -19,11 +20,21 @@ Augmentation = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class ColourJitter:
-    """Changes of brightness, contrast, saturation and hue, in an order drawn for each batch.
+    """Random changes of brightness, contrast, saturation and hue, in an order drawn for each batch.
 
-    ``brightness``, ``contrast`` and ``saturation`` are s >= 0 for a factor from max(0, 1 - s) to 1 + s; ``hue`` is a
-    shift of at most that part of the colour circle, from 0 to 0.5. 0 leaves images alone, to the last bit. The paper
-    does not tell its strengths.
+    Attributes
+    ----------
+    brightness, contrast, saturation : float
+        s >= 0 for a factor in [max(0, 1 - s), 1 + s]. 0 leaves images unchanged, bit by bit.
+    hue : float
+        Maximum shift as a share of the colour circle, 0 to 0.5. 0 leaves images unchanged.
+
+    The paper does not give its strengths.
+
+    Raises
+    ------
+    ValueError
+        A strength is out of range.
     """
 
     brightness: float = 0.5
@@ -34,7 +45,7 @@ class ColourJitter:
     def __post_init__(self) -> None:
         for name in ("brightness", "contrast", "saturation"):
             if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} = {getattr(self, name)}: must not be below 0")
+                raise ValueError(f"{name} = {getattr(self, name)}: must be at least 0")
         if not 0 <= self.hue <= 0.5:
             raise ValueError(f"hue = {self.hue}: must be from 0 to 0.5")
 
@@ -54,7 +65,7 @@ class ColourJitter:
 
 
 def particular_jitter(strongest: ColourJitter, seed: int, client: str) -> ColourJitter:
-    """The jitter of one client: each strength drawn once, evenly from 0 to that of ``strongest``."""
+    """Return the jitter of one client: each strength is drawn once, uniformly between 0 and that of ``strongest``."""
     parts = generator(seed, "vpr", "jitter", client).uniform(size=4)
     brightness, contrast, saturation, hue = (float(part) for part in parts)
     return ColourJitter(
@@ -67,10 +78,21 @@ def particular_jitter(strongest: ColourJitter, seed: int, client: str) -> Colour
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A rectangle of an area and a shape drawn at random, stretched to the size of the image, bilinearly.
+    """Crops of random area and aspect ratio, resized bilinearly to the size of the image.
 
-    ``area`` is the range of its part of the image's area, ``aspect`` that of its width over its height, drawn evenly in
-    the logarithm. A rectangle that does not fit is drawn again, up to ten times; then the image stays whole.
+    Attributes
+    ----------
+    area : tuple of float
+        Range of the crop's share of the image's area.
+    aspect : tuple of float
+        Range of width over height, drawn log-uniformly.
+
+    A crop that does not fit is drawn again, up to ten times; then the whole image is used.
+
+    Raises
+    ------
+    ValueError
+        A range is invalid.
     """
 
     area: tuple[float, float] = (0.5, 1.0)
@@ -78,15 +100,15 @@ class RandomResizedCrop:
 
     def __post_init__(self) -> None:
         if not 0 < self.area[0] <= self.area[1] <= 1:
-            raise ValueError(f"area = {self.area}: must be 0 < from <= to <= 1")
+            raise ValueError(f"area = {self.area}: must be 0 < low <= high <= 1")
         if not 0 < self.aspect[0] <= self.aspect[1]:
-            raise ValueError(f"aspect = {self.aspect}: must be 0 < from <= to")
+            raise ValueError(f"aspect = {self.aspect}: must be 0 < low <= high")
 
     def __call__(self, images: Tensor) -> Tensor:
         return crop_and_resize(images, self.boxes(len(images), *images.shape[2:]))
 
     def boxes(self, count: int, height: int, width: int) -> Tensor:
-        """Top, left, height and width of the rectangles, int64 ``[count, 4]``."""
+        """Draw crops: top, left, height and width, int64 ``[count, 4]``."""
         area = height * width * torch.empty(count, 10).uniform_(*self.area)
         aspect = torch.empty(count, 10).uniform_(math.log(self.aspect[0]), math.log(self.aspect[1])).exp()
         wide, high = (area * aspect).sqrt().round().long(), (area / aspect).sqrt().round().long()
@@ -102,7 +124,7 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class Sometimes:
-    """Each image goes through all ``steps`` with ``probability``, else it stays as it is."""
+    """Applies all ``steps`` to each image with ``probability``; the other images stay unchanged."""
 
     steps: Sequence[Augmentation] = field(default_factory=tuple)
     probability: float = 0.5
@@ -116,22 +138,22 @@ class Sometimes:
 
 
 def change_brightness(images: Tensor, factors: Tensor) -> Tensor:
-    """Every colour times its image's factor."""
+    """Multiply the colours of each image by its factor."""
     return _blended(images, lambda x: torch.zeros_like(x), factors)
 
 
 def change_contrast(images: Tensor, factors: Tensor) -> Tensor:
-    """Away from the image's mean grey, by its factor; 0 leaves that grey alone."""
+    """Blend each image with its mean grey value; the factor 0 gives that grey, 1 the image."""
     return _blended(images, lambda x: _grey(x).mean(dim=(-2, -1), keepdim=True), factors)
 
 
 def change_saturation(images: Tensor, factors: Tensor) -> Tensor:
-    """Away from each pixel's grey, by its image's factor; 0 leaves a grey image."""
+    """Blend each image with its grey version; the factor 0 gives grey, 1 the image."""
     return _blended(images, _grey, factors)
 
 
 def shift_hue(images: Tensor, shifts: Tensor) -> Tensor:
-    """Round the circle of colours by its image's shift, 1 being once round."""
+    """Rotate the hue of each image by its shift; 1 is a full rotation."""
     x = _as_float(images)
     top, low = x.amax(dim=1), x.amin(dim=1)
     spread = top - low
@@ -140,23 +162,23 @@ def shift_hue(images: Tensor, shifts: Tensor) -> Tensor:
     red, green, _ = (channel == top for channel in x.unbind(dim=1))
     sixths = torch.where(red, b - g, torch.where(green, 2 + r - b, 4 + g - r))
     sixths = sixths + 6 * shifts.to(x).view(-1, 1, 1)
-    # Each channel falls from the top value to the lowest and back once round the circle.
+    # Around the circle, each channel falls from the highest value to the lowest and rises again.
     places = torch.tensor([5.0, 3.0, 1.0], device=x.device).view(1, 3, 1, 1)
     k = (places + sixths[:, None]) % 6
     return _like(top[:, None] - spread[:, None] * torch.minimum(k, 4 - k).clamp(0, 1), images)
 
 
 def crop_and_resize(images: Tensor, boxes: Tensor) -> Tensor:
-    """The rectangles ``boxes`` (top, left, height, width) of the images, each stretched to the size of the image."""
+    """Resize the crops ``boxes`` (top, left, height, width) of the images to the size of the images."""
     count, _, height, width = images.shape
     x = _as_float(images)
     top, left, high, wide = boxes.to(x).view(count, 4, 1).unbind(dim=1)
     rows = _places(height, x) * (high / height) - 0.5
     columns = _places(width, x) * (wide / width) - 0.5
-    # No pixel from outside the rectangle.
+    # Use no pixel outside the crop.
     rows = top + torch.minimum(rows.clamp(min=0), high - 1)
     columns = left + torch.minimum(columns.clamp(min=0), wide - 1)
-    # grid_sample counts from -1 to 1 between the outer edges of the image.
+    # grid_sample expects coordinates from -1 to 1 between the outer edges of the image.
     rows, columns = (2 * rows + 1) / height - 1, (2 * columns + 1) / width - 1
     grid = torch.stack((columns[:, None, :].expand(-1, height, -1), rows[:, :, None].expand(-1, -1, width)), dim=-1)
     return _like(grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False), images)
@@ -167,7 +189,7 @@ def _places(count: int, like: Tensor) -> Tensor:
 
 
 def _grey(x: Tensor) -> Tensor:
-    """ITU-R 601 luma, ``[b, 1, height, width]``."""
+    """The ITU-R 601 luma, ``[b, 1, height, width]``."""
     return (x * torch.tensor([0.299, 0.587, 0.114], device=x.device, dtype=x.dtype).view(3, 1, 1)).sum(1, keepdim=True)
 
 

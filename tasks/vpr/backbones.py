@@ -1,13 +1,14 @@
-"""Convolutional networks pretrained on ImageNet, cut into layers that stay as they are and layers that are trained.
+"""Convolutional networks pretrained on ImageNet, divided into frozen layers and trained layers.
 
-Their parameters have torchvision's names, so its weight files fit. They are written out because torchvision's wheels
-load beside one build of torch only, and descriptors need no more of it than this.
+Their parameters have torchvision's names, so torchvision's weight files can be loaded. The networks are defined here
+because a torchvision wheel works with a single build of torch only, and little of it is needed.
 
 - ResNet18: He et al., *Deep Residual Learning for Image Recognition*, CVPR 2016.
 - VGG16: Simonyan and Zisserman, *Very Deep Convolutional Networks for Large-Scale Image Recognition*, ICLR 2015.
 - SqueezeNet 1.1: Iandola et al., https://arxiv.org/abs/1602.07360, and the authors' release 1.1.
 
-Which layers are trained follows Berton et al., *Deep Visual Geo-localization Benchmark*, CVPR 2022, and FedVPR, 5.2.
+The choice of trained layers follows Berton et al., *Deep Visual Geo-localization Benchmark*, CVPR 2022, and FedVPR,
+Section 5.2.
 """
 
 from collections import OrderedDict
@@ -23,10 +24,20 @@ Layers = list[tuple[str, nn.Module]]
 
 @dataclass(frozen=True)
 class Backbone:
-    """``layers()`` are drawn from torch's global generator, the first ``frozen`` of them stay as they are.
+    """A network and its division into frozen and trained layers.
 
-    ``width`` is the number of channels they give. ``unused`` are the prefixes of what else a published weight file of
-    the network holds, ``renamed`` are parts of names that some files have, with torchvision's.
+    Attributes
+    ----------
+    layers : callable
+        Returns the layers, initialised from torch's global generator.
+    frozen : int
+        The number of layers, from the first on, that are not trained.
+    width : int
+        The number of output channels.
+    unused : tuple of str
+        Prefixes of names in published weight files that the network does not need.
+    renamed : mapping of str to str
+        Parts of names in some weight files, and torchvision's names for them.
     """
 
     layers: Callable[[], Layers]
@@ -36,28 +47,28 @@ class Backbone:
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     def parts(self, *, train_all: bool = False) -> tuple[nn.Sequential, nn.Sequential]:
-        """The frozen layers, none to ``train_all``, and the trained ones, freshly drawn.
+        """Return the frozen layers (none with ``train_all``) and the trained layers, newly initialised.
 
-        A parameter has the same name in either as in the whole.
+        Every parameter has the same name in its part as in the whole network.
         """
         layers, frozen = self.layers(), 0 if train_all else self.frozen
         return _nested(layers[:frozen]), _nested(layers[frozen:])
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch normalisation without a counter of batches, an integer that federated averaging would average."""
+    """Batch normalisation without the integer counter of batches, which federated averaging would average."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
         self.num_batches_tracked = None
 
     def _load_from_state_dict(self, *args: object) -> None:
-        # The parent's would put a counter in.
+        # The method of the parent class would add a counter.
         nn.Module._load_from_state_dict(self, *args)
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions of 3x3 beside a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -76,7 +87,7 @@ class BasicBlock(nn.Module):
 
 
 class Fire(nn.Module):
-    """A squeezing convolution of 1x1, then 1x1 and 3x3 side by side, ``width`` channels each."""
+    """A 1x1 convolution that reduces channels, then parallel 1x1 and 3x3 convolutions of ``width`` channels each."""
 
     def __init__(self, inputs: int, squeezed: int, width: int) -> None:
         super().__init__()
@@ -108,7 +119,7 @@ def _resnet18(stages: int) -> Layers:
 
 
 def _vgg16() -> Layers:
-    """Up to the last convolution, its ReLU and the last pooling left out, as the benchmark has it."""
+    """VGG16 up to the last convolution, without its ReLU and the last pooling, as in the benchmark."""
     layers: Layers = []
     inputs = 3
     for repeats, width in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
@@ -141,10 +152,10 @@ def _fine_squeezenet() -> Layers:
     return layers
 
 
-#: ``resnet18-layer3`` is the paper's choice: cut after its third stage, which alone is trained. Of the whole
-#: ``resnet18``, the last stage is trained, of ``vgg16`` the last three convolutions, and of ``squeezenet1_1`` the four
-#: modules after its last pooling, where the maps that stand in for the frozen layers are smallest: 5x7 of an image of
-#: 96x128, but 1x3 of one of 32x64. For images that small, ``squeezenet1_1-stride8`` leaves that pooling out.
+#: The backbones by name. ``resnet18-layer3``, the paper's choice, ends after the third stage, the only one that is
+#: trained. The trained layers of the others are the last stage of ``resnet18``, the last three convolutions of
+#: ``vgg16``, and the four modules after the last pooling of ``squeezenet1_1``, where feature maps are smallest: 5x7 for
+#: an image of 96x128, but 1x3 for one of 32x64. For such small images ``squeezenet1_1-stride8`` omits that pooling.
 BACKBONES: Mapping[str, Backbone] = MappingProxyType(
     {
         "resnet18-layer3": Backbone(lambda: _resnet18(3), frozen=6, width=256, unused=("layer4.", "fc.")),
@@ -170,7 +181,7 @@ def _zero_bias(convolution: nn.Conv2d) -> None:
 
 
 def _nested(layers: Layers) -> nn.Sequential:
-    """One after another; a layer ``features.3`` becomes the layer ``3`` of a part ``features``."""
+    """Layers in sequence; a layer ``features.3`` becomes the layer ``3`` of a part ``features``."""
     inner = [(name.removeprefix("features."), layer) for name, layer in layers]
     if all(name.startswith("features.") for name, _ in layers):
         return nn.Sequential(OrderedDict({"features": nn.Sequential(OrderedDict(inner))}))

@@ -1,4 +1,4 @@
-"""Cities that cannot serve what they are for, because they have no queries or no database."""
+"""Checks that cities have both queries and a database."""
 
 import logging
 from pathlib import Path
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def incomplete_cities(places: Places) -> dict[str, str]:
-    """By name the cities without queries or without a database, and which of the two they lack."""
+    """Return the cities without queries or without a database, by name, with what they lack."""
     of_city = np.array([track.city for track in places.tracks])[places.track]
     asked, known = set(of_city[places.queries]), set(of_city[places.database])
     return {
@@ -24,28 +24,43 @@ def incomplete_cities(places: Places) -> dict[str, str]:
 
 
 def complete_for_training(places: Places, folder: Path) -> Places:
-    """``places`` of the cities that have queries and a database; the log names the others.
+    """Return the images of the cities that have queries and a database, and log the names of the other cities.
 
-    Raises :class:`DataError` when none is left.
+    Raises
+    ------
+    DataError
+        No city has both.
     """
     lacking = incomplete_cities(places)
     if not lacking:
         return places
     if len(lacking) == len(places.cities):
         raise DataError(
-            f"{folder}: no city to train in has queries and a database: {_named(lacking)}; pictures of both roles are "
-            "needed in the same city"
+            f"{folder}: no training city has both queries and a database: {_named(lacking)}; expected images of both "
+            "roles in the same city"
         )
-    logger.warning("%s: left out of training: %s", folder, _named(lacking))
+    logger.warning("%s: excluded from training: %s", folder, _named(lacking))
     return places.of_city(*(city for city in places.cities if city not in lacking))
 
 
 def require_complete(places: Places, folder: Path, purpose: str, key: str) -> None:
-    """Raise :class:`DataError` where a city of ``places`` has no queries or no database; ``key`` chooses others."""
+    """Raise :class:`DataError` if a city lacks queries or a database.
+
+    Parameters
+    ----------
+    places : Places
+        The images.
+    folder : Path
+        The folder of the images, for the message.
+    purpose : str
+        What the images are for, for the message.
+    key : str
+        The option that selects the cities.
+    """
     if lacking := incomplete_cities(places):
         raise DataError(
-            f"{folder}: {purpose} in cities that lack what it needs: {_named(lacking)}; queries are looked for in the "
-            f"database of their city: add the pictures, or name other cities in {key}"
+            f"{folder}: the {purpose} set needs queries and a database in each of its cities: {_named(lacking)}; add "
+            f"the images, or name other cities in {key}"
         )
 
 

@@ -1,4 +1,4 @@
-"""A client: the sequences it has."""
+"""The clients of a split: sets of image sequences."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,15 +9,24 @@ from tasks.profiles import DataError
 
 from .places import Places
 
-#: A client is valid with at least so many sequences of queries and so many of the database (Sec. 4.1).
+#: The minimum number of sequences of queries, and of the database, of a valid client (Section 4.1).
 MIN_SEQUENCES = 2
 
 
 @dataclass(frozen=True)
 class Client:
-    """One client's sequences, ascending places in ``Places.tracks``; ``city`` and ``continent`` "" where several.
+    """The sequences of one client.
 
-    ``key`` is stable for a seed. ``seed_row`` is the row of the query that a Proximity client grew around.
+    Attributes
+    ----------
+    key : str
+        The client's key, the same for equal seeds.
+    city, continent : str
+        The common city and continent of the sequences; "" if there are several.
+    tracks : tuple of int
+        Indices into ``Places.tracks``, ascending.
+    seed_row : int or None
+        The row of the query around which a Proximity client was built.
     """
 
     key: str
@@ -28,27 +37,29 @@ class Client:
 
     @property
     def groups(self) -> dict[str, str]:
-        """City and continent, where they are known."""
+        """The labels ``city`` and ``continent``, as far as they are known."""
         return labels_of(self.city, self.continent)
 
     def places(self, places: Places) -> Places:
-        """The client's own pictures out of all."""
+        """Return the client's images."""
         return places.of_tracks(self.tracks)
 
 
 def labels_of(city: str, continent: str) -> dict[str, str]:
-    """The groups of a node: those that are known."""
+    """Return the labels of a node, as far as they are known."""
     return {name: label for name, label in (("city", city), ("continent", continent)) if label}
 
 
 def is_valid(places: Places, tracks: Sequence[int]) -> bool:
-    """Whether ``tracks`` hold at least two sequences of queries and two of the database (Sec. 4.1)."""
+    """Return whether ``tracks`` contain at least two sequences of queries and two of the database (Section 4.1)."""
     queries = sum(places.tracks[track].query for track in tracks)
     return queries >= MIN_SEQUENCES and len(tracks) - queries >= MIN_SEQUENCES
 
 
 def client_of(places: Places, key: str, tracks: Sequence[int], seed_row: int | None = None) -> Client:
-    """A client of ``tracks``, its city and continent theirs where they have one in common."""
+    """Return a client with the sequences ``tracks``; its city and continent are those that all sequences have in
+    common.
+    """
     cities = {places.tracks[track].city for track in tracks}
     continents = {places.tracks[track].continent for track in tracks}
     return Client(
@@ -61,19 +72,37 @@ def client_of(places: Places, key: str, tracks: Sequence[int], seed_row: int | N
 
 
 def at_least_one(clients: Sequence[Client], what: str) -> tuple[Client, ...]:
-    """``clients``, or :class:`DataError`: no two sequences of each role are ``what``."""
+    """Return ``clients`` as a tuple.
+
+    Raises
+    ------
+    DataError
+        There is no client. ``what`` says which sequences were tried.
+    """
     if not clients:
-        raise DataError(f"no client: nowhere are there two sequences of queries and two of the database ({what})")
+        raise DataError(
+            f"the split gives no client: a client needs two sequences of queries and two of the database ({what})"
+        )
     return tuple(clients)
 
 
 def hold_out(clients: Sequence[Client], count: int, seed: int) -> tuple[tuple[Client, ...], tuple[Client, ...]]:
-    """Clients to train with and ``count`` to validate with, drawn at random (Sec. 4.1: 12), in their order.
+    """Draw ``count`` clients for validation (Section 4.1: 12).
 
-    Raises :class:`DataError` when nobody would be left to train with.
+    Returns
+    -------
+    tuple of tuples of Client
+        The clients to train with and those to validate with, both in their original order.
+
+    Raises
+    ------
+    DataError
+        No client would be left for training.
     """
     if not 0 <= count < len(clients):
-        raise DataError(f"{count} of {len(clients)} clients for validation; expected fewer than there are")
+        raise DataError(
+            f"vpr.validation-clients = {count}: the split gives {len(clients)} clients; hold out fewer of them"
+        )
     held = set(generator(seed, "vpr.validation").permutation(len(clients))[:count].tolist())
     return (
         tuple(client for i, client in enumerate(clients) if i not in held),
@@ -82,5 +111,5 @@ def hold_out(clients: Sequence[Client], count: int, seed: int) -> tuple[tuple[Cl
 
 
 def clients_per_city(clients: Sequence[Client]) -> dict[str, int]:
-    """How many clients each city has: the k of :func:`clustering_split`."""
+    """Return the number of clients of each city, the k of :func:`~tasks.vpr.splits.clustering_split`."""
     return dict(Counter(client.city for client in clients))

@@ -1,4 +1,4 @@
-"""Sequences by what they look like."""
+"""Groups sequences by their image features."""
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -7,9 +7,19 @@ from .places import Places
 
 
 def track_features(places: Places, features: np.ndarray) -> np.ndarray:
-    """The mean of the features of pictures ``[len(places), d]`` over each sequence ``[len(places.tracks), d]``.
+    """Return the mean features of every sequence.
 
-    Sequences without a row get zeros.
+    Parameters
+    ----------
+    places : Places
+        n images of m sequences.
+    features : ndarray [n, d]
+        Features of the images.
+
+    Returns
+    -------
+    ndarray [m, d]
+        Mean features; zeros for sequences without images.
     """
     sums = np.zeros((len(places.tracks), features.shape[1]))
     np.add.at(sums, places.track, features)
@@ -18,15 +28,32 @@ def track_features(places: Places, features: np.ndarray) -> np.ndarray:
 
 
 def k_means(points: np.ndarray, k: int, rng: np.random.Generator, *, max_steps: int = 100) -> np.ndarray:
-    """Labels 0..k-1 int64 ``[n]`` of points ``[n, d]``: Lloyd's algorithm, begun with k-means++; 1 <= k <= n.
+    """Cluster points with Lloyd's algorithm and k-means++ initialisation.
 
-    A cluster that loses all its points keeps its centre, and may stay empty.
+    Arthur and Vassilvitskii, k-means++: The Advantages of Careful Seeding, SODA 2007. The draws differ from those of
+    ``scipy.cluster.vq.kmeans2``, whose clients would differ from the published ones.
+
+    Parameters
+    ----------
+    points : ndarray [n, d]
+        The points.
+    k : int
+        The number of clusters, 1 to n.
+    rng : Generator
+        Draws the initial centres.
+    max_steps : int
+        The maximum number of iterations.
+
+    Returns
+    -------
+    ndarray [n]
+        Labels 0 to k-1, int64. A cluster that loses all its points keeps its centre and may stay empty.
     """
     centres = points[rng.integers(len(points), size=1)]
     while len(centres) < k:
         squared = cdist(points, centres, "sqeuclidean").min(axis=1)
         total = squared.sum()
-        chances = squared / total if total > 0 else None  # all points are centres already
+        chances = squared / total if total > 0 else None  # uniform if all points are centres already
         centres = np.concatenate([centres, points[rng.choice(len(points), size=1, p=chances)]])
     labels = np.full(len(points), -1)
     for _ in range(max_steps):

@@ -1,4 +1,4 @@
-"""What a folder of pictures holds: which data set it is, and which of its cities are for what."""
+"""Recognises the data set in a folder and assigns its cities to training, test and validation."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,19 +7,19 @@ from tasks.profiles import DataError
 
 from . import indoor, nordland
 from .cities import complete_for_training, require_complete
+from .image_checks import Inspection
+from .image_table import read_image_table
 from .msls import FEDVPR_TEST, find_cities, read_msls
 from .options import Options, listed
 from .places import Places
 from .positions import refuse_degrees
-from .readable import Inspection
-from .table import read_table
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """The pictures of the cities to train in, to test in and to validate in; ``None`` where there are none.
+    """The images of the training, test and validation cities; ``None`` if there are none.
 
-    All of them are there; ``inspection`` says whether they can be read.
+    All image files exist; ``inspection`` checks whether they can be read.
     """
 
     training: Places
@@ -29,11 +29,24 @@ class Dataset:
 
 
 def read_dataset(folder: Path, options: Options, *, own: bool = False) -> Dataset:
-    """The pictures in ``folder``. With ``own`` it is that of one node, which lacks cities of the test without harm.
+    """Read the images in ``folder``.
 
-    Of the cities to train in, those without queries or without a database are left out. Raises :class:`DataError` when
-    the folder holds no known data set, pictures are missing that ``options`` do not allow to skip, a city that is
-    named is not there, one to test or validate in lacks queries or a database, or none is left to train in.
+    Training cities without queries or without a database are excluded.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    options : Options
+        The options of the task.
+    own : bool
+        Whether the folder is that of one deployed node, which need not contain the named test cities.
+
+    Raises
+    ------
+    DataError
+        The folder holds no known data set, images are missing and ``options`` do not allow skipping them, a named city
+        does not exist, a test or validation city lacks queries or a database, or no city is left for training.
     """
     kind = options.dataset if options.dataset != "auto" else _found(folder, options)
     places = _read(kind, folder, options)
@@ -49,7 +62,7 @@ def read_dataset(folder: Path, options: Options, *, own: bool = False) -> Datase
     training = [city for city in places.cities if city not in test and city not in validation]
     if not training:
         raise DataError(
-            f"{folder}: no city is left to train in beside {', '.join(test + validation)} (vpr.test-cities, "
+            f"{folder}: no city is left for training besides {', '.join(test + validation)} (see vpr.test-cities, "
             "vpr.test-share, vpr.validation-cities)"
         )
     found = Dataset(
@@ -59,9 +72,9 @@ def read_dataset(folder: Path, options: Options, *, own: bool = False) -> Datase
         inspection,
     )
     if found.test is not None:
-        require_complete(found.test, folder, "the common test is", "vpr.test-cities")
+        require_complete(found.test, folder, "common test", "vpr.test-cities")
     if found.validation is not None:
-        require_complete(found.validation, folder, "the common validation is", "vpr.validation-cities")
+        require_complete(found.validation, folder, "common validation", "vpr.validation-cities")
     return found
 
 
@@ -76,8 +89,8 @@ def _found(folder: Path, options: Options) -> str:
         if mark.exists():
             return kind
     raise DataError(
-        f"{folder}: no data set of places; expected one of {', '.join(mark.name for mark in marks.values())} "
-        "(vpr.dataset, vpr.table-file)"
+        f"{folder}: no data set found; expected one of {', '.join(mark.name for mark in marks.values())} "
+        "(see vpr.dataset, vpr.table-file)"
     )
 
 
@@ -88,9 +101,9 @@ def _read(kind: str, folder: Path, options: Options) -> Places:
         return indoor.read_indoor(folder)
     if kind == "msls":
         places = read_msls(folder)
-        columns, advice = "easting and northing in postprocessed.csv", "give UTM, as the release does"
+        columns, advice = "easting and northing in postprocessed.csv", "use UTM coordinates, as the release does"
     else:
-        places = read_table(folder / options.table_file)
+        places = read_image_table(folder / options.table_file)
         columns, advice = f"columns x and y of {options.table_file}", "name the columns lon and lat"
     refuse_degrees(places, options.far, f"{folder}: {columns}", advice)
     return places

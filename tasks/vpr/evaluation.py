@@ -1,4 +1,4 @@
-"""How well places are found: on pictures that are common to all nodes, and on a node's own."""
+"""Evaluation of a network on images that are common to all nodes, and on a node's own images."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -10,18 +10,18 @@ import torch
 from sim.seeding import generator
 from tasks.base import Metrics
 
-from .nearest import search_torch
+from .image_sets import ImageSet, fingerprint
+from .nearest import nearest_rows
 from .networks import PlaceNetwork
 from .options import Options
-from .pictures import Pictures, fingerprint
 from .places import Places
 from .recall import recall, true_within
 from .training_set import TrainingSet
 from .triplets import triplet_loss, triplet_terms
 
 AMONG = (1, 5, 10)
-SHOWN, NEAREST = 6, 3  # queries of a common set whose matches are there to look at, and matches of each
-_REMEMBERED = 64  # models whose results on a common set are kept: those of many clusters, and the shared one
+SHOWN, NEAREST = 6, 3  # queries of a common set whose matches are drawn, and matches per query
+_REMEMBERED = 64  # models whose results on a common set are cached: the shared model and those of many clusters
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,50 +32,50 @@ class _Tested:
 
 @dataclass(frozen=True, eq=False)
 class CommonSet:
-    """Pictures that every node's model is tested on, the queries of ``pictures`` in its database.
+    """Images on which every node's model is evaluated: the queries of ``images`` are searched in its database.
 
-    Nodes of a process share the set: a model that was tested on it is not tested again.
+    The nodes of a process share the set. Results are cached by model.
     """
 
-    pictures: Pictures
+    images: ImageSet
     true_rows: list[np.ndarray]
     _found: OrderedDict[bytes, _Tested] = field(default_factory=OrderedDict)
 
     @classmethod
-    def of(cls, pictures: Pictures, radius: float) -> "CommonSet":
-        """``radius`` in metres is how near a picture shows a query's place."""
-        return cls(pictures, _true_rows(pictures.places, pictures.places.queries, radius))
+    def of(cls, images: ImageSet, radius: float) -> "CommonSet":
+        """Return the set of ``images`` in which a match within ``radius`` metres of the query is correct."""
+        return cls(images, _true_rows(images.places, images.places.queries, radius))
 
     @cached_property
     def findable(self) -> np.ndarray:
-        """The queries whose place the database shows, rows of ``true_rows``: the others do not count."""
+        """Indices into ``true_rows`` of the queries with a correct match in the database; others do not count."""
         return np.flatnonzero([len(rows) > 0 for rows in self.true_rows])
 
     @cached_property
     def shown(self) -> np.ndarray:
-        """Up to ``SHOWN`` of the findable queries, evenly spaced over them, so that no model has a say in it."""
+        """Up to ``SHOWN`` findable queries, evenly spaced, whatever the model."""
         count = min(SHOWN, len(self.findable))
         return self.findable[(2 * np.arange(count) + 1) * len(self.findable) // max(2 * count, 1)]
 
     def recalls(self, network: PlaceNetwork) -> Metrics:
-        """``recall_at_1``, ``_5`` and ``_10`` in [0, 1]; empty where no query can be found."""
+        """Return ``recall_at_1``, ``_5`` and ``_10`` in [0, 1]; empty if no query is findable."""
         return self._tested(network).recalls
 
     def nearest(self, network: PlaceNetwork) -> np.ndarray:
-        """``[len(shown), NEAREST]``, or as many as there are: what is found first for the ``shown`` queries.
+        """Return the nearest database images of the ``shown`` queries, ``[len(shown), NEAREST]`` or fewer columns.
 
-        The pictures are counted in the database.
+        Images are counted within the database.
         """
         return self._tested(network).nearest
 
     def _tested(self, network: PlaceNetwork) -> _Tested:
         digest = fingerprint(network.state_dict().values())
         if (found := self._found.get(digest)) is None:
-            inputs = self.pictures.through(network)
-            places = self.pictures.places
+            inputs = self.images.through(network)
+            places = self.images.places
             queries, database = inputs.describe(places.queries), inputs.describe(places.database)
             recalls = _recalls(queries, database, self.true_rows)
-            found = _Tested(recalls, search_torch(queries[self.shown], database, NEAREST))
+            found = _Tested(recalls, nearest_rows(queries[self.shown], database, NEAREST))
             self._found[digest] = found
             while len(self._found) > _REMEMBERED:
                 self._found.popitem(last=False)
@@ -83,9 +83,9 @@ class CommonSet:
 
 
 def drawn_for_test(places: Places, options: Options) -> Places:
-    """The ``test_queries`` and ``test_database`` of ``places``, drawn once; what is near a drawn query always stays.
+    """Draw the ``test_queries`` and ``test_database`` images of the common test.
 
-    Queries are drawn among those that can be found.
+    Queries are drawn among those with a correct match. Database images near a drawn query always stay.
     """
     rng = generator(options.split_seed, "vpr.test")
     queries, database = places.queries, places.database
@@ -101,20 +101,36 @@ def drawn_for_test(places: Places, options: Options) -> Places:
 def own_metrics(
     network: PlaceNetwork, training: TrainingSet, train: np.ndarray, test: np.ndarray, options: Options, seed: int
 ) -> Metrics:
-    """What a node's own pictures say of a model.
+    """Evaluate a model on a node's own images.
 
-    ``train`` and ``test`` are queries, numbered as in the training set. ``local.recall_at_*`` is that of the held-out
-    ``test`` queries; where there are none, ``train.recall_at_*`` that of all queries. ``train.loss`` is the triplet
-    loss of up to ``refresh`` queries, mined with this model, and ``train.zero_loss`` the share of their negatives
-    that are already far enough to cost nothing. Each is there with the number of its queries, or not at all.
+    Parameters
+    ----------
+    network : PlaceNetwork
+        The model.
+    training : TrainingSet
+        The node's training set.
+    train, test : ndarray
+        Training and held-out queries, as indices into the queries of the training set.
+    options : Options
+        The options of the task.
+    seed : int
+        Seed of the mining.
+
+    Returns
+    -------
+    dict of str to float
+        ``local.recall_at_*`` of the held-out queries or, without held-out queries, ``train.recall_at_*`` of all
+        queries. ``train.loss``: the triplet loss of up to ``refresh`` queries, mined with this model.
+        ``train.zero_loss``: the share of negatives that no longer contribute to the loss. Each metric comes with its
+        number of queries; a metric without queries is absent.
     """
-    inputs = training.pictures.through(network)
-    described = np.empty((len(training.pictures.places), network.width), dtype=np.float32)
+    inputs = training.images.through(network)
+    described = np.empty((len(training.images.places), network.width), dtype=np.float32)
     for rows in (training.database, training.queries):
         described[rows] = inputs.describe(rows)
     prefix = "local" if len(test) else "train"
     asked = training.queries[test] if len(test) else training.queries
-    true_rows = _true_rows(training.pictures.places, asked, options.recall_radius)
+    true_rows = _true_rows(training.images.places, asked, options.recall_radius)
     found = _recalls(described[asked], described[training.database], true_rows)
     count = float(sum(len(rows) > 0 for rows in true_rows))
     metrics: Metrics = {f"{prefix}.{name}": value for name, value in found.items()}
@@ -164,7 +180,7 @@ def _recalls(queries: np.ndarray, database: np.ndarray, true_rows: list[np.ndarr
 
 
 def _true_rows(places: Places, queries: np.ndarray, radius: float) -> list[np.ndarray]:
-    """For each of the rows ``queries``, which pictures of the database show its place, counted in the database."""
+    """For each of the rows ``queries``, the database images that show its place, counted within the database."""
     return true_within(places.position_apart[queries], places.position_apart[places.database], radius)
 
 

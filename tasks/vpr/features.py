@@ -1,13 +1,13 @@
-"""Images through a network in chunks: the maps of its frozen layers, which a node may keep, and descriptors.
+"""Runs images through a network in chunks: feature maps of the frozen layers, which can be cached, and descriptors.
 
-Frozen layers never change, so for a node that trains without augmentation they need to run once. The maps of n images
-take n times :func:`map_bytes`; FedVPR's ResNet18 at 288x384 makes 0.88 MB of an image. Beside the result, one chunk of
-images and its activations are in memory.
+Frozen layers never change, so a node that trains without augmentation needs to run them only once. The maps of n images
+take n times :func:`map_bytes`; FedVPR's ResNet18 at 288x384 produces 0.88 MB per image. Besides the result, one chunk
+of images and its activations are in memory.
 
-A network computes ``trained_part(frozen_part(images))`` either way: with the maps kept, descriptors and gradients are
-those of the whole network to the last bit where the frozen layers ran on chunks of the same size, and to rounding
-where not, since libraries choose an algorithm by size: on a CPU maps differed by up to 6e-7 of their largest value,
-descriptors by 5e-8.
+A network always computes ``trained_part(frozen_part(images))``. With cached maps, descriptors and gradients equal those
+of the whole network bit by bit if the frozen layers ran on chunks of the same size, and otherwise up to rounding,
+because libraries choose algorithms by size. On a CPU maps differed by up to 6e-7 of their largest value and descriptors
+by 5e-8.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,13 @@ from .networks import PlaceNetwork
 
 
 def map_shape(network: PlaceNetwork, height: int, width: int) -> tuple[int, ...]:
-    """Channels, height and width of an image's map. Raises ``ValueError`` for images too small for the network."""
+    """Return channels, height and width of the map of an image.
+
+    Raises
+    ------
+    ValueError
+        The image is too small for the network.
+    """
     image = torch.zeros(1, 3, height, width, dtype=torch.uint8, device=_device(network))
     try:
         with torch.no_grad():
@@ -29,15 +35,24 @@ def map_shape(network: PlaceNetwork, height: int, width: int) -> tuple[int, ...]
 
 
 def map_bytes(network: PlaceNetwork, height: int, width: int) -> int:
-    """The memory that the map of one image takes."""
+    """Return the memory in bytes that the map of one image takes."""
     channels, rows, columns = map_shape(network, height, width)
     return 4 * channels * rows * columns
 
 
 def frozen_maps(network: PlaceNetwork, images: Tensor, *, chunk: int = 32, out: Tensor | None = None) -> Tensor:
-    """Maps ``[n, channels, h, w]`` float32 of uint8 images ``[n, 3, height, width]``, on the CPU.
+    """Compute the maps ``[n, channels, h, w]`` (float32, on the CPU) of uint8 images ``[n, 3, height, width]``.
 
-    ``out`` receives them where given, for example a tensor in a file that is mapped to memory.
+    Parameters
+    ----------
+    network : PlaceNetwork
+        The network.
+    images : Tensor
+        The images.
+    chunk : int
+        The number of images per forward pass.
+    out : Tensor, optional
+        Receives the maps, for example a tensor in a memory-mapped file.
     """
     if out is None:
         out = torch.empty(len(images), *map_shape(network, *images.shape[-2:]))
@@ -49,12 +64,12 @@ def frozen_maps(network: PlaceNetwork, images: Tensor, *, chunk: int = 32, out: 
 
 
 def describe(network: PlaceNetwork, images: Tensor, *, chunk: int = 32) -> Tensor:
-    """Descriptors ``[n, width]`` of images, on the CPU, with the network in evaluation mode."""
+    """Compute the descriptors ``[n, width]`` of images, on the CPU, with the network in evaluation mode."""
     return _described(network, network, images, chunk)
 
 
 def describe_maps(network: PlaceNetwork, maps: Tensor, *, chunk: int = 32) -> Tensor:
-    """Descriptors ``[n, width]`` of maps, on the CPU, with the network in evaluation mode."""
+    """Compute the descriptors ``[n, width]`` of maps, on the CPU, with the network in evaluation mode."""
     return _described(network, network.trained_part, maps, chunk)
 
 

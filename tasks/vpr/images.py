@@ -1,4 +1,4 @@
-"""Pictures out of files, archives and arrays, decoded when they are asked for and kept while there is room."""
+"""Images from files, archives and arrays, decoded on demand and cached up to a limit."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 #: Height and width in pixels.
 Size = tuple[int, int]
-#: What decoding raises for bytes that are no picture, or a damaged one; SyntaxError for a broken PNG.
+#: What Pillow raises for bytes that are not an image, or a damaged one. A broken PNG raises SyntaxError.
 UNDECODABLE = (Image.DecompressionBombError, OSError, SyntaxError, ValueError)
 
 
 class ImageSource(Protocol):
-    """Where pictures come from, numbered from 0."""
+    """A numbered collection of images."""
 
     def __len__(self) -> int: ...
 
     def decode(self, index: int) -> Image.Image:
-        """One picture. Raises :class:`DataError` where it is missing or damaged."""
+        """Decode one image. Raise :class:`DataError` if it is missing or damaged."""
 
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Picture files below a folder, ``names`` relative to it."""
+    """Image files in a folder; ``names`` are relative paths."""
 
     folder: Path
     names: Sequence[str]
@@ -50,20 +50,20 @@ class ImageFiles:
         try:
             return _decoded(path.read_bytes(), str(path))
         except FileNotFoundError as error:
-            raise DataError(f"{path}: no such picture, though a table names it") from error
+            raise DataError(f"{path}: no such file, although a table lists it") from error
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
     def name(self, index: int) -> str:
-        """What a picture is called, for errors."""
+        """Return the name of an image, for messages."""
         return self.names[index]
 
     def open(self, index: int) -> BinaryIO:
-        """The bytes of a picture. Raises ``OSError`` where they cannot be read."""
+        """Open the bytes of an image. Raise ``OSError`` if they cannot be read."""
         return (self.folder / self.names[index]).open("rb")
 
     def absent(self) -> list[int]:
-        """The pictures of which there is no file. Folders are listed once each; only what they lack is asked for."""
+        """Return the images without a file. Each folder is listed once; only unlisted files are checked one by one."""
         at = [os.path.split(name) for name in self.names]
         listed = {inside: _listed(self.folder / inside) for inside in {inside for inside, _ in at}}
         unlisted = [index for index, (inside, name) in enumerate(at) if name not in listed[inside]]
@@ -72,7 +72,7 @@ class ImageFiles:
 
 @dataclass(frozen=True, eq=False)
 class ImageArray:
-    """Pictures in memory: ``pixels`` uint8 ``[n, H, W]`` in gray or ``[n, H, W, 3]`` in colour."""
+    """Images in memory: ``pixels`` uint8 ``[n, H, W]`` (grey) or ``[n, H, W, 3]`` (colour)."""
 
     pixels: np.ndarray
 
@@ -85,9 +85,15 @@ class ImageArray:
 
 @dataclass(frozen=True)
 class ImageTar:
-    """Pictures in an archive that is not compressed: for each one its name, first byte and number of bytes.
+    """Images in an uncompressed tar archive.
 
-    Of one that the archive does not hold, the first byte is -1.
+    Attributes
+    ----------
+    path : Path
+        The archive.
+    members : sequence of (str, int, int)
+        Name, first byte and number of bytes of each image. The first byte is -1 if the archive does not contain the
+        image.
     """
 
     path: Path
@@ -95,12 +101,18 @@ class ImageTar:
 
     @classmethod
     def of(cls, path: Path, names: Iterable[str]) -> ImageTar:
-        """The members ``names``, whether they are there or not. Raises :class:`DataError` without the archive."""
+        """Find the members ``names`` in the archive, which need not contain all of them.
+
+        Raises
+        ------
+        DataError
+            The archive cannot be read.
+        """
         try:
             with tarfile.open(path, "r:") as archive:
                 found = {member.name: (member.name, member.offset_data, member.size) for member in archive}
         except (OSError, tarfile.TarError) as error:
-            raise DataError(f"{path}: cannot be read as a tar archive without compression: {error}") from error
+            raise DataError(f"{path}: cannot be read as an uncompressed tar archive: {error}") from error
         return cls(path, [found.get(name, (name, -1, 0)) for name in names])
 
     def __len__(self) -> int:
@@ -111,28 +123,28 @@ class ImageTar:
         try:
             return _decoded(self.open(index).read(), name)
         except FileNotFoundError as error:
-            raise DataError(f"{name}: no such picture, though a table names it") from error
+            raise DataError(f"{name}: no such member, although a table lists it") from error
 
     def name(self, index: int) -> str:
-        """What a picture is called, for errors."""
+        """Return the name of an image, for messages."""
         return self.members[index][0]
 
     def open(self, index: int) -> BinaryIO:
-        """The bytes of a picture. Raises ``OSError`` where they cannot be read."""
+        """Open the bytes of an image. Raise ``OSError`` if they cannot be read."""
         name, start, size = self.members[index]
         if start < 0:
-            raise FileNotFoundError(f"{self.path}: has no {name}")
+            raise FileNotFoundError(f"{self.path}: has no member {name}")
         with self.path.open("rb") as archive:
             archive.seek(start)
             return io.BytesIO(archive.read(size))
 
     def absent(self) -> list[int]:
-        """The pictures that the archive does not hold."""
+        """Return the images that the archive does not contain."""
         return [i for i, (_, start, _) in enumerate(self.members) if start < 0]
 
 
 class ImageStore:
-    """Pictures of one source as tensors. What was loaded last stays in memory, up to ``capacity`` bytes."""
+    """Loads the images of a source as tensors. The most recently used ones stay in memory, up to ``capacity`` bytes."""
 
     def __init__(self, source: ImageSource, capacity: int = 2**29) -> None:
         self.source = source
@@ -145,15 +157,18 @@ class ImageStore:
         return len(self.source)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Another process begins with nothing in memory."""
+        """Pickle without the cached images."""
         return ImageStore, (self.source, self.capacity)
 
     def load(self, indices: Sequence[int] | np.ndarray, size: Size) -> Tensor:
-        """Pictures in RGB, uint8 ``[n, 3, H, W]``, resized bilinearly to ``size`` = (H, W) whatever their proportions.
-
-        Raises :class:`DataError` for a picture that is missing or damaged.
+        """Load images in RGB, uint8 ``[n, 3, H, W]``, resized bilinearly to ``size`` = (H, W) regardless of aspect
+        ratio.
+        Raises
+        ------
+        DataError
+            An image is missing or damaged.
         """
-        import torch  # not above: places are known without it
+        import torch  # imported here because places need no torch
 
         images = torch.empty(len(indices), 3, *size, dtype=torch.uint8)
         for place, index in enumerate(indices):
@@ -167,10 +182,10 @@ class ImageStore:
                 return found
         import torch
 
-        picture = self.source.decode(index).convert("RGB")
-        if picture.size != (size[1], size[0]):
-            picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-        tensor = torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
+        image = self.source.decode(index).convert("RGB")
+        if image.size != (size[1], size[0]):
+            image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+        tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
         self._keep((index, size), tensor)
         return tensor
 
@@ -186,18 +201,18 @@ class ImageStore:
 
 def _decoded(content: bytes, name: str) -> Image.Image:
     try:
-        picture = Image.open(io.BytesIO(content))
-        picture.load()
+        image = Image.open(io.BytesIO(content))
+        image.load()
     except UNDECODABLE as error:
         raise DataError(
-            f"{name}: no picture, or a damaged one: {error}; replace it, or take it out of the table that names it "
-            "(vpr.skip-unreadable leaves out only what its first and last bytes give away)"
+            f"{name}: not an image, or damaged: {error}; replace it, or remove it from the table that lists it "
+            "(vpr.skip-unreadable only detects damage in the first and last bytes)"
         ) from error
-    return picture
+    return image
 
 
 def _listed(folder: Path) -> frozenset[str]:
-    """The names of the files in a folder, none where it cannot be listed."""
+    """The names of the files in a folder; none if it cannot be listed."""
     try:
         with os.scandir(folder) as entries:
             return frozenset(entry.name for entry in entries if entry.is_file())

@@ -1,4 +1,4 @@
-"""The floors of a tower building, walked with a camera: 25 floors, 102 areas, 124 videos."""
+"""Reads images of a tower building: 25 floors, 102 areas, 124 videos."""
 
 import re
 from pathlib import Path
@@ -6,34 +6,37 @@ from pathlib import Path
 import numpy as np
 
 from tasks.profiles import DataError
+from tasks.tables import Table, read_table
 
-from .columns import Columns, read_columns
 from .images import ImageStore, ImageTar
 from .places import Places, Track, build_places
 
 ARCHIVE, METADATA = "images_128x96.tar", "metadata.csv"
-#: Far beyond the 25 m from which on a picture shows another place.
+#: Far more than the 25 m beyond which an image shows a different place.
 AREA_DISTANCE, FLOOR_DISTANCE = 100.0, 10_000.0
 
 
 def read_indoor(folder: Path) -> Places:
-    """The pictures of ``images_128x96.tar``, ``metadata.csv`` telling floor, area, video, frame and split.
+    """Read the images of ``images_128x96.tar`` with the table ``metadata.csv``: floor, area, video, frame and split.
 
-    The gallery is the database. Nobody measured where a picture was taken; the place is the area of a floor
-    ("liftspace_number" of floor 12 is not that of floor 13). So all pictures of an area have one position, areas of a
-    floor lie 100 m apart in the order of their names, floors 10 km: within 25 m is what shows the same area. The floor
-    is the group; ``floor_range`` (basement, lowrise, midrise, highrise) is what is called a city elsewhere, and
+    The gallery is the database. The positions of the images were not measured, so the place is the area of a floor
+    ("liftspace_number" of floor 12 differs from that of floor 13). All images of an area have the same position; the
+    areas of a floor lie 100 m apart in the order of their names, and floors 10 km apart. Images within 25 m therefore
+    show the same area. The floor is the group, ``floor_range`` (basement, lowrise, midrise, highrise) the city, and
     ``section`` (basement, above-ground) the continent.
 
-    Every fifth frame of a video is a query and the others are the gallery, so that a query's neighbours in time are
-    in the database, unlike those of a second visit. A video counts as two sequences, one of each role. Whether a
-    picture is there shows when it is loaded.
+    Every fifth frame of a video is a query and the others are the gallery, so the temporal neighbours of a query are in
+    the database, unlike in a data set with a second visit. A video counts as two sequences, one of each role. Whether
+    an image exists is checked when it is loaded.
 
-    Raises :class:`DataError` for a missing file or column or a cell that is not understood.
+    Raises
+    ------
+    DataError
+        A file or a column is missing, or a cell is invalid.
     """
     names = ["id", "floor", "split", "area", "section", "floor_range", "video", "frame"]
-    table = read_columns(folder / METADATA, names)
-    query = table.matches("split", {"query": True, "gallery": False})
+    table = read_table(folder / METADATA, names)
+    query = table.words("split", {"query": True, "gallery": False})
     labels = [table.texts(name) for name in ("floor_range", "video", "section", "floor")]
     return build_places(
         ImageStore(ImageTar.of(folder / ARCHIVE, [f"{name}.jpg" for name in table.texts("id")])),
@@ -46,7 +49,7 @@ def read_indoor(folder: Path) -> Places:
     )
 
 
-def _positions(table: Columns) -> np.ndarray:
+def _positions(table: Table) -> np.ndarray:
     floors, areas = table.texts("floor"), table.texts("area")
     of_floor: dict[str, set[str]] = {}
     for floor, area in zip(floors, areas, strict=True):
@@ -61,8 +64,8 @@ def _positions(table: Columns) -> np.ndarray:
     )
 
 
-def _level(table: Columns, row: int, floor: str) -> int:
-    """Floors above the ground, -4 for "basement4"."""
+def _level(table: Table, row: int, floor: str) -> int:
+    """The number of floors above the ground, -4 for "basement4"."""
     if not (found := re.fullmatch(r"(basement|floor)(\d+)", floor)):
         raise DataError(f"{table.place(row, 'floor')}: {floor!r}; expected a name like floor12 or basement2")
     return int(found[2]) * (-1 if found[1] == "basement" else 1)

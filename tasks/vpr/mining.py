@@ -1,7 +1,7 @@
-"""Mining of triplets in one node's images: FedVPR, 3.1 and 3.2, as done by the benchmark of Berton et al. (CVPR 2022).
+"""Mining of triplets in the images of one node (FedVPR, Sections 3.1 and 3.2; benchmark of Berton et al., CVPR 2022).
 
-Which images lie how near is known once and for all: :class:`Miner`. Which of them look alike depends on the weights,
-so triplets are mined again and again, each time for some of the queries, among a few database images drawn as a *pool*.
+Which images are near each other is known in advance (:class:`Miner`). Which of them look alike depends on the weights,
+so triplets are mined repeatedly, each time for some of the queries, in a *pool* of drawn database images.
 """
 
 from dataclasses import dataclass
@@ -12,15 +12,25 @@ from scipy.spatial import cKDTree
 
 from .nearest import squared_distances, within
 
-#: Distances held in memory at a time.
+#: Maximum number of distances in memory.
 _BLOCK = 2**22
 
 
 @dataclass(frozen=True)
 class Triplets:
-    """``queries`` are rows ``[t]`` of queries, ``positives`` ``[t]`` and ``negatives`` ``[t, k]`` rows of the database.
+    """t mined triplets.
 
-    The first ``distinct[i]`` negatives of triplet i differ, nearest first; the others repeat them in the same order.
+    Attributes
+    ----------
+    queries : ndarray [t]
+        Rows of the queries.
+    positives : ndarray [t]
+        Rows of the database.
+    negatives : ndarray [t, k]
+        Rows of the database.
+    distinct : ndarray [t]
+        The first ``distinct[i]`` negatives of triplet i are different, nearest first; the others repeat them in the
+        same order.
     """
 
     queries: np.ndarray
@@ -30,24 +40,24 @@ class Triplets:
 
     @property
     def mask(self) -> np.ndarray:
-        """Which negatives are no repetition, ``[t, k]``."""
+        """Which negatives are not repetitions, ``[t, k]``."""
         mask: np.ndarray = np.arange(self.negatives.shape[1]) < self.distinct[:, None]
         return mask
 
 
 class Pool(Protocol):
-    """Where negatives are looked for."""
+    """The database images among which negatives are searched."""
 
     def draw(self, miner: "Miner", generator: np.random.Generator) -> np.ndarray:
-        """Rows, each once, of the database images that are drawn for one mining."""
+        """Draw distinct rows of database images for one mining."""
 
     def open_to(self, miner: "Miner", queries: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-        """Which of the drawn images each query may take, bool ``[queries, drawn]``."""
+        """Return which of the drawn images each query may use, bool ``[queries, drawn]``."""
 
 
 @dataclass(frozen=True)
 class Anywhere:
-    """``size`` images of the whole database, or all where it has fewer, the same for every query."""
+    """``size`` images of the whole database, or all if there are fewer, the same for every query."""
 
     size: int = 1000
 
@@ -61,9 +71,10 @@ class Anywhere:
 
 @dataclass(frozen=True)
 class NearestSequences:
-    """Up to ``images`` of each of the ``sequences`` nearest to the query (FedVPR, 5.6: 333 with 3, or 20 with 50).
+    """Up to ``images`` images of each of the ``sequences`` nearest to the query (FedVPR, Section 5.6: 333 with 3, or 20
+    with 50).
 
-    A sequence is as near as its nearest image; of a sequence the same images are drawn for every query.
+    The distance of a sequence is that of its nearest image. The same images of a sequence are drawn for every query.
     """
 
     sequences: int
@@ -71,7 +82,7 @@ class NearestSequences:
 
     def draw(self, miner: "Miner", generator: np.random.Generator) -> np.ndarray:
         shuffled = generator.permutation(len(miner.database))
-        # In the order of sequences, each of them shuffled.
+        # Sort by sequence; the images of each sequence stay shuffled.
         shuffled = shuffled[np.argsort(miner.sequences[shuffled], kind="stable")]
         _, starts, sizes = np.unique(miner.sequences[shuffled], return_index=True, return_counts=True)
         place = np.arange(len(shuffled)) - np.repeat(starts, sizes)
@@ -89,11 +100,30 @@ class NearestSequences:
 
 
 class Miner:
-    """The query and database images of a node by their positions, ``[q, 2]`` and ``[m, 2]`` in metres.
+    """The positions of the query and database images of a node.
 
-    ``sequences`` ``[m]`` are the numbers of the database images' sequences. A query's positives are the database images
-    at most ``near`` metres away, its negatives those more than ``far`` away. ``usable`` are the rows of queries that
-    have both: no other can be trained on, so their number is the node's number of examples.
+    Parameters
+    ----------
+    queries : ndarray [q, 2]
+        Positions of the queries in metres.
+    database : ndarray [m, 2]
+        Positions of the database images in metres.
+    sequences : ndarray [m]
+        The sequence number of each database image.
+    near : float
+        Database images within this distance in metres are positives of a query.
+    far : float
+        Database images beyond this distance in metres are negatives of a query.
+
+    Attributes
+    ----------
+    usable : ndarray
+        The rows of the queries with a positive and a negative. Their number is the node's number of examples.
+
+    Raises
+    ------
+    ValueError
+        ``near`` exceeds ``far``, or the numbers of database images and sequence numbers differ.
     """
 
     def __init__(
@@ -113,7 +143,7 @@ class Miner:
         if len(self.sequences) != len(self.database):
             raise ValueError(f"{len(self.sequences)} sequence numbers for {len(self.database)} database images")
         self.near, self.far = near, far
-        # Positions may be large, as in UTM: differences of their squares would lose the metres.
+        # Positions may be large, as in UTM: differences of their squares would lose precision.
         self.origin = self.database.mean(axis=0) if len(self.database) else np.zeros(2)
         self.usable = self._usable()
 
@@ -126,7 +156,9 @@ class Miner:
         return np.flatnonzero((positives > 0) & (around < len(self.database)))
 
     def wanted(self, queries: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-        """Rows of the database images whose descriptors :meth:`mine` reads: the pool, and what lies near a query."""
+        """Return the rows of the database images whose descriptors :meth:`mine` reads: the pool, and all images near a
+        query.
+        """
         return np.unique(np.concatenate([drawn, *within(self.queries[queries], self.database, self.near)]))
 
     def mine(
@@ -139,12 +171,26 @@ class Miner:
         drawn: np.ndarray,
         negatives: int = 5,
     ) -> Triplets:
-        """Triplets of the ``queries`` (rows ``[n]``), whose descriptors are ``[n, d]``.
+        """Mine triplets.
 
-        ``database_descriptors`` are ``[m, d]``, of which only the rows :meth:`wanted` are read. The positive is the one
-        nearest to the query in descriptor space, the negatives are the nearest among those of ``drawn`` that the
-        ``pool`` opens to it; of equals the first row. Where there are fewer than ``negatives``, they are repeated;
-        queries without a positive, or without a single negative, are left out.
+        The positive is the image near the query whose descriptor is nearest. The negatives are those of ``drawn`` that
+        the ``pool`` allows with the nearest descriptors. The first row wins ties. If there are fewer than ``negatives``
+        negatives, they are repeated. Queries without a positive or without a negative are left out.
+
+        Parameters
+        ----------
+        queries : ndarray [n]
+            Rows of the queries.
+        query_descriptors : ndarray [n, d]
+            Their descriptors.
+        database_descriptors : ndarray [m, d]
+            Descriptors of the database, of which only the rows :meth:`wanted` are read.
+        pool : Pool
+            Decides which of the drawn images a query may use.
+        drawn : ndarray
+            The rows that ``pool`` drew.
+        negatives : int
+            The number of negatives per query.
         """
         kept: list[int] = []
         positives: list[int] = []

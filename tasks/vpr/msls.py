@@ -1,7 +1,8 @@
-"""Mapillary Street-Level Sequences, in the folders and files of its release.
+"""Reads Mapillary Street-Level Sequences in the folders and files of the release.
 
 F. Warburg, S. Hauberg, M. López-Antequera, P. Gargallo, Y. Kuang, J. Civera. Mapillary Street-Level Sequences: A
-Dataset for Lifelong Place Recognition. CVPR 2020. 1.6 million pictures of 30 cities; the licence must be asked for.
+Dataset for Lifelong Place Recognition. CVPR 2020. 1.6 million images of 30 cities, available under a licence on
+request.
 """
 
 from collections.abc import Sequence
@@ -10,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from tasks.profiles import DataError
+from tasks.tables import Table, read_table
 
-from .columns import Columns, read_columns
 from .images import ImageFiles, ImageStore
 from .places import Places, Track, build_places
 
-#: The cities by continent. The release does not tell it; FedVPR (Sec. 5.1, Appendix C) has one America.
+#: The cities by continent, which the release does not give; FedVPR (Section 5.1, Appendix C) has one America.
 CONTINENTS = {
     "africa": ("kampala", "nairobi"),
     "america": ("austin", "boston", "buenosaires", "miami", "ottawa", "phoenix", "saopaulo", "sf", "toronto"),
@@ -27,30 +28,30 @@ CONTINENTS = {
     "oceania": ("melbourne",),
 }
 CONTINENTS_FILE = "continents.csv"
-#: FedVPR (Sec. 4) tests in the cities that the release validates in.
+#: FedVPR (Section 4) tests in the validation cities of the release.
 FEDVPR_TEST = ("cph", "sf")
-FEDVPR_VALIDATION = ("amsterdam", "manila")
 
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
 def continents_of(root: Path) -> dict[str, str]:
-    """The continents of cities by the names of their folders.
+    """Return the continents of cities by the names of their folders.
 
-    To the 30 of the release come those of ``<root>/continents.csv`` (columns ``city, continent``) where that is there,
-    as cities made up in the release's format have it.
+    The 30 cities of the release are known. ``<root>/continents.csv`` (columns ``city, continent``) adds others, such as
+    simulated cities in the same format.
     """
     known = {city: continent for continent, cities in CONTINENTS.items() for city in cities}
     if (file := root / CONTINENTS_FILE).exists():
-        table = read_columns(file, ["city", "continent"])
+        table = read_table(file, ["city", "continent"])
         known |= dict(zip(table.texts("city"), table.texts("continent"), strict=True))
     return known
 
 
 def find_cities(root: Path) -> dict[str, Path]:
-    """The cities below ``root`` and their folders, by name: those of ``train_val``, and of ``test`` where not withheld.
+    """Return the cities below ``root`` and their folders, by name: all of ``train_val``, and those of ``test`` with
+    positions.
 
-    The release withholds the positions of its test cities, from Miami to Kampala.
+    The release withholds the positions of its test cities.
     """
     folders = [folder for folder in (root / "train_val").glob("*") if _roles(folder)]
     folders += [file.parents[1] for file in (root / "test").glob("*/query/postprocessed.csv")]
@@ -58,24 +59,33 @@ def find_cities(root: Path) -> dict[str, Path]:
 
 
 def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
-    """The pictures of ``cities``, or for None of all whose positions are known, without panoramas.
+    """Read the images of cities whose positions are known, without panoramas.
 
-    Reads ``<root>/{train_val,test}/<city>/{query,database}/``: ``raw.csv`` (``key, ca, pano``), ``postprocessed.csv``
-    (``key, easting, northing``: UTM in metres) and ``seq_info.csv`` (``key, sequence_key, frame_number``, the second
-    named ``sequence_id`` in the description of the release). Pictures are ``images/<key>.jpg``. Other columns do not
-    matter, nor does ``ca``, the heading, have to be there. Whether a picture is there shows when it is loaded. A city
-    may lack one of the two folders.
-    Continents are those of :func:`continents_of`, "" for a city that it does not have.
+    The files of ``<root>/{train_val,test}/<city>/{query,database}/`` are ``raw.csv`` (``key, pano`` and optionally
+    ``ca``, the heading), ``postprocessed.csv`` (``key, easting, northing``: UTM in metres), ``seq_info.csv`` (``key,
+    sequence_key, frame_number``; the description of the release names the second ``sequence_id``) and
+    ``images/<key>.jpg``. A city may lack one of the two folders. Whether an image exists is checked when it is loaded.
+    The continents are those of :func:`continents_of`, "" for unknown cities.
 
-    Raises :class:`DataError` when there is no such city or a file, a column or a picture's line is missing.
+    Parameters
+    ----------
+    root : Path
+        The folder of the data set.
+    cities : sequence of str, optional
+        The cities to read; by default all.
+
+    Raises
+    ------
+    DataError
+        A city, a file, a column or the row of an image is missing.
     """
     found = find_cities(root)
     if not found:
-        raise DataError(f"{root}: no city; expected folders like train_val/amsterdam/query and .../database")
+        raise DataError(f"{root}: no city found; expected folders like train_val/amsterdam/query and .../database")
     if cities is not None and not cities:
-        raise DataError(f"{root}: none of its cities asked for; there are {', '.join(found)}")
+        raise DataError(f"{root}: no city selected; available: {', '.join(found)}")
     if unknown := [city for city in cities or () if city not in found]:
-        raise DataError(f"{root}: no positions of the city {', '.join(unknown)}; there are {', '.join(found)}")
+        raise DataError(f"{root}: no positions for {', '.join(unknown)}; available: {', '.join(found)}")
     continents = continents_of(root)
     parts = [
         _read_part(root, found[city], role, continents.get(city, ""))
@@ -95,17 +105,17 @@ _Part = tuple[list[str], list[Track], np.ndarray, np.ndarray, np.ndarray]
 
 
 def _roles(city: Path) -> list[str]:
-    """What a city's folder has pictures for."""
+    """The roles for which a city has a folder."""
     return [role for role in ("query", "database") if (city / role).is_dir()]
 
 
 def _read_part(root: Path, city: Path, role: str, continent: str) -> _Part:
-    """Names of pictures, their sequences, positions, frames and headings."""
+    """The names, sequences, positions, frames and headings of the images of one role."""
     folder = city / role
-    raw = read_columns(folder / "raw.csv", ["key", "pano"], ["ca"])
-    flat = np.flatnonzero(~raw.matches("pano", _TRUTH))
+    raw = read_table(folder / "raw.csv", ["key", "pano"], ["ca"])
+    flat = np.flatnonzero(~raw.words("pano", _TRUTH))
     keys = [raw.texts("key")[row] for row in flat]
-    placed = read_columns(folder / "postprocessed.csv", ["key", "easting", "northing"])
+    placed = read_table(folder / "postprocessed.csv", ["key", "easting", "northing"])
     placed_rows = _rows_of(keys, placed)
     position = np.stack([placed.numbers("easting"), placed.numbers("northing")], axis=1)[placed_rows]
     ordered, sequence = _read_sequences(folder / "seq_info.csv")
@@ -121,19 +131,17 @@ def _read_part(root: Path, city: Path, role: str, continent: str) -> _Part:
     )
 
 
-def _read_sequences(path: Path) -> tuple[Columns, str]:
-    """The table of sequences and the name of the column that tells them apart."""
-    table = read_columns(path, ["key", "frame_number"], ["sequence_key", "sequence_id"])
-    for name in ("sequence_key", "sequence_id"):
-        if name in table:
-            return table, name
-    read_columns(path, ["sequence_key"])  # raises, with the columns found
-    raise AssertionError
+def _read_sequences(path: Path) -> tuple[Table, str]:
+    """The table of sequences, and the name of the column that identifies a sequence."""
+    table = read_table(path, ["key", "frame_number"], ["sequence_key", "sequence_id"])
+    name = "sequence_id" if "sequence_id" in table and "sequence_key" not in table else "sequence_key"
+    table.require([name])
+    return table, name
 
 
-def _rows_of(keys: Sequence[str], table: Columns) -> np.ndarray:
+def _rows_of(keys: Sequence[str], table: Table) -> np.ndarray:
     row_of = {key: row for row, key in enumerate(table.texts("key"))}
     try:
         return np.array([row_of[key] for key in keys], dtype=np.int64)
     except KeyError as error:
-        raise DataError(f"{table.path}: no line with the key {error.args[0]}, which raw.csv has") from error
+        raise DataError(f"{table.path}: no row with the key {error.args[0]!r}, which raw.csv has") from error

@@ -1,7 +1,7 @@
-"""Networks that describe a place by one vector: FedVPR, 5.2 and Appendix B.
+"""Networks that describe a place by one vector (FedVPR, Section 5.2 and Appendix B).
 
-The names of what stays as it is begin with ``frozen.``, of what is trained with ``trained.`` and ``pooling.``: only the
-latter need travel, where all nodes hold the same weights for the former.
+The names of frozen parameters begin with ``frozen.``, those of trained ones with ``trained.`` and ``pooling.``. Only
+the latter are shared if all nodes have the same weights for the former.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from .backbones import BACKBONES
 from .pooling import POOLINGS
 from .weights import fitted, read_weights
 
-#: Glob pattern of all that training leaves alone, whatever the network.
+#: Glob pattern of the parameters that are never trained.
 FROZEN = "frozen.*"
 
 Normalisation = Literal["imagenet", "caffe"]
@@ -26,10 +26,10 @@ BatchNorms = Literal["frozen", "trained"]
 
 
 class Normalise(nn.Module):
-    """RGB images, uint8 or floats from 0 to 1, ``[b, 3, height, width]``, as the first layer wants them.
+    """Normalises RGB images ``[b, 3, height, width]``, uint8 or floats in [0, 1], for the first layer.
 
-    ``imagenet``: from 0 to 1, minus ImageNet's mean, over its standard deviation. ``caffe``: from 0 to 255, minus the
-    mean, blue first.
+    ``imagenet``: scale to [0, 1], subtract ImageNet's mean, divide by its standard deviation. ``caffe``: scale to [0,
+    255], subtract the mean, and reverse the order of the channels (BGR).
     """
 
     shift: Tensor
@@ -41,7 +41,7 @@ class Normalise(nn.Module):
         caffe = kind == "caffe"
         shift = [123.68, 116.779, 103.939] if caffe else [0.485, 0.456, 0.406]
         scale = [1.0, 1.0, 1.0] if caffe else [0.229, 0.224, 0.225]
-        # They belong to the weights of the first layer, and never change: no part of the state.
+        # These constants belong to the weights of the first layer and never change, so they are not in the state.
         self.register_buffer("shift", torch.tensor(shift).view(3, 1, 1), persistent=False)
         self.register_buffer("scale", torch.tensor(scale).view(3, 1, 1), persistent=False)
 
@@ -58,14 +58,24 @@ class Normalise(nn.Module):
 
 
 class PlaceNetwork(nn.Module):
-    """Images to descriptors of length 1, through layers that stay as they are, trained layers and a pooling.
+    """Maps images to descriptors of length 1 through frozen layers, trained layers and a pooling.
 
-    Features are scaled to length 1 at every position before they are pooled, as in the benchmark of Berton et al.
-    ``batch_norms`` says what becomes of batch normalisation in the trained layers; in the frozen ones it always keeps
-    statistics and scales. ``"frozen"`` does the same in all layers, as small batches need it: then nothing but
-    convolutions and the pooling is trained. ``"trained"`` normalises by batch and moves the statistics.
+    Local features are normalised to length 1 at every position before pooling, as in the benchmark of Berton et al.
 
-    ``weights_from`` is the file that the backbone's weights came from, ``None`` where they were drawn.
+    Parameters
+    ----------
+    backbone : str
+        A name in ``BACKBONES``.
+    pooling : str
+        A name in ``POOLINGS``.
+    normalisation : str
+        The normalisation of images, "imagenet" or "caffe".
+    batch_norms : str
+        Batch normalisation in the trained layers. ``"frozen"`` keeps statistics and scales, as small batches require,
+        so that only convolutions and the pooling are trained. ``"trained"`` normalises by batch statistics and updates
+        the running ones. In the frozen layers batch normalisation is always frozen.
+    train_all : bool
+        Whether to freeze no layer.
     """
 
     def __init__(
@@ -79,7 +89,6 @@ class PlaceNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.width = BACKBONES[backbone].width
-        self.weights_from: Path | None = None
         self.normalise = Normalise(normalisation)
         self.frozen, self.trained = BACKBONES[backbone].parts(train_all=train_all)
         self.pooling = POOLINGS[pooling]()
@@ -92,33 +101,28 @@ class PlaceNetwork(nn.Module):
         self.train()
 
     def train(self, mode: bool = True) -> Self:
-        """As ever, but what is kept stays in evaluation mode."""
+        """Set the training mode; frozen modules stay in evaluation mode."""
         super().train(mode)
         for module in self._kept:
             module.eval()
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """Descriptors ``[b, width]`` of uint8 images ``[b, 3, height, width]``."""
+        """Compute the descriptors ``[b, width]`` of uint8 images ``[b, 3, height, width]``."""
         return self.trained_part(self.frozen_part(images))
 
     def frozen_part(self, images: Tensor) -> Tensor:
-        """Maps ``[b, channels, h, w]`` that no training changes, so that a node may keep them for its images."""
+        """Compute the maps ``[b, channels, h, w]`` of the frozen layers, which training never changes."""
         maps: Tensor = self.frozen(self.normalise(images))
         return maps
 
     def trained_part(self, maps: Tensor) -> Tensor:
-        """Descriptors ``[b, width]`` of the maps of :meth:`frozen_part`."""
+        """Compute the descriptors ``[b, width]`` from the maps of :meth:`frozen_part`."""
         local = normalize(self.trained(maps), dim=1)
         return normalize(self.pooling(local), dim=1)
 
-    def trained_names(self) -> list[str]:
-        """The names in the state that training changes."""
-        kept = self.frozen_names()
-        return [name for name in self.state_dict() if name not in kept]
-
     def frozen_names(self) -> set[str]:
-        """The names in the state that training leaves alone."""
+        """Return the names in the state that training does not change."""
         kept = {id(tensor) for module in self._kept for tensor in module.state_dict(keep_vars=True).values()}
         return {name for name, tensor in self.state_dict(keep_vars=True).items() if id(tensor) in kept}
 
@@ -132,11 +136,28 @@ def place_network(
     batch_norms: BatchNorms = "frozen",
     train_all: bool = False,
 ) -> PlaceNetwork:
-    """A network of ``BACKBONES`` with a pooling of ``POOLINGS``, its backbone's weights from a file if one is given.
+    """Return a network.
 
-    Without, they are drawn from torch's global generator; with ``train_all`` no layer is frozen. ``normalisation`` must
-    be what the weights were trained with; ``None`` takes ``"caffe"`` for an ``.npz`` file, otherwise torchvision's
-    ``"imagenet"``. Raises :class:`DataError` for a name that does not exist and for a file that does not fit.
+    Parameters
+    ----------
+    backbone : str
+        A name in ``BACKBONES``.
+    pooling : str
+        A name in ``POOLINGS``.
+    weights : Path, optional
+        The file of the backbone's weights. Without it weights are drawn from torch's global generator.
+    normalisation : str, optional
+        The normalisation with which the weights were trained. The default is ``"caffe"`` for an ``.npz`` file and
+        otherwise torchvision's ``"imagenet"``.
+    batch_norms : str
+        See :class:`PlaceNetwork`.
+    train_all : bool
+        Whether to freeze no layer.
+
+    Raises
+    ------
+    DataError
+        A name is unknown, or the file does not fit the network.
     """
     if backbone not in BACKBONES:
         raise DataError(f"backbone = {backbone!r}: must be one of {', '.join(BACKBONES)}")
@@ -147,21 +168,20 @@ def place_network(
     network = PlaceNetwork(backbone, pooling, normalisation=normalisation, batch_norms=batch_norms, train_all=train_all)
     if weights is not None:
         _load(network, backbone, weights)
-        network.weights_from = weights
     return network
 
 
 def _load(network: PlaceNetwork, backbone: str, path: Path) -> None:
-    """The weights in a file, of which nothing is copied where they do not fit."""
+    """Copy the weights of a file into the network, or nothing if they do not fit."""
     weights = read_weights(path)
     given, problems = _fitted(backbone, (network.frozen, network.trained), weights)
     if problems:
         others = [name for name in BACKBONES if not _fitted(name, _shapes_of(name), weights)[1]]
         advice = (
-            f"set vpr.backbone = {' or '.join(map(repr, others))}, which it fits"
+            f"set vpr.backbone = {' or '.join(map(repr, others))}, which the file fits"
             if others
-            else f"it fits none of {', '.join(BACKBONES)}: give the file of the backbone's weights that torchvision "
-            "publishes, or none for weights drawn at random"
+            else f"the file fits none of {', '.join(BACKBONES)}: use the weights of the backbone that torchvision "
+            "publishes, or leave vpr.weights empty for random weights"
         )
         raise DataError(
             "\n  ".join([f"vpr.weights = '{path}': does not fit vpr.backbone = {backbone!r}", *problems, advice])

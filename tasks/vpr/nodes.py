@@ -1,4 +1,4 @@
-"""The nodes of a data set: who its clients are, and what one of them holds. Made once per process."""
+"""The nodes of a data set: the clients of the split, and the data of each. Built once per process."""
 
 import logging
 from collections.abc import Mapping
@@ -9,42 +9,44 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sim.seeding import generator
+from sim.seeding import generator, torch_seed
 from tasks.base import NodeData
-from tasks.seeding import torch_seed
 
 from .clients import Client
 from .clustering import track_features
 from .datasets import Dataset
 from .evaluation import CommonSet, drawn_for_test
-from .fitting import check_network
+from .image_sets import FeatureMapCache, ImageSet
+from .network_checks import check_network
 from .networks import place_network
 from .options import Options
-from .pictures import KeptMaps, Pictures
 from .places import Places
 from .shares import as_many, clients_of, dataset_of, groups_of, held_out_queries
 from .training_set import TrainingSet
 
 logger = logging.getLogger(__name__)
 
-CLUSTERED_IMAGES = 5  # pictures of a sequence that say what it looks like
+CLUSTERED_IMAGES = 5  # images per sequence that the clustering split describes
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """A data set with its clients, which have queries to train on; ``common`` sets are there for all of them."""
+    """A data set with the clients that have queries to train on, and the sets that are common to all of them."""
 
     dataset: Dataset
     clients: tuple[Client, ...]
     held_out: tuple[Client, ...]
     common: Mapping[str, CommonSet]
-    kept: KeptMaps
+    kept: FeatureMapCache
 
 
 def node_data(folder: Path, options: Options, partition: int, num_nodes: int) -> NodeData:
-    """Node ``partition``, the clients being in the order of their keys.
+    """Return the data of node ``partition``; clients are sorted by key.
 
-    Raises :class:`DataError` when the split gives another number of clients.
+    Raises
+    ------
+    DataError
+        The split gives another number of clients than ``num_nodes``.
     """
     found = federation(folder, options, num_nodes)
     clients = as_many(found.clients, found.dataset, num_nodes, folder, options)
@@ -54,7 +56,7 @@ def node_data(folder: Path, options: Options, partition: int, num_nodes: int) ->
 
 
 def whole_data(folder: Path, options: Options) -> NodeData:
-    """All pictures to train with as one node, those in no client's hands too: centralised training."""
+    """Return all training images as one node for centralised training, including those that no client has."""
     found = _common_part(folder, options, own=False)
     held: tuple[Client, ...] = ()
     if options.validation_clients:
@@ -66,7 +68,7 @@ def whole_data(folder: Path, options: Options) -> NodeData:
 
 
 def own_data(folder: Path, options: Options) -> NodeData:
-    """A node's own folder, with common sets only of the cities that are named and there."""
+    """Return the data of a deployed node's folder. Common sets contain only named cities that the folder has."""
     found = _common_part(folder, options, own=True)
     places = found.dataset.training
     return _data("own", folder.resolve().name, places, options, found, groups_of(places))
@@ -74,9 +76,21 @@ def own_data(folder: Path, options: Options) -> NodeData:
 
 @lru_cache(maxsize=4)
 def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
-    """The clients of a folder; ``num_nodes`` is how many the split "random" makes, 0 where there is no telling.
+    """Return the clients of a folder.
 
-    Raises :class:`DataError` where no client comes out.
+    Parameters
+    ----------
+    folder : Path
+        The folder of the data set.
+    options : Options
+        The options of the task.
+    num_nodes : int
+        The number of clients of the split "random"; 0 if it is unknown.
+
+    Raises
+    ------
+    DataError
+        The split gives no client.
     """
     part = _common_part(folder, options, own=False)
     places, common = part.dataset.training, dict(part.common)
@@ -89,18 +103,18 @@ def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
 
 @lru_cache(maxsize=4)
 def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
-    """All but the clients. Raises :class:`DataError` where the network cannot be made or pictures not be read."""
+    """Everything but the clients. Raises :class:`DataError` if the network cannot be built or images cannot be read."""
     check_network(options.backbone, options.pooling, options.weights_file, options.size)
     if options.weights_file is None:
         logger.warning(
-            "vpr.weights = '': %s begins from weights that are drawn%s",
+            "vpr.weights = '': %s starts from random weights%s",
             options.backbone,
             ""
             if options.train_all
-            else ", of which the first layers stay so: set vpr.train-all = true, or name a file",
+            else ", and its frozen layers stay random: set vpr.train-all = true, or name a file",
         )
     dataset = dataset_of(folder, options, own=own)
-    kept = KeptMaps(options.maps_megabytes * 2**20)
+    kept = FeatureMapCache(options.maps_megabytes * 2**20)
     common = {}
     if dataset.test is not None:
         common["test"] = _common(dataset, kept, "test", drawn_for_test(dataset.test, options), options)
@@ -109,13 +123,13 @@ def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
     return Federation(dataset, (), (), common, kept)
 
 
-def _common(dataset: Dataset, kept: KeptMaps, name: str, places: Places, options: Options) -> CommonSet:
+def _common(dataset: Dataset, kept: FeatureMapCache, name: str, places: Places, options: Options) -> CommonSet:
     dataset.inspection.require_readable(places)
-    return CommonSet.of(Pictures(f"common {name}", places, options.size, kept), options.recall_radius)
+    return CommonSet.of(ImageSet(f"common {name}", places, options.size, kept), options.recall_radius)
 
 
 def sequence_features(dataset: Dataset, options: Options) -> np.ndarray:
-    """What sequences look like to the network before training: means of a few of their pictures' descriptors."""
+    """Return the features of sequences before training: mean descriptors of a few of their images."""
     places = dataset.training
     rng = generator(options.split_seed, "vpr.clustering")
     shuffled = rng.permutation(len(places))
@@ -126,16 +140,16 @@ def sequence_features(dataset: Dataset, options: Options) -> np.ndarray:
     dataset.inspection.require_readable(chosen)
     with torch_seed(options.split_seed, "vpr.clustering"), torch.no_grad():
         network = place_network(options.backbone, options.pooling, weights=options.weights_file)
-    inputs = Pictures("", chosen, options.size, KeptMaps(0)).through(network)
+    inputs = ImageSet("", chosen, options.size, FeatureMapCache(0)).through(network)
     return track_features(chosen, inputs.describe(np.arange(len(chosen))))
 
 
 def _data(
     name: str, key: str, places: Places, options: Options, found: Federation, groups: Mapping[str, str]
 ) -> NodeData:
-    """``name`` is that of the pictures, which no others of the folder have."""
+    """The data of one node; ``name`` identifies its images among those of the folder."""
     found.dataset.inspection.require_readable(places)
-    training = TrainingSet.of(Pictures(name, places, options.size, found.kept), options)
+    training = TrainingSet.of(ImageSet(name, places, options.size, found.kept), options)
     held = held_out_queries(key, places, options)
     splits = {"train": {"query": torch.from_numpy(np.setdiff1d(training.miner.usable, held))}}
     if len(held):

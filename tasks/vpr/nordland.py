@@ -1,7 +1,7 @@
-"""A railway line in summer and in winter: the Nordland traverse, in small gray pictures.
+"""Reads the Nordland traverse: a railway line in summer and in winter, in small grey images.
 
 N. Sünderhauf, P. Neubert, P. Protzel. Are We There Yet? Challenging SeqSLAM on a 3000 km Journey Across All Four
-Seasons. ICRA Workshop on Long-Term Autonomy, 2013. Footage of NRK, aligned by frames.
+Seasons. ICRA Workshop on Long-Term Autonomy, 2013. Footage by NRK, aligned frame by frame.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from .places import Places, Track, build_places
 FILE = "nordland_64x32.npz"
 LINE_LENGTH = 729_000.0  # metres from Trondheim to Bodø
 
-#: Of 3,576 frames taken 10 s apart over the whole line: 203.9 m, as if the train kept its mean speed of 73 km/h.
+#: 203.9 m, for 3,576 frames taken 10 s apart at the train's mean speed of 73 km/h.
 METRES_PER_FRAME = LINE_LENGTH / 3575
 
 
@@ -29,24 +29,37 @@ def read_nordland(
     sequence_length: int = 10,
     metres_per_frame: float = METRES_PER_FRAME,
 ) -> Places:
-    """Summer as the database and winter as the queries of an ``.npz``, or of the folder of ``nordland_64x32.npz``.
+    """Read summer as the database and winter as the queries.
 
-    The file has ``summer`` and ``winter`` uint8 ``[n, H, W]``, where frame i shows the same place, and ``usable`` bool
-    ``[n]``, without which (dark, standing still) frames are left out. Frame i lies ``i * metres_per_frame`` east.
-    With the default a query has exactly one picture within 25 m, its own frame in summer; at 8 m its neighbours, 10 s
-    before and after, are positives too.
+    The file has ``summer`` and ``winter``, uint8 ``[n, H, W]``, in which frame i shows the same place, and ``usable``,
+    bool ``[n]``. Frames that are not usable (dark, or the train stands) are left out. Frame i lies ``i *
+    metres_per_frame`` east of the start. With the default a query has exactly one image within 25 m, its own frame in
+    summer; at 8 m per frame its neighbours, 10 s before and after, are positives too.
 
-    The line falls into ``stretches`` of equally many frames, the groups, and these into sequences of
-    ``sequence_length`` successive frames, less those left out. ``regions``, equally many stretches each, are what is
-    called a city elsewhere. Raises :class:`DataError` when the file is missing, lacks an array or has another shape,
-    or for numbers that do not divide it.
+    Parameters
+    ----------
+    path : Path
+        The ``.npz`` file, or the folder of ``nordland_64x32.npz``.
+    stretches : int
+        The number of stretches of equal length. They are the groups.
+    regions : int
+        The number of regions of equally many stretches. They take the place of cities.
+    sequence_length : int
+        The number of successive frames of a sequence, including those left out.
+    metres_per_frame : float
+        The distance between frames.
+
+    Raises
+    ------
+    DataError
+        The file is missing, lacks an array or has arrays of wrong shapes, or the numbers do not divide it.
     """
     file = path / FILE if path.is_dir() else path
     summer, winter, usable = _arrays(file)
     if not 1 <= regions <= stretches <= len(usable) or sequence_length < 1:
         raise DataError(
             f"{file}: {stretches} stretches in {regions} regions, in sequences of {sequence_length}; expected "
-            f"1 <= regions <= stretches <= {len(usable)} frames and a length of at least 1"
+            f"1 <= regions <= stretches <= {len(usable)} frames and sequences of at least 1 frame"
         )
     frames = np.flatnonzero(usable)
     of_stretch = frames * stretches // len(usable)

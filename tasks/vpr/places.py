@@ -1,4 +1,4 @@
-"""Pictures of places: where each was taken, in which sequence, and whether it is a query or of the database."""
+"""Images of places: where each was taken, in which sequence, and whether it is a query or belongs to the database."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +21,10 @@ EARTH_RADIUS = 6_371_008.8
 
 @dataclass(frozen=True, order=True)
 class Track:
-    """A sequence of pictures that were taken in one go.
+    """A sequence of images from one pass of the camera.
 
-    All are queries or all are of the database, and all are of one ``city``. ``group`` is a label within the city, a
-    floor or a stretch of a railway line, where a data set has one.
+    All of its images are queries or all belong to the database, and all are of one ``city``. ``group`` is an optional
+    label within the city, such as a floor or a stretch of a railway line.
     """
 
     city: str
@@ -36,12 +36,25 @@ class Track:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """``n`` pictures, a row each.
+    """``n`` images, one per row.
 
-    ``image`` int64 ``[n]`` numbers the pictures of ``store``. ``position`` float64 ``[n, 2]`` is east and north in
-    metres; cities may have an origin each, so that only :attr:`position_apart` tells those of several apart.
-    ``track`` int64 ``[n]`` is the row's place in ``tracks``, ``frame`` int64 ``[n]`` its place within the sequence.
-    ``heading`` float64 ``[n]`` is the direction of view in degrees clockwise from north, nan where it is not known.
+    Attributes
+    ----------
+    store : ImageStore
+        Loads the images.
+    tracks : tuple of Track
+        The sequences.
+    image : ndarray [n]
+        The number of each image in ``store``, int64.
+    position : ndarray [n, 2]
+        East and north in metres, float64. Cities may have different origins; use :attr:`position_apart` to compare
+        positions in several cities.
+    track : ndarray [n]
+        The index of each image's sequence in ``tracks``, int64.
+    frame : ndarray [n]
+        The place of each image in its sequence, int64.
+    heading : ndarray [n]
+        The viewing direction in degrees clockwise from north, float64; NaN if unknown.
     """
 
     store: ImageStore
@@ -73,16 +86,16 @@ class Places:
 
     @property
     def present(self) -> np.ndarray:
-        """The sequences that have a row, as places in ``tracks``, ascending."""
+        """The indices of the sequences with at least one row, ascending."""
         return np.unique(self.track)
 
     @property
     def cities(self) -> tuple[str, ...]:
-        """The cities that have a row, by name."""
+        """The names of the cities with at least one row, sorted."""
         return tuple(sorted({self.tracks[track].city for track in self.present}))
 
     def select(self, rows: np.ndarray) -> "Places":
-        """Some rows, in the order given. ``tracks`` and the pictures in memory stay the same."""
+        """Return some rows in the given order. ``tracks`` and the cached images are shared."""
         return replace(
             self,
             image=self.image[rows],
@@ -93,19 +106,21 @@ class Places:
         )
 
     def of_city(self, *names: str) -> "Places":
-        """The rows of some cities. Raises :class:`DataError` for a city that has none."""
+        """Return the rows of some cities. Raise :class:`DataError` for a city without images."""
         if unknown := set(names) - set(self.cities):
-            raise DataError(f"no pictures of {', '.join(sorted(unknown))}; there are some of {', '.join(self.cities)}")
+            raise DataError(f"no images of {', '.join(sorted(unknown))}; available cities: {', '.join(self.cities)}")
         inside = np.array([track.city in names for track in self.tracks])
         return self.select(np.flatnonzero(inside[self.track]))
 
     def of_tracks(self, tracks: Iterable[int]) -> "Places":
-        """The rows of some sequences, given by their places in ``tracks``."""
+        """Return the rows of some sequences, given by their indices in ``tracks``."""
         return self.select(np.flatnonzero(np.isin(self.track, list(tracks))))
 
     @cached_property
     def position_apart(self) -> np.ndarray:
-        """``position`` with the cities moved 1000 km apart, so that those of several can be compared, ``[n, 2]``."""
+        """``position`` with cities moved at least 1000 km apart, so that no distance between cities is small, ``[n,
+        2]``.
+        """
         moved = self.position.copy()
         west = 0.0
         for city in self.cities:
@@ -116,10 +131,7 @@ class Places:
         return moved
 
     def queries_with_positive(self, radius: float) -> np.ndarray:
-        """The rows of queries that have a picture of the database within ``radius`` metres in the same city.
-
-        ``radius`` is below 1000 km.
-        """
+        """Return the rows of queries with a database image of the same city within ``radius`` metres (< 1000 km)."""
         if not len(self.database):
             return self.database
         nearest, _ = cKDTree(self.position_apart[self.database]).query(self.position_apart[self.queries])
@@ -127,9 +139,12 @@ class Places:
         return found
 
     def load_images(self, rows: Sequence[int] | np.ndarray, size: Size) -> "Tensor":
-        """Pictures in RGB, uint8 ``[len(rows), 3, H, W]``, resized to ``size`` = (H, W).
+        """Load images in RGB, uint8 ``[len(rows), 3, H, W]``, resized to ``size`` = (H, W).
 
-        Those loaded last come from memory. Raises :class:`DataError` for a picture that is missing or damaged.
+        Raises
+        ------
+        DataError
+            An image is missing or damaged.
         """
         return self.store.load(self.image[np.asarray(rows, dtype=np.int64)], size)
 
@@ -141,9 +156,25 @@ def build_places(
     frame: np.ndarray,
     heading: np.ndarray | None = None,
 ) -> Places:
-    """Places of the pictures of ``store`` in its order, ``tracks`` [n] telling each one's sequence.
+    """Return the images of ``store`` in its order.
 
-    Raises :class:`DataError` where a sequence has two groups or a city lies on two continents.
+    Parameters
+    ----------
+    store : ImageStore
+        The n images.
+    tracks : sequence of Track
+        The sequence of each image.
+    position : ndarray [n, 2]
+        Positions in metres.
+    frame : ndarray [n]
+        Places in the sequences.
+    heading : ndarray [n], optional
+        Viewing directions in degrees.
+
+    Raises
+    ------
+    DataError
+        A sequence has two groups, or a city two continents.
     """
     order = sorted(set(tracks))
     _check_labels(order)
@@ -160,11 +191,11 @@ def build_places(
 
 
 def projected(lon: np.ndarray, lat: np.ndarray) -> np.ndarray:
-    """Degrees ``[n]`` to metres east and north of their mean ``[n, 2]``, equirectangularly.
+    """Project degrees ``[n]`` to metres east and north of their mean ``[n, 2]``, equirectangularly.
 
-    Distances within a city are right to about one part in a thousand up to 60 degrees of latitude.
+    Distances within a city are accurate to about one part in a thousand up to 60 degrees of latitude.
     """
-    unrolled = lon[0] + (lon - lon[0] + 180.0) % 360.0 - 180.0  # on one side of the date line
+    unrolled = lon[0] + (lon - lon[0] + 180.0) % 360.0 - 180.0  # continuous across the date line
     east = np.deg2rad(unrolled - unrolled.mean()) * np.cos(np.deg2rad(lat.mean()))
     return EARTH_RADIUS * np.stack([east, np.deg2rad(lat - lat.mean())], axis=1)
 

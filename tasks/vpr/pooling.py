@@ -1,10 +1,10 @@
-"""From a map of local features to one descriptor: how the positions are pooled.
+"""Pooling of a map of local features into one descriptor.
 
-- SPOC, their mean: Babenko and Lempitsky, *Aggregating Deep Convolutional Features for Image Retrieval*, ICCV 2015.
-- MAC, their maximum: Tolias et al., *Particular Object Retrieval with Integral Max-Pooling*, ICLR 2016.
-- GeM, between the two: Radenovic et al., *Fine-Tuning CNN Image Retrieval with No Human Annotation*, PAMI 2018.
+- SPOC, the mean: Babenko and Lempitsky, *Aggregating Deep Convolutional Features for Image Retrieval*, ICCV 2015.
+- MAC, the maximum: Tolias et al., *Particular Object Retrieval with Integral Max-Pooling*, ICLR 2016.
+- GeM, the generalised mean: Radenovic et al., *Fine-Tuning CNN Image Retrieval with No Human Annotation*, PAMI 2018.
 
-All take ``[b, channels, height, width]`` and give ``[b, channels]``.
+All map ``[b, channels, height, width]`` to ``[b, channels]``.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,9 +29,9 @@ class Mac(nn.Module):
 
 
 class Gem(nn.Module):
-    """The generalised mean (mean of x^p)^(1/p) of features cut off below at ``eps``, with p > 0 learned.
+    """The generalised mean (mean of x^p)^(1/p) of features clipped below at ``eps``, with a learned exponent p > 0.
 
-    p = 1 is SPOC and p to infinity tends to MAC, on features that are nowhere below ``eps``.
+    p = 1 is SPOC, and p -> infinity approaches MAC, for features of at least ``eps``.
     """
 
     def __init__(self, p: float = 3.0, eps: float = 1e-6) -> None:
@@ -41,8 +41,8 @@ class Gem(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         kept = maps.clamp(min=self.eps)
-        # The mean scales with its features: scaled by their maximum no power leaves the range of floats, and since it
-        # scales, the maximum counts as a constant in the gradient.
+        # The mean is homogeneous in the features. Dividing by their maximum keeps powers within the range of floats;
+        # by homogeneity, the gradient may treat the maximum as a constant.
         top = kept.detach().amax(dim=(-2, -1), keepdim=True)
         mean = (kept / top).pow(self.p).mean(dim=(-2, -1)).pow(1 / self.p)
         return top.flatten(1) * mean

@@ -1,4 +1,4 @@
-"""Who the nodes of the task "vpr" are, and their world, without torch and without decoding pictures."""
+"""The profiles of the nodes of the task "vpr" and the simulation of their data, without torch or decoded images."""
 
 import csv
 from functools import lru_cache, partial
@@ -20,17 +20,17 @@ from .shares import as_many, clients_of, dataset_of, groups_of, queries_to_train
 
 
 class VprProfiles(TaskProfiles):
-    """A node has sequences of queries and of the database, and trains on queries that have both near and far ones.
+    """A node has sequences of queries and of the database, and trains on queries with a positive and a negative.
 
-    Whether weights fit the network, and whether the pictures of common tests can be read, shows when it trains. The
-    split "clustering" goes by what pictures look like to the network, and takes torch.
+    A profile does not check whether the weights fit the network, nor whether the images of common tests can be read.
+    The split "clustering" compares the features of images, which needs torch.
     """
 
     name: ClassVar[str] = "vpr"
     Options: ClassVar[type] = VprOptions
 
     def __init__(self, options: VprOptions | None = None) -> None:
-        """Raises :class:`DataError` for options that do not go together (:meth:`Options.check`)."""
+        """Raise :class:`DataError` if options are incompatible (:meth:`Options.check`)."""
         super().__init__(options or VprOptions())
         self.options: VprOptions
         self.options.check()
@@ -41,17 +41,17 @@ class VprProfiles(TaskProfiles):
 
     @property
     def world_options(self) -> dict[str, object]:
-        """The options that :meth:`make_world` depends on: the same cities serve all others."""
+        """The options that :meth:`make_world` depends on."""
         names = ("size", "world_cities", "world_test_cities", "world_metres", "world_spacing")
         return {name: getattr(self.options, name) for name in names}
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """Made-up cities. Raises :class:`DataError` for the source "files"."""
+        """Simulate cities. Raise :class:`DataError` for the source "files"."""
         chosen = self.options
         if not self.has_world:
             raise DataError(
-                "vpr.source = 'files': name the folder of pictures as data-dir, or set vpr.source = 'simulated' for "
-                "made-up cities"
+                "vpr.source = 'files': set data-dir to the folder of the images, or set vpr.source = 'simulated' for "
+                "simulated cities"
             )
         try:
             world = StreetWorld(
@@ -85,9 +85,9 @@ class VprProfiles(TaskProfiles):
 
 
 def check_partition(partition: int, num_partitions: int) -> None:
-    """Raise :class:`DataError` where there is no such node."""
+    """Raise :class:`DataError` if there is no such node."""
     if not 0 <= partition < num_partitions:
-        raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
+        raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
 
 
 @lru_cache(maxsize=4)

@@ -1,4 +1,4 @@
-"""Who the clients of a data set are, and which of their queries they can train on: known from positions alone."""
+"""The clients of a data set and the queries that they can train on, without torch; both follow from positions."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -20,18 +20,30 @@ from .splits import clustering_split, group_split, proximity_split, random_split
 
 @lru_cache(maxsize=4)
 def dataset_of(folder: Path, options: Options, *, own: bool) -> Dataset:
-    """As :func:`~tasks.vpr.datasets.read_dataset`, once per process."""
+    """Read a data set (:func:`~tasks.vpr.datasets.read_dataset`) once per process."""
     return read_dataset(folder, options, own=own)
 
 
 def clients_of(
     dataset: Dataset, options: Options, num_nodes: int, features: Callable[[], np.ndarray]
 ) -> tuple[tuple[Client, ...], tuple[Client, ...]]:
-    """The clients that train, in the order of their keys, and those held out for validation.
+    """Return the clients that train, sorted by key, and those held out for validation.
 
-    ``num_nodes`` is how many the split "random" makes, 0 where there is no telling. ``features`` give what the
-    sequences look like ``[tracks, d]``, which the split "clustering" goes by. Raises :class:`DataError` where no client
-    comes out.
+    Parameters
+    ----------
+    dataset : Dataset
+        The data set.
+    options : Options
+        The options of the task.
+    num_nodes : int
+        The number of clients of the split "random"; 0 if it is unknown.
+    features : callable
+        Returns the features of the sequences, ``[tracks, d]``, for the split "clustering".
+
+    Raises
+    ------
+    DataError
+        The split gives no client.
     """
     split = _split(dataset, options, num_nodes, features)
     clients, held = hold_out(split, options.validation_clients, options.split_seed)
@@ -43,9 +55,12 @@ def clients_of(
 def as_many(
     clients: tuple[Client, ...], dataset: Dataset, num_nodes: int, folder: Path, options: Options
 ) -> tuple[Client, ...]:
-    """``num_nodes`` of the clients, drawn where there are more and ``options`` have them drawn.
+    """Return ``num_nodes`` clients; if there are more and the options allow it, a random subset.
 
-    Raises :class:`DataError` where there are fewer, or more.
+    Raises
+    ------
+    DataError
+        There are fewer clients, or more that the options do not draw from.
     """
     if len(clients) > num_nodes and options.draws_surplus:
         rng = generator(options.split_seed, "vpr.surplus", num_nodes)
@@ -55,26 +70,26 @@ def as_many(
     split = f"vpr.split = {options.split!r}" + (
         f" at {options.proximity:g} m" if options.split in ("proximity", "clustering") else ""
     )
-    advice = f"set num-nodes = {len(clients)}" if clients else "widen vpr.near or vpr.radius, or narrow vpr.far"
+    advice = f"set num-nodes = {len(clients)}" if clients else "increase vpr.near or vpr.radius, or decrease vpr.far"
     if not clients and in_range_of_degrees(dataset.training):
-        advice += "; if the positions are degrees, give metres, or a table with columns lon and lat"
+        advice += "; if the positions are in degrees, convert them to metres, or use a table with columns lon and lat"
     if len(clients) > num_nodes:
-        advice += ", or vpr.surplus = 'draw' to draw some of them"
+        advice += ", or vpr.surplus = 'draw' to draw a subset"
     elif options.source == "simulated":
-        advice += ", raise vpr.world-metres or vpr.world-cities, or lower vpr.radius"
+        advice += ", increase vpr.world-metres or vpr.world-cities, or decrease vpr.radius"
     raise DataError(
         f"{folder}: {split} gives {len(clients)} clients that have a query to train on, not {num_nodes}: {advice}"
     )
 
 
 def queries_to_train_on(key: str, places: Places, options: Options) -> np.ndarray:
-    """Queries, numbered from 0, that have a positive and a negative and are not held out."""
+    """Return the indices of the queries that have a positive and a negative and are not held out."""
     queries: np.ndarray = np.setdiff1d(miner_of(places, options).usable, held_out_queries(key, places, options))
     return queries
 
 
 def held_out_queries(key: str, places: Places, options: Options) -> np.ndarray:
-    """Queries, numbered from 0, of the sequences that a node keeps for its own test, which are never all."""
+    """Return the indices of the queries whose sequences a node holds out for its own test, never all of them."""
     of_query = places.track[places.queries]
     tracks = np.unique(of_query)
     if options.local_share == 0 or len(tracks) < 2:
@@ -85,13 +100,13 @@ def held_out_queries(key: str, places: Places, options: Options) -> np.ndarray:
 
 
 def groups_of(places: Places) -> dict[str, str]:
-    """City and continent of a node that has all of ``places``, where they are known and the same everywhere."""
+    """Return the city and the continent of ``places``, if they are known and the same for all sequences."""
     labels = {(places.tracks[track].city, places.tracks[track].continent) for track in places.present}
     return labels_of(*labels.pop()) if len(labels) == 1 else {}
 
 
 def miner_of(places: Places, options: Options) -> Miner:
-    """What is near and far among the queries and the database of ``places``, cities apart."""
+    """Return the miner of the queries and the database of ``places``, with cities apart."""
     queries, database = places.queries, places.database
     return Miner(
         places.position_apart[queries],
@@ -107,8 +122,8 @@ def _split(dataset: Dataset, options: Options, num_nodes: int, features: Callabl
     if options.split == "random":
         if num_nodes == 0:
             raise DataError(
-                "vpr.validation-clients with vpr.split = 'random': pooled data cannot know how many clients there "
-                "are; name vpr.validation-cities"
+                "vpr.validation-clients with vpr.split = 'random': the number of clients is unknown for pooled data; "
+                "use vpr.validation-cities instead"
             )
         return random_split(places, num_nodes + options.validation_clients, seed)
     if options.split == "group":

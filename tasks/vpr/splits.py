@@ -1,7 +1,7 @@
-"""Who is a client: the sequences of a data set, dealt out so that each client has some to ask and some to know.
+"""Partition sequences into clients so that every client has queries and database images.
 
-The splits of Collaborative Visual Place Recognition through Federated Learning (FedVPR), Sec. 4.1. What the paper
-leaves open is marked with [I].
+The splits are those of Collaborative Visual Place Recognition through Federated Learning (FedVPR), Section 4.1. [I]
+marks decisions that the paper leaves open.
 """
 
 import logging
@@ -21,12 +21,17 @@ logger = logging.getLogger(__name__)
 
 
 def proximity_split(places: Places, radius: float, seed: int) -> tuple[Client, ...]:
-    """Clients that stay in their neighbourhood ("Proximity").
+    """Form clients from neighbourhoods ("Proximity").
 
-    In each city a query is drawn, and all sequences with a picture within ``radius`` metres of it become a group, the
-    query's own among them; so on until no sequence of queries is left. A group that is not valid is no client, and
-    its sequences are not tried again [I]. The query is that of a sequence drawn uniformly, then uniformly from it [I].
-    Raises :class:`DataError` when no client comes out.
+    In each city a query is drawn, and all sequences with an image within ``radius`` metres of it form a group, together
+    with the query's own sequence. This repeats until no sequence of queries is left. A group that is not valid becomes
+    no client, and its sequences are not used again [I]. To draw a query, a sequence is drawn uniformly, and then one of
+    its images uniformly [I].
+
+    Raises
+    ------
+    DataError
+        There is no valid client.
     """
     clients = []
     for city in places.cities:
@@ -42,12 +47,26 @@ def proximity_split(places: Places, radius: float, seed: int) -> tuple[Client, .
 
 
 def clustering_split(places: Places, features: np.ndarray, counts: Mapping[str, int], seed: int) -> tuple[Client, ...]:
-    """Clients whose pictures look alike ("Clustering"): k-means of the sequences of each city.
+    """Form clients from sequences that look alike ("Clustering"), by k-means in each city.
 
-    ``features`` ``[len(places.tracks), d]`` are of sequences (:func:`track_features`; the paper groups pictures, but
-    counts and validates by sequences [I]). ``counts`` is k per city, that of Proximity's clients at 2000 m
-    (:func:`clients_per_city`); a city without k, and a cluster that is not valid, gives no client. Raises
-    :class:`DataError` when no client comes out, or for features of another length.
+    Parameters
+    ----------
+    places : Places
+        The images.
+    features : ndarray [len(places.tracks), d]
+        Features of the sequences (:func:`~tasks.vpr.clustering.track_features`). The paper clusters images, but counts
+        and validates sequences [I].
+    counts : mapping of str to int
+        The number k of clusters of each city, that of Proximity's clients at 2000 m
+        (:func:`~tasks.vpr.clients.clients_per_city`). Cities without k, and clusters that are not valid, give no
+        client.
+    seed : int
+        The seed.
+
+    Raises
+    ------
+    DataError
+        There is no valid client, or ``features`` has the wrong shape.
     """
     if features.ndim != 2 or len(features) != len(places.tracks):
         raise DataError(
@@ -67,14 +86,17 @@ def clustering_split(places: Places, features: np.ndarray, counts: Mapping[str, 
 
 
 def random_split(places: Places, num_clients: int, seed: int) -> tuple[Client, ...]:
-    """Clients that are all alike ("Random"): each has sequences of every city.
+    """Form ``num_clients`` similar clients with sequences of every city ("Random").
 
-    In each city, the sequences of queries and those of the database are dealt out separately [I] (the paper's 64
-    sequences per client are more than one per city would come to), one to each client. Where there are fewer
-    sequences than clients, each of them goes to several; where there are more, the rest goes round, so that numbers of
-    sequences differ by at most one. With a single city every client gets two of each, so that it is valid.
+    In each city, sequences of queries and sequences of the database are dealt separately [I], one to each client; the
+    paper's 64 sequences per client are more than one per city. If there are fewer sequences than clients, each sequence
+    goes to several clients. If there are more, the remaining ones are dealt in turn, so the numbers of sequences differ
+    by at most one. With a single city every client receives two of each role, so that it is valid.
 
-    Raises :class:`DataError` when a city has too few sequences even to be duplicated, and for no client.
+    Raises
+    ------
+    DataError
+        ``num_clients`` is below 1, or a city has too few sequences.
     """
     if num_clients < 1:
         raise DataError(f"{num_clients} clients; expected at least 1")
@@ -97,29 +119,37 @@ def random_split(places: Places, num_clients: int, seed: int) -> tuple[Client, .
 
 
 def group_split(places: Places) -> tuple[Client, ...]:
-    """A client for each group of the data, a floor or a stretch, named after it.
+    """Form one client from each group of the data (a floor or a stretch), with its name.
 
-    Those that are not valid fall away, named in the log. Raises :class:`DataError` when no client comes out, or a group
-    lies in several cities.
+    Groups that are not valid are excluded and logged.
+
+    Raises
+    ------
+    DataError
+        There is no valid client, or a group spans several cities.
     """
     groups: dict[str, list[int]] = {}
     for track in places.present.tolist():
         groups.setdefault(places.tracks[track].group, []).append(track)
     for name, tracks in groups.items():
         if len(cities := sorted({places.tracks[track].city for track in tracks})) > 1:
-            raise DataError(f"group {name!r} lies in the cities {', '.join(cities)}; expected names of their own")
+            raise DataError(
+                f"group {name!r} spans the cities {', '.join(cities)}; expected different names in different cities"
+            )
     valid = {name for name, tracks in groups.items() if is_valid(places, tracks)}
     clients = [client_of(places, name, tracks) for name, tracks in sorted(groups.items()) if name in valid]
     found = at_least_one(clients, "sequences of a group")
     if left_out := sorted(groups.keys() - valid):
-        logger.warning("left out, without two sequences of queries and two of the database: %s", ", ".join(left_out))
+        logger.warning(
+            "excluded groups with fewer than two sequences of queries or of the database: %s", ", ".join(left_out)
+        )
     return found
 
 
 def _neighbourhoods(
     places: Places, rows: np.ndarray, radius: float, rng: np.random.Generator
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Of a city's ``rows``: the query drawn and the sequences near it that no earlier one took."""
+    """The queries drawn from a city's ``rows``, each with the sequences near it that are still free."""
     tree = cKDTree(places.position[rows])
     free = set(np.unique(places.track[rows]).tolist())
     queries = [track for track in sorted(free) if places.tracks[track].query]

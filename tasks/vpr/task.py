@@ -1,4 +1,4 @@
-"""The task "vpr": find the place where a picture was taken, with nodes that mine triplets in their own pictures."""
+"""The task "vpr": recognise the place of an image with triplets that each node mines in its own images."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
 
 from .evaluation import AMONG, CommonSet, own_metrics
-from .fitting import check_network
+from .network_checks import check_network
 from .networks import FROZEN, BatchNorms, PlaceNetwork, place_network
 from .nodes import federation, node_data, own_data, whole_data
 from .profile import VprProfiles, check_partition
@@ -19,16 +19,16 @@ from .training_set import TrainingSet, epoch_of_triplets, loss_of_triplets
 
 
 class VprTask(VprProfiles, Task):
-    """Visual place recognition by triplets that each node mines in its own pictures (FedVPR [1]_).
+    """Visual place recognition with triplets that each node mines in its own images (FedVPR [1]_).
 
-    A node has sequences of queries and of the database. An example is a query with a positive and a negative among
-    them: the splits hold ``query`` int64 ``[n]``, and "test" exists where a node keeps some to itself.
-    ``NodeData.extra`` holds ``training``, the node's :class:`~tasks.vpr.training_set.TrainingSet`, and ``common``, by
-    name the sets that are tested on all together (:class:`~tasks.vpr.evaluation.CommonSet`). Which pictures an epoch
-    compares depends on the model, so that there are batches for a model only (:meth:`training_batches`).
+    A node has sequences of queries and of the database. An example is a query with a positive and a negative among its
+    images. The splits hold ``query`` int64 ``[n]``; "test" exists if the node holds out queries. ``NodeData.extra``
+    holds ``training``, the node's :class:`~tasks.vpr.training_set.TrainingSet`, and ``common``, the sets on which all
+    nodes' models are evaluated, by name (:class:`~tasks.vpr.evaluation.CommonSet`). Because the images of an epoch
+    depend on the model, only :meth:`training_batches` yields batches.
 
-    ``trained.*`` and ``pooling.*`` of a model need travel; ``frozen.*`` never changes and is the same on all nodes,
-    from the file of weights or the run's seed.
+    Only ``trained.*`` and ``pooling.*`` are shared. ``frozen.*`` never changes and is the same on all nodes, from the
+    weight file or the run's seed.
 
     .. [1] Dutto et al., Collaborative Visual Place Recognition through Federated Learning, 2024,
        https://arxiv.org/abs/2404.13324.
@@ -42,7 +42,7 @@ class VprTask(VprProfiles, Task):
     }
 
     def build_model(self) -> PlaceNetwork:
-        """The network; what the file of weights does not have is drawn."""
+        """Return the network. Weights that the file does not contain are drawn."""
         chosen = self.options
         return place_network(
             chosen.backbone,
@@ -59,29 +59,34 @@ class VprTask(VprProfiles, Task):
         return self.options.queries_per_epoch
 
     def check_nodes(self, num_nodes: int) -> None:
-        """Raises :class:`DataError` for weights, or a size of pictures, that do not fit the network."""
+        """Raise :class:`DataError` if the weights or the image size do not fit the network."""
         chosen = self.options
         check_network(chosen.backbone, chosen.pooling, chosen.weights_file, chosen.size)
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
-        """Client ``partition`` of the split, the clients being in the order of their keys.
+        """Read client ``partition`` of the split; clients are sorted by key.
 
-        Raises :class:`DataError` when the split gives another number of clients than ``num_partitions``.
+        Raises
+        ------
+        DataError
+            The split gives another number of clients than ``num_partitions``.
         """
         check_partition(partition, num_partitions)
         return node_data(folder, self.options, partition, num_partitions)
 
     def load_all(self, folder: Path) -> NodeData:
-        """All pictures to train with: centralised training. The folder's name is the key."""
+        """Read all training images as one node, for centralised training. The folder's name is the key."""
         return whole_data(folder, self.options)
 
     def load_own(self, folder: Path) -> NodeData:
-        """A deployed node's own pictures; cities for the common test are only those named in ``test_cities``."""
+        """Read a deployed node's images. The common test uses only cities named in ``test_cities``."""
         return own_data(folder, self.options)
 
     def sizes(self, data: NodeData) -> Mapping[str, int]:
-        """As FedVPR's Table 1; queries to train on have a positive and a negative among the node's own pictures."""
-        places = _training(data).pictures.places
+        """Return the columns of FedVPR's Table 1. Queries to train on have a positive and a negative among the node's
+        images.
+        """
+        places = _training(data).images.places
         return {
             "sequences": len(places.present),
             "images": len(places),
@@ -90,7 +95,7 @@ class VprTask(VprProfiles, Task):
         }
 
     def remarks(self, folder: Path, num_nodes: int) -> Sequence[str]:
-        """How many clients the split gives, and how much of the pictures is in their hands."""
+        """Return the number of clients of the split and the share of the sequences that they have."""
         found = federation(folder, self.options, num_nodes)
         given = {track for client in found.clients for track in client.tracks}
         share = len(given) / len(found.dataset.training.present)
@@ -101,11 +106,11 @@ class VprTask(VprProfiles, Task):
     # -- learning ------------------------------------------------------------------------------------------
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean triplet loss of a batch of :meth:`training_batches`."""
+        """Return the mean triplet loss of a batch of :meth:`training_batches`."""
         return loss_of_triplets(cast(PlaceNetwork, model), batch, self.options.margin)
 
     def training_batches(self, model: nn.Module, data: NodeData, batch_size: int) -> Iterator[Batch]:
-        """One epoch for training ``model``, whose weights of the moment say which pictures are hard to tell apart."""
+        """Yield one epoch for training ``model``, whose current weights determine the hardest images."""
         return epoch_of_triplets(
             _training(data),
             cast(PlaceNetwork, model),
@@ -116,24 +121,25 @@ class VprTask(VprProfiles, Task):
         )
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """Raises ``NotImplementedError``: triplets are mined with a model (:meth:`training_batches`)."""
-        raise NotImplementedError(f"task {self.name!r} mines its batches with the model that is trained")
+        """Raise ``NotImplementedError``: mining requires a model (:meth:`training_batches`)."""
+        raise NotImplementedError(f"task {self.name!r} mines its batches with the model in training")
 
     def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """As :meth:`batches`."""
-        raise NotImplementedError(f"task {self.name!r} mines its examples with the model that is trained")
+        """Raise ``NotImplementedError``, as :meth:`batches` does."""
+        raise NotImplementedError(f"task {self.name!r} mines its examples with the model in training")
 
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """Recalls in [0, 1]: ``test.recall_at_*`` and ``validation.recall_at_*`` on pictures common to all nodes.
+        """Return recalls in [0, 1]: ``test.recall_at_*`` and ``validation.recall_at_*`` on images common to all nodes.
 
-        To these come ``local.*`` or ``train.*`` of the node's own (:func:`~tasks.vpr.evaluation.own_metrics`), and at
-        the end pictures and positions to look at (:func:`~tasks.vpr.traces.traces`).
+        Metrics of the node's own images, ``local.*`` or ``train.*``, are added
+        (:func:`~tasks.vpr.evaluation.own_metrics`) and, with ``final``, images and positions to draw
+        (:func:`~tasks.vpr.traces.traces`).
         """
         network = cast(PlaceNetwork, model)
         metrics: Metrics = {}
         common = cast(Mapping[str, CommonSet], data.extra["common"])
-        for name, pictures in common.items():
-            metrics |= {f"{name}.{metric}": value for metric, value in pictures.recalls(network).items()}
+        for name, images in common.items():
+            metrics |= {f"{name}.{metric}": value for metric, value in images.recalls(network).items()}
         train, test = (
             data.splits[split]["query"].numpy() if split in data.splits else np.zeros(0, dtype=np.int64)
             for split in ("train", "test")
@@ -143,7 +149,7 @@ class VprTask(VprProfiles, Task):
         if not final:
             return Evaluation(metrics)
         return Evaluation(
-            metrics, traces(network, training.pictures.places, common.get("test"), self.options.recall_radius)
+            metrics, traces(network, training.images.places, common.get("test"), self.options.recall_radius)
         )
 
 

@@ -1,4 +1,4 @@
-"""What a node trains on: its queries and its database, of which triplets are mined again and again."""
+"""The training set of a node: queries and a database, in which triplets are mined repeatedly."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,41 +10,43 @@ from torch import Tensor
 from tasks.base import Batch
 
 from .augmentation import Augmentation, ColourJitter, RandomResizedCrop, Sometimes, particular_jitter
+from .image_sets import ImageSet, NetworkInputs
 from .mining import Miner, Triplets
 from .networks import PlaceNetwork
 from .options import Options
-from .pictures import Inputs, Pictures
 from .shares import miner_of
 from .triplets import triplet_loss, triplet_terms
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """The ``pictures`` of a node. ``queries`` and ``database`` are rows of them, which ``miner`` numbers from 0."""
+    """The ``images`` of a node. ``queries`` and ``database`` are rows of them; ``miner`` numbers each from 0."""
 
-    pictures: Pictures
+    images: ImageSet
     queries: np.ndarray
     database: np.ndarray
     miner: Miner
 
     @classmethod
-    def of(cls, pictures: Pictures, options: Options) -> "TrainingSet":
-        """All queries and all of the database of ``pictures``, near and far as ``options`` say."""
+    def of(cls, images: ImageSet, options: Options) -> "TrainingSet":
+        """Return the set of all ``images``, with near and far as in ``options``."""
         return cls(
-            pictures,
-            pictures.places.queries,
-            pictures.places.database,
-            miner_of(pictures.places, options),
+            images,
+            images.places.queries,
+            images.places.database,
+            miner_of(images.places, options),
         )
 
-    def triplets(self, inputs: Inputs, chosen: np.ndarray, options: Options, rng: np.random.Generator) -> Triplets:
-        """Triplets of the ``chosen`` queries by the network's present weights, in rows of the pictures."""
+    def triplets(
+        self, inputs: NetworkInputs, chosen: np.ndarray, options: Options, rng: np.random.Generator
+    ) -> Triplets:
+        """Mine triplets of the ``chosen`` queries with the network's current weights. Rows are those of the images."""
         pool = options.mining_pool()
         drawn = pool.draw(self.miner, rng)
         wanted = self.miner.wanted(chosen, drawn)
         described = np.zeros((len(self.database), inputs.network.width), dtype=np.float32)
         described[wanted] = inputs.describe(self.database[wanted])
-        # A query that was drawn twice is described once.
+        # Describe a query that was drawn twice only once.
         distinct, places = np.unique(chosen, return_inverse=True)
         queries = inputs.describe(self.queries[distinct])[places]
         found = self.miner.mine(chosen, queries, described, pool=pool, drawn=drawn, negatives=options.negatives)
@@ -56,17 +58,17 @@ class TrainingSet:
 def epoch_of_triplets(
     training: TrainingSet, network: PlaceNetwork, queries: Tensor, batch_size: int, options: Options, key: str
 ) -> Iterator[Batch]:
-    """One epoch over ``queries`` int64 ``[n]`` in a random order, for training ``network``.
+    """Yield one epoch over ``queries`` int64 ``[n]`` in random order, for training ``network``.
 
-    After every ``refresh`` queries triplets are mined with the weights of then. Draws come from torch's global
-    generator. Of a batch of b triplets, each a query, its positive and k negatives, some pictures come as ``images``
-    uint8 ``[b, i, 3, H, W]`` and the others as ``maps`` ``[b, 2 + k - i, channels, h, w]`` of the frozen layers, in
-    the order of the triplet; ``mask`` bool ``[b, k]`` says which negatives are no repetition.
+    Triplets are mined again after every ``refresh`` queries, with the current weights. Draws come from torch's global
+    generator. In a batch of b triplets (a query, its positive and k negatives each), some images come as ``images``
+    uint8 ``[b, i, 3, H, W]`` and the others as ``maps`` ``[b, 2 + k - i, channels, h, w]`` of the frozen layers, in the
+    order of the triplet. ``mask`` bool ``[b, k]`` tells which negatives are not repetitions.
     """
     order = queries[torch.randperm(len(queries))]
     if options.queries_per_epoch:
         order = order[: options.queries_per_epoch]
-    inputs = training.pictures.through(network)
+    inputs = training.images.through(network)
     augmentation = augmentation_of(options, key)
     as_images = _as_images(inputs, augmentation, options)
     for chosen in torch.split(order, options.refresh):
@@ -91,11 +93,11 @@ def epoch_of_triplets(
 
 
 def loss_of_triplets(network: PlaceNetwork, batch: Batch, margin: float) -> Tensor:
-    """The triplet loss of a batch of :func:`epoch_of_triplets`, a scalar."""
+    """Return the triplet loss of a batch of :func:`epoch_of_triplets`, a scalar."""
     parts = []
     if "images" in batch:
         images = batch["images"]
-        with torch.no_grad():  # none of it is trained
+        with torch.no_grad():  # these layers are not trained
             made = network.frozen_part(images.flatten(0, 1))
         parts.append(made.reshape(*images.shape[:2], *made.shape[1:]))
     if "maps" in batch:
@@ -107,7 +109,7 @@ def loss_of_triplets(network: PlaceNetwork, batch: Batch, margin: float) -> Tens
 
 
 def augmentation_of(options: Options, key: str) -> Augmentation | None:
-    """What happens to pictures at random, with probability 1/2 each (FedVPR, Appendix B); ``None`` for nothing."""
+    """Return the augmentation, applied with probability 1/2 (FedVPR, Appendix B), or ``None``."""
     if options.augment == "none":
         return None
     jitter = ColourJitter()
@@ -116,8 +118,8 @@ def augmentation_of(options: Options, key: str) -> Augmentation | None:
     return Sometimes([jitter, RandomResizedCrop()] if options.augment == "jitter-crop" else [jitter])
 
 
-def _as_images(inputs: Inputs, augmentation: Augmentation | None, options: Options) -> int:
-    """How many pictures of a triplet, from the query on, must go through the frozen layers in every step."""
+def _as_images(inputs: NetworkInputs, augmentation: Augmentation | None, options: Options) -> int:
+    """The number of images of a triplet, from the query on, that must pass through the frozen layers in every step."""
     if inputs.maps is None or (augmentation is not None and options.augmented == "all"):
         return 2 + options.negatives
     return 0 if augmentation is None else 1

@@ -1,7 +1,7 @@
-"""The triplet loss: a query nearer to its place than to others, by a margin (FedVPR, eq. 3).
+"""The triplet loss: a query must be nearer to its place than to others, by a margin (FedVPR, Equation 3).
 
-With Euclidean distances that are not squared, a margin of 0.1 and the mean over negatives, as in the benchmark of
-Berton et al. (CVPR 2022).
+As in the benchmark of Berton et al. (CVPR 2022), distances are Euclidean and not squared, the margin is 0.1 and the
+loss is the mean over negatives.
 """
 
 import torch
@@ -9,10 +9,19 @@ from torch import Tensor
 
 
 def triplet_terms(queries: Tensor, positives: Tensor, negatives: Tensor, *, margin: float = 0.1) -> Tensor:
-    """max(|q - p| - |q - n| + margin, 0) for each negative, ``[b, k]``.
+    """Return max(|q - p| - |q - n| + margin, 0) for each negative, ``[b, k]``.
 
-    ``queries`` and ``positives`` are ``[b, d]``, ``negatives`` ``[b, k, d]``. The gradient of a distance of 0 counts
-    as 0. The share of terms that are 0 tells how many triplets have nothing left to teach.
+    Parameters
+    ----------
+    queries, positives : Tensor [b, d]
+        Descriptors.
+    negatives : Tensor [b, k, d]
+        Descriptors.
+    margin : float
+        The margin.
+
+    The gradient of a distance of 0 is 0. The share of zero terms shows how many triplets no longer contribute to
+    training.
     """
     # torch's gradient of a norm at 0 is 0.
     near = torch.linalg.vector_norm(queries - positives, dim=-1)
@@ -22,9 +31,10 @@ def triplet_terms(queries: Tensor, positives: Tensor, negatives: Tensor, *, marg
 
 
 def triplet_loss(terms: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The mean over negatives, then over queries, of :func:`triplet_terms`, a scalar.
+    """Return the mean of :func:`triplet_terms` over negatives, then over queries, a scalar.
 
-    Negatives where ``mask`` ``[b, k]`` is false do not count, nor do queries with none; without any the loss is 0.
+    Negatives for which ``mask`` ``[b, k]`` is false do not count, nor do queries without negatives. The loss is 0 if
+    nothing counts.
     """
     if mask is None:
         mask = torch.ones_like(terms, dtype=torch.bool)

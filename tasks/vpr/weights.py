@@ -1,4 +1,4 @@
-"""Published weights of backbones, from a file on disk."""
+"""Reads published weights of backbones from a file."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,24 +12,29 @@ from tasks.base import DataError
 from .options import require_weights
 
 _KEY = "vpr.weights"
-#: Counters that nothing uses.
+#: Counters that no network uses.
 _COUNTER = ".num_batches_tracked"
 _NAMED = 3  # tensors that a line of an error lists
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The named tensors in a state dictionary of torch (``.pth``, ``.pt``), a ``.safetensors`` or an ``.npz`` file.
+    """Read named tensors from a state dictionary of torch (``.pth``, ``.pt``), a ``.safetensors`` or an ``.npz`` file.
 
-    Nothing in the file is executed. Raises :class:`DataError` when it is missing or is something else.
+    Nothing in the file is executed.
+
+    Raises
+    ------
+    DataError
+        The file is missing or of another kind.
     """
     require_weights(path)
     readers = {".pth": _read_torch, ".pt": _read_torch, ".safetensors": _read_safetensors, ".npz": _read_npz}
     if path.suffix not in readers:
-        raise DataError(f"{_KEY} = '{path}': weights are read from {', '.join(readers)}, not from {path.suffix!r}")
+        raise DataError(f"{_KEY} = '{path}': unknown format {path.suffix!r}; expected {', '.join(readers)}")
     try:
         tensors = readers[path.suffix](path)
     except Exception as error:
-        # Each library has errors of its own for a file that is cut short or of another kind.
+        # Each library raises different errors for a file that is truncated or of another kind.
         raise DataError(f"{_KEY} = '{path}': cannot be read as a {path.suffix} file of tensors ({error})") from error
     if not isinstance(tensors, Mapping) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise DataError(f"{_KEY} = '{path}': is not a dictionary of tensors; save the model's state_dict()")
@@ -39,11 +44,24 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def fitted(
     parts: Sequence[nn.Module], weights: Mapping[str, Tensor], *, unused: Sequence[str], renamed: Mapping[str, str]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """``weights`` by the names that the modules ``parts`` of one network have together, and why they do not fit.
+    """Match weights to the modules of a network.
 
-    ``unused`` are prefixes of names that the network may have beyond these parts, ``renamed`` parts of names that
-    weights may have in place of the network's. Of what is missing, unexpected or of another shape there is a line
-    each, with the first by name; no line where the weights fit.
+    Parameters
+    ----------
+    parts : sequence of Module
+        The parts of one network.
+    weights : mapping of str to Tensor
+        The weights of a file.
+    unused : sequence of str
+        Prefixes of weights that these parts do not need.
+    renamed : mapping of str to str
+        Parts of names in files, and the network's names for them.
+
+    Returns
+    -------
+    tuple of dict and list of str
+        The weights by the network's names, and one line each for missing, unexpected and differently shaped tensors; no
+        lines if the weights fit.
     """
     wanted: dict[str, Tensor] = {}
     for part in parts:

@@ -71,7 +71,9 @@ def test_rays_meet_the_wall_ahead_and_not_one_seen_from_behind(city):
 def test_a_picture_is_sky_above_and_street_below(city):
     node = city.network.nodes[city.network.edges[city.network.driven][0]]
     along = node[1] - node[0]
-    picture = render(visit(city, NOON, 0), node.mean(axis=0), float(np.arctan2(*along)), (96, 64), 0)
+    picture = render(
+        visit(city, NOON, 0), node.mean(axis=0), float(np.arctan2(*along)), (96, 64), np.random.default_rng(0)
+    )
     assert picture.shape == (64, 96, 3)
     assert picture.dtype == np.uint8
     top, bottom = picture[0, 44:52].astype(float).mean(0), picture[60:, 40:56].astype(float).mean((0, 1))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.traffic import dynamics, scenarios
-from sim.traffic.drivers import Driver, lane_swap_drivers, three_car_drivers
+from sim.traffic.drivers import Driver, lane_swap_drivers
 
 
 def car(y, speed=20.0, x=0.0):
@@ -88,7 +88,7 @@ def test_the_driver_returns_to_its_lane():
 
 
 def test_grades():
-    assert [driver.gamma for driver in three_car_drivers()] == [-1.0, -0.5, 0.0, 0.5, 1.0]
+    assert [driver.gamma for driver in lane_swap_drivers(5)] == [-1.0, -0.5, 0.0, 0.5, 1.0]
     assert [round(driver.gamma, 3) for driver in lane_swap_drivers()] == [
         -1,
         -0.667,

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from traffic_policies import aim_for, keep_speed
 
-from sim.traffic import cost, dynamics, files, outcomes, policies
-from sim.traffic.drivers import Driver, lane_swap_drivers, three_car_drivers
+from sim.traffic import cost, dynamics, files, outcomes
+from sim.traffic.drivers import Driver, lane_swap_drivers
 from sim.traffic.scenarios import LANE_SWAP, THREE_CARS, InitialStates, initial_states
 from sim.traffic.sessions import Sessions, simulate
 
@@ -18,7 +19,7 @@ BOLD, MEEK = Driver("bold", 1.0), Driver("meek", -1.0)
 
 def run(scenario=LANE_SWAP, driver=BOLD, count=12, policy=None, seed=0, tau=3, starts=None):
     starts = initial_states(scenario, count, seed=0) if starts is None else starts
-    return simulate(scenario, driver, starts, policy or policies.aim_for(20.0, tau), seed, tau)
+    return simulate(scenario, driver, starts, policy or aim_for(20.0, tau), seed, tau)
 
 
 @pytest.mark.parametrize("scenario", [LANE_SWAP, THREE_CARS], ids=lambda scenario: scenario.name)
@@ -80,7 +81,7 @@ def test_the_drivers_noise_is_the_same_for_every_robot_but_not_for_every_seed_or
         return sessions.controls[:, 1:11, 1, 0]
 
     same = first_throttles()
-    assert torch.equal(same, first_throttles(policy=policies.keep_speed()))
+    assert torch.equal(same, first_throttles(policy=keep_speed()))
     assert not torch.equal(same, first_throttles(seed=1))
     renamed = replace(BOLD, name="other", v_high=20.0, v_low=20.0, speed_noise=2.0)
     assert not torch.equal(same, first_throttles(driver=renamed))
@@ -103,7 +104,7 @@ def test_the_policy_is_asked_every_tau_steps_and_sees_everything_so_far():
 
 def test_wrong_answers_of_a_policy_are_refused():
     with pytest.raises(ValueError, match=r"\(12, 2, 2\): must be \(12, 3, 2\)"):
-        run(policy=policies.keep_speed(tau=2))
+        run(policy=keep_speed(tau=2))
     with pytest.raises(ValueError, match="tau = 0"):
         run(tau=0)
 
@@ -164,7 +165,7 @@ def test_overlapping_cars_have_collided():
 
 
 @pytest.mark.parametrize(
-    ("scenario", "driver"), [(LANE_SWAP, MEEK), (THREE_CARS, three_car_drivers()[2])], ids=["two", "three"]
+    ("scenario", "driver"), [(LANE_SWAP, MEEK), (THREE_CARS, lane_swap_drivers(5)[2])], ids=["two", "three"]
 )
 def test_files_hold_the_sessions(tmp_path, scenario, driver):
     sessions = run(scenario, driver, count=3)
@@ -205,7 +206,7 @@ def test_splits_can_be_named(tmp_path):
 
 def test_worlds_come_back(tmp_path):
     assert files.read_world(tmp_path) is None
-    world = files.World(THREE_CARS, 3, dict(enumerate(three_car_drivers("literal"))))
+    world = files.World(THREE_CARS, 3, dict(enumerate(lane_swap_drivers(5, "literal"))))
     files.write_world(tmp_path, world)
     assert files.read_world(tmp_path) == world
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from traffic_policies import aim_for
 
 from sim.traffic.drivers import lane_swap_drivers
 from sim.traffic.files import write_sessions
-from sim.traffic.policies import aim_for
 from sim.traffic.scenarios import LANE_SWAP, THREE_CARS, initial_states
 from sim.traffic.sessions import simulate
 from tasks.base import DataError
@@ -73,7 +73,7 @@ def test_demonstrations_are_left_out(tmp_path):
         ("-137,", "fast,", r"trials\.csv, line 3, column xr: 'fast'; expected a finite number"),
         ("-137,", "nan,", r"line 3, column xr: 'nan'; expected a finite number"),
         ("-137,", ",", r"line 3, column xr: ''; expected a finite number"),
-        ("vxr,", "speed,", r"line 1: missing columns vxr; expected trial"),
+        ("vxr,", "speed,", r"line 1: no column vxr; found trial"),
         (
             "0,1,0.1,",
             "0,7,0.1,",
@@ -98,13 +98,13 @@ def test_errors_name_the_place(tmp_path, old, new, message):
 def test_truncated_rows_and_empty_files_are_errors(tmp_path):
     path = recorded(tmp_path, [(0, 0)])
     path.write_text(path.read_text()[:-30])
-    with pytest.raises(DataError, match="line 4, column"):
+    with pytest.raises(DataError, match="line 4: 11 cells; expected 17, as in the header"):
         read_folder(tmp_path)
     path.write_text(HEADER + "\n")
     with pytest.raises(DataError, match="no rows"):
         read_folder(tmp_path)
     path.write_text("")
-    with pytest.raises(DataError, match="line 1: missing columns trial"):
+    with pytest.raises(DataError, match="line 1: no column trial"):
         read_folder(tmp_path)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="damaged"):

@@ -148,7 +148,7 @@ def test_three_cars(tmp_path):
 
 
 def test_too_many_nodes_for_a_folder(world):
-    with pytest.raises(DataError, match=r"holds 3 blocks .* 4 nodes were asked for"):
+    with pytest.raises(DataError, match=r"holds 3 blocks .*, but num-nodes is 4"):
         DrivingTask(SMALL).load_node(world, 0, 4)
 
 

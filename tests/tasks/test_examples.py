@@ -7,14 +7,14 @@ from toys import ToyTask
 
 from tasks.base import NodeData
 from tasks.social.graphs import compact_graphs
-from tasks.social.scenes import Scene
+from tasks.social.scenes import RatedScene
 from tasks.social.task import SocialTask
 
 
 def social_data(counts):
     rng = np.random.default_rng(0)
     scenes = [
-        Scene(str(i), 50.0, tuple(map(tuple, rng.normal(size=(humans, 3)))), (), (), ())
+        RatedScene(str(i), 50.0, tuple(map(tuple, rng.normal(size=(humans, 3)))), (), (), ())
         for i, humans in enumerate(counts)
     ]
     score = torch.linspace(0, 1, len(counts))

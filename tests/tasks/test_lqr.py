@@ -157,14 +157,15 @@ def test_compressed_files_read_alike(tmp_path, ending, opener):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("split,y,v,u\n", "line 1: expected the columns next_y, next_v, control_weight"),
-        ("", "line 1: expected the columns split"),
-        (HEADER + "\n", "expected rows of split train or test"),
-        (HEADER + "\n0,1,train,0,0,1,1,1,1\n", "line 2: expected 10 fields, found 9"),
-        (HEADER + "\n0,1,train,0,0,1,one,1,1,1\n", "line 2: v = 'one': expected a finite number"),
-        (HEADER + "\n0,1,train,0,0,1,1,1,1,inf\n", "line 2: next_v = 'inf': expected a finite number"),
-        (HEADER + "\n0,1,dev,0,0,1,1,1,1,1\n", "line 2: split = 'dev': expected one of train"),
-        (HEADER + "\n0,-1,train,0,0,1,1,1,1,1\n", "line 2: control_weight = -1.0: expected a number above 0"),
+        ("split,y,v,u\n", "line 1: no column next_y, next_v, control_weight; found split, y, v, u"),
+        ("", "line 1: no column split"),
+        (HEADER + "\n", "has no rows"),
+        (HEADER + "\n0,1,validation,0,0,1,1,1,1,1\n", "expected rows of split train or test"),
+        (HEADER + "\n0,1,train,0,0,1,1,1,1\n", "line 2: 9 cells; expected 10, as in the header"),
+        (HEADER + "\n0,1,train,0,0,1,one,1,1,1\n", "line 2, column v: 'one'; expected a finite number"),
+        (HEADER + "\n0,1,train,0,0,1,1,1,1,inf\n", "line 2, column next_v: 'inf'; expected a finite number"),
+        (HEADER + "\n0,1,dev,0,0,1,1,1,1,1\n", "line 2, column split: 'dev'; expected one of train"),
+        (HEADER + "\n0,-1,train,0,0,1,1,1,1,1\n", "line 2, column control_weight: '-1'; expected a number above 0"),
     ],
 )
 def test_malformed_files_are_named(tmp_path, text, complaint):
@@ -176,7 +177,7 @@ def test_malformed_files_are_named(tmp_path, text, complaint):
 
 def test_broken_archives_are_named(tmp_path):
     (tmp_path / "robot-00.csv.xz").write_bytes(b"no archive")
-    with pytest.raises(DataError, match=r"robot-00\.csv\.xz: expected a readable CSV file"):
+    with pytest.raises(DataError, match=r"robot-00\.csv\.xz: cannot be read or is damaged"):
         LqrTask().load_all(tmp_path)
 
 

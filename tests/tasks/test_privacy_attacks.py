@@ -12,14 +12,14 @@ from tasks.text.privacy.inversion import Inversion, invert
 from tasks.text.privacy.measures import Recovery
 from tasks.text.privacy.recurrence import with_loop_lstms
 from tasks.text.privacy.rows import leaked_tokens
-from tasks.text.privacy.sharing import METHODS, Sharing, Victim
+from tasks.text.privacy.sharing import SHARINGS, Sharing, Victim
 from tasks.text.privacy.tokens import TokenTable
 from tasks.text.vocabulary import is_digits
 
 WORDS = ("<pad>", *(f"word{number}" for number in range(20)), *map(str, range(10)))
 CLASSES = 4
 
-FEDAVG, FEDRECON, FEDVOCAB = METHODS["fedavg"], METHODS["fedrecon"], METHODS["fedvocab"]
+FEDAVG, FEDRECON, FEDVOCAB = SHARINGS["fedavg"], SHARINGS["fedrecon"], SHARINGS["fedvocab"]
 
 
 class Body(nn.Module):
@@ -220,7 +220,7 @@ def test_a_search_tells_its_progress_and_stops_when_it_is_close():
 
 
 def test_errors_of_settings_come_together():
-    with pytest.raises(ValueError, match=r"steps = 0: must be ≥ 1; learning_rate = 0: .*optimizer = 'sgd'"):
+    with pytest.raises(ValueError, match=r"steps = 0: must be at least 1; learning_rate = 0: .*optimizer = 'sgd'"):
         Inversion(steps=0, learning_rate=0, optimizer="sgd")
 
 

@@ -16,7 +16,7 @@ from tasks.text.privacy.body import above_words
 from tasks.text.privacy.distance import gradient_distance
 from tasks.text.privacy.inversion import Inversion
 from tasks.text.privacy.measures import Recovery
-from tasks.text.privacy.sharing import METHODS, Victim
+from tasks.text.privacy.sharing import SHARINGS, Victim
 from tasks.text.privacy.tokens import TokenTable
 
 WORDS = ("<pad>", *(f"word{number}" for number in range(20)), *map(str, range(10)))
@@ -56,7 +56,7 @@ def anybody(victim):
 
 
 def views_of(victim, start):
-    return [(sharing, attacker(name, sharing, victim, start, 0)) for sharing in METHODS.values() for name in ATTACKERS]
+    return [(sharing, attacker(name, sharing, victim, start, 0)) for sharing in SHARINGS.values() for name in ATTACKERS]
 
 
 # -- the body -------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_above_its_words_an_lstm_is_the_same(model):
     torch.testing.assert_close(body(model.embedding(ids), length), model.eval()(ids, length))
     names = [name for name, _ in model.named_parameters() if not name.startswith("embedding.")]
     assert [name for name, _ in body.named_parameters()] == names
-    assert METHODS["fedvocab"].names(body) == METHODS["fedavg"].names(body) == names
+    assert SHARINGS["fedvocab"].names(body) == SHARINGS["fedavg"].names(body) == names
 
 
 @pytest.mark.parametrize("kind", ["distilbert", "bert"])
@@ -77,13 +77,13 @@ def test_above_its_words_a_transformer_is_the_same_and_can_be_matched(kind, tmp_
     body, words = above_words(model), model.embedding.word_embeddings.weight.detach()
     ids, length = torch.tensor([[2, 4, 5, 3], [2, 6, 3, 0]]), torch.tensor([4, 3])
     torch.testing.assert_close(body(words[ids], length), model.eval()(ids, length))
-    assert METHODS["fedavg"].names(body) == [name for name, _ in body.named_parameters()]
-    above = {name for name in METHODS["fedavg"].names(body) if name.startswith("embedding.")}
+    assert SHARINGS["fedavg"].names(body) == [name for name, _ in body.named_parameters()]
+    above = {name for name in SHARINGS["fedavg"].names(body) if name.startswith("embedding.")}
     assert above
     assert not any("word_embeddings" in name for name in above)
-    assert set(METHODS["fedvocab"].names(body)) == set(METHODS["fedavg"].names(body)) - above
+    assert set(SHARINGS["fedvocab"].names(body)) == set(SHARINGS["fedavg"].names(body)) - above
     table = TokenTable(tuple(map(str, range(8))), words, "0")
-    seen = Victim(body, table).share([["2", "4", "5", "3"], ["2", "6", "3"]], [0, 1], METHODS["fedvocab"])
+    seen = Victim(body, table).share([["2", "4", "5", "3"], ["2", "6", "3"]], [0, 1], SHARINGS["fedvocab"])
     guess = words[ids][None].requires_grad_()
     distance = gradient_distance(seen, body, guess, torch.eye(4)[None, :2], vectorised=False)
     assert distance.item() == pytest.approx(0, abs=1e-10)
@@ -97,7 +97,7 @@ def test_an_embedding_that_takes_no_vectors_is_refused(model):
 
     odd = BiLstm(nn.Embedding(3, 4), 2, hidden=2, dropout=0.0)
     odd.embedding = Odd()
-    with pytest.raises(ValueError, match=r"Odd takes no word vectors: expected an argument inputs_embeds"):
+    with pytest.raises(ValueError, match=r"Odd accepts no word vectors; expected an argument inputs_embeds"):
         above_words(odd)
 
 
@@ -106,7 +106,7 @@ def test_an_embedding_that_takes_no_vectors_is_refused(model):
 
 def test_what_attackers_hold(victim, start):
     held = {(sharing.method, one.name): one.table.vectors for sharing, one in views_of(victim, start)}
-    for method in METHODS:
+    for method in SHARINGS:
         assert torch.equal(held[method, "public"], start.table.vectors)
         assert not torch.equal(held[method, "foreign"], start.table.vectors)
     assert torch.equal(held["fedavg", "known"], victim.table.vectors)
@@ -114,7 +114,7 @@ def test_what_attackers_hold(victim, start):
     made_up = (held["fedrecon", "known"] != victim.table.vectors).any(1).tolist()
     assert [word for word, differs in zip(WORDS, made_up, strict=True) if differs] == list(map(str, range(10)))
     with pytest.raises(ValueError, match=r"attacker 'clever': must be one of known, public, foreign"):
-        attacker("clever", METHODS["fedavg"], victim, start, 0)
+        attacker("clever", SHARINGS["fedavg"], victim, start, 0)
 
 
 def test_parameters_that_are_not_shared_are_the_attackers_own(tmp_path):
@@ -124,9 +124,9 @@ def test_parameters_that_are_not_shared_are_the_attackers_own(tmp_path):
     with torch.no_grad():
         for parameter in victim.body.parameters():
             parameter += 1
-    assert attacker("public", METHODS["fedavg"], victim, start, 0).body is victim.body
-    assert attacker("known", METHODS["fedvocab"], victim, start, 0).body is victim.body
-    body = attacker("public", METHODS["fedvocab"], victim, start, 0).body
+    assert attacker("public", SHARINGS["fedavg"], victim, start, 0).body is victim.body
+    assert attacker("known", SHARINGS["fedvocab"], victim, start, 0).body is victim.body
+    body = attacker("public", SHARINGS["fedvocab"], victim, start, 0).body
     for name, value in body.named_parameters():
         expected = start if name.startswith("embedding.") else victim
         assert torch.equal(value, expected.body.get_parameter(name))
@@ -149,7 +149,7 @@ def test_a_permuted_table_deals_the_same_vectors_to_the_words(count, seed, data)
 
 def test_an_audit_holds_what_came_back_against_what_was_written(victim):
     def run(method, batch_size):
-        views = [(METHODS[method], anybody(victim))]
+        views = [(SHARINGS[method], anybody(victim))]
         (result,) = audit(victim, SENTENCES, LABELS, views=views, attack=row_reading, batch_size=batch_size)
         return result
 
@@ -168,7 +168,7 @@ def test_an_audit_holds_what_came_back_against_what_was_written(victim):
 
 
 def test_words_that_everybody_knows_do_not_count(victim):
-    views = [(METHODS["fedavg"], anybody(victim))]
+    views = [(SHARINGS["fedavg"], anybody(victim))]
     (result,) = audit(victim, SENTENCES, LABELS, views=views, attack=row_reading, batch_size=1, ignored={"word7", "1"})
     assert result.recoveries[0] == Recovery(("word3", "2"), ("word3", "2"))
     assert result.recoveries[1] == Recovery((), ())
@@ -207,8 +207,8 @@ def test_one_search_serves_all_who_would_search_the_same(victim, start):
         assert alone.recoveries == result.recoveries
         assert (alone.method, alone.attacker) == (result.method, result.attacker)
     rows, readings = counting(row_reading)
-    found = run(views=[(sharing, anybody(victim)) for sharing in METHODS.values()], attack=rows)
-    assert len(readings) == 2 * len(METHODS)
+    found = run(views=[(sharing, anybody(victim)) for sharing in SHARINGS.values()], attack=rows)
+    assert len(readings) == 2 * len(SHARINGS)
     assert [result.scores.recall for result in found] == [1, pytest.approx((4 / 6 + 2 / 3) / 2), 0]
 
 
@@ -216,6 +216,6 @@ def test_audits_refuse_what_does_not_fit(victim):
     narrow = Attacker("narrow", victim.body, TokenTable(WORDS, torch.zeros(len(WORDS), 5)))
     run = partial(audit, victim, attack=row_reading)
     with pytest.raises(ValueError, match=r"attacker 'narrow' has width 5: must be 8"):
-        run(SENTENCES, LABELS, views=[(METHODS["fedavg"], narrow)], batch_size=1)
+        run(SENTENCES, LABELS, views=[(SHARINGS["fedavg"], narrow)], batch_size=1)
     with pytest.raises(ValueError, match="3 sentences, 2 labels"):
-        run(SENTENCES, LABELS[:2], views=[(METHODS["fedavg"], anybody(victim))], batch_size=1)
+        run(SENTENCES, LABELS[:2], views=[(SHARINGS["fedavg"], anybody(victim))], batch_size=1)

@@ -62,7 +62,7 @@ def test_one_text_stands_for_the_whole_batch():
 def test_sentences_of_three_digit_tokens_and_thirty_tokens_are_chosen():
     sentences = [["1", "2", "x"], ["1", "2", "3"], ["4", "5", "6", *"x" * 27], ["4", "5", "6", *"x" * 28]]
     assert sorted(choose_sentences(sentences, 2, seed=0)) == [1, 2]
-    with pytest.raises(ValueError, match=r"only 2 of 4 have .*take at most 2"):
+    with pytest.raises(ValueError, match=r"only 2 of 4 have .*use at most 2"):
         choose_sentences(sentences, 3, seed=0)
     assert [is_digits(word) for word in ("2004", "2.5", "x1")] == [True, False, False]
 
@@ -87,7 +87,7 @@ def test_a_table_without_its_private_rows_keeps_the_others():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TokenTable(("a",), torch.zeros(2, 3)), "1 words need as many rows"),
+        (lambda: TokenTable(("a",), torch.zeros(2, 3)), "1 words need one row each"),
         (lambda: TokenTable(("a", "a"), torch.zeros(2, 3)), "distinct"),
         (lambda: TokenTable(("a",), torch.zeros(1, 3), "<pad>"), "padding = '<pad>'"),
         (lambda: TokenTable(("a",), torch.zeros(1, 3)).encode([["b"]]), "without a row in the table: 'b'"),

@@ -8,7 +8,7 @@ from tiny_encoder import encoder_folder
 from tasks.base import NodeData
 from tasks.text.corpus import Examples
 from tasks.text.networks import load_tokenizer
-from tasks.text.privacy.sentences import Sentence, around, draw_sentences, holding
+from tasks.text.privacy.sentences import Sentence, draw_sentences, special_tokens, with_sentences
 from tasks.text.vocabulary import WordVocabulary, padded
 
 TEXTS = ("Sold 12 of 40 in 2004. No digits here! On 1 May, 2 of 3 fell by 4.5 percent", "Only 7.", "3 3 3 three")
@@ -24,7 +24,7 @@ def test_texts_are_cut_into_sentences_and_three_digit_tokens_qualify():
         (1, "3 3 3 three"),
     }
     assert draw_sentences(EXAMPLES, ALL, 3, own=False, seed=0) == found
-    with pytest.raises(ValueError, match=r"sentences = 4: only 3 of 4 have .*take at most 3"):
+    with pytest.raises(ValueError, match=r"sentences = 4: only 3 of 4 have .*use at most 3"):
         draw_sentences(EXAMPLES, ALL, 4, own=False, seed=0)
 
 
@@ -44,7 +44,7 @@ def node(vocabulary, texts):
 def test_a_node_that_holds_sentences_knows_their_words_and_trains_on_them():
     vocabulary = WordVocabulary.of(["b a"])
     given = node(vocabulary, ["a b", "b"])
-    held = holding(given, [Sentence(("7", "a", "7", "8"), 3)])
+    held = with_sentences(given, [Sentence(("7", "a", "7", "8"), 3)])
     words = held.extra["vocabulary"].words
     assert words == (*vocabulary.words, "7", "8")
     train = held.splits["train"]
@@ -53,14 +53,14 @@ def test_a_node_that_holds_sentences_knows_their_words_and_trains_on_them():
     assert train["label"].tolist() == [0, 0, 3]
     assert train["ids"].dtype == torch.int32
     assert given.count("train") == 2
-    assert holding(given, [Sentence(("a",), 0)]).extra["vocabulary"] is vocabulary
+    assert with_sentences(given, [Sentence(("a",), 0)]).extra["vocabulary"] is vocabulary
 
 
 def test_what_a_tokenizer_adds_is_no_text(tmp_path):
     tokenizer = load_tokenizer(str(encoder_folder(tmp_path)))
-    assert around(tokenizer) == {"[CLS]", "[SEP]"}
-    assert around(ALL) == frozenset()
-    assert holding(node(tokenizer, ["one"]), [Sentence(("[CLS]", "two", "[SEP]"), 1)]).splits["train"][
+    assert special_tokens(tokenizer) == {"[CLS]", "[SEP]"}
+    assert special_tokens(ALL) == frozenset()
+    assert with_sentences(node(tokenizer, ["one"]), [Sentence(("[CLS]", "two", "[SEP]"), 1)]).splits["train"][
         "ids"
     ].tolist() == [
         [2, 4, 3],

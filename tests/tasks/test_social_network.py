@@ -14,7 +14,7 @@ from tasks.social.graphs import graphs
 from tasks.social.networks import GraphConvolutions, RelationalConvolutions
 from tasks.social.options import Options
 from tasks.social.relational import PARTY, RELATIONS, UNIT, relational_graphs
-from tasks.social.scenes import Scene
+from tasks.social.scenes import RatedScene
 from tasks.social.task import SocialTask
 
 BOTH = ("compact", "relational")
@@ -28,7 +28,7 @@ def scenes(draw):
     pairs = [(i, j) for i in range(1, humans + 1) for j in range(i + 1, humans + objects + 1)]
     links = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
     corners = [tuple(corner) for corner in rng.uniform(-9, 9, (draw(st.integers(3, 6)), 2)).tolist()]
-    return Scene("1", 60.0, tuple(poses[:humans]), tuple(poses[humans:]), tuple(links), tuple(corners))
+    return RatedScene("1", 60.0, tuple(poses[:humans]), tuple(poses[humans:]), tuple(links), tuple(corners))
 
 
 batches = st.lists(scenes(), min_size=1, max_size=4)
@@ -121,7 +121,9 @@ def test_scores_are_those_of_pytorch_geometric(kind, batch):
 @settings(max_examples=40, deadline=None)
 def test_padding_changes_no_score(kind, batch):
     seen = graphs(Options(graph=kind))
-    crowd = Scene("2", 0.0, ((1.0, 1.0, 0.0),) * 6, ((2.0, 1.0, 0.0),) * 4, ((1, 2),), ((-9.0, -9.0), (9, -9), (0, 99)))
+    crowd = RatedScene(
+        "2", 0.0, ((1.0, 1.0, 0.0),) * 6, ((2.0, 1.0, 0.0),) * 4, ((1, 2),), ((-9.0, -9.0), (9, -9), (0, 99))
+    )
     model, padded = model_of(kind), seen.build([*batch, crowd])
     alone = {name: tensor[:-1] for name, tensor in padded.items()}
     trimmed = seen.trimmed(alone)
@@ -147,7 +149,7 @@ def test_a_mirrored_scene_has_x_and_orientation_negated(batch):
 
 
 def test_polar_geometry():
-    scene = Scene("1", 50.0, ((3.0, 4.0, 0.5), (-3.0, 4.0, -0.5)), (), ((1, 2),), ())
+    scene = RatedScene("1", 50.0, ((3.0, 4.0, 0.5), (-3.0, 4.0, -0.5)), (), ((1, 2),), ())
     nodes = compact_graphs([scene], "polar")["nodes"][0]
     angle = np.arctan2(3, 4)
     torch.testing.assert_close(
@@ -161,7 +163,7 @@ def test_gradients_of_single_examples_are_taken_at_once(kind):
     rng = np.random.default_rng(0)
     people = [tuple(map(tuple, rng.uniform(-2, 2, (n, 3)))) for n in (3, 0, 2)]
     chosen = [
-        Scene("1", 50.0, p, p[:1], ((1, 2), (1, 4))[: len(p) - 1] if p else (), ((-5.0, -5), (5, -5), (0, 5)))
+        RatedScene("1", 50.0, p, p[:1], ((1, 2), (1, 4))[: len(p) - 1] if p else (), ((-5.0, -5), (5, -5), (0, 5)))
         for p in people
     ]
     task = SocialTask(Options(graph=kind, hidden=4, layers=2))
@@ -179,7 +181,7 @@ def test_a_new_network_can_learn(kind):
     """Scores are not saturated at first: tanh has a slope where they are."""
     rng = np.random.default_rng(1)
     chosen = [
-        Scene(
+        RatedScene(
             "1", 50.0, tuple(map(tuple, rng.uniform(-5, 5, (n, 3)) / (1, 1, 5))), (), (), ((-5.0, -5), (5, -5), (0, 5))
         )
         for n in range(20)

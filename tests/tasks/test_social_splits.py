@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.base import DataError
-from tasks.social.scenes import Scene
+from tasks.social.scenes import RatedScene
 from tasks.social.splits import split_scenes
 
 
 def scenes_of(count):
     corners = ((-1.0, -1.0), (2.0, -1.0), (0.0, 3.0))
-    return [Scene(str(i), 50.0, ((1.0 + i, 2.0, 0.25),), (), (), corners) for i in range(count)]
+    return [RatedScene(str(i), 50.0, ((1.0 + i, 2.0, 0.25),), (), (), corners) for i in range(count)]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from torch.nn.functional import mse_loss
 from tasks.base import DataError
 from tasks.social.compact import compact_graphs
 from tasks.social.options import Options
-from tasks.social.scenes import Scene, read_participant
-from tasks.social.score_map import telling
+from tasks.social.scenes import RatedScene, read_participant
+from tasks.social.score_map import scene_to_draw
 from tasks.social.task import SocialTask
 
 SMALL = Options(participants="a,b;c,d", source="simulated", world_scenes=40, hidden=8)
@@ -44,14 +44,18 @@ def test_recorded_ratings_are_never_made_up(tmp_path):
     task = SocialTask(replace(SMALL, source="recorded"))
     assert Options().source == "recorded"
     assert not task.has_world
-    with pytest.raises(DataError, match=r"source 'recorded' .* name the folder .* data-dir, or set source = 'simul"):
+    with pytest.raises(
+        DataError, match=r"source = 'recorded' .*: set data-dir to the folder .*, or set source = 'simul"
+    ):
         task.make_world(tmp_path, 2, seed=0)
     assert not list(tmp_path.iterdir())
     assert SocialTask(SMALL).has_world
 
 
 def test_a_world_is_for_the_nodes_of_the_option(tmp_path):
-    with pytest.raises(DataError, match=r"participants = 'a,b;c,d' are those of 2 nodes, but num-nodes is 3: set num-"):
+    with pytest.raises(
+        DataError, match=r"participants = 'a,b;c,d' lists the participants of 2 nodes, but num-nodes is 3: set num-"
+    ):
         SocialTask(SMALL).make_world(tmp_path, 3, seed=0)
     with pytest.raises(DataError, match="set num-nodes = 2"):
         SocialTask(SMALL).load_node(tmp_path, 0, 3)
@@ -167,18 +171,18 @@ def test_a_taste_is_learned(world, graph):
 def test_the_scene_to_draw_has_three_interactions_and_few_bodies():
     def scene(name, humans, links):
         pairs = tuple((1, other) for other in range(2, 2 + links))
-        return Scene(name, 50.0, ((1.0, 1.0, 0.0),) * humans, (), pairs, SQUARE)
+        return RatedScene(name, 50.0, ((1.0, 1.0, 0.0),) * humans, (), pairs, SQUARE)
 
     most, chosen, same, fewer = scene("4", 9, 5), scene("2", 5, 3), scene("3", 5, 4), scene("1", 3, 2)
-    assert telling([most, same, chosen, fewer]) is chosen
-    assert telling([fewer, scene("0", 0, 0)]) is fewer
+    assert scene_to_draw([most, same, chosen, fewer]) is chosen
+    assert scene_to_draw([fewer, scene("0", 0, 0)]) is fewer
 
 
 @pytest.mark.parametrize("graph", BOTH)
 def test_the_learned_score_throughout_a_scene(world, graph):
     task = SocialTask(replace(SMALL, graph=graph))
     humans, objects = ((0.6, 0.5, 1.0), (-0.5, 0.25, 0.5)), ((0.75, -0.5, 0.0),)
-    scene = Scene("1", 70.0, humans, objects, ((1, 2), (2, 3)), SQUARE)
+    scene = RatedScene("1", 70.0, humans, objects, ((1, 2), (2, 3)), SQUARE)
     data = replace(task.load_node(world, 0, 2), extra={"scene": scene})
     model = model_of(task)
     drawn = task.evaluate(model, data, seed=0, final=True).traces
@@ -225,10 +229,13 @@ def test_a_node_draws_a_scene_that_it_is_tested_on_last(world):
 @pytest.mark.parametrize(
     ("participants", "message"),
     [
-        ("a,b;c", r"every node must meet equally many participants, but a,b has 2; c has 1; .* set together = true"),
-        ("a,b;b,c", "b named twice; name each once"),
-        ("a,,b", "'' is no participant; write names of letters"),
-        ("a;../b", "'../b' is no participant"),
+        (
+            "a,b;c",
+            r"all nodes must have the same number of participants, but a,b has 2; c has 1; .* set together = true",
+        ),
+        ("a,b;b,c", "b occurs twice; name each once"),
+        ("a,,b", "'' is not a valid name; use letters"),
+        ("a;../b", "'../b' is not a valid name"),
     ],
 )
 def test_participants_that_make_no_sense(participants, message):
@@ -244,7 +251,7 @@ def test_participants_that_are_not_there_or_rated_too_little(world, tmp_path):
         (tmp_path / f"{name}.json").write_text("\n".join(lines[:3]))
     with pytest.raises(DataError, match=r"a.json: participant 'a' rated 3 scenes; expected at least 4"):
         SocialTask(SMALL).load_node(tmp_path, 0, 2)
-    with pytest.raises(DataError, match="node 2 of 2: expected one from 0 to 1"):
+    with pytest.raises(DataError, match="node 2 of 2: expected an index from 0 to 1"):
         SocialTask(SMALL).load_node(world, 2, 2)
 
 

@@ -180,5 +180,5 @@ def test_a_model_without_embeddings_of_its_own(tmp_path):
     from transformers import GPT2Config
 
     GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9).save_pretrained(tmp_path)
-    with pytest.raises(DataError, match="has no module `embeddings`; take an encoder such as BERT"):
+    with pytest.raises(DataError, match="has no module `embeddings`; use an encoder such as BERT"):
         transformer(str(tmp_path), 3, dropout=0.0, pretrained=False)

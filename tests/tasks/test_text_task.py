@@ -14,7 +14,7 @@ from tasks.base import DataError
 from tasks.private_parameters import PrivateParameters
 from tasks.text.batches import CommonTest
 from tasks.text.options import Options
-from tasks.text.scope import Kept, kept_words, source_of_words
+from tasks.text.private_words import PrivateWords, private_words, vocabulary_source
 from tasks.text.task import TextTask
 
 SMALL = Options(source="simulated", hidden=8, embedding_width=12, dropout=0.0, partition_seed=1)
@@ -233,7 +233,7 @@ def test_a_deployed_node_has_a_folder_of_its_own(tmp_path):
     assert metrics == {"vocabulary.words": 5.0}
     (folder / "test.jsonl").write_text('{"says": "fine", "mood": "good"}\n')
     assert own_words(options).load_all(folder).count("test") == 1
-    with pytest.raises(DataError, match="3 examples for 4 nodes leave nodes without any: lower num-nodes"):
+    with pytest.raises(DataError, match="3 examples are too few for 4 nodes: decrease num-nodes"):
         own_words(options).load_node(folder, 0, 4)
 
 
@@ -257,24 +257,24 @@ def test_missing_files_are_named(tmp_path):
     (tmp_path / "train.csv").write_text('"1","a","b"\n')
     with pytest.raises(DataError, match=r"no test texts; expected a file test\.csv"):
         task.load_node(tmp_path, 0, 1)
-    with pytest.raises(DataError, match=r"node 3 of 3: expected one from 0 to 2"):
+    with pytest.raises(DataError, match=r"node 3 of 3: expected an index from 0 to 2"):
         task.load_node(tmp_path, 3, 3)
 
 
 def test_files_stand_in_for_nothing_without_being_asked(tmp_path):
     assert not TextTask().has_world
-    with pytest.raises(DataError, match=r"text\.source = 'files': name the folder of agnews as data-dir"):
+    with pytest.raises(DataError, match=r"text\.source = 'files': set data-dir to the folder of agnews"):
         TextTask().make_world(tmp_path, 2, seed=0)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (Options(dataset="mine"), r"text\.dataset = 'mine' is none of agnews, sst2, 20news: list its labels"),
-        (Options(labels="a,b,a"), r"text\.labels = 'a,b,a': a label stands there twice"),
-        (Options(model="bert", vocabulary="shared"), r"text\.vocabulary = 'shared': a transformer \(bert\) brings"),
+        (Options(dataset="mine"), r"text\.dataset = 'mine' is not one of agnews, sst2, 20news: list its labels"),
+        (Options(labels="a,b,a"), r"text\.labels = 'a,b,a': a label occurs twice"),
+        (Options(model="bert", vocabulary="shared"), r"text\.vocabulary = 'shared': a transformer \(bert\) uses"),
         (Options(model="bert", glove="g.txt"), r"text\.glove = 'g\.txt': only the LSTM"),
-        (Options(weights="random"), r"text\.weights = 'random' is for transformers"),
+        (Options(weights="random"), r"text\.weights = 'random' applies to transformers only"),
         (Options(vocabulary="file"), r"text\.vocabulary = 'file': name the file in text\.vocabulary-file"),
         (Options(vocabulary="own", vocabulary_file="a"), r"text\.vocabulary = 'own' does not read .*-file = 'a'"),
         (Options(vocabulary="shared", glove="g"), r"text\.glove = 'g' with text\.vocabulary = 'shared': the server"),
@@ -304,23 +304,23 @@ def test_options_that_do_not_go_together(options, message):
     ],
 )
 def test_where_words_come_from_under_a_method(options, private, source):
-    assert source_of_words(options, PrivateParameters(private)) == source
+    assert vocabulary_source(options, PrivateParameters(private)) == source
 
 
 @pytest.mark.parametrize(
     ("model", "private", "kept"),
     [
-        ("lstm", ("embedding.*",), Kept.ALL),
-        ("lstm", ("embedding*private",), Kept.DIGITS),
-        ("lstm", ("encoder.*",), Kept.NONE),
-        ("bert", ("embedding.*",), Kept.ALL),
-        ("bert", ("embedding.weight",), Kept.NONE),
-        ("bert", ("embedding.word_embeddings.weight", "x"), Kept.ALL),
-        ("bert", ("embedding*private",), Kept.DIGITS),
+        ("lstm", ("embedding.*",), PrivateWords.ALL),
+        ("lstm", ("embedding*private",), PrivateWords.DIGITS),
+        ("lstm", ("encoder.*",), PrivateWords.NONE),
+        ("bert", ("embedding.*",), PrivateWords.ALL),
+        ("bert", ("embedding.weight",), PrivateWords.NONE),
+        ("bert", ("embedding.word_embeddings.weight", "x"), PrivateWords.ALL),
+        ("bert", ("embedding*private",), PrivateWords.DIGITS),
     ],
 )
 def test_what_of_the_words_a_method_keeps(model, private, kept):
-    assert kept_words(Options(model=model), PrivateParameters(private)) is kept
+    assert private_words(Options(model=model), PrivateParameters(private)) is kept
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_a_method_that_does_not_go_with_the_options_is_refused_at_once(options, 
 
 
 def test_a_nodes_own_folder_cannot_tell_the_words_of_all_nodes(world):
-    with pytest.raises(DataError, match=r"text\.vocabulary: nodes with folders of their own cannot know the words"):
+    with pytest.raises(DataError, match=r"text\.vocabulary: deployed nodes do not know the words"):
         TextTask(replace(SMALL, glove="")).load_own(world)
     task = own_words(SMALL)
     assert words_of(task.load_own(world)) == words_of(task.load_all(world))
@@ -426,7 +426,7 @@ class TestHub:
 
         monkeypatch.setattr(datasets, "load_dataset", load_dataset)
         with pytest.raises(
-            DataError, match=r"'fancyzhx/ag_news', split 'train', cannot be fetched .*data-dir = FOLDER"
+            DataError, match=r"'fancyzhx/ag_news', split 'train', cannot be downloaded .*data-dir to their folder"
         ):
             TextTask(Options(source="hub")).make_world(tmp_path, 2, seed=0)
 
@@ -444,7 +444,7 @@ def test_a_transformer_learns_with_its_own_tokens(world, tmp_path):
     assert {k: v.shape for k, v in task.build_model().state_dict().items()} == {
         k: v.shape for k, v in model.state_dict().items()
     }
-    with pytest.raises(DataError, match=r"text\.max-length = 128: .* reads at most 12 tokens"):
+    with pytest.raises(DataError, match=r"text\.max-length = 128: must be at most 12 for the encoder"):
         TextTask(replace(task.options, max_length=0)).load_node(world, 0, NODES)
 
 

@@ -115,7 +115,7 @@ def test_a_vocabulary_in_a_file_of_words_or_vectors(tmp_path):
     assert first.words == (*SPECIAL, "the", "of")
     assert read_vocabulary(tmp_path / "words.txt", 2) is first
     (tmp_path / "words.txt").write_text("a\nb\na\n")
-    with pytest.raises(DataError, match=r"words\.txt, line 3: word 'a' for the second time"):
+    with pytest.raises(DataError, match=r"words\.txt, line 3: the word 'a' occurs for the second time"):
         read_vocabulary(tmp_path / "words.txt", 0)
     with pytest.raises(DataError, match=r"text\.vocabulary-file = '.*gone\.txt': cannot be read"):
         read_vocabulary(tmp_path / "gone.txt", 0)
@@ -132,7 +132,7 @@ def test_a_tokenizer_in_a_file(tmp_path):
     assert vocabulary.words == ("[UNK]", "token", "##s", "", "of")
     assert vocabulary.encode(["tokens of x", ""], 3) == [[1, 2, 4], [0]]
     (tmp_path / "t.json").write_text("{}")
-    with pytest.raises(DataError, match=r"t\.json: not the JSON of a tokenizer"):
+    with pytest.raises(DataError, match=r"t\.json: expected the JSON of a tokenizer"):
         read_vocabulary(tmp_path / "t.json", 0)
 
 
@@ -156,12 +156,12 @@ def test_vectors_by_word_and_the_others_at_random(tmp_path):
 @pytest.mark.parametrize(
     ("text", "width", "message"),
     [
-        (GLOVE, 3, r"line 1: 2 numbers; text\.embedding-width = 3: set it to the number of numbers on each line"),
-        (GLOVE, 1, r"line 1: 2 numbers; text\.embedding-width = 1"),
+        (GLOVE, 3, r"line 1: 2 numbers, but text\.embedding-width = 3: set it to the number of numbers per line"),
+        (GLOVE, 1, r"line 1: 2 numbers, but text\.embedding-width = 1"),
         ("the 1 2\nof 1\n", 2, r"line 2: 1 numbers"),
         ("the 1 2\nof 1 two\n", 2, r"line 2, word 'of': .*; expected 2 numbers"),
         ("the 1 2\nof 1 nan\n", 2, r"word 'of': expected finite numbers"),
-        ("", 2, "holds no word vectors"),
+        ("", 2, "has no word vectors"),
     ],
 )
 def test_vectors_that_are_none(tmp_path, text, width, message):

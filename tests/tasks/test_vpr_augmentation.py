@@ -168,10 +168,10 @@ def test_each_client_has_its_own_jitter_and_keeps_it():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ColourJitter(brightness=-0.1), "brightness = -0.1: must not be below 0"),
+        (lambda: ColourJitter(brightness=-0.1), "brightness = -0.1: must be at least 0"),
         (lambda: ColourJitter(hue=0.6), "hue = 0.6: must be from 0 to 0.5"),
-        (lambda: RandomResizedCrop(area=(0.0, 1.0)), r"area = \(0.0, 1.0\): must be 0 < from <= to <= 1"),
-        (lambda: RandomResizedCrop(aspect=(2.0, 1.0)), r"aspect = \(2.0, 1.0\): must be 0 < from <= to"),
+        (lambda: RandomResizedCrop(area=(0.0, 1.0)), r"area = \(0.0, 1.0\): must be 0 < low <= high <= 1"),
+        (lambda: RandomResizedCrop(aspect=(2.0, 1.0)), r"aspect = \(2.0, 1.0\): must be 0 < low <= high"),
     ],
 )
 def test_strengths_out_of_range(make, message):

@@ -82,7 +82,7 @@ def message_of(call, *arguments, **options):
     return str(error.value)
 
 
-# -- pictures that are missing or no pictures ----------------------------------------------------------------
+# -- images that are missing or damaged ----------------------------------------------------------------
 
 
 def test_missing_pictures_of_any_node_are_named_with_those_that_are_none(places):
@@ -90,11 +90,11 @@ def test_missing_pictures_of_any_node_are_named_with_those_that_are_none(places)
         (places / name).unlink()
     (places / "1-database-1-2.png").write_text("sorry")
     assert message_of(load, places).splitlines() == [
-        f"{places}: 3 of {PICTURES} pictures cannot be read:",
+        f"{places}: 3 of {PICTURES} images cannot be read:",
         "  0-query-0-1.png (no such file)",
-        "  1-database-1-2.png (no picture)",
+        "  1-database-1-2.png (not an image)",
         "  2-query-0-0.png (no such file)",
-        "replace them, take them out of the tables, or set vpr.skip-unreadable = true to leave them out",
+        "replace them, remove them from the tables, or set vpr.skip-unreadable = true to exclude them",
     ]
 
 
@@ -102,7 +102,7 @@ def test_of_many_missing_pictures_the_first_are_named(places):
     for path in places.glob("0-*.png"):
         path.unlink()
     lines = message_of(load, places).splitlines()
-    assert lines[0].endswith(f"16 of {PICTURES} pictures cannot be read:")
+    assert lines[0].endswith(f"16 of {PICTURES} images cannot be read:")
     assert len(lines) == 1 + 10 + 1 + 1
     assert lines[-2] == "  and 6 more"
 
@@ -116,20 +116,20 @@ def test_a_folder_of_pictures_that_is_missing(msls):
 def test_a_node_looks_at_its_own_pictures_and_the_common_ones(places):
     (places / "1-query-0-1.png").write_bytes(b"")
     load(places, 0)
-    assert "1-query-0-1.png (no picture)" in message_of(load, places, 1)
+    assert "1-query-0-1.png (not an image)" in message_of(load, places, 1)
     (places / "2-query-0-1.png").write_text("sorry")
-    assert "2-query-0-1.png (no picture)" in message_of(load, places, 0, margin=0.2)  # read anew
+    assert "2-query-0-1.png (not an image)" in message_of(load, places, 0, margin=0.2)  # read anew
 
 
 def test_one_damaged_picture_is_reason_to_look_for_all(places):
     for name in ("0-query-0-1.png", "1-query-0-1.png"):
         (places / name).write_text("sorry")
-    assert f"2 of {PICTURES} pictures cannot be read:" in message_of(load, places, 0)
+    assert f"2 of {PICTURES} images cannot be read:" in message_of(load, places, 0)
 
 
 def test_pictures_that_say_what_they_look_like_are_looked_at_before(places):
     (places / "1-query-0-1.png").write_text("sorry")
-    assert "1-query-0-1.png (no picture)" in message_of(load, places, 0, split="clustering")
+    assert "1-query-0-1.png (not an image)" in message_of(load, places, 0, split="clustering")
 
 
 def test_a_picture_is_looked_at_once_per_process(places, monkeypatch):
@@ -150,8 +150,8 @@ def test_what_is_skipped_might_as_well_not_be_in_the_table(places, tmp_path, cap
     with caplog.at_level(logging.WARNING):
         skipped = [load(places, partition, skip_unreadable=True) for partition in range(2)]
     assert [said.partition(": ")[2] for said in about_data(caplog)] == [
-        f"vpr.skip-unreadable leaves out 3 of {PICTURES} pictures: 0-query-0-1.png (no such file), "
-        "1-database-1-2.png (no picture), 2-query-0-0.png (image file is truncated)"
+        f"vpr.skip-unreadable excludes 3 of {PICTURES} images: 0-query-0-1.png (no such file), "
+        "1-database-1-2.png (not an image), 2-query-0-0.png (image file is truncated)"
     ]
     rewrite(places / "places.csv", lambda row: None if row["path"] in bad else row)
     for node, partition in zip(skipped, range(2), strict=True):
@@ -159,7 +159,7 @@ def test_what_is_skipped_might_as_well_not_be_in_the_table(places, tmp_path, cap
         assert (node.key, node.count("train")) == (expected.key, expected.count("train"))
         for name in ("training", "test"):
             one, other = (
-                (some.extra[name] if name == "training" else some.extra["common"][name]).pictures.places
+                (some.extra[name] if name == "training" else some.extra["common"][name]).images.places
                 for some in (node, expected)
             )
             np.testing.assert_array_equal(one.position, other.position)
@@ -174,7 +174,7 @@ def test_a_city_that_was_skipped_whole_is_no_city(places):
     assert load(places, num_nodes=1, skip_unreadable=True).groups["city"] == "city-0"
     for path in places.glob("*.png"):
         path.unlink()
-    assert f"{PICTURES} of {PICTURES} pictures cannot be read" in message_of(
+    assert f"{PICTURES} of {PICTURES} images cannot be read" in message_of(
         load, places, skip_unreadable=True, margin=0.2
     )
 
@@ -190,15 +190,15 @@ def in_degrees(east):
 def test_positions_that_are_missing_are_counted(places):
     rewrite(places / "places.csv", lambda row: row | {"x": "" if row["path"].startswith("0-query-0") else row["x"]})
     assert message_of(load, places).endswith(
-        "places.csv, line 2, column x: ''; expected a number (so for 3 other lines)"
+        "places.csv, line 2, column x: ''; expected a finite number (wrong in 4 rows)"
     )
 
 
 def test_degrees_in_the_columns_of_metres(places):
     rewrite(places / "places.csv", lambda row: row | {"x": in_degrees(row["x"]), "y": 41.9})
     assert message_of(load, places) == (
-        f"{places}: columns x and y of places.csv: all from 12.5 to 12.5018 and from 41.9 to 41.9, within 0.0018 in a "
-        "city, which looks like degrees; expected metres east and north: name the columns lon and lat"
+        f"{places}: columns x and y of places.csv: values from 12.5 to 12.5018 and from 41.9 to 41.9, within 0.0018 "
+        "in a city, which looks like degrees; expected metres east and north: name the columns lon and lat"
     )
     rewrite(places / "places.csv", lambda row: {{"x": "lon", "y": "lat"}.get(name, name): row[name] for name in row})
     assert load(places).count("train") == 2 * SPOTS
@@ -208,7 +208,7 @@ def test_degrees_of_a_whole_country(places):
     """Too wide to be sure of, but no query has negatives."""
     rewrite(places / "places.csv", lambda row: row | {"x": in_degrees(1000 * float(row["x"])), "y": 41.9})
     assert message_of(load, places).endswith(
-        "; if the positions are degrees, give metres, or a table with columns lon and lat"
+        "; if the positions are in degrees, convert them to metres, or use a table with columns lon and lat"
     )
 
 
@@ -216,8 +216,8 @@ def test_degrees_in_the_tables_of_msls(msls):
     for path in msls.glob("*/*/*/postprocessed.csv"):
         rewrite(path, lambda row: row | {"easting": 0.1 + in_degrees(row["easting"]) % 1, "northing": 52.0})
     said = message_of(load, msls)
-    assert said.startswith(f"{msls}: easting and northing in postprocessed.csv: all from 0.")
-    assert said.endswith("looks like degrees; expected metres east and north: give UTM, as the release does")
+    assert said.startswith(f"{msls}: easting and northing in postprocessed.csv: values from 0.")
+    assert said.endswith("looks like degrees; expected metres east and north: use UTM coordinates, as the release does")
 
 
 @pytest.mark.parametrize(
@@ -225,13 +225,13 @@ def test_degrees_in_the_tables_of_msls(msls):
     [
         (
             {"lon": 4.9, "lat": 91},
-            "column lat: 91; expected degrees from -90 to 90 (so for 47 other lines); swap lon and",
+            "column lat: '91'; expected degrees from -90 to 90; are lon and lat swapped? (wrong in 48 rows)",
         ),
         (
             {"lon": 500_000, "lat": 41},
-            "column lon: 500000; expected degrees from -180 to 360 (so for 47 other lines); metr",
+            "column lon: '500000'; expected degrees from -180 to 360; write metres in the columns x and y (wrong in 48",
         ),
-        ({"lon": "", "lat": 41}, "column lon: ''; expected a number (so for 47 other lines)"),
+        ({"lon": "", "lat": 41}, "column lon: ''; expected a finite number (wrong in 48 rows)"),
     ],
 )
 def test_longitudes_and_latitudes_that_are_none(places, columns, said):
@@ -249,13 +249,13 @@ def test_a_city_that_lacks_a_role_is_left_out_of_training(places, caplog, role, 
 
     rewrite(places / "places.csv", without("city-1"))
     with caplog.at_level(logging.WARNING):
-        assert load(places, num_nodes=1, split="random").extra["training"].pictures.places.cities == ("city-0",)
-    assert about_data(caplog) == [f"{places}: left out of training: city-1 ({lack})"]
-    assert task_with().load_all(places).extra["training"].pictures.places.cities == ("city-0",)
+        assert load(places, num_nodes=1, split="random").extra["training"].images.places.cities == ("city-0",)
+    assert about_data(caplog) == [f"{places}: excluded from training: city-1 ({lack})"]
+    assert task_with().load_all(places).extra["training"].images.places.cities == ("city-0",)
     rewrite(places / "places.csv", without("city-0"))
     assert message_of(load, places, margin=0.2) == (
-        f"{places}: no city to train in has queries and a database: city-0 ({lack}), city-1 ({lack}); pictures of both "
-        "roles are needed in the same city"
+        f"{places}: no training city has both queries and a database: city-0 ({lack}), city-1 ({lack}); expected "
+        "images of both roles in the same city"
     )
 
 
@@ -263,11 +263,11 @@ def test_a_city_that_lacks_a_role_is_left_out_of_training(places, caplog, role, 
 def test_a_city_of_the_test_must_have_both(places, role, lack):
     rewrite(places / "places.csv", lambda row: None if (row["city"], row["role"]) == ("city-2", role) else row)
     assert message_of(load, places) == (
-        f"{places}: the common test is in cities that lack what it needs: city-2 ({lack}); queries are looked for in "
-        "the database of their city: add the pictures, or name other cities in vpr.test-cities"
+        f"{places}: the common test set needs queries and a database in each of its cities: city-2 ({lack}); "
+        "add the images, or name other cities in vpr.test-cities"
     )
     said = message_of(load, places, test_cities="city-1", validation_cities="city-2")
-    assert "the common validation is in cities that lack what it needs: city-2" in said
+    assert "the common validation set needs queries and a database in each of its cities: city-2" in said
     assert said.endswith("vpr.validation-cities")
 
 
@@ -276,7 +276,7 @@ def test_a_city_of_msls_without_a_folder_of_queries(msls, caplog):
     shutil.rmtree(gone / "query")
     with caplog.at_level(logging.WARNING):
         assert read_dataset(msls, OPTIONS).training.cities == (kept.name,)
-    assert about_data(caplog) == [f"{msls}: left out of training: {gone.name} (no queries)"]
+    assert about_data(caplog) == [f"{msls}: excluded from training: {gone.name} (no queries)"]
 
 
 # -- networks --------------------------------------------------------------------------------------------------
@@ -290,4 +290,4 @@ def test_weights_that_are_missing_or_do_not_fit(places, tmp_path):
 
 def test_pictures_that_are_too_small_for_the_network(places):
     said = message_of(load, places, backbone="squeezenet1_1", height=16, width=20)
-    assert said.startswith("vpr.height = 16, vpr.width = 20: too small for vpr.backbone = 'squeezenet1_1'; raise them")
+    assert said.startswith("vpr.height = 16, vpr.width = 20: too small for vpr.backbone = 'squeezenet1_1'; increase")

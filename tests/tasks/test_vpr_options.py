@@ -26,11 +26,11 @@ def test_the_defaults_are_allowed():
         ({"near": 30.0}, "vpr.near = 30: must be at most vpr.far = 25"),
         (
             {"validation_clients": 12, "validation_cities": "manila"},
-            "vpr.validation-clients = 12 and vpr.validation-cities = 'manila': only one",
+            "vpr.validation-clients = 12 and vpr.validation-cities = 'manila': these options are mutually exclusive",
         ),
         (
             {"test_cities": "sf, cph", "validation_cities": "cph,manila"},
-            "vpr.test-cities and vpr.validation-cities both have cph",
+            "vpr.test-cities and vpr.validation-cities both contain cph",
         ),
         ({"nordland_regions": 9, "nordland_stretches": 3}, "vpr.nordland-regions = 9: must be at most"),
     ],
@@ -100,12 +100,12 @@ def test_cities_are_for_what_they_are_named(line):
 
 
 def test_what_a_folder_must_hold(line, tmp_path_factory):
-    with pytest.raises(DataError, match="no data set of places; expected one of train_val, nordland"):
+    with pytest.raises(DataError, match="no data set found; expected one of train_val, nordland"):
         read_dataset(tmp_path_factory.mktemp("empty"), Options())
     with pytest.raises(DataError, match="atlantis"):
         read_dataset(line, Options(nordland_stretches=10, test_cities="atlantis"))
     every = ",".join(f"region-{i}" for i in range(5))
-    with pytest.raises(DataError, match="no city is left to train in beside region-0, region-1"):
+    with pytest.raises(DataError, match="no city is left for training besides region-0, region-1"):
         read_dataset(line, Options(nordland_stretches=10, test_cities=every))
 
 

@@ -37,5 +37,5 @@ def test_small_maps_in_metres_are_no_degrees():
     refuse_degrees(points_at(desk), 0.4, "table", "farther than negatives are")
     refuse_degrees(points_at([(40.0, 20.0)] * 3), 25.0, "table", "one place only")
     refuse_degrees(points_at([*desk, (45.0, 20.0), (46.0, 20.0)], "aabb"), 25.0, "table", "one city is wide enough")
-    with pytest.raises(DataError, match=r"all from 40 to 40\.5 and from 20 to 20, within 0\.5 in a city"):
+    with pytest.raises(DataError, match=r"values from 40 to 40\.5 and from 20 to 20, within 0\.5 in a city"):
         refuse_degrees(points_at(desk), 25.0, "table", "advice")

@@ -1,14 +1,12 @@
 """Recall of places, and the exact search behind it."""
 
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.vpr import nearest
-from tasks.vpr.nearest import search_faiss, search_torch, squared_distances, within
+from tasks.vpr.nearest import nearest_rows, squared_distances, within
 from tasks.vpr.recall import Recall, recall, true_within
 
 
@@ -47,16 +45,16 @@ def test_twenty_five_metres_are_near_enough():
 @given(st.integers(0, 9), st.integers(1, 30), st.integers(1, 3), st.integers(1, 12), st.integers(0, 999))
 def test_search_is_exact_and_of_equals_takes_the_first(queries, size, width, count, seed):
     asked, database = on_grid(seed, queries, width), on_grid(seed + 1, size, width)
-    found = search_torch(asked, database, count)
+    found = nearest_rows(asked, database, count)
     assert found.shape == (queries, min(count, size))
     assert found.tolist() == brute_force(asked, database, count)
 
 
 def test_search_goes_block_by_block(monkeypatch):
     asked, database = on_grid(0, 20, 3), on_grid(1, 15, 3)
-    whole = search_torch(asked, database, 4)
+    whole = nearest_rows(asked, database, 4)
     monkeypatch.setattr(nearest, "_BLOCK", 31)
-    assert np.array_equal(search_torch(asked, database, 4), whole)
+    assert np.array_equal(nearest_rows(asked, database, 4), whole)
 
 
 @settings(deadline=None, max_examples=60)
@@ -69,7 +67,7 @@ def test_recall_is_that_of_brute_force(queries, size, seed):
     counted = [row for row in range(queries) if any(near[row])]
     true = true_within(seen, places)
     if not counted:
-        with pytest.raises(ValueError, match=r"none of .* queries has an image of its place"):
+        with pytest.raises(ValueError, match=r"none of .* queries shows the place"):
             recall(asked, database, true)
         return
     found = recall(asked, database, true)
@@ -102,21 +100,3 @@ def test_descriptors_of_a_network_that_diverged():
     for queries, database in ((np.full((1, 2), np.nan), np.ones((1, 2))), (np.ones((1, 2)), np.full((1, 2), np.inf))):
         with pytest.raises(ValueError, match="descriptors are not finite: has training diverged"):
             recall(queries, database, true)
-
-
-def test_a_search_that_does_not_exist():
-    with pytest.raises(ValueError, match="search = 'tree': must be one of torch, faiss"):
-        recall(np.ones((1, 2)), np.ones((1, 2)), [np.array([0])], search="tree")
-
-
-def test_without_faiss(monkeypatch):
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ImportError, match="search = 'faiss': needs the package faiss-cpu"):
-        recall(np.ones((1, 2)), np.ones((1, 2)), [np.array([0])], search="faiss")
-
-
-def test_faiss_finds_the_same():
-    pytest.importorskip("faiss")
-    asked, database = np.random.default_rng(0).normal(size=(2, 50, 8)).astype(np.float32)
-    assert np.array_equal(search_faiss(asked, database, 5), search_torch(asked, database, 5))
-    assert search_faiss(asked, database[:3], 5).shape == (50, 3)

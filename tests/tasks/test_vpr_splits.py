@@ -21,7 +21,7 @@ REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA
 
 
 def world(sequences):
-    """Pictures of sequences ``(city, query, group, positions)``, a picture for each position."""
+    """ImageSet of sequences ``(city, query, group, positions)``, an image for each position."""
     tracks, positions, frames = [], [], []
     for number, (city, query, group, points) in enumerate(sequences):
         continent = "asia" if city < "m" else "europe"
@@ -59,7 +59,7 @@ def clients_or_none(split, *arguments):
     try:
         return split(*arguments)
     except DataError as error:
-        if not str(error).startswith("no client: nowhere are there two sequences of queries"):
+        if not str(error).startswith("the split gives no client"):
             raise
         return ()
 
@@ -85,7 +85,7 @@ def test_two_neighbourhoods_and_what_is_left_by_hand():
         assert east == [near, [1000 + x for x in near]]
         assert clients == proximity_split(places, 100.0, seed)
     assert {proximity_split(places, 100.0, seed)[0].seed_row for seed in range(20)} > {0, 1}
-    with pytest.raises(DataError, match=r"no client: .* \(sequences within 1 m of a query\)"):
+    with pytest.raises(DataError, match=r"gives no client: .* \(sequences within 1 m of a query\)"):
         proximity_split(places, 1.0, 0)
 
 
@@ -115,8 +115,8 @@ def test_proximity_clients_are_valid_near_their_seed_and_share_nothing(places, r
         assert places.track[client.seed_row] in client.tracks
         for track in client.tracks:
             assert places.tracks[track].city == client.city
-            pictures = places.position[places.track == track]
-            nearest = np.linalg.norm(pictures - places.position[client.seed_row], axis=1).min()
+            images = places.position[places.track == track]
+            nearest = np.linalg.norm(images - places.position[client.seed_row], axis=1).min()
             assert nearest <= radius + 1e-9
     assert len({client.key for client in clients}) == len(clients)
 
@@ -237,8 +237,8 @@ def test_a_client_for_each_group_that_is_valid(caplog):
         ("east", "goa", "asia", 6),
         ("north", "goa", "asia", 4),
     ]
-    assert caplog.messages == ["left out, without two sequences of queries and two of the database: hill"]
-    with pytest.raises(DataError, match="group 'north' lies in the cities goa, rome; expected names of their own"):
+    assert caplog.messages == ["excluded groups with fewer than two sequences of queries or of the database: hill"]
+    with pytest.raises(DataError, match="group 'north' spans the cities goa, rome; expected different names"):
         group_split(world(block("goa", 0.0, "north") + block("rome", 0.0, "north")))
 
 
@@ -254,7 +254,7 @@ def test_what_a_client_needs():
 def test_clients_for_validation_are_no_clients_for_training(total, count, seed):
     clients = [Client(f"c{i:02d}", "", "", ()) for i in range(total)]
     if count >= total:
-        with pytest.raises(DataError, match=rf"{count} of {total} clients for validation"):
+        with pytest.raises(DataError, match=f"vpr.validation-clients = {count}: the split gives {total} clients"):
             hold_out(clients, count, seed)
         return
     train, validation = hold_out(clients, count, seed)

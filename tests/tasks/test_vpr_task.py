@@ -1,4 +1,4 @@
-"""The task "vpr": nodes that mine triplets in their own pictures."""
+"""The task "vpr": nodes that mine triplets in their own images."""
 
 import csv
 from dataclasses import replace
@@ -9,12 +9,12 @@ import torch
 from striped_places import SIZE, SPACING, use_tiny_network, write_places
 
 from clients.training import Phase, run_plan
+from sim.seeding import torch_seed
 from tasks.base import DataError
-from tasks.seeding import torch_seed
 from tasks.vpr.augmentation import ColourJitter
 from tasks.vpr.features import map_bytes
+from tasks.vpr.image_sets import FeatureMapCache
 from tasks.vpr.options import Options
-from tasks.vpr.pictures import KeptMaps
 from tasks.vpr.task import VprTask
 from tasks.vpr.training_set import augmentation_of
 
@@ -80,20 +80,20 @@ def test_a_node_is_a_client_of_the_split_in_the_order_of_keys(folder):
     ]
     assert [node.count("train") for node in nodes] == [2 * SPOTS] * 2
     assert nodes[0].extra["common"]["test"] is nodes[1].extra["common"]["test"]
-    assert nodes[0].extra["common"]["test"].pictures.places.cities == ("city-2",)
+    assert nodes[0].extra["common"]["test"].images.places.cities == ("city-2",)
 
 
 def test_queries_without_a_positive_or_a_negative_are_no_examples(folder):
     """The second drive lies 1 m beside the first, so that each has its own positives; nothing lies beyond 1000 m."""
     assert task_with(near=0.0).load_node(folder, 0, 2).count("train") == 2 * SPOTS
-    with pytest.raises(DataError, match="gives 0 clients that have a query to train on, not 2: widen"):
+    with pytest.raises(DataError, match="gives 0 clients that have a query to train on, not 2: increase"):
         task_with(far=1000.0).load_node(folder, 0, 2)
 
 
 def test_a_split_into_another_number_of_clients_is_refused_or_drawn_from(folder):
     with pytest.raises(DataError, match=r"gives 2 clients .* not 3: set num-nodes = 2$"):
         task_with().load_node(folder, 0, 3)
-    with pytest.raises(DataError, match=r"not 1: set num-nodes = 2, or vpr.surplus = 'draw' to draw some of them"):
+    with pytest.raises(DataError, match=r"not 1: set num-nodes = 2, or vpr.surplus = 'draw' to draw a subset"):
         task_with().load_node(folder, 0, 1)
     with pytest.raises(DataError, match="node 2 of 2"):
         task_with().load_node(folder, 2, 2)
@@ -106,7 +106,7 @@ def test_a_client_of_the_random_split_that_is_near_nothing_is_a_node_without_exa
     table = tmp_path / "places.csv"
     with table.open(newline="") as file:
         head, *rows = csv.reader(file)
-    for row in rows:  # only one drive of queries passes where pictures of the database were taken
+    for row in rows:  # only one drive of queries passes where images of the database were taken
         if row[1].startswith("query") and (row[1], row[5]) != ("query-0", "city-0"):
             row[3] = str(float(row[3]) + 5000)
     with table.open("w", newline="") as file:
@@ -122,7 +122,7 @@ def test_the_random_split_makes_as_many_clients_as_nodes(folder):
     nodes = [task_with(split="random").load_node(folder, partition, 2) for partition in range(2)]
     assert [node.key for node in nodes] == ["client-000", "client-001"]
     assert nodes[0].groups == {}
-    assert nodes[0].extra["training"].pictures.places.cities == ("city-0", "city-1")
+    assert nodes[0].extra["training"].images.places.cities == ("city-0", "city-1")
 
 
 def test_the_clustering_split_has_as_many_clients_as_proximity_at_most(folder):
@@ -136,17 +136,17 @@ def test_a_node_keeps_sequences_of_queries_for_its_own_test(folder):
     kept, trained = (set(node.splits[split]["query"].tolist()) for split in ("test", "train"))
     assert (len(kept), len(trained)) == (SPOTS, SPOTS)
     assert kept | trained == set(range(2 * SPOTS))
-    places = node.extra["training"].pictures.places
+    places = node.extra["training"].images.places
     assert len({places.track[places.queries][row] for row in kept}) == 1
 
 
 def test_validation_clients_are_no_nodes_and_their_pictures_are_not_trained_on(folder):
     task = task_with(validation_clients=1)
     node = task.load_node(folder, 0, 1)
-    held = node.extra["common"]["validation"].pictures.places.cities
+    held = node.extra["common"]["validation"].images.places.cities
     assert {node.groups["city"], *held} == {"city-0", "city-1"}
     pooled = task.load_all(folder)
-    assert pooled.extra["training"].pictures.places.cities == (node.groups["city"],)
+    assert pooled.extra["training"].images.places.cities == (node.groups["city"],)
     assert "validation.recall_at_1" in evaluated(task, model_of(task), node)
 
 
@@ -169,10 +169,10 @@ def test_triplets_are_the_hardest_by_the_weights_of_the_model(folder):
     task = task_with()
     node, model = task.load_node(folder, 0, 2), model_of(task)
     training = node.extra["training"]
-    inputs = training.pictures.through(model)
+    inputs = training.images.through(model)
     found = training.triplets(inputs, np.arange(2 * SPOTS), task.options, np.random.default_rng(0))
-    everything = np.arange(len(training.pictures.places))
-    described, at = inputs.describe(everything), training.pictures.places.position
+    everything = np.arange(len(training.images.places))
+    described, at = inputs.describe(everything), training.images.places.position
     assert found.queries.tolist() == training.queries.tolist()
     for query, positive, negatives in zip(found.queries, found.positives, found.negatives, strict=True):
         database = training.database
@@ -190,7 +190,7 @@ def test_an_epoch_has_every_query_once_with_its_triplet(folder):
     assert [tuple(batch["maps"].shape) for batch in batches] == [(n, 5, 8, 12, 16) for n in (5, 5, 2)]
     assert all(batch["mask"].all() and batch["mask"].shape[1] == 3 for batch in batches)
     training = node.extra["training"]
-    maps = training.pictures.through(model).maps[torch.from_numpy(training.queries)]
+    maps = training.images.through(model).maps[torch.from_numpy(training.queries)]
     seen = [
         int((maps == query).all(dim=(1, 2, 3)).nonzero()[0, 0]) for batch in batches for query in batch["maps"][:, 0]
     ]
@@ -262,7 +262,7 @@ def test_only_what_is_augmented_goes_through_the_frozen_layers_again(folder, cha
 
 
 def test_of_augmented_queries_the_other_pictures_stay_as_they_are(folder):
-    """With nothing kept all pictures come as images, of which only half of the queries are others."""
+    """With nothing kept all images come as images, of which only half of the queries are others."""
     node = task_with(maps_megabytes=0).load_node(folder, 0, 2)
     plain, changed = (
         batches_of(task, model_of(task), node, size=12)[0]["images"]
@@ -327,7 +327,7 @@ def test_recall_by_brute_force(folder):
     task = task_with()
     node, model = task.load_node(folder, 0, 2), model_of(task)
     metrics = evaluated(task, model, node)
-    common = node.extra["common"]["test"].pictures
+    common = node.extra["common"]["test"].images
     described = common.through(model).describe(np.arange(len(common.places)))
     queries, database = common.places.queries, common.places.database
     order = np.linalg.norm(described[queries][:, None] - described[database], axis=2).argsort(axis=1)
@@ -358,9 +358,9 @@ def test_held_out_queries_give_a_local_recall(folder):
 
 
 def test_a_drawn_test_keeps_what_its_queries_show(folder):
-    """A spot has two pictures in the database."""
+    """A spot has two images in the database."""
     common = task_with(test_queries=3, test_database=2).load_node(folder, 0, 2).extra["common"]["test"]
-    places = common.pictures.places
+    places = common.images.places
     spots = {round(float(east) // SPACING) for east in places.position[places.queries, 0]}
     assert len(places.queries) == 3
     assert len(places.database) == 2 * len(spots) + 2
@@ -369,9 +369,9 @@ def test_a_drawn_test_keeps_what_its_queries_show(folder):
 
 def test_maps_are_kept_while_there_is_room_and_have_the_same_bits_when_made_again(folder):
     node = task_with().load_node(folder, 0, 2)
-    places, network = node.extra["training"].pictures.places, model_of(task_with())
+    places, network = node.extra["training"].images.places, model_of(task_with())
     size = len(places) * map_bytes(network, *SIZE)
-    kept = KeptMaps(size)
+    kept = FeatureMapCache(size)
     first = kept.of("one", places, SIZE, network)
     assert kept.of("one", places, SIZE, network) is first
     other = kept.of("other", places, SIZE, network)
@@ -379,7 +379,7 @@ def test_maps_are_kept_while_there_is_room_and_have_the_same_bits_when_made_agai
     assert again is not first
     assert torch.equal(first, other)
     assert torch.equal(first, again)
-    assert KeptMaps(size - 1).of("one", places, SIZE, network) is None
+    assert FeatureMapCache(size - 1).of("one", places, SIZE, network) is None
     elsewhere = kept.of("one", places, SIZE, model_of(task_with(), seed=1))
     assert not torch.equal(first, elsewhere)
 
@@ -404,7 +404,7 @@ def test_made_up_cities_are_read_as_nodes(tmp_path):
     nodes = [task.load_node(tmp_path, partition, 2) for partition in range(2)]
     assert {node.groups["continent"] for node in nodes} <= {"europe", "america", "asia", "oceania"}
     assert len({node.groups["city"] for node in nodes}) == 2
-    test = nodes[0].extra["common"]["test"].pictures.places
+    test = nodes[0].extra["common"]["test"].images.places
     assert len(test.cities) == 1
     assert test.cities[0] not in {node.groups["city"] for node in nodes}
     assert all(node.count("train") > 0 for node in nodes)
@@ -419,16 +419,16 @@ def test_made_up_cities_serve_whatever_is_learned_from_them():
 
 def test_files_are_not_made_up(tmp_path):
     assert not task_with(source="files").has_world
-    with pytest.raises(DataError, match="name the folder of pictures as data-dir"):
+    with pytest.raises(DataError, match="set data-dir to the folder of the images"):
         task_with(source="files").make_world(tmp_path, 2, 0)
 
 
 @pytest.mark.parametrize(
-    ("train_all", "ending"), [(False, ", of which the first layers stay so: set"), (True, "drawn")]
+    ("train_all", "ending"), [(False, ", and its frozen layers stay random: set"), (True, "random weights")]
 )
 def test_the_log_says_where_weights_are_drawn(folder, caplog, train_all, ending):
     task_with(split_seed=77, train_all=train_all).load_node(folder, 0, 2)  # nobody has read this one before
     (said,) = [record.getMessage() for record in caplog.records if "weights" in record.getMessage()]
-    assert said.startswith("vpr.weights = '': tiny begins from weights that are drawn")
+    assert said.startswith("vpr.weights = '': tiny starts from random weights")
     assert ending in said
-    assert ("stay so" in said) is not train_all
+    assert ("stay random" in said) is not train_all

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from striped_places import SIZE, use_tiny_network, write_places
 from torch import nn
 
-from tasks.seeding import torch_seed
+from sim.seeding import torch_seed
 from tasks.vpr.evaluation import NEAREST, SHOWN, CommonSet
+from tasks.vpr.image_sets import FeatureMapCache, ImageSet, NetworkInputs
 from tasks.vpr.images import ImageArray, ImageStore
 from tasks.vpr.options import Options
-from tasks.vpr.pictures import Inputs, KeptMaps, Pictures
 from tasks.vpr.places import Track, build_places
 from tasks.vpr.task import VprTask
 from tasks.vpr.traces import MOST, match_traces, place_traces
 
-#: City, east, north, whether a query, and which of the four pictures of the database it is like: nearest descriptors
-#: are those with the largest weights. The last query has no picture within 25 m.
+#: City, east, north, whether a query, and which of the four images of the database it is like: nearest descriptors
+#: are those with the largest weights. The last query has no image within 25 m.
 PICTURES = [
     ("a", 0.0, 0.0, True, (0.9, 0.3, 0.1, 0.5)),
     ("a", 1000.0, 0.0, True, (0.5, 0.9, 0.3, 0.1)),
@@ -45,8 +45,8 @@ def places_of(rows, shape=(24, 200)):
 
 def common_of(rows, monkeypatch, shape=(24, 200)):
     described = np.array([row[4] for row in rows], dtype=np.float32)
-    monkeypatch.setattr(Inputs, "describe", lambda inputs, chosen: described[chosen])
-    return CommonSet.of(Pictures("common test", places_of(rows, shape), shape, KeptMaps(0)), 25.0)
+    monkeypatch.setattr(NetworkInputs, "describe", lambda inputs, chosen: described[chosen])
+    return CommonSet.of(ImageSet("common test", places_of(rows, shape), shape, FeatureMapCache(0)), 25.0)
 
 
 def test_queries_with_their_matches(monkeypatch):
@@ -79,7 +79,7 @@ def test_no_query_that_can_be_found_no_matches(monkeypatch):
 
 @given(st.lists(st.booleans(), max_size=60))
 def test_queries_are_spaced_evenly_over_those_that_can_be_found(findable):
-    common = CommonSet(pictures=None, true_rows=[np.arange(can) for can in findable])
+    common = CommonSet(images=None, true_rows=[np.arange(can) for can in findable])
     shown, places = common.shown, np.flatnonzero(findable)
     assert len(shown) == min(SHOWN, len(places))
     assert set(shown) <= set(places)
@@ -88,7 +88,7 @@ def test_queries_are_spaced_evenly_over_those_that_can_be_found(findable):
 
 
 def test_of_thirteen_queries_every_other_is_shown():
-    common = CommonSet(pictures=None, true_rows=[np.arange(1)] * 13)
+    common = CommonSet(images=None, true_rows=[np.arange(1)] * 13)
     assert common.shown.tolist() == [1, 3, 5, 7, 9, 11]
 
 
@@ -162,7 +162,7 @@ def test_models_of_many_clusters_are_each_tested_once(task, folder, monkeypatch)
         with torch_seed(seed):
             models.append(task.build_model().eval())
     first = [common.recalls(model) for model in models]
-    monkeypatch.setattr(Inputs, "describe", None)
+    monkeypatch.setattr(NetworkInputs, "describe", None)
     assert [common.recalls(model) for model in models] == first
 
 

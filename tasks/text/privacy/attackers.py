@@ -1,12 +1,12 @@
-"""Who reads along, by what he believes the words' vectors to be.
+"""The attackers, by the word vectors that they assume.
 
-Gradients give an attacker vectors, not words; which words those are, his table says. The paper gives the attacker of
-FedAvg the true table, that of FedRecon the true one but for the private words' rows, and that of FedVocab a table
-"completely different from the known mapping" (Zhang et al., Appendix A.3; in the released code GPT-2's). The last is
-the weakest of all. Vectors that every node starts from, such as GloVe's, are public, and training moves them little,
-so that whoever holds the public table may read on; hence each method is tried by all three. Under FedAvg and FedRecon
-the latter two are somebody who makes no use of the table that he sees: what the gradients alone give away. Where nodes
-begin with secret vectors of their own (FedVocab's "Different init"), nobody holds the public table.
+Gradients give an attacker vectors, not words; a table maps vectors to words. In the paper the attacker of FedAvg has
+the true table, that of FedRecon the true table without the rows of private words, and that of FedVocab a table
+"completely different from the known mapping" (Zhang et al., Appendix A.3; GPT-2's in the released code). The last one
+is the weakest. Initial vectors that all nodes share, such as GloVe's, are public, and training moves them little, so an
+attacker with the public table may still read the text. Every method is therefore attacked by all three. Under FedAvg
+and FedRecon the last two attackers ignore the table that they see, which shows what the gradients alone reveal. If
+nodes start with secret vectors (FedVocab's "Different init"), no attacker has the public table.
 """
 
 from copy import deepcopy
@@ -19,26 +19,44 @@ from .audit import Attacker
 from .sharing import Sharing, Victim
 from .tokens import TokenTable
 
-#: Each with what he holds.
+#: The attackers, and the table that each has.
 ATTACKERS = MappingProxyType(
     {
-        "known": "the victim's own table; under FedRecon without the private words' rows, which he makes up",
-        "public": "the table that the victim started from, before its training",
-        "foreign": "another table: the public one, its vectors dealt to other words",
+        "known": "the victim's table; under FedRecon with random rows for the private words",
+        "public": "the victim's initial table, before its training",
+        "foreign": "another table: the public one, with its vectors assigned to other words",
     }
 )
 
 
 def attacker(name: str, sharing: Sharing, victim: Victim, start: Victim, seed: int) -> Attacker:
-    """The attacker of that name on what a method shares; ``start`` is the victim before its training.
+    """Return an attacker on what a method shares.
 
-    He has the shared parameters of the body as they are, and of those not shared the victim's where he is "known", else
-    those of ``start``. Raises ``ValueError`` for a name that is none of :data:`ATTACKERS`.
+    The attacker has the shared parameters of the body. For the others, "known" has the victim's values and the rest
+    those of ``start``.
+
+    Parameters
+    ----------
+    name : str
+        A name in :data:`ATTACKERS`.
+    sharing : Sharing
+        What the method shares.
+    victim : Victim
+        The victim.
+    start : Victim
+        The victim before its training.
+    seed : int
+        Seed of random rows and permutations.
+
+    Raises
+    ------
+    ValueError
+        The name is unknown.
     """
     generator = torch.Generator().manual_seed(seed)
     if name == "known":
         private = [word for word in victim.table.words if not sharing.row(word)]
-        # Of FedVocab no row is shared at all: here it is somebody who came by the table all the same.
+        # FedVocab shares no row at all: there, this attacker has obtained the table by other means.
         made_up = 0 < len(private) < len(victim.table.words)
         hidden = set(private) if made_up else set()
         return Attacker(name, victim.body, victim.table.without(hidden.__contains__, generator))
@@ -50,7 +68,7 @@ def attacker(name: str, sharing: Sharing, victim: Victim, start: Victim, seed: i
 
 
 def permuted(table: TokenTable, generator: torch.Generator) -> TokenTable:
-    """The same words with each other's vectors, at random; the padding keeps its own."""
+    """Return the table with randomly permuted vectors; the padding keeps its vector."""
     order = torch.randperm(len(table.words), generator=generator)
     if table.padding is not None:
         row = table.index[table.padding]
@@ -63,7 +81,7 @@ def _seen(sharing: Sharing, victim: Victim, start: Victim) -> nn.Module:
     shared = set(sharing.names(victim.body))
     hidden = {name: value for name, value in start.body.named_parameters() if name not in shared}
     if not hidden:
-        return victim.body  # the same object, so that attackers can share a search
+        return victim.body  # the same object, so that attackers share a search
     body = deepcopy(victim.body)
     with torch.no_grad():
         for name, value in hidden.items():

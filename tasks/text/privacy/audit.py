@@ -1,8 +1,8 @@
 """An audit: one attack by several attackers on what several methods share of many sentences.
 
-What an attack costs is the search for vectors, and that depends on the shared gradients and not on the method, nor on
-the table that the vectors are then read with. So methods that share the same gradients, and attackers who see the same
-body, are served by one search; their results differ by nothing but the reading.
+The cost of an attack is the search for vectors, which depends only on the shared gradients, not on the method or the
+table that maps the vectors to words. Methods that share the same gradients, and attackers with the same body, therefore
+use one search; only the mapping to words differs.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -20,11 +20,17 @@ from .tokens import TokenTable
 
 @dataclass(frozen=True, eq=False)
 class Attacker:
-    """Somebody who sees what is shared, and what he believes in beside it.
+    """An attacker, who sees what is shared.
 
-    ``table`` is the victim's own, what is left of it (:meth:`.TokenTable.without`), the public one that the victim
-    began with, or a foreign one of the same width. ``body`` is the model above the table, as in :class:`.Victim`, with
-    the shared weights as they are and, for parameters not shared, his own.
+    Attributes
+    ----------
+    name : str
+        The attacker's name.
+    body : Module
+        The model above the table, as in :class:`.Victim`, with the shared weights and, for the others, the attacker's.
+    table : TokenTable
+        The table that the attacker assumes: the victim's, the rest of it (:meth:`.TokenTable.without`), the public one
+        with which the victim started, or a foreign one of the same width.
     """
 
     name: str
@@ -32,15 +38,22 @@ class Attacker:
     table: TokenTable
 
 
-#: One text for each sentence of the batch, or one for all when they cannot be told apart, in the words of a table.
+#: Returns, in the words of a table, one text per sentence of the batch, or one text for all if they are inseparable.
 Reader = Callable[[TokenTable], list[list[str]]]
 
 
 @dataclass(frozen=True)
 class Attack:
-    """``run(observation, body)`` looks at what is shared once, at all its cost, and gives a reader of what it found.
+    """An attack.
 
-    ``reads_rows`` says whether it looks at the rows of the embedding table, beside the gradients of the body.
+    Attributes
+    ----------
+    name : str
+        The attack's name.
+    run : callable
+        ``run(observation, body)`` performs the costly search once and returns a reader of what it found.
+    reads_rows : bool
+        Whether the attack uses the rows of the embedding table, besides the gradients of the body.
     """
 
     name: str
@@ -50,7 +63,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What came of one method and one attacker; ``seconds`` are the attacker's on a CPU for all ``sentences``."""
+    """The result for one method and one attacker; ``seconds`` is the attacker's CPU time for all ``sentences``."""
 
     method: str
     attacker: str
@@ -67,9 +80,9 @@ class AuditResult:
 
 
 def gradient_matching(settings: Inversion, start: TokenTable, progress: Progress | None = None) -> Attack:
-    """DLG or, with an L1 distance, TAG, and the nearest words of the attacker's table.
+    """Return DLG or, with an L1 distance, TAG, with the nearest words of the attacker's table.
 
-    The search begins at the scale of ``start``, whoever attacks: in general the public table's.
+    Every attacker's search starts at the scale of ``start``, usually the public table.
     """
 
     def run(observation: Observation, body: nn.Module) -> Reader:
@@ -79,7 +92,7 @@ def gradient_matching(settings: Inversion, start: TokenTable, progress: Progress
     return Attack("tag" if settings.l1_weight else "dlg", run)
 
 
-#: The exact leak of shared embedding rows. The attacker needs no table but the names of the rows.
+#: The exact leak of shared embedding rows. The attacker needs only the names of the rows.
 row_reading = Attack("rows", lambda observation, body: lambda table: leaked_tokens(observation, table), reads_rows=True)
 
 
@@ -93,11 +106,35 @@ def audit(
     batch_size: int,
     ignored: Collection[str] = (),
 ) -> list[AuditResult]:
-    """Attack the ``sentences`` with class indices ``labels``, ``batch_size`` ≥ 1 at a time, the last batch as it comes.
+    """Attack sentences in batches.
 
-    One result for each of the ``views``: a method and who looks at what it shares. The words ``ignored`` count neither
-    as written nor as recovered. Raises ``ValueError`` when an attacker's embeddings have another width than the
-    victim's, there are not as many labels as sentences, or there is nothing to attack.
+    Parameters
+    ----------
+    victim : Victim
+        The victim.
+    sentences : sequence of sequences of str
+        The sentences.
+    labels : sequence of int
+        The class of each sentence.
+    views : sequence of (Sharing, Attacker)
+        The methods, each with an attacker.
+    attack : Attack
+        The attack.
+    batch_size : int
+        Sentences per batch, >= 1; the last batch may be smaller.
+    ignored : collection of str
+        Words that count neither as written nor as recovered.
+
+    Returns
+    -------
+    list of AuditResult
+        One result for each view.
+
+    Raises
+    ------
+    ValueError
+        An attacker's embeddings have another width than the victim's, the numbers of labels and sentences differ, or
+        there are no sentences.
     """
     for _, attacker in views:
         if attacker.table.width != victim.table.width:
@@ -134,6 +171,6 @@ def audit(
 
 
 def _what_is_searched(attack: Attack, sharing: Sharing, attacker: Attacker, victim: Victim) -> tuple[object, ...]:
-    """Equal where one search serves."""
+    """A key that is equal for views that can use one search."""
     rows = tuple(map(sharing.row, victim.table.words)) if attack.reads_rows else ()
     return (id(attacker.body), tuple(sharing.names(victim.body)), rows)

@@ -1,4 +1,4 @@
-"""What of a classifier lies above its word vectors, in a form that gradient matching can work on."""
+"""The part of a classifier above its word vectors, in a form that gradient matching can differentiate."""
 
 import inspect
 from typing import Any
@@ -9,16 +9,20 @@ from tasks.text.networks import TextClassifier
 
 from .recurrence import with_loop_lstms
 
-# HF's embeddings spell it either way, by their version.
+# The name of the argument depends on the version of transformers.
 _ARGUMENTS = ("inputs_embeds", "input_embeds")
 
 
 def above_words(model: TextClassifier) -> nn.Module:
-    """A copy of ``model`` that takes word vectors [B, T, d] and lengths [B], in evaluation mode.
+    """Return a copy of ``model`` that maps word vectors [B, T, d] and lengths [B] to logits, in evaluation mode.
 
-    Parameters keep their names; the word vectors themselves are gone. The LSTM becomes a loop
-    (:func:`.with_loop_lstms`). Of a transformer's embedding what stands above the word vectors, positions and
-    normalisation, is still there under ``embedding.``. Raises ``ValueError`` for an embedding that takes no vectors.
+    Parameters keep their names; the word vectors are removed. An LSTM becomes a loop (:func:`.with_loop_lstms`). The
+    parts of a transformer's embedding above the word vectors, positions and normalisation, stay under ``embedding.``.
+
+    Raises
+    ------
+    ValueError
+        The embedding does not accept vectors.
     """
     copy: Any = with_loop_lstms(model)
     copy.embedding = nn.Identity() if isinstance(copy.embedding, nn.Embedding) else _Above(copy.embedding)
@@ -27,7 +31,7 @@ def above_words(model: TextClassifier) -> nn.Module:
 
 
 class _Above(nn.Module):
-    """A transformer's ``embeddings`` without its words."""
+    """A transformer's ``embeddings`` without the word vectors."""
 
     def __init__(self, embeddings: Any) -> None:
         super().__init__()
@@ -35,7 +39,7 @@ class _Above(nn.Module):
         names = [name for name in _ARGUMENTS if name in known]
         if not names or not hasattr(embeddings, "word_embeddings"):
             kind = type(embeddings).__name__
-            raise ValueError(f"{kind} takes no word vectors: expected an argument {' or '.join(_ARGUMENTS)}, as BERT's")
+            raise ValueError(f"{kind} accepts no word vectors; expected an argument {' or '.join(_ARGUMENTS)}")
         self.argument = names[0]
         self.embeddings = embeddings
         embeddings.word_embeddings = nn.Identity()

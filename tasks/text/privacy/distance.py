@@ -1,8 +1,8 @@
-"""How far the gradient of a guess is from the one that was shared.
+"""The distance between the gradient of a guess and the shared gradient.
 
 The objective of DLG (Zhu, Liu, Han, Deep Leakage from Gradients, NeurIPS 2019, Algorithm 1, line 4) and, with an L1
 distance, of TAG (Deng et al., Findings of EMNLP 2021). The gradient is that of the *loss*. The code released with
-FedVocab takes that of the sum of hidden states, which no node shares.
+FedVocab uses that of the sum of hidden states, which no node shares.
 """
 
 from collections.abc import Mapping
@@ -24,15 +24,30 @@ def gradient_distance(
     l1_weight: float = 0.0,
     vectorised: bool = True,
 ) -> Tensor:
-    """Σ ‖∇ - ∇_shared‖² + l1_weight Σ ‖∇ - ∇_shared‖₁ over the shared parameters, for each of L guesses: [L].
+    """Return Σ ‖∇ - ∇_shared‖² + l1_weight Σ ‖∇ - ∇_shared‖₁ over the shared parameters, for each of L guesses: [L].
 
-    ∇ is the gradient of the loss at a guess, embeddings [L, B, T, d] and soft labels [L, B, C]. Differentiable.
+    ∇ is the gradient of the loss at a guess. The result is differentiable.
+
+    Parameters
+    ----------
+    observation : Observation
+        What the victim shares.
+    body : Module
+        The model above the word vectors.
+    embedded : Tensor [L, B, T, d]
+        Guessed embeddings.
+    labels : Tensor [L, B, C]
+        Guessed soft labels.
+    l1_weight : float
+        Weight of the L1 distance.
+    vectorised : bool
+        Whether to compute all guesses at once with ``vmap``.
     """
     named = dict(body.named_parameters())
     shared = {name: named[name].detach() for name in observation.gradients}
 
     def loss(parameters: Mapping[str, Tensor], embedded: Tensor, labels: Tensor) -> Tensor:
-        # Of torch's ways to attention, the one with a second derivative.
+        # The implementation of attention in torch that has a second derivative.
         with sdpa_kernel(SDPBackend.MATH):
             logits = functional_call(body, dict(parameters), (embedded, observation.lengths))
         return cross_entropy(logits, labels)

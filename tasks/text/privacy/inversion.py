@@ -1,9 +1,9 @@
-"""Gradient matching: look for sentences and labels whose gradient is the shared one (:mod:`.distance`).
+"""Gradient matching: search for sentences and labels whose gradient equals the shared one (:mod:`.distance`).
 
-DLG: Zhu, Liu, Han, Deep Leakage from Gradients, NeurIPS 2019, Algorithm 1, https://arxiv.org/abs/1906.08935, on
+DLG: Zhu, Liu, Han, Deep Leakage from Gradients, NeurIPS 2019, Algorithm 1, https://arxiv.org/abs/1906.08935, applied to
 embeddings, which are then mapped to the nearest rows of the attacker's table.
 TAG: Deng et al., TAG: Gradient Attack on Transformer-based Language Models, Findings of EMNLP 2021,
-https://arxiv.org/abs/2103.06819, adds the L1 distance; its factor is here the same for all parameters.
+https://arxiv.org/abs/2103.06819, adds the L1 distance, here with the same weight for all parameters.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from .sharing import Observation
 from .tokens import TokenTable
 
 Optimizer = Literal["adam", "lbfgs"]
-#: Called with the step and the least distance of every restart so far, relative to the squared norm of the gradient.
+#: Called with the step and the smallest distance of every restart, relative to the squared norm of the gradient.
 Progress = Callable[[int, Tensor], None]
 
 
@@ -29,28 +29,33 @@ class Inversion:
     Parameters
     ----------
     l1_weight : float
-        Weight ≥ 0 of the L1 distance beside the squared L2 distance. 0 is DLG, TAG takes about 0.1.
+        Weight >= 0 of the L1 distance besides the squared L2 distance. 0 is DLG; TAG uses about 0.1.
     optimizer : Optimizer
-        "lbfgs" is that of DLG, up to 20 evaluations a step, and takes the restarts one after the other. "adam", that
-        of the code released with FedVocab, moves all at once, one evaluation a step. On a wide LSTM it is far slower.
+        "lbfgs", as in DLG, makes up to 20 evaluations per step and runs the restarts one after another. "adam", as in
+        the code released with FedVocab, runs all restarts at once with one evaluation per step. On a wide LSTM it is
+        far slower.
     learning_rate : float
-        > 0. With L-BFGS the first trial of its line search, 1; with Adam in units of the attacker's embeddings, well
-        below their deviation.
+        > 0. For L-BFGS, the first step of the line search, 1. For Adam, in units of the attacker's embeddings, well
+        below their standard deviation.
     steps : int
-        ≥ 1, at most so many for each restart: tens with L-BFGS, thousands with Adam.
+        Maximum number of steps per restart, >= 1: tens for L-BFGS, thousands for Adam.
     restarts : int
-        ≥ 1 random beginnings, of which the one with the least distance counts.
+        Number of random initialisations, >= 1. The one with the smallest distance counts.
     tolerance : float
-        Stop at this distance, relative to the squared norm of the shared gradient: ≥ 0, 0 goes on to the end.
+        Stop at this distance, relative to the squared norm of the shared gradient, >= 0. 0 never stops early.
     check_every : int
-        ≥ 1 steps between two looks at the tolerance, at which progress is told.
+        Steps between checks of the tolerance, >= 1. Progress is reported at every check.
     seed : int
-        Of the random beginnings.
+        Seed of the initialisations.
     vectorised : bool
-        Take the gradients of all restarts by ``vmap``, which the body must bear, see :mod:`.recurrence`; otherwise
-        one after the other, as for a body that packs its sequences. The values agree to rounding.
+        Whether to compute the gradients of all restarts by ``vmap``, which the body must support (:mod:`.recurrence`).
+        Otherwise they are computed one after another, as required for packed sequences. The values agree up to
+        rounding.
 
-    Raises ``ValueError``, for all parameters at once, when one is out of range.
+    Raises
+    ------
+    ValueError
+        Parameters are out of range; the message lists all of them.
     """
 
     l1_weight: float = 0.0
@@ -66,12 +71,12 @@ class Inversion:
     def __post_init__(self) -> None:
         least = {"l1_weight": 0, "steps": 1, "restarts": 1, "tolerance": 0, "check_every": 1}
         wrong = [
-            f"{name} = {getattr(self, name)}: must be ≥ {bound}"
+            f"{name} = {getattr(self, name)}: must be at least {bound}"
             for name, bound in least.items()
             if not getattr(self, name) >= bound
         ]
         if not self.learning_rate > 0:
-            wrong.append(f"learning_rate = {self.learning_rate}: must be > 0")
+            wrong.append(f"learning_rate = {self.learning_rate}: must be above 0")
         if self.optimizer not in get_args(Optimizer):
             allowed = ", ".join(map(repr, get_args(Optimizer)))
             wrong.append(f"optimizer = {self.optimizer!r}: must be one of {allowed}")
@@ -81,9 +86,9 @@ class Inversion:
 
 @dataclass(frozen=True, eq=False)
 class Inverted:
-    """The best of all restarts: embeddings [B, T, d], soft labels [B, C], and their relative distance ≥ 0.
+    """The best of all restarts: embeddings [B, T, d], soft labels [B, C], and their relative distance >= 0.
 
-    The distance is ``inf`` when no guess had a finite one.
+    The distance is ``inf`` if no guess has a finite one.
     """
 
     embedded: Tensor
@@ -91,7 +96,7 @@ class Inverted:
     distance: float
 
     def read(self, lengths: Tensor, table: TokenTable) -> list[list[str]]:
-        """The sentences, in words of ``table``, for B ``lengths``."""
+        """Return the sentences in words of ``table``, for B ``lengths``."""
         return [
             table.nearest(sentence[:length]) for sentence, length in zip(self.embedded, lengths.tolist(), strict=True)
         ]
@@ -104,11 +109,25 @@ def invert(
     settings: Inversion,
     progress: Progress | None = None,
 ) -> Inverted:
-    """Look for the batch behind an observation.
+    """Search for the batch behind an observation.
 
-    ``body`` is as in :class:`.Victim`, with the shared weights of the time, and differentiable twice. ``table`` is the
-    attacker's; here it only gives width and scale to the beginnings. Raises ``ValueError`` when the shared gradient
-    vanishes.
+    Parameters
+    ----------
+    observation : Observation
+        What the victim shares.
+    body : Module
+        The model, as in :class:`.Victim`, with the shared weights and twice differentiable.
+    table : TokenTable
+        Sets width and scale of the initial embeddings.
+    settings : Inversion
+        Parameters of the attack.
+    progress : Progress, optional
+        Receives the progress.
+
+    Raises
+    ------
+    ValueError
+        The shared gradient is zero.
     """
     search = _Search(observation, body, table, settings)
     lanes = range(settings.restarts)
@@ -118,7 +137,7 @@ def invert(
 
 
 class _Search:
-    """The state of all restarts: the best guess of each so far."""
+    """The state of all restarts: the best guess of each."""
 
     def __init__(self, observation: Observation, body: nn.Module, table: TokenTable, settings: Inversion) -> None:
         self.observation, self.body, self.settings = observation, body, settings
@@ -135,7 +154,7 @@ class _Search:
         self.distance = self.embedded.new_full((settings.restarts,), torch.inf)
 
     def run(self, lanes: list[int], progress: Progress | None) -> None:
-        """Move some restarts until one is good enough, which an earlier one may have been."""
+        """Optimise some restarts until one reaches the tolerance, unless an earlier one has."""
         if self._done():
             return
         embedded = self.embedded[lanes].requires_grad_()
@@ -152,7 +171,7 @@ class _Search:
             optimizer.zero_grad()
             distance = self._relative(embedded, logits)
             self._keep(lanes, distance.detach(), embedded.detach(), logits.detach())
-            # The restarts do not depend on each other, so the gradient of the sum is that of each.
+            # Restarts are independent, so the gradient of the sum contains that of each.
             total = distance.sum()
             embedded.grad, logits.grad = torch.autograd.grad(total, variables)
             return total.item()
@@ -180,7 +199,7 @@ class _Search:
         return bool(self.distance.min() <= self.settings.tolerance)
 
     def _keep(self, lanes: list[int], distance: Tensor, embedded: Tensor, logits: Tensor) -> None:
-        better = distance < self.distance[lanes]  # False where the distance is not a number
+        better = distance < self.distance[lanes]  # False for NaN
         chosen = torch.tensor(lanes, device=better.device)[better]
         self.distance[chosen] = distance[better]
         self.embedded[chosen] = embedded[better]

@@ -1,12 +1,12 @@
-"""How much of the targets an attack recovered.
+"""Measures of how much of the targets an attack recovered.
 
-The paper (Zhang et al., FedVocab, EMNLP 2022, Section 4.2) calls precision "the average percentage of recovered
-words in the target texts" and recall "the average percentage of words in the target texts [that] are predicted".
-Both count *occurrences*, wherever they stand in the sentence, and ask only whether the other text has the word. So a
-word written twice and recovered once is found twice, as in the authors' released code for recall; their precision
-divides the same count by the recovered words, which may exceed 1, and is not taken over. Neither sets nor multisets
-would do: among sets a sentence of one repeated word counts as much as one word, and among multisets precision and
-recall are equal for every attack that knows the length.
+The paper (Zhang et al., FedVocab, EMNLP 2022, Section 4.2) defines precision as "the average percentage of recovered
+words in the target texts" and recall as "the average percentage of words in the target texts [that] are predicted".
+Both count *occurrences* anywhere in the sentence and check only whether the other text contains the word. A word
+written twice and recovered once therefore counts twice, as in the authors' released code for recall. Their precision
+divides the same count by the number of recovered words, which may exceed 1, and is not used here. Sets and multisets
+are unsuitable: with sets, a sentence that repeats one word counts as one word, and with multisets precision and recall
+are equal for every attack that knows the length.
 """
 
 import random
@@ -17,21 +17,21 @@ from statistics import fmean
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from tasks.text.vocabulary import is_digits as is_digits
+from tasks.text.vocabulary import is_digits
 
 Text = Sequence[str]
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """The words of a text and those that an attack made of it."""
+    """The words of a text and those that an attack recovered."""
 
     target: tuple[str, ...]
     recovered: tuple[str, ...]
 
     @property
     def precision(self) -> float:
-        """The share of recovered words that stand in the target, in [0, 1]; 0 when nothing was recovered."""
+        """The share of recovered words that occur in the target, in [0, 1]; 0 if nothing was recovered."""
         return _share_found(self.recovered, self.target)
 
     @property
@@ -42,10 +42,10 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Scores:
-    """Means over texts of precision and recall, the F1 of these means, and the ratio of leaked private tokens.
+    """Means over texts of precision and recall, the F1 score of these means, and the private token leakage ratio.
 
-    All in [0, 1]. ``ptlr`` is pooled: the recovered digit tokens of all targets by all their digit tokens, ``nan``
-    where there are none.
+    All are in [0, 1]. ``ptlr`` is pooled: the recovered digit tokens of all targets divided by all their digit tokens;
+    NaN without digit tokens.
     """
 
     precision: float
@@ -55,7 +55,7 @@ class Scores:
 
 
 def score(recoveries: Sequence[Recovery]) -> Scores:
-    """The measures of the paper's Table 2. Raises ``ValueError`` without recoveries."""
+    """Compute the measures of the paper's Table 2. Raise ``ValueError`` without recoveries."""
     if not recoveries:
         raise ValueError("there are no texts to score")
     precision = fmean(one.precision for one in recoveries)
@@ -66,16 +66,21 @@ def score(recoveries: Sequence[Recovery]) -> Scores:
 
 
 def pair(targets: Sequence[Text], recovered: Sequence[Text]) -> list[Recovery]:
-    """Which recovered text stands for which target.
+    """Assign recovered texts to targets.
 
-    The gradient of a batch does not depend on the order of its sentences, so neither may the score: the pairs are
-    those with the greatest sum of precisions and recalls. An attack that cannot tell the sentences apart gives one
-    text, which is held against all the words of the batch. Raises ``ValueError`` for any other number of texts.
+    The gradient of a batch does not depend on the order of its sentences, so neither may the score: the pairs maximise
+    the sum of precisions and recalls. An attack that cannot separate the sentences returns one text, which is compared
+    with all words of the batch.
+
+    Raises
+    ------
+    ValueError
+        The number of recovered texts is neither 1 nor that of targets.
     """
     if len(recovered) == 1:
         return [Recovery(tuple(word for text in targets for word in text), tuple(recovered[0]))]
     if len(recovered) != len(targets):
-        raise ValueError(f"{len(recovered)} recovered texts for {len(targets)} targets: must be as many, or 1")
+        raise ValueError(f"{len(recovered)} recovered texts for {len(targets)} targets: must be 1 or the same number")
     table = [[Recovery(tuple(target), tuple(text)) for text in recovered] for target in targets]
     gains = np.array([[one.precision + one.recall for one in row] for row in table])
     return [table[row][column] for row, column in zip(*linear_sum_assignment(gains, maximize=True), strict=True)]
@@ -84,9 +89,12 @@ def pair(targets: Sequence[Text], recovered: Sequence[Text]) -> list[Recovery]:
 def choose_sentences(
     sentences: Sequence[Text], count: int, *, seed: int, min_digits: int = 3, max_length: int = 30
 ) -> list[int]:
-    """The indices of ``count`` random sentences of at least 3 digit tokens and at most 30 tokens (Appendix A.3).
+    """Draw the indices of ``count`` sentences with at least 3 digit tokens and at most 30 tokens (Appendix A.3).
 
-    Raises ``ValueError`` when too few sentences qualify.
+    Raises
+    ------
+    ValueError
+        Too few sentences qualify.
     """
     fit = [
         index
@@ -96,7 +104,7 @@ def choose_sentences(
     if len(fit) < count:
         raise ValueError(
             f"sentences = {count}: only {len(fit)} of {len(sentences)} have at least {min_digits} digit tokens and at "
-            f"most {max_length} tokens; take at most {len(fit)}, or other texts"
+            f"most {max_length} tokens; use at most {len(fit)} sentences, or other texts"
         )
     return random.Random(seed).sample(fit, count)
 

@@ -1,7 +1,7 @@
 """An LSTM that can be differentiated twice, on every device and under ``torch.func.vmap``.
 
-Gradient matching differentiates a gradient. cuDNN's LSTM has no second derivative; torch's own on the CPU has, but no
-batching rule. A plain loop of cells has both, and is slower for everything else.
+Gradient matching differentiates a gradient. cuDNN's LSTM has no second derivative; torch's LSTM on the CPU has one, but
+no batching rule. A loop of cells has both, but is slower.
 """
 
 from copy import deepcopy
@@ -16,9 +16,9 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class LoopLSTM(nn.LSTM):
-    """``nn.LSTM`` as a loop over time: the same parameters, inputs (padded or packed) and outputs, to rounding.
+    """``nn.LSTM`` as a loop over time, with the same parameters, inputs (padded or packed) and outputs, up to rounding.
 
-    Dropout between layers is not applied, which is the evaluation mode.
+    Dropout between layers is not applied, as in evaluation mode.
     """
 
     def forward(self, input: Tensor | PackedSequence, hx: State | None = None):  # type: ignore[no-untyped-def]
@@ -31,10 +31,10 @@ class LoopLSTM(nn.LSTM):
         return output if self.batch_first else output.transpose(0, 1), state
 
     def padded(self, inputs: Tensor, lengths: Tensor, hx: State | None = None) -> tuple[Tensor, State]:
-        """What packing gives, without the packing, which ``vmap`` does not bear.
+        """Compute what packed sequences would give, without packing, which ``vmap`` does not support.
 
-        ``inputs`` [B, T, d] are padded to T ≥ ``lengths`` [B]; outputs [B, T, ·] are 0 past the lengths, and the state
-        is that at the last token (the first, backwards).
+        ``inputs`` [B, T, d] are padded to T >= ``lengths`` [B]. Outputs [B, T, ·] are 0 beyond the lengths, and the
+        state is that at the last token (the first, backwards).
         """
         steps = torch.arange(inputs.shape[1], device=inputs.device)
         return self._layers(inputs, steps[None] < lengths.to(inputs.device)[:, None], hx)
@@ -55,7 +55,7 @@ class LoopLSTM(nn.LSTM):
         return inputs, (torch.stack(hidden), torch.stack(cell))
 
     def _scan(self, inputs: Tensor, valid: Tensor | None, suffix: str, start: State | None) -> tuple[Tensor, State]:
-        """One direction of one layer over [B, T, ·]; where not ``valid`` [B, T] the state stays and the output is 0."""
+        """Run one direction of one layer over [B, T, ·]; beyond ``valid`` [B, T] the state stays and outputs are 0."""
         recurrent = getattr(self, f"weight_hh_{suffix}")
         driven = inputs @ getattr(self, f"weight_ih_{suffix}").T
         if self.bias:
@@ -78,15 +78,18 @@ class LoopLSTM(nn.LSTM):
 
 
 def with_loop_lstms(module: Module) -> Module:
-    """A copy of ``module``, in evaluation mode, whose LSTMs are loops. Names and values of parameters stay.
+    """Return a copy of ``module`` in evaluation mode whose LSTMs are loops. Names and values of parameters stay.
 
-    Raises ``ValueError`` for an LSTM with projections.
+    Raises
+    ------
+    ValueError
+        An LSTM has projections.
     """
     copy = deepcopy(module).eval()
     for part in list(copy.modules()):
         if type(part) is nn.LSTM:
             if part.proj_size:
                 raise ValueError(f"an LSTM with proj_size = {part.proj_size} cannot be turned into a loop: must be 0")
-            # Same parameters, same attributes, another way forward.
+            # The classes differ only in their forward pass.
             part.__class__ = LoopLSTM
     return copy

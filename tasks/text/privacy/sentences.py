@@ -1,4 +1,4 @@
-"""The sentences that are attacked: whose words, and which of the data's."""
+"""Chooses the sentences that are attacked."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,24 +15,41 @@ from .measures import choose_sentences
 
 _END = re.compile(r"(?<=[.!?])\s+")
 _UNKNOWN = ("<unk>", "[UNK]")
-_LONGEST = 64  # above the paper's 30, so that longer ones are seen to be
+_LONGEST = 64  # more than the paper's 30, so that longer sentences are recognised as such
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """The words of a sentence, among them those that a tokenizer puts around it, and the class of its text."""
+    """The words of a sentence, including the special tokens of a tokenizer, and the class of its text."""
 
     words: tuple[str, ...]
     label: int
 
 
 def draw_sentences(examples: Examples, vocabulary: Vocabulary, count: int, *, own: bool, seed: int) -> list[Sentence]:
-    """``count`` of the sentences of all texts, at random (Zhang et al., Appendix A.3).
+    """Draw ``count`` sentences of all texts (Zhang et al., Appendix A.3).
 
-    A text ends a sentence where a full stop, an exclamation or a question mark stands before a space: whole texts of
-    AG News are mostly longer than the paper's 30 tokens. A sentence qualifies as :func:`.choose_sentences` says. All
-    its words are in the ``vocabulary``, unless that is the node's ``own``, which :func:`holding` adds them to. Raises
-    ``ValueError`` when too few qualify.
+    A full stop, exclamation mark or question mark before a space ends a sentence; whole texts of AG News are mostly
+    longer than the paper's 30 tokens. :func:`.choose_sentences` says which sentences qualify.
+
+    Parameters
+    ----------
+    examples : Examples
+        The texts.
+    vocabulary : Vocabulary
+        The vocabulary.
+    count : int
+        The number of sentences.
+    own : bool
+        Whether the vocabulary is the node's own, so that :func:`with_sentences` can add words to it. Otherwise all
+        words must be in it.
+    seed : int
+        The seed.
+
+    Raises
+    ------
+    ValueError
+        Too few sentences qualify.
     """
     words_of = _splitter(vocabulary)
     known = set(vocabulary.words) - set(_UNKNOWN)
@@ -46,10 +63,10 @@ def draw_sentences(examples: Examples, vocabulary: Vocabulary, count: int, *, ow
     return [found[index] for index in chosen]
 
 
-def holding(data: NodeData, sentences: Sequence[Sentence]) -> NodeData:
-    """``data`` of a node that has the ``sentences`` too: they are training examples, and their words in its vocabulary.
+def with_sentences(data: NodeData, sentences: Sequence[Sentence]) -> NodeData:
+    """Return ``data`` with the ``sentences`` as additional training examples.
 
-    Only a vocabulary of words grows, at its end, by the words that are new.
+    New words are added at the end of a vocabulary of words. A tokenizer stays unchanged.
     """
     vocabulary = data.extra["vocabulary"]
     assert isinstance(vocabulary, (WordVocabulary, TokenizerVocabulary))
@@ -70,8 +87,10 @@ def holding(data: NodeData, sentences: Sequence[Sentence]) -> NodeData:
     return replace(data, splits={**data.splits, "train": joined}, extra={**data.extra, "vocabulary": vocabulary})
 
 
-def around(vocabulary: Vocabulary) -> frozenset[str]:
-    """The words that a tokenizer puts around every text: everybody knows them, so they are not recovered."""
+def special_tokens(vocabulary: Vocabulary) -> frozenset[str]:
+    """Return the tokens that a tokenizer adds around every text. Everybody knows them, so they do not count as
+    recovered.
+    """
     if isinstance(vocabulary, WordVocabulary):
         return frozenset()
     return frozenset(vocabulary.words[number] for number in vocabulary.encode([""], _LONGEST)[0])

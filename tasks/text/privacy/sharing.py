@@ -1,4 +1,4 @@
-"""What a node shares about one batch of sentences, under each method, and so what an attacker sees."""
+"""What a node shares of one batch of sentences under each method, and therefore what an attacker sees."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,17 @@ from .tokens import TokenTable
 
 @dataclass(frozen=True)
 class Sharing:
-    """Which gradients a method of federated learning shares.
+    """The gradients that a method shares.
 
-    ``body`` are glob patterns of the parameters above the embedding table; ``row`` says whether the row of a word in
-    the embedding table is shared: all under FedAvg, none under FedVocab, all but those of private words under
-    FedRecon.
+    Attributes
+    ----------
+    method : str
+        The method's name.
+    body : tuple of str
+        Glob patterns of the shared parameters above the embedding table.
+    row : callable
+        Whether the row of a word in the embedding table is shared: always under FedAvg, never under FedVocab, and under
+        FedRecon for all but private words.
     """
 
     method: str
@@ -26,7 +32,7 @@ class Sharing:
     row: Callable[[str], bool]
 
     def names(self, body: nn.Module) -> list[str]:
-        """The shared parameters of ``body``, in its order. Raises ``ValueError`` when no parameter is shared."""
+        """Return the shared parameters of ``body``, in its order. Raise ``ValueError`` if no parameter is shared."""
         named = [name for name, _ in body.named_parameters()]
         shared = [name for name in named if any(fnmatchcase(name, pattern) for pattern in self.body)]
         if not shared:
@@ -34,8 +40,8 @@ class Sharing:
         return shared
 
 
-#: Each method with what it shares; the private words of FedRecon are digit tokens, as in the paper (Appendix A.2).
-METHODS: Mapping[str, Sharing] = {
+#: What each method shares. The private words of FedRecon are digit tokens, as in the paper (Appendix A.2).
+SHARINGS: Mapping[str, Sharing] = {
     "fedavg": Sharing("fedavg", ("*",), lambda word: True),
     "fedrecon": Sharing("fedrecon", ("*",), lambda word: not is_digits(word)),
     "fedvocab": Sharing("fedvocab", ("encoder.*", "*classifier.*"), lambda word: False),
@@ -44,11 +50,18 @@ METHODS: Mapping[str, Sharing] = {
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """All that an attacker sees of one batch of B sentences, beside the shared weights.
+    """What an attacker sees of one batch of B sentences, besides the shared weights.
 
-    ``gradients`` are those of the *mean loss* by the shared parameters of the body, in their shapes.
-    ``rows`` [R, d] is the gradient by the shared rows of the embedding table and ``row_words`` are their words, R = 0
-    where none is shared. ``lengths`` [B], the numbers of tokens, are granted to the attacker, as in DLG and TAG.
+    Attributes
+    ----------
+    gradients : mapping of str to Tensor
+        Gradients of the *mean loss* with respect to the shared parameters of the body.
+    row_words : tuple of str
+        The words of the shared rows of the embedding table.
+    rows : Tensor [R, d]
+        Gradients with respect to these rows; R = 0 if none is shared.
+    lengths : Tensor [B]
+        The numbers of tokens, which the attacker knows, as in DLG and TAG.
     """
 
     gradients: Mapping[str, Tensor]
@@ -61,17 +74,20 @@ class Observation:
 class Victim:
     """The model of a node: its embedding table and the ``body`` above it.
 
-    ``body(embedded [B, T, d], lengths [B])`` gives logits [B, C] and must ignore positions past the lengths. It is
-    taken in the mode it is in; in evaluation mode there is no dropout, which is the attacker's best case.
+    ``body(embedded [B, T, d], lengths [B])`` returns logits [B, C] and must ignore positions beyond the lengths. Its
+    mode is not changed; evaluation mode, without dropout, is the attacker's best case.
     """
 
     body: nn.Module
     table: TokenTable
 
     def share(self, sentences: Sequence[Sequence[str]], labels: Sequence[int], sharing: Sharing) -> Observation:
-        """The gradients of the mean cross-entropy over B ``sentences`` with class indices ``labels``.
+        """Return the gradients of the mean cross-entropy over B ``sentences`` with class indices ``labels``.
 
-        Raises ``ValueError`` as :meth:`.TokenTable.encode` and :meth:`Sharing.names` do.
+        Raises
+        ------
+        ValueError
+            A sentence cannot be encoded (:meth:`.TokenTable.encode`), or nothing is shared (:meth:`Sharing.names`).
         """
         rows, lengths = self.table.encode(sentences)
         shared = sharing.names(self.body)
@@ -92,5 +108,5 @@ class Victim:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """The mean over B examples of -Σ_c targets_c log softmax(logits)_c; both are [B, C], the targets soft labels."""
+    """Return the mean over B examples of -Σ_c targets_c log softmax(logits)_c; both [B, C], targets are soft labels."""
     return -(targets * logits.log_softmax(1)).sum(1).mean()

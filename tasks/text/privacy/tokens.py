@@ -1,4 +1,4 @@
-"""A table of tokens: words, and the vectors that a model, or an attacker, holds them to have."""
+"""A table of tokens: words and the vectors that a model, or an attacker, assigns to them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,10 +10,21 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class TokenTable:
-    """V distinct words and their embeddings, ``vectors`` [V, d].
+    """V distinct words and their embeddings.
 
-    ``padding`` is the word, if any, that fills short sentences up: it is never recovered.
-    Raises ``ValueError`` when words and rows do not match one to one, or the padding is not among the words.
+    Attributes
+    ----------
+    words : tuple of str
+        The words.
+    vectors : Tensor [V, d]
+        Their embeddings.
+    padding : str or None
+        The word that pads short sentences. It is never recovered.
+
+    Raises
+    ------
+    ValueError
+        Words and rows differ in number, a word occurs twice, or the padding is not among the words.
     """
 
     words: tuple[str, ...]
@@ -22,7 +33,7 @@ class TokenTable:
 
     def __post_init__(self) -> None:
         if self.vectors.ndim != 2 or len(self.words) != len(self.vectors):
-            raise ValueError(f"{len(self.words)} words need as many rows, not vectors of {tuple(self.vectors.shape)}")
+            raise ValueError(f"{len(self.words)} words need one row each, not vectors {tuple(self.vectors.shape)}")
         if len(self.index) != len(self.words):
             raise ValueError("the words of a token table must be distinct")
         if self.padding is not None and self.padding not in self.index:
@@ -39,10 +50,12 @@ class TokenTable:
         return self.vectors.shape[1]
 
     def encode(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Rows [B, T], filled up with the padding, and lengths [B], both int64.
+        """Return padded rows [B, T] and lengths [B], both int64.
 
-        Raises ``ValueError`` for a word without a row, an empty sentence, or sentences of several lengths without
-        a padding.
+        Raises
+        ------
+        ValueError
+            A word has no row, a sentence is empty, or sentences differ in length and there is no padding.
         """
         lengths = [len(sentence) for sentence in sentences]
         unknown = sorted({word for sentence in sentences for word in sentence if word not in self.index})
@@ -59,25 +72,25 @@ class TokenTable:
         return rows.to(self.vectors.device), torch.tensor(lengths, device=self.vectors.device)
 
     def nearest(self, embedded: Tensor) -> list[str]:
-        """The words whose vectors are nearest (L2) to ``embedded`` [n, d], the padding excepted."""
+        """Return the words whose vectors are nearest (L2) to ``embedded`` [n, d], except the padding."""
         distances = torch.cdist(embedded, self.vectors.to(embedded))
         if self.padding is not None:
             distances[:, self.index[self.padding]] = torch.inf
         return [self.words[row] for row in distances.argmin(1).tolist()]
 
     def without(self, private: Callable[[str], bool], generator: torch.Generator) -> "TokenTable":
-        """What is left to somebody who knows every row but those of ``private`` words.
+        """Return the table as known to an attacker without the rows of ``private`` words.
 
-        Those he makes up, from a normal distribution with the mean and deviation of the table's numbers.
+        These rows are drawn from a normal distribution with the mean and standard deviation of the table.
         """
         rows = torch.tensor([private(word) for word in self.words], device=self.vectors.device)
         drawn = self.draw((len(self.words),), generator)
         return TokenTable(self.words, torch.where(rows[:, None], drawn, self.vectors), self.padding)
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Random embeddings [*shape, d], normal with the mean and deviation of the table's numbers.
+        """Draw embeddings [*shape, d] from a normal distribution with the mean and standard deviation of the table.
 
-        ``generator`` is one of the CPU, so that draws are the same on every device.
+        ``generator`` belongs to the CPU, so that draws are the same on every device.
         """
         noise = torch.randn((*shape, self.width), generator=generator, dtype=self.vectors.dtype)
         return noise.to(self.vectors.device) * self.vectors.std() + self.vectors.mean()

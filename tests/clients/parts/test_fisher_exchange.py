@@ -13,9 +13,9 @@ from clients.parts.proximal import Proximal
 from clients.penalties import QuadraticPrior
 from clients.round_settings import with_config
 from clients.state import ContextState
+from sim.seeding import torch_seed
 from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange
-from tasks.seeding import torch_seed
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

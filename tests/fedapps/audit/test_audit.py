@@ -20,7 +20,7 @@ from fedapps.audit.victim import trained_victim
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from tasks.text.privacy.attackers import ATTACKERS
-from tasks.text.privacy.sharing import METHODS
+from tasks.text.privacy.sharing import SHARINGS
 
 WORDS = [f"{first}{second}" for first in "bdfgklmn" for second in ("ado", "elu", "imi", "oru")]
 RECIPE = """task = "text"
@@ -37,7 +37,7 @@ embedding-width = 8
 hidden = 12
 dropout = 0.1
 """
-PLAN = AuditPlan(tuple(METHODS), tuple(ATTACKERS), ("dlg", "rows"), (1, 2), 4, 8, 1)
+PLAN = AuditPlan(tuple(SHARINGS), tuple(ATTACKERS), ("dlg", "rows"), (1, 2), 4, 8, 1)
 
 
 def write_texts(folder, words=WORDS):
@@ -102,8 +102,8 @@ def test_rows_and_recovered_sentences_are_written(audited):
     assert found.keys() == {"recipe", "rows", "recovered"}
     assert found["recipe"] == "tiny"
     rows = rows_by(found)
-    guessed = {(method, name, "dlg", size) for method in METHODS for name in ATTACKERS for size in (1, 3)}
-    assert rows.keys() == guessed | {(method, "anybody", "rows", size) for method in METHODS for size in (1, 3)}
+    guessed = {(method, name, "dlg", size) for method in SHARINGS for name in ATTACKERS for size in (1, 3)}
+    assert rows.keys() == guessed | {(method, "anybody", "rows", size) for method in SHARINGS for size in (1, 3)}
     for row in rows.values():
         assert row.keys() == {
             "method", "attacker", "attack", "batch_size", "precision", "recall", "f1", "ptlr", "seconds", "sentences",
@@ -131,7 +131,7 @@ def test_attackers_with_the_current_or_initial_table_read_words_and_a_foreign_ta
     assert recall["foreign"] < 0.4
     # One search serves all methods, which share the same gradients of an LSTM.
     for name in ("public", "foreign"):
-        assert len({rows[method, name, "dlg", 1]["recall"] for method in METHODS}) == 1
+        assert len({rows[method, name, "dlg", 1]["recall"] for method in SHARINGS}) == 1
     assert rows["fedavg", "known", "dlg", 1]["recall"] == recall["known"]
     assert rows["fedrecon", "known", "dlg", 1]["ptlr"] < rows["fedavg", "known", "dlg", 1]["ptlr"]
 

@@ -1,4 +1,4 @@
-"""Whether weights and pictures fit a network, found out before training."""
+"""Checks, before training, that weights and image size fit the network."""
 
 from pathlib import Path
 
@@ -12,7 +12,13 @@ from .networks import place_network
 
 
 def check_network(backbone: str, pooling: str, weights: Path | None, size: Size) -> None:
-    """Raise :class:`DataError` where a file of weights or pictures of ``size`` do not fit; nothing is drawn or kept."""
+    """Check a network without allocating it.
+
+    Raises
+    ------
+    DataError
+        The weights do not fit the network, or images of ``size`` are too small for it.
+    """
     with torch.device("meta"):
         network = place_network(backbone, pooling, weights=weights)
         try:
@@ -20,5 +26,5 @@ def check_network(backbone: str, pooling: str, weights: Path | None, size: Size)
         except ValueError as error:
             raise DataError(
                 f"vpr.height = {size[0]}, vpr.width = {size[1]}: too small for vpr.backbone = {backbone!r}; "
-                "raise them, or take a backbone of a finer stride (squeezenet1_1-stride8)"
+                "increase them, or use a backbone with a smaller stride (squeezenet1_1-stride8)"
             ) from error

@@ -1,4 +1,4 @@
-"""From the light that falls into a camera to the picture it stores."""
+"""Converts the light that enters a camera into the image that it stores."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,8 +7,8 @@ from .conditions import Conditions
 from .noise import Floats
 
 
-def develop(image: Floats, conditions: Conditions, seed: int) -> NDArray[np.uint8]:
-    """``image [H, W, 3]`` exposed, tinted, vignetted, with noise from ``seed`` and the car's bonnet if in view."""
+def expose(image: Floats, conditions: Conditions, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Expose, tint and vignette ``image [H, W, 3]``; add noise drawn from ``rng`` and the car's bonnet, if visible."""
     camera = conditions.camera
     height, width = image.shape[:2]
     y, x = np.linspace(-1, 1, height, dtype=np.float32)[:, None], np.linspace(-1, 1, width, dtype=np.float32)
@@ -16,7 +16,7 @@ def develop(image: Floats, conditions: Conditions, seed: int) -> NDArray[np.uint
     stored = image * (gain * np.array(camera.cast, np.float32))
     stored *= (1 - 0.5 * camera.vignette * (x * x + y * y))[..., None]
     stored = np.minimum(np.maximum(stored, 0), 1) ** np.float32(camera.contrast)
-    noise = np.random.default_rng(seed).standard_normal((height, width), dtype=np.float32)
+    noise = rng.standard_normal((height, width), dtype=np.float32)
     stored += (camera.noise * (1.8 if conditions.night else 1.0)) * noise[..., None]
     if camera.panel:
         bonnet = y[:, 0] > 1 - 2 * camera.panel

@@ -25,7 +25,7 @@ from tiny_encoder import encoder_folder
 
 from tasks.base import DataError
 from tasks.private_parameters import PrivateParameters
-from tasks.text.starts import dealt_start
+from tasks.text.initial_vectors import assigned_start
 from tasks.text.task import TextTask
 
 
@@ -57,7 +57,7 @@ class TestOwnStart:
         starts = f"{tmp_path / 'a.txt'}, {tmp_path / 'b.txt'}"
         task = TextTask(replace(SMALL, own_starts=starts)).under(OWN_START)
         for node in nodes_of(task, world):
-            dealt = dealt_start(task.options, OWN_START, node.key)
+            dealt = assigned_start(task.options, OWN_START, node.key)
             model = model_for(task, node)
             assert vectors(model, node)["win"].tolist() == [1 if dealt.endswith("a.txt") else 2, 0, 0, 0]
             assert_equal(state(model, "embedding."), state(model_of(task), "embedding."))
@@ -68,13 +68,13 @@ class TestOwnStart:
 
     def test_a_deal_is_about_even_and_needs_a_private_embedding(self):
         options = replace(SMALL, own_starts="a,b,c")
-        dealt = Counter(dealt_start(options, OWN_START, f"client-{k:03d}") for k in range(300))
+        dealt = Counter(assigned_start(options, OWN_START, f"client-{k:03d}") for k in range(300))
         assert set(dealt) == {"a", "b", "c"}
         assert min(dealt.values()) > 70
-        assert {dealt_start(options, privacy, "k") for privacy in (SHARED, FEDVOCAB, PrivateParameters((), True))} == {
-            ""
-        }
-        assert dealt_start(SMALL, OWN_START, "k") == ""
+        assert {
+            assigned_start(options, privacy, "k") for privacy in (SHARED, FEDVOCAB, PrivateParameters((), True))
+        } == {""}
+        assert assigned_start(SMALL, OWN_START, "k") == ""
 
     def test_files_for_digits_alone_are_refused(self):
         with pytest.raises(DataError, match=r"text\.own-starts = 'a': the method keeps only the vectors of digits"):
@@ -125,7 +125,9 @@ class TestOwnStartOfTransformers:
         config = tmp_path / "wide" / "config.json"
         config.write_text(config.read_text().replace('"hidden_size": 8', '"hidden_size": 12'))
         task = TextTask(replace(SMALL, model=model, own_starts=wide, max_length=8)).under(OWN_START)
-        with pytest.raises(DataError, match=r"'.*wide' have 12 numbers per token, but .* '.*model' reads 8; name enc"):
+        with pytest.raises(
+            DataError, match=r"'.*wide' have 12 numbers per token, but .* '.*model' expects 8; name enc"
+        ):
             model_for(task, task.load_node(world, 0, NODES))
         words_alone = PrivateParameters(("embedding.word_embeddings.*",), own_start=True)
         task = TextTask(replace(SMALL, model=model, own_starts=model, max_length=8)).under(words_alone)

@@ -1,4 +1,4 @@
-"""Whether weights and pictures fit a network, before training."""
+"""Whether weights and images fit a network, before training."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from fedapps.config.parsing import parse
 from fedapps.launch.launch import check_data
 from tasks.base import DataError
-from tasks.vpr.fitting import check_network
+from tasks.vpr.network_checks import check_network
 from tasks.vpr.networks import place_network
 
 
@@ -25,7 +25,7 @@ def test_weights_of_another_backbone_say_of_which(tmp_path):
     assert missing.startswith("  missing: features.0.weight (64, 3, 3, 3); features.0.bias (64,); features.2.weight")
     assert missing.endswith("; and 23 more")
     assert unexpected.startswith("  unexpected: conv1.weight (64, 3, 7, 7); bn1.weight (64,); bn1.bias (64,); and ")
-    assert advice == "  set vpr.backbone = 'resnet18-layer3' or 'resnet18', which it fits"
+    assert advice == "  set vpr.backbone = 'resnet18-layer3' or 'resnet18', which the file fits"
     check_network("resnet18-layer3", "gem", path, (32, 32))
 
 

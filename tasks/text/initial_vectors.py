@@ -1,4 +1,4 @@
-"""Which vectors a node's private words begin with, where nodes do not all begin alike (FedVocab, Appendix B.2)."""
+"""The initial vectors of a node's private words, which may differ between nodes (FedVocab, Appendix B.2)."""
 
 from pathlib import Path
 
@@ -7,30 +7,30 @@ from tasks.private_parameters import PrivateParameters
 
 from .glove import Vectors, read_glove
 from .options import Options
-from .scope import Kept, kept_words
+from .private_words import PrivateWords, private_words
 
 
-def dealt_start(options: Options, privacy: PrivateParameters, key: str) -> str:
-    """Which of ``text.own-starts`` falls to a node, the same in every run; '' where none does."""
+def assigned_start(options: Options, privacy: PrivateParameters, key: str) -> str:
+    """Return the entry of ``text.own-starts`` that is assigned to a node, the same in every run; '' for none."""
     names = options.own_start_names
-    if not names or not privacy.own_start or kept_words(options, privacy) is not Kept.ALL:
+    if not names or not privacy.own_start or private_words(options, privacy) is not PrivateWords.ALL:
         return ""
     return names[int(generator(options.partition_seed, "text.own-start", key).integers(len(names)))]
 
 
 def private_seed(seed: int, privacy: PrivateParameters, key: str | None) -> int:
-    """What the vectors of a node's private words are drawn from; ``key`` is ``None`` for the server."""
+    """Return the seed of the vectors of a node's private words; ``key`` is ``None`` for the server."""
     return derive_seed(seed, "text.own-start", key) if privacy.own_start and key is not None else seed
 
 
 def shared_vectors(options: Options) -> Vectors | None:
-    """The vectors that words begin with on all nodes, ``None`` where they are drawn."""
+    """Return the initial vectors of words on all nodes, ``None`` if they are drawn."""
     return _read(options.glove, options, "text.glove")
 
 
 def node_vectors(options: Options, privacy: PrivateParameters, key: str | None) -> Vectors | None:
-    """The vectors that a node's private words begin with, ``None`` where they are drawn."""
-    dealt = dealt_start(options, privacy, key) if key is not None else ""
+    """Return the initial vectors of a node's private words, ``None`` if they are drawn."""
+    dealt = assigned_start(options, privacy, key) if key is not None else ""
     if dealt:
         return _read(dealt, options, "text.own-starts")
     return None if privacy.own_start else shared_vectors(options)

@@ -1,4 +1,4 @@
-"""A set of pictures as a network takes them in, with what its frozen layers make of them kept while there is room."""
+"""Sets of images as input of a network, with a cache of the frozen layers' feature maps."""
 
 import hashlib
 from collections import OrderedDict
@@ -14,14 +14,14 @@ from .images import Size
 from .networks import PlaceNetwork
 from .places import Places
 
-CHUNK = 32  # pictures that go through a network at once
+CHUNK = 32  # images per forward pass
 
 
-class KeptMaps:
-    """Maps of frozen layers for sets of pictures, each whole or not at all, up to ``capacity`` bytes.
+class FeatureMapCache:
+    """Caches the feature maps of frozen layers for whole sets of images, up to ``capacity`` bytes.
 
-    The maps of a set are always made in the same chunks, so that they have the same bits whether they were kept or
-    had to be made again. What was used last stays.
+    The maps of a set are always computed in the same chunks, so they have the same bits whether they come from the
+    cache or are computed again. The least recently used sets are dropped first.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -29,7 +29,7 @@ class KeptMaps:
         self._kept: OrderedDict[str, tuple[bytes, Tensor]] = OrderedDict()
 
     def of(self, name: str, places: Places, size: Size, network: PlaceNetwork) -> Tensor | None:
-        """The maps of all of ``places``, a set with a ``name`` of its own; ``None`` where they exceed the capacity."""
+        """Return the maps of all ``places``, a set with a unique ``name``; ``None`` if they exceed the capacity."""
         if self.capacity == 0 or len(places) * map_bytes(network, *size) > self.capacity:
             return None
         digest = fingerprint(network.frozen.state_dict().values())
@@ -48,33 +48,33 @@ class KeptMaps:
 
 
 @dataclass(frozen=True, eq=False)
-class Pictures:
-    """``places`` under a name of their own among those that share ``kept``, resized to ``size``."""
+class ImageSet:
+    """Images under a ``name`` that is unique among the sets that share ``kept``, resized to ``size``."""
 
     name: str
     places: Places
     size: Size
-    kept: KeptMaps
+    kept: FeatureMapCache
 
-    def through(self, network: PlaceNetwork) -> "Inputs":
-        """The pictures as they go into ``network``, whose frozen layers must stay as they are from now on."""
-        return Inputs(self, network, self.kept.of(self.name, self.places, self.size, network))
+    def through(self, network: PlaceNetwork) -> "NetworkInputs":
+        """Return the images as input of ``network``, whose frozen layers must not change afterwards."""
+        return NetworkInputs(self, network, self.kept.of(self.name, self.places, self.size, network))
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
-    """Pictures for a network; ``maps`` are what its frozen layers make of all of them, where they are kept."""
+class NetworkInputs:
+    """Images as input of a network; ``maps`` are the cached feature maps of all of them, or ``None``."""
 
-    pictures: Pictures
+    image_set: ImageSet
     network: PlaceNetwork
     maps: Tensor | None
 
     def images(self, rows: np.ndarray) -> Tensor:
-        """uint8 ``[n, 3, H, W]``."""
-        return self.pictures.places.load_images(rows, self.pictures.size)
+        """Load images, uint8 ``[n, 3, H, W]``."""
+        return self.image_set.places.load_images(rows, self.image_set.size)
 
     def describe(self, rows: np.ndarray) -> np.ndarray:
-        """Descriptors ``[n, width]`` by the network's present weights, in evaluation mode."""
+        """Compute descriptors ``[n, width]`` with the network's current weights, in evaluation mode."""
         if self.maps is not None:
             return describe_maps(self.network, self.maps[torch.from_numpy(rows)], chunk=CHUNK).numpy()
         chunks = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
@@ -83,7 +83,7 @@ class Inputs:
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> bytes:
-    """The same for the same bits on the same kind of device."""
+    """Return a hash of the bits, shapes, types and kinds of device of ``tensors``."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         digest.update(f"{tensor.device.type} {tensor.dtype} {tuple(tensor.shape)}".encode())

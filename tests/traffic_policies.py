@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from .dynamics import THROTTLES
-from .sessions import Observation, Policy
+from sim.traffic.dynamics import THROTTLES
+from sim.traffic.sessions import Observation, Policy
 
 
 def keep_speed(tau: int = 3) -> Policy:

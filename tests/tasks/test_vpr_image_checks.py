@@ -1,4 +1,4 @@
-"""Which pictures can be read, judged by their first and last bytes."""
+"""Which images can be read, judged by their first and last bytes."""
 
 import csv
 import io
@@ -12,12 +12,12 @@ from PIL import Image
 
 from tasks.base import DataError
 from tasks.vpr.datasets import read_dataset
+from tasks.vpr.image_checks import damaged
 from tasks.vpr.images import ImageFiles, ImageTar
 from tasks.vpr.options import Options
-from tasks.vpr.readable import damaged
 
 
-def picture(kind, seed=0):
+def image(kind, seed=0):
     file = io.BytesIO()
     colours = np.random.default_rng(seed).integers(0, 256, (24, 32, 3), dtype=np.uint8)
     Image.fromarray(colours).save(file, kind)
@@ -27,8 +27,8 @@ def picture(kind, seed=0):
 @given(st.sampled_from(["JPEG", "PNG"]), st.floats(0, 1), st.binary(max_size=30))
 def test_of_pictures_cut_short_or_longer_a_look_says_what_decoding_says(tmp_path_factory, kind, share, more):
     folder = tmp_path_factory.getbasetemp()
-    whole = picture(kind)
-    source = ImageFiles(folder, ["cut.picture", "longer.picture"])
+    whole = image(kind)
+    source = ImageFiles(folder, ["cut.image", "longer.image"])
     (folder / source.names[0]).write_bytes(whole[: int(share * (len(whole) - 1))])
     (folder / source.names[1]).write_bytes(whole + more)
     assert list(damaged(source, np.arange(2))) == [row for row in range(2) if not decodes(source, row)]
@@ -44,25 +44,25 @@ def decodes(source, row):
 
 
 def test_a_picture_damaged_in_between_says_so_when_it_is_decoded(tmp_path):
-    whole = bytearray(picture("PNG"))
+    whole = bytearray(image("PNG"))
     whole[len(whole) // 2] ^= 255
     (tmp_path / "a.png").write_bytes(whole)
     source = ImageFiles(tmp_path, ["a.png"])
     assert damaged(source, np.arange(1)) == {}
     with pytest.raises(DataError) as error:
         source.decode(0)
-    assert str(error.value).startswith(f"{tmp_path / 'a.png'}: no picture, or a damaged one: ")
-    assert "vpr.skip-unreadable leaves out only what its first and last bytes give away" in str(error.value)
+    assert str(error.value).startswith(f"{tmp_path / 'a.png'}: not an image, or damaged: ")
+    assert "vpr.skip-unreadable only detects damage in the first and last bytes" in str(error.value)
 
 
 def write_tower(folder):
-    """Two areas of a floor, a query and two gallery pictures in each."""
+    """Two areas of a floor, a query and two gallery images in each."""
     rows = []
     with tarfile.open(folder / "images_128x96.tar", "w") as archive:
         for area in ("hall", "lift"):
             for video in range(2):
                 for frame in range(3):
-                    content = picture("JPEG", seed=len(rows)) if (area, video, frame) != ("hall", 0, 2) else b"sorry"
+                    content = image("JPEG", seed=len(rows)) if (area, video, frame) != ("hall", 0, 2) else b"sorry"
                     rows.append((f"{area}-{video}-{frame}", area, f"{area}-{video}", frame))
                     if (area, video, frame) != ("lift", 1, 1):
                         member = tarfile.TarInfo(f"{rows[-1][0]}.jpg")
@@ -79,9 +79,9 @@ def write_tower(folder):
 def test_pictures_of_an_archive(tmp_path):
     write_tower(tmp_path)
     with pytest.raises(
-        DataError, match=r"2 of 12 pictures .*:\n  hall-0-2\.jpg \(no picture\)\n  lift-1-1\.jpg \(no such file\)"
+        DataError, match=r"2 of 12 images .*:\n  hall-0-2\.jpg \(not an image\)\n  lift-1-1\.jpg \(no such file\)"
     ):
         read_dataset(tmp_path, Options())
     assert len(read_dataset(tmp_path, Options(skip_unreadable=True)).training) == 10
     source = ImageTar.of(tmp_path / "images_128x96.tar", ["hall-0-2.jpg", "lift-1-1.jpg", "lift-0-1.jpg"])
-    assert damaged(source, np.arange(3)) == {0: "no picture", 1: "no such file"}
+    assert damaged(source, np.arange(3)) == {0: "not an image", 1: "no such file"}

@@ -1,9 +1,9 @@
-"""Which pictures can be read, found out before training and without decoding them.
+"""Checks, before training and without decoding, which images can be read.
 
-Whether a file is there is asked of all pictures of a data set when its tables are read. Whether it holds a picture is
-asked of those that a process is about to use, by its first bytes (format, width and height) and, of a JPEG or PNG, by
-its last, which a file that was cut short does not have: a picture without them is decoded. One that is damaged in
-between shows only when it is trained on.
+Whether a file exists is checked for all images of a data set when its tables are read. Whether it is an image is
+checked for the images that a process is about to use: by the first bytes (format, width and height) and, for JPEG and
+PNG, by the last bytes, which truncated files lack; an image without them is decoded. Damage in between is detected only
+when the image is loaded.
 """
 
 import logging
@@ -22,14 +22,14 @@ from .places import Places
 
 logger = logging.getLogger(__name__)
 
-NAMED = 10  # pictures that a message lists
-_AT_ONCE = 8  # files that are waited for, which takes longer than to look at what comes
-_BLOCK = 512  # pictures that are asked for in one go
+NAMED = 10  # images that a message lists
+_AT_ONCE = 8  # threads; most of the time is spent waiting for files
+_BLOCK = 512  # images per task of a thread
 _ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
 
 
 class Inspection:
-    """What is known of the pictures of ``places``, which the tables in ``folder`` name; each is looked at once."""
+    """Checks the images of ``places``, which the tables in ``folder`` list. Each image is checked once."""
 
     def __init__(self, folder: Path, places: Places) -> None:
         self.folder = folder
@@ -38,22 +38,25 @@ class Inspection:
         self._sound = np.zeros(len(places.store), dtype=bool)
 
     def require_present(self) -> None:
-        """Raise :class:`DataError` where pictures are missing, naming those too that are no pictures.
+        """Raise :class:`DataError` if images are missing; the message also lists files that are not images.
 
-        As long as none is missing no file is opened.
+        No file is opened unless one is missing.
         """
         if isinstance(self.source, (ImageFiles, ImageTar)) and np.isin(self.source.absent(), self.images).any():
             self._refuse(self._unreadable(self.images))
 
     def require_readable(self, places: Places) -> None:
-        """Raise :class:`DataError` where some of ``places`` are missing or no pictures, naming all others too."""
+        """Raise :class:`DataError` if some of ``places`` are missing or not images; the message lists all of them."""
         if self._unreadable(places.image):
             self._refuse(self._unreadable(self.images))
 
     def readable(self, places: Places) -> Places:
-        """``places`` without those that cannot be read, which the log counts.
+        """Return ``places`` without unreadable images, and log their number.
 
-        Raises :class:`DataError` when none is left.
+        Raises
+        ------
+        DataError
+            No image is left.
         """
         problems = self._unreadable(places.image)
         if not problems:
@@ -62,8 +65,8 @@ class Inspection:
         if not len(kept):
             self._refuse(problems)
         said = ", ".join(self._named(problems))
-        count = f"{len(problems)} of {len(places)} pictures"
-        logger.warning("%s: vpr.skip-unreadable leaves out %s: %s", self.folder, count, said)
+        count = f"{len(problems)} of {len(places)} images"
+        logger.warning("%s: vpr.skip-unreadable excludes %s: %s", self.folder, count, said)
         return kept
 
     def _unreadable(self, images: np.ndarray) -> dict[int, str]:
@@ -79,21 +82,21 @@ class Inspection:
         if problems:
             said = "\n  ".join(self._named(problems))
             raise DataError(
-                f"{self.folder}: {len(problems)} of {len(self.images)} pictures cannot be read:\n  {said}\nreplace "
-                "them, take them out of the tables, or set vpr.skip-unreadable = true to leave them out"
+                f"{self.folder}: {len(problems)} of {len(self.images)} images cannot be read:\n  {said}\nreplace "
+                "them, remove them from the tables, or set vpr.skip-unreadable = true to exclude them"
             )
 
     def _named(self, problems: Mapping[int, str]) -> list[str]:
-        """The first of them, and how many more there are."""
+        """The first problems, and the number of the others."""
         assert isinstance(self.source, (ImageFiles, ImageTar))
         said = [f"{self.source.name(index)} ({problem})" for index, problem in list(problems.items())[:NAMED]]
         return said + ([f"and {len(problems) - NAMED} more"] if len(problems) > NAMED else [])
 
 
 def damaged(source: ImageFiles | ImageTar, indices: np.ndarray) -> dict[int, str]:
-    """Which of the pictures ``indices`` cannot be read, and why, judged by their first and last bytes."""
+    """Return which of the images ``indices`` cannot be read and why, judged by their first and last bytes."""
     blocks = [indices[start : start + _BLOCK].tolist() for start in range(0, len(indices), _BLOCK)]
-    Image.preinit()  # before threads ask for Pillow's formats
+    Image.preinit()  # load Pillow's formats before threads need them
 
     def look(block: list[int]) -> dict[int, str]:
         found = {index: _problem(source, index) for index in block}
@@ -104,17 +107,17 @@ def damaged(source: ImageFiles | ImageTar, indices: np.ndarray) -> dict[int, str
 
 
 def _problem(source: ImageFiles | ImageTar, index: int) -> str:
-    """What is wrong with a picture, "" where nothing seems to be."""
+    """What is wrong with an image, "" if nothing is found."""
     try:
-        with source.open(index) as file, Image.open(file) as picture:
-            if end := _ENDS.get(picture.format or ""):
+        with source.open(index) as file, Image.open(file) as image:
+            if end := _ENDS.get(image.format or ""):
                 file.seek(-len(end), os.SEEK_END)
-                if file.read() != end:  # cut short, or something follows it
-                    picture.load()
+                if file.read() != end:  # truncated, or followed by other bytes
+                    image.load()
     except FileNotFoundError:
         return "no such file"
     except UnidentifiedImageError:
-        return "no picture"
+        return "not an image"
     except UNDECODABLE as error:
         return str(getattr(error, "strerror", None) or error)
     return ""

@@ -1,0 +1,280 @@
+"""Tables in files: CSV, TSV and JSON lines, plain or compressed by gzip or xz.
+
+All tasks read their tables here. Every error names the file, the line and the column, and says what is allowed.
+"""
+
+import csv
+import gzip
+import json
+import lzma
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import TextIOBase
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.profiles import DataError
+
+FORMATS = (".csv", ".tsv", ".jsonl")
+COMPRESSIONS = ("", ".gz", ".xz")
+#: The endings of the names of CSV files.
+CSV_ENDINGS = tuple(".csv" + compression for compression in COMPRESSIONS)
+#: What reading a missing, damaged or wrongly encoded file raises.
+UNREADABLE = (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError)
+
+_SHOWN = 40  # characters of a line that an error repeats
+
+
+@dataclass(frozen=True)
+class Table:
+    """Some columns of a file, as text.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    names : tuple of str
+        The names of all columns of the file.
+    columns : mapping of str to list of str
+        The cells of the columns that were read, in the order of the rows.
+    lines : list of int
+        The number of the line on which each row ends, counted from 1.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    columns: Mapping[str, list[str]]
+    lines: list[int]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __contains__(self, column: str) -> bool:
+        return column in self.columns
+
+    def require(self, columns: Iterable[str]) -> None:
+        """Raise :class:`DataError` if one of the optional ``columns`` is missing."""
+        if any(column not in self for column in columns):
+            _require(self.names, columns, f"{self.path}, line 1", "")
+
+    def texts(self, column: str) -> list[str]:
+        """Return the cells of a column as written."""
+        return self.columns[column]
+
+    def numbers(self, column: str, *, missing: float | None = None) -> np.ndarray:
+        """Return a column as finite numbers, float64 ``[n]``.
+
+        Parameters
+        ----------
+        column : str
+            The name of the column.
+        missing : float, optional
+            The value of empty cells. Without it an empty cell is an error.
+
+        Raises
+        ------
+        DataError
+            A cell is not a finite number. The message counts all such cells.
+        """
+        cells = self.columns[column]
+        try:
+            values = np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
+        except ValueError:
+            values = np.array([_number(cell, missing) for cell in cells])
+        wrong = np.flatnonzero(~np.isfinite(values))
+        if missing is not None:
+            wrong = np.array([row for row in wrong if cells[row].strip()], dtype=np.int64)
+        if len(wrong):
+            raise self.fault(column, wrong, "expected a finite number")
+        return values
+
+    def integers(self, column: str) -> np.ndarray:
+        """Return a column as int64 ``[n]``. Raise :class:`DataError` for a cell that is not a whole number."""
+        values = self.numbers(column)
+        if len(wrong := np.flatnonzero(values != np.floor(values))):
+            raise self.fault(column, wrong, "expected a whole number")
+        return values.astype(np.int64)
+
+    def words(self, column: str, meanings: Mapping[str, Any]) -> np.ndarray:
+        """Return what each cell of a column means, ``[n]``.
+
+        Parameters
+        ----------
+        column : str
+            The name of the column.
+        meanings : mapping of str to object
+            The allowed words in lower case, and what each stands for. Upper and lower case are the same word.
+
+        Raises
+        ------
+        DataError
+            A cell holds another word.
+        """
+        found = [meanings.get(cell.strip().lower()) for cell in self.columns[column]]
+        if wrong := [row for row, meaning in enumerate(found) if meaning is None]:
+            raise self.fault(column, wrong, f"expected one of {', '.join(meanings)}")
+        return np.array(found)
+
+    def place(self, row: int, column: str) -> str:
+        """Return the file, line and column of a cell, for an error message."""
+        return f"{self.path}, line {self.lines[row]}, column {column}"
+
+    def fault(self, column: str, rows: Sequence[int] | np.ndarray, expected: str) -> DataError:
+        """Return the error for the first of the wrong cells ``rows`` of a column; it counts the wrong cells."""
+        more = f" (wrong in {len(rows)} rows)" if len(rows) > 1 else ""
+        return DataError(f"{self.place(rows[0], column)}: {self.columns[column][rows[0]]!r}; {expected}{more}")
+
+
+def read_table(
+    path: Path, required: Sequence[str], optional: Sequence[str] = (), *, header: bool = True, hint: str = ""
+) -> Table:
+    """Read columns of a table.
+
+    The ending of the file name decides the format: ``.csv`` (quoted), ``.tsv`` (separated by tabs, without quotes, as
+    GLUE's files) or ``.jsonl`` (one object of strings and numbers per line), each optionally followed by ``.gz`` or
+    ``.xz``. Files are encoded in UTF-8. Blank lines are skipped.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    required : sequence of str
+        Columns that the file must have.
+    optional : sequence of str
+        Columns that are read if the file has them.
+    header : bool
+        Whether the first row of a CSV or TSV file names the columns. Without a header, columns are called ``"1"``,
+        ``"2"`` and so on.
+    hint : str
+        What the error for a missing column adds, for example the option that names the columns.
+
+    Raises
+    ------
+    DataError
+        The format is unknown, the file cannot be read, a required column or a cell is missing, or there are no rows.
+    """
+    kind = _format(path)
+    columns: dict[str, list[str]] = {}
+    names: tuple[str, ...] = ()
+    lines: list[int] = []
+    try:
+        with open_text(path) as file:
+            rows: Iterator[tuple[int, Mapping[str, object]]] = (
+                _json_objects(path, file) if kind == ".jsonl" else _csv_rows(path, file, kind, header, required, hint)
+            )
+            for line, row in rows:
+                if not lines:
+                    names = tuple(row)
+                    columns = {name: [] for name in (*required, *optional) if name in required or name in row}
+                place = f"{path}, line {line}"
+                _require(row, columns, place, hint)
+                for name, cells in columns.items():
+                    cells.append(_cell(row[name], place, name))
+                lines.append(line)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; expected one with the columns {', '.join(required)}") from error
+    except UNREADABLE as error:
+        raise DataError(f"{path}: cannot be read or is damaged: {error}") from error
+    if not lines:
+        raise DataError(f"{path}: has no rows; expected one per line")
+    return Table(path, names, columns, lines)
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the object of each line of a file of JSON lines, without blank lines.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or a line is not a JSON object.
+    """
+    try:
+        with open_text(path) as file:
+            yield from _json_objects(path, file)
+    except UNREADABLE as error:
+        raise DataError(f"{path}: cannot be read or is damaged: {error}") from error
+
+
+def open_text(path: Path) -> TextIOBase:
+    """Open a UTF-8 text file for reading; decompress it if its name ends in .gz or .xz."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    if path.suffix == ".xz":
+        return lzma.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _format(path: Path) -> str:
+    kind = path.with_suffix("").suffix if path.suffix in COMPRESSIONS else path.suffix
+    if kind not in FORMATS:
+        endings = ", ".join(FORMATS)
+        raise DataError(f"{path}: unknown format; expected a file name that ends in {endings}, .gz or .xz")
+    return kind
+
+
+def _csv_rows(
+    path: Path, file: TextIOBase, kind: str, header: bool, required: Sequence[str], hint: str
+) -> Iterator[tuple[int, dict[str, str]]]:
+    if kind == ".tsv":
+        reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(file, strict=True)
+    names: list[str] = []
+    try:
+        if header:
+            names = [name.strip() for name in next(reader, [])]
+            _require(names, required, f"{path}, line 1", hint)
+        for row in reader:
+            if not row:
+                continue
+            if header and len(row) != len(names):
+                place = f"{path}, line {reader.line_num}"
+                raise DataError(f"{place}: {len(row)} cells; expected {len(names)}, as in the header")
+            found = names or [str(number) for number in range(1, len(row) + 1)]
+            yield reader.line_num, dict(zip(found, row, strict=True))
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {reader.line_num}: {error}; expected {kind[1:].upper()} (JSON lines, .jsonl, set no limits "
+            "on quotes and lengths)"
+        ) from error
+
+
+def _cell(value: object, place: str, column: str) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise DataError(f"{place}, column {column}: {value!r}; expected a string or a number")
+    return str(value)
+
+
+def _json_objects(path: Path, file: TextIOBase) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        shown = repr(line.strip()[:_SHOWN])
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {shown} is not JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise DataError(f"{path}, line {number}: {shown}; expected a JSON object of names and values")
+        yield number, record
+
+
+def _require(found: Collection[str], columns: Iterable[str], place: str, hint: str) -> None:
+    if lacking := [name for name in columns if name not in found]:
+        named = ", ".join(filter(None, found)) or "none"
+        raise DataError(f"{place}: no column {', '.join(lacking)}; found {named}" + (f" ({hint})" if hint else ""))
+
+
+def _number(cell: str, missing: float | None) -> float:
+    """The number in a cell, ``missing`` for an empty cell, NaN for anything else."""
+    if missing is not None and not cell.strip():
+        return missing
+    try:
+        return float(cell)
+    except ValueError:
+        return nan

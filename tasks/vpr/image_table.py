@@ -1,0 +1,75 @@
+"""Images listed in a table with one row per image (``vpr.dataset = table``)."""
+
+from pathlib import Path
+
+import numpy as np
+
+from tasks.profiles import DataError
+from tasks.tables import Table, read_table
+
+from .images import ImageFiles, ImageStore
+from .places import Places, Track, build_places, projected
+
+REQUIRED = ("path", "sequence", "role")
+OPTIONAL = ("x", "y", "lon", "lat", "city", "continent", "group", "frame", "heading")
+
+_ROLES = {"query": True, "database": False, "gallery": False}
+
+
+def read_image_table(path: Path) -> Places:
+    """Read the images that a table lists.
+
+    The table has the columns ``path`` (relative to the table's folder), ``sequence`` and ``role`` ("query" or
+    "database"; "gallery" means the same as "database"), and either ``x`` and ``y`` (metres east and north) or ``lon``
+    and ``lat`` (degrees). Degrees are projected to metres about the mean of each city
+    (:func:`~tasks.vpr.places.projected`). A sequence with images of both roles counts as two sequences.
+
+    The columns ``city``, ``continent``, ``group``, ``frame`` and ``heading`` are optional. Without them all images
+    belong to one unnamed city, have no continent and no group, keep the order of the file within their sequence, and
+    have an unknown heading.
+
+    Raises
+    ------
+    DataError
+        The file or a column is missing, or a cell is invalid.
+    """
+    table = read_table(path, REQUIRED, OPTIONAL)
+    cities = _labels(table, "city")
+    labels = zip(
+        cities,
+        table.texts("sequence"),
+        table.words("role", _ROLES).tolist(),
+        _labels(table, "continent"),
+        _labels(table, "group"),
+        strict=True,
+    )
+    return build_places(
+        ImageStore(ImageFiles(path.parent, table.texts("path"))),
+        [Track(*label) for label in labels],
+        _positions(table, np.array(cities)),
+        table.integers("frame") if "frame" in table else np.arange(len(table)),
+        table.numbers("heading", missing=np.nan) if "heading" in table else None,
+    )
+
+
+def _labels(table: Table, column: str) -> list[str]:
+    return table.texts(column) if column in table else [""] * len(table)
+
+
+def _positions(table: Table, cities: np.ndarray) -> np.ndarray:
+    """Positions in metres, float64 ``[n, 2]``."""
+    if "x" in table and "y" in table:
+        return np.stack([table.numbers("x"), table.numbers("y")], axis=1)
+    if "lon" not in table or "lat" not in table:
+        raise DataError(f"{table.path}: no columns x and y, nor lon and lat; found {', '.join(table.columns)}")
+    lon, lat = table.numbers("lon"), table.numbers("lat")
+    for name, values, least, most in (("lat", lat, -90.0, 90.0), ("lon", lon, -180.0, 360.0)):
+        if len(wrong := np.flatnonzero((values < least) | (values > most))):
+            swapped = np.abs(lon).max() <= 90 and np.abs(lat).max() <= 180
+            advice = "are lon and lat swapped?" if swapped else "write metres in the columns x and y"
+            raise table.fault(name, wrong, f"expected degrees from {least:g} to {most:g}; {advice}")
+    position = np.empty((len(table), 2))
+    for city in np.unique(cities):
+        inside = cities == city
+        position[inside] = projected(lon[inside], lat[inside])
+    return position

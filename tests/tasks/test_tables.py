@@ -1,0 +1,142 @@
+"""The reader of tables: formats, columns, and what it says of files that are wrong."""
+
+import csv
+import gzip
+import io
+import json
+import lzma
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.base import DataError
+from tasks.tables import json_lines, read_table
+
+PACKERS = {".gz": gzip.compress, ".xz": lzma.compress}
+CSV = 'name,size,comment\nball,3,"round, ""red"""\n\nbox,4.5,"two\nlines"\n'
+TSV = 'name\tsize\tcomment\nball\t3\tround, "red\nbox\t4.5\t\n'
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\r\x00"))
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+JSONL = '{"name": "ball", "size": 3, "more": [1]}\n\n{"size": 4.5, "name": "box"}\n'
+
+
+def written(folder, name, text):
+    path = folder / name
+    path.write_bytes(PACKERS.get(path.suffix, bytes)(text.encode()))
+    return path
+
+
+@pytest.mark.parametrize("packed", ["", ".gz", ".xz"])
+@pytest.mark.parametrize(
+    ("ending", "text", "lines"), [(".csv", CSV, [2, 5]), (".tsv", TSV, [2, 3]), (".jsonl", JSONL, [1, 3])]
+)
+def test_every_format_gives_the_same_columns(tmp_path, ending, text, lines, packed):
+    table = read_table(written(tmp_path, f"a{ending}{packed}", text), ["size", "name"], ["weight"])
+    assert table.texts("name") == ["ball", "box"]
+    np.testing.assert_array_equal(table.numbers("size"), [3.0, 4.5])
+    assert table.lines == lines
+    assert "weight" not in table
+    assert len(table) == 2
+
+
+def test_quotes_delimit_cells_in_csv_and_are_text_in_tsv(tmp_path):
+    assert read_table(written(tmp_path, "a.csv", CSV), ["comment"]).texts("comment") == ['round, "red"', "two\nlines"]
+    assert read_table(written(tmp_path, "a.tsv", TSV), ["comment"]).texts("comment") == ['round, "red', ""]
+
+
+def test_columns_without_a_header_are_numbered(tmp_path):
+    path = written(tmp_path, "a.csv", "3,x\n4,y\n")
+    assert read_table(path, ["2"], header=False).texts("2") == ["x", "y"]
+    with pytest.raises(DataError, match=r"a\.csv, line 1: no column 3; found 1, 2 \(see text.label-column\)"):
+        read_table(path, ["3"], header=False, hint="see text.label-column")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path):
+    assert read_table(written(tmp_path, "a.csv", "\ufeffname\nx\n"), ["name"]).texts("name") == ["x"]
+
+
+@given(st.lists(st.tuples(TEXTS, NUMBERS), min_size=1))
+def test_what_was_written_is_read(tmp_path_factory, rows):
+    folder = tmp_path_factory.mktemp("tables")
+    file = io.StringIO()
+    csv.writer(file, quoting=csv.QUOTE_ALL).writerows([("text", "number"), *rows])
+    records = "".join(json.dumps({"text": text, "number": number}) + "\n" for text, number in rows)
+    for name, text in (("a.csv", file.getvalue()), ("a.jsonl", records)):
+        table = read_table(written(folder, name, text), ["number", "text"])
+        assert table.texts("text") == [text for text, _ in rows]
+        assert table.numbers("number").tolist() == [number for _, number in rows]
+
+
+def test_cells_are_numbers_whole_numbers_or_words(tmp_path):
+    table = read_table(written(tmp_path, "a.csv", "n,w\n1, Yes\n,no\n"), ["n", "w"])
+    np.testing.assert_array_equal(table.numbers("n", missing=np.nan), [1.0, np.nan])
+    assert table.words("w", {"yes": True, "no": False}).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("cells", "read", "message"),
+    [
+        (["1", "x"], "numbers", r"a\.csv, line 3, column c: 'x'; expected a finite number$"),
+        (["", "nan", "1"], "numbers", r"line 2, column c: ''; expected a finite number \(wrong in 2 rows\)$"),
+        (["inf"], "numbers", "line 2, column c: 'inf'; expected a finite number$"),
+        (["1", "2.5"], "integers", "line 3, column c: '2.5'; expected a whole number$"),
+        (["a", "c", "d"], "words", r"line 3, column c: 'c'; expected one of a, b \(wrong in 2 rows\)$"),
+    ],
+)
+def test_a_wrong_cell_is_named(tmp_path, cells, read, message):
+    table = read_table(written(tmp_path, "a.csv", "c,\n" + "".join(f"{cell},\n" for cell in cells)), ["c"])
+    arguments = [{"a": 1, "b": 2}] if read == "words" else []
+    with pytest.raises(DataError, match=message):
+        getattr(table, read)("c", *arguments)
+
+
+def test_a_missing_number_may_be_empty_but_not_wrong(tmp_path):
+    table = read_table(written(tmp_path, "a.csv", "c,\n,\nx,\n"), ["c"])
+    with pytest.raises(DataError, match=r"line 3, column c: 'x'; expected a finite number$"):
+        table.numbers("c", missing=np.nan)
+
+
+def test_optional_columns_can_be_required_later(tmp_path):
+    table = read_table(written(tmp_path, "a.csv", "a,b\n1,2\n"), ["a"], ["c"])
+    table.require(["a"])
+    with pytest.raises(DataError, match=r"a\.csv, line 1: no column c; found a, b$"):
+        table.require(["a", "c"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "b,c\n", r"a\.csv, line 1: no column a; found b, c$"),
+        ("a.csv", "a,b\n", r"a\.csv: has no rows; expected one per line$"),
+        ("a.csv", "", r"a\.csv, line 1: no column a; found none$"),
+        ("a.csv", "a,b\n1\n", r"a\.csv, line 2: 1 cells; expected 2, as in the header$"),
+        ("a.csv", 'a\n"open\n', r"a\.csv, line 2: unexpected end of data; expected CSV"),
+        ("a.jsonl", '{"a": 1}\n{"b": 1}\n', r"a\.jsonl, line 2: no column a; found b$"),
+        ("a.jsonl", '{"a": [1]}\n', r"a\.jsonl, line 1, column a: \[1\]; expected a string or a number$"),
+        ("a.jsonl", '{"a": true}\n', r"a\.jsonl, line 1, column a: True; expected a string or a number$"),
+        ("a.jsonl", "7\n", r"a\.jsonl, line 1: '7'; expected a JSON object of names and values$"),
+        ("a.jsonl", "a\n", r"a\.jsonl, line 1: 'a' is not JSON"),
+        ("a.txt", "a\n1\n", r"a\.txt: unknown format; expected a file name that ends in \.csv, \.tsv, \.jsonl"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path, name, text, message):
+    with pytest.raises(DataError, match=message):
+        read_table(written(tmp_path, name, text), ["a"])
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.csv.xz", "a.jsonl"])
+def test_a_file_that_cannot_be_read(tmp_path, name):
+    with pytest.raises(DataError, match=r"a\..*: no such file; expected one with the columns x, y"):
+        read_table(tmp_path / name, ["x", "y"])
+    (tmp_path / name).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match=r"a\..*: cannot be read or is damaged"):
+        read_table(tmp_path / name, ["x"])
+
+
+def test_json_lines_keep_their_values_and_line_numbers(tmp_path):
+    found = list(json_lines(written(tmp_path, "a.jsonl.gz", JSONL)))
+    assert found == [(1, {"name": "ball", "size": 3, "more": [1]}), (3, {"size": 4.5, "name": "box"})]
+    with pytest.raises(DataError, match="cannot be read or is damaged"):
+        list(json_lines(tmp_path / "gone.jsonl"))
