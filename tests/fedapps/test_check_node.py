@@ -76,7 +76,7 @@ def test_a_text_node_keeps_its_words_to_itself(tmp_path, capsys):
         capsys, recipe, "--data-dir", tmp_path / "shop", "--state-dir", tmp_path, "--set", "methods=fedavg"
     )
     assert shared[0] == 1
-    assert "- data: text.vocabulary: nodes with folders of their own cannot know" in "\n".join(shared[1])
+    assert "- data: text.vocabulary: deployed nodes do not know" in "\n".join(shared[1])
 
 
 def test_everything_that_is_wrong_is_told_at_once(place, capsys):
