@@ -1,4 +1,4 @@
-"""The text task as a whole: nodes, vocabularies, learning, and what goes wrong."""
+"""The text task: nodes, vocabularies, models, learning and accuracies."""
 
 import json
 import os
@@ -14,7 +14,6 @@ from tasks.base import DataError
 from tasks.private_parameters import PrivateParameters
 from tasks.text.batches import CommonTest
 from tasks.text.options import Options
-from tasks.text.private_words import PrivateWords, private_words, vocabulary_source
 from tasks.text.task import TextTask
 
 SMALL = Options(source="simulated", hidden=8, embedding_width=12, dropout=0.0, partition_seed=1)
@@ -219,218 +218,6 @@ def test_partitions_of_flower_datasets(world, partition):
     assert {node.count("test") for node in nodes} == {15}
 
 
-def test_a_deployed_node_has_a_folder_of_its_own(tmp_path):
-    folder = tmp_path / "bakery"
-    folder.mkdir()
-    (folder / "train.csv").write_text("says,mood\nfine day,good\nrain again,bad\nso so,bad\n")
-    options = Options(
-        dataset="moods", text_columns="says", label_column="mood", labels="good,bad", hidden=4, embedding_width=3
-    )
-    data = own_words(options).load_all(folder)
-    assert (data.key, set(data.splits), data.groups) == ("bakery", {"train"}, {"most_frequent": "bad"})
-    assert data.splits["train"]["label"].tolist() == [0, 1, 1]
-    metrics = own_words(options).evaluate(model_of(own_words(options), data), data, seed=0, final=True).metrics
-    assert metrics == {"vocabulary.words": 5.0}
-    (folder / "test.jsonl").write_text('{"says": "fine", "mood": "good"}\n')
-    assert own_words(options).load_all(folder).count("test") == 1
-    with pytest.raises(DataError, match="3 examples are too few for 4 nodes: decrease num-nodes"):
-        own_words(options).load_node(folder, 0, 4)
-
-
-def test_labels_of_an_unknown_data_set_are_sorted_and_counted(tmp_path):
-    (tmp_path / "train.tsv").write_text("text\tlabel\na\t10\nb\t9\nc\t10\n")
-    (tmp_path / "test.tsv").write_text("text\tlabel\na\t9\n")
-    data = own_words(Options(dataset="mine", classes=2, validation_share=0.0)).load_node(tmp_path, 0, 1)
-    assert data.splits["train"]["label"].tolist() == [1, 0, 1]
-    assert data.splits["test"]["label"].tolist() == [0]
-    with pytest.raises(DataError, match=r"2 different labels in the training files \(9, 10\), but text\.classes = 3"):
-        TextTask(Options(dataset="mine", classes=3)).load_all(tmp_path)
-    (tmp_path / "test.tsv").write_text("text\tlabel\na\t8\n")
-    with pytest.raises(DataError, match=r"test\.tsv, line 2, column label: label '8'; expected one of 9, 10"):
-        TextTask(Options(dataset="mine", classes=2)).load_all(tmp_path)
-
-
-def test_missing_files_are_named(tmp_path):
-    task = TextTask()
-    with pytest.raises(DataError, match=r"no training texts; expected a file train\.csv or train_partial\.csv"):
-        task.load_all(tmp_path)
-    (tmp_path / "train.csv").write_text('"1","a","b"\n')
-    with pytest.raises(DataError, match=r"no test texts; expected a file test\.csv"):
-        task.load_node(tmp_path, 0, 1)
-    with pytest.raises(DataError, match=r"node 3 of 3: expected an index from 0 to 2"):
-        task.load_node(tmp_path, 3, 3)
-
-
-def test_files_stand_in_for_nothing_without_being_asked(tmp_path):
-    assert not TextTask().has_world
-    with pytest.raises(DataError, match=r"text\.source = 'files': set data-dir to the folder of agnews"):
-        TextTask().make_world(tmp_path, 2, seed=0)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (Options(dataset="mine"), r"text\.dataset = 'mine' is not one of agnews, sst2, 20news: list its labels"),
-        (Options(labels="a,b,a"), r"text\.labels = 'a,b,a': a label occurs twice"),
-        (Options(model="bert", vocabulary="shared"), r"text\.vocabulary = 'shared': a transformer \(bert\) uses"),
-        (Options(model="bert", glove="g.txt"), r"text\.glove = 'g\.txt': only the LSTM"),
-        (Options(weights="random"), r"text\.weights = 'random' applies to transformers only"),
-        (Options(vocabulary="file"), r"text\.vocabulary = 'file': name the file in text\.vocabulary-file"),
-        (Options(vocabulary="own", vocabulary_file="a"), r"text\.vocabulary = 'own' does not read .*-file = 'a'"),
-        (Options(vocabulary="shared", glove="g"), r"text\.glove = 'g' with text\.vocabulary = 'shared': the server"),
-        (Options(vocabulary="shared", vocabulary_size=0), r"text\.vocabulary-size = 0"),
-    ],
-)
-def test_options_that_do_not_go_together(options, message):
-    with pytest.raises(DataError, match=message):
-        TextTask(options)
-
-
-@pytest.mark.parametrize(
-    ("options", "private", "source"),
-    [
-        (Options(), ("embedding.*",), "own"),
-        (Options(vocabulary_file="f"), ("embedding.weight",), "own"),
-        (Options(vocabulary_file="f"), ("encoder.*",), "file"),
-        (Options(glove="g"), ("encoder.*",), "file"),
-        (Options(glove="g"), ("embedding.*",), "own"),
-        (Options(), (), "shared"),
-        (Options(), ("embedding*private",), "shared"),
-        (Options(vocabulary="shared"), ("*",), "shared"),
-        (Options(vocabulary="file", vocabulary_file="f"), ("*",), "file"),
-        (Options(vocabulary="file", glove="f"), ("embedding.*",), "file"),
-        (Options(model="bert"), (), "tokenizer"),
-        (Options(model="bert", vocabulary="own"), ("*",), "tokenizer"),
-    ],
-)
-def test_where_words_come_from_under_a_method(options, private, source):
-    assert vocabulary_source(options, PrivateParameters(private)) == source
-
-
-@pytest.mark.parametrize(
-    ("model", "private", "kept"),
-    [
-        ("lstm", ("embedding.*",), PrivateWords.ALL),
-        ("lstm", ("embedding*private",), PrivateWords.DIGITS),
-        ("lstm", ("encoder.*",), PrivateWords.NONE),
-        ("bert", ("embedding.*",), PrivateWords.ALL),
-        ("bert", ("embedding.weight",), PrivateWords.NONE),
-        ("bert", ("embedding.word_embeddings.weight", "x"), PrivateWords.ALL),
-        ("bert", ("embedding*private",), PrivateWords.DIGITS),
-    ],
-)
-def test_what_of_the_words_a_method_keeps(model, private, kept):
-    assert private_words(Options(model=model), PrivateParameters(private)) is kept
-
-
-@pytest.mark.parametrize(
-    ("options", "private", "message"),
-    [
-        (Options(vocabulary="own"), (), r"text\.vocabulary = 'own': .*cannot share .*embedding\.weight.*here: none\)"),
-        (Options(vocabulary="own"), ("embedding*private",), r"set text\.vocabulary = 'auto', 'shared' or 'file'"),
-        (Options(vocabulary_size=0), ("encoder.*",), r"text\.vocabulary-size = 0: a vocabulary shared by all"),
-    ],
-)
-def test_a_method_that_does_not_go_with_the_options_is_refused_at_once(options, private, message):
-    with pytest.raises(DataError, match=message):
-        TextTask(options).under(PrivateParameters(private))
-
-
-def test_a_nodes_own_folder_cannot_tell_the_words_of_all_nodes(world):
-    with pytest.raises(DataError, match=r"text\.vocabulary: deployed nodes do not know the words"):
-        TextTask(replace(SMALL, glove="")).load_own(world)
-    task = own_words(SMALL)
-    assert words_of(task.load_own(world)) == words_of(task.load_all(world))
-
-
-def test_the_vectors_that_a_shared_embedding_starts_from_name_its_words(world, tmp_path):
-    (tmp_path / "glove.txt").write_text("".join(f"{word} " + "0.5 " * 11 + "1\n" for word in ("one", "two")))
-    task = TextTask(replace(SMALL, glove=str(tmp_path / "glove.txt")))
-    assert words_of(task.load_node(world, 0, NODES)) == ("<pad>", "<unk>", "one", "two")
-    assert task.build_model().embedding.weight[2].tolist() == [0.5] * 11 + [1.0]
-
-
-def test_vectors_that_are_not_there_are_told_by_their_own_key(tmp_path):
-    task = TextTask(Options(glove=str(tmp_path / "none.txt")))
-    with pytest.raises(DataError, match=r"text\.glove = '.*none\.txt': cannot be read"):
-        task.build_model()
-
-
-def test_a_made_up_corpus_serves_all_that_differ_only_in_what_is_learned_from_it():
-    facts = TextTask(SMALL).world_options
-    assert TextTask(replace(SMALL, hidden=9, alpha=2.0, glove="g")).world_options == facts
-    assert TextTask(replace(SMALL, dataset="sst2")).world_options != facts
-    assert TextTask(replace(SMALL, world_examples=9)).world_options != facts
-
-
-def test_the_same_options_under_another_privacy_are_another_task():
-    task, other = TextTask(SMALL), TextTask(SMALL).under(FEDVOCAB)
-    assert task == TextTask(SMALL).under(PrivateParameters())
-    assert other == TextTask(SMALL).under(FEDVOCAB)
-    assert task != other
-    assert other != TextTask(SMALL).under(replace(FEDVOCAB, own_start=True))
-    assert len({task, other, TextTask(SMALL)}) == 2
-    assert other.options is SMALL
-    assert other.under(PrivateParameters()) == task
-
-
-def test_one_configuration_serves_methods_that_share_words_and_methods_that_do_not(world, tmp_path):
-    (tmp_path / "words.txt").write_text("the\nof\n")
-    task = TextTask(replace(SMALL, vocabulary_file=str(tmp_path / "words.txt")))
-    assert words_of(task.load_node(world, 0, NODES)) == ("<pad>", "<unk>", "the", "of")
-    assert len(words_of(task.under(FEDVOCAB).load_node(world, 0, NODES))) > 10
-
-
-def test_the_papers_lengths_are_the_defaults():
-    assert [Options(dataset=name).length for name in ("20news", "agnews", "sst2")] == [512, 128, 32]
-    assert [Options(dataset=name, model="bert").length for name in ("20news", "agnews", "sst2")] == [256, 128, 32]
-    assert (Options(dataset="mine").length, Options(max_length=7).length) == (128, 7)
-
-
-class TestHub:
-    """Data sets of the hub, which is not reached here."""
-
-    @pytest.fixture
-    def asked(self, monkeypatch):
-        import datasets
-
-        asked = []
-
-        def load_dataset(name, split):
-            asked.append((name, split))
-            return datasets.Dataset.from_dict({"sentence": ["good one", "bad"] * 4, "label": [1, 0] * 4})
-
-        monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-        return asked
-
-    def test_a_known_one_is_written_as_the_task_reads_it(self, asked, tmp_path):
-        task = TextTask(Options(source="hub", dataset="sst2", validation_share=0.0))
-        task.make_world(tmp_path, 2, seed=0)
-        assert asked == [("stanfordnlp/sst2", "train"), ("stanfordnlp/sst2", "validation")]
-        assert task.load_node(tmp_path, 0, 2).count("train") == 4
-        assert texts(task.load_all(tmp_path), "train") == {(1, "good one"), (0, "bad")}
-
-    def test_any_other_by_its_name(self, asked, tmp_path):
-        options = Options(source="hub", dataset="me/mine", text_columns="sentence", classes=2, test_files="held")
-        TextTask(options).make_world(tmp_path, 2, seed=0)
-        assert asked == [("me/mine", "train"), ("me/mine", "held")]
-        assert TextTask(options).load_node(tmp_path, 1, 2).count("test") == 4
-        with pytest.raises(DataError, match=r"'me/mine' has no column text; found sentence, label"):
-            TextTask(replace(options, text_columns="")).make_world(tmp_path, 2, seed=0)
-
-    def test_one_that_cannot_be_had(self, monkeypatch, tmp_path):
-        import datasets
-
-        def load_dataset(name, split):
-            raise ConnectionError("no route")
-
-        monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-        with pytest.raises(
-            DataError, match=r"'fancyzhx/ag_news', split 'train', cannot be downloaded .*data-dir to their folder"
-        ):
-            TextTask(Options(source="hub")).make_world(tmp_path, 2, seed=0)
-
-
 def test_a_transformer_learns_with_its_own_tokens(world, tmp_path):
     task = TextTask(replace(SMALL, model=str(encoder_folder(tmp_path)), max_length=12))
     data = task.load_node(world, 0, NODES)
@@ -446,16 +233,6 @@ def test_a_transformer_learns_with_its_own_tokens(world, tmp_path):
     }
     with pytest.raises(DataError, match=r"text\.max-length = 128: must be at most 12 for the encoder"):
         TextTask(replace(task.options, max_length=0)).load_node(world, 0, NODES)
-
-
-@REAL
-@pytest.mark.parametrize(("dataset", "sizes"), [("agnews", (341, 37, 76)), ("sst2", (606, 67, 18))])
-def test_a_hundred_nodes_of_the_papers_data(dataset, sizes):
-    folder = Path(os.environ["FEDAPPS_DATA"]) / "text"
-    task = own_words(Options(dataset=dataset))
-    nodes = [task.load_node(folder / dataset, k, 100) for k in range(0, 100, 20)]
-    assert {(n.count("train"), n.count("validation"), n.count("test")) for n in nodes} == {sizes}
-    assert len({len(words_of(node)) for node in nodes}) > 1
 
 
 @REAL

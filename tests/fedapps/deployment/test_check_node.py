@@ -79,7 +79,7 @@ def test_a_text_node_with_its_own_vocabulary_cannot_share_it(tmp_path, capsys):
         capsys, recipe, "--data-dir", tmp_path / "shop", "--state-dir", tmp_path, "--set", "methods=fedavg"
     )
     assert shared[0] == 1
-    assert "- data: text.vocabulary: nodes with folders of their own cannot know" in "\n".join(shared[1])
+    assert "- data: text.vocabulary: deployed nodes do not know" in "\n".join(shared[1])
 
 
 def test_all_problems_are_reported_at_once(place, capsys):

@@ -1,0 +1,138 @@
+"""Where texts come from: folders, deployed nodes, the hub, published data."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tasks.base import DataError, PrivateParameters
+from tasks.text.options import Options
+from tasks.text.task import TextTask
+
+FEDVOCAB = PrivateParameters(("embedding.*",))
+REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
+
+
+def own_words(options):
+    """The task under a method that keeps the embedding private."""
+    return TextTask(options).under(FEDVOCAB)
+
+
+def model_of(task, data):
+    torch.manual_seed(0)
+    return task.build_model_for(data)
+
+
+def words_of(data):
+    return data.extra["vocabulary"].words
+
+
+def texts(data, split):
+    """The examples as words, as a set of (label, text)."""
+    part, words = data.splits[split], words_of(data)
+    rows = zip(part["ids"].tolist(), part["length"].tolist(), part["label"].tolist(), strict=True)
+    return {(label, " ".join(words[i] for i in ids[:length])) for ids, length, label in rows}
+
+
+def test_a_deployed_node_has_a_folder_of_its_own(tmp_path):
+    folder = tmp_path / "bakery"
+    folder.mkdir()
+    (folder / "train.csv").write_text("says,mood\nfine day,good\nrain again,bad\nso so,bad\n")
+    options = Options(
+        dataset="moods", text_columns="says", label_column="mood", labels="good,bad", hidden=4, embedding_width=3
+    )
+    data = own_words(options).load_all(folder)
+    assert (data.key, set(data.splits), data.groups) == ("bakery", {"train"}, {"most_frequent": "bad"})
+    assert data.splits["train"]["label"].tolist() == [0, 1, 1]
+    metrics = own_words(options).evaluate(model_of(own_words(options), data), data, seed=0, final=True).metrics
+    assert metrics == {"vocabulary.words": 5.0}
+    (folder / "test.jsonl").write_text('{"says": "fine", "mood": "good"}\n')
+    assert own_words(options).load_all(folder).count("test") == 1
+    with pytest.raises(DataError, match="3 examples are too few for 4 nodes: decrease num-nodes"):
+        own_words(options).load_node(folder, 0, 4)
+
+
+def test_labels_of_an_unknown_data_set_are_sorted_and_counted(tmp_path):
+    (tmp_path / "train.tsv").write_text("text\tlabel\na\t10\nb\t9\nc\t10\n")
+    (tmp_path / "test.tsv").write_text("text\tlabel\na\t9\n")
+    data = own_words(Options(dataset="mine", classes=2, validation_share=0.0)).load_node(tmp_path, 0, 1)
+    assert data.splits["train"]["label"].tolist() == [1, 0, 1]
+    assert data.splits["test"]["label"].tolist() == [0]
+    with pytest.raises(DataError, match=r"2 different labels in the training files \(9, 10\), but text\.classes = 3"):
+        TextTask(Options(dataset="mine", classes=3)).load_all(tmp_path)
+    (tmp_path / "test.tsv").write_text("text\tlabel\na\t8\n")
+    with pytest.raises(DataError, match=r"test\.tsv, line 2, column label: label '8'; expected one of 9, 10"):
+        TextTask(Options(dataset="mine", classes=2)).load_all(tmp_path)
+
+
+def test_missing_files_are_named(tmp_path):
+    task = TextTask()
+    with pytest.raises(DataError, match=r"no training texts; expected a file train\.csv or train_partial\.csv"):
+        task.load_all(tmp_path)
+    (tmp_path / "train.csv").write_text('"1","a","b"\n')
+    with pytest.raises(DataError, match=r"no test texts; expected a file test\.csv"):
+        task.load_node(tmp_path, 0, 1)
+    with pytest.raises(DataError, match=r"node 3 of 3: expected an index from 0 to 2"):
+        task.load_node(tmp_path, 3, 3)
+
+
+def test_files_stand_in_for_nothing_without_being_asked(tmp_path):
+    assert not TextTask().has_world
+    with pytest.raises(DataError, match=r"text\.source = 'files': set data-dir to the folder of agnews"):
+        TextTask().make_world(tmp_path, 2, seed=0)
+
+
+class TestHub:
+    """Data sets of the hub, which is not reached here."""
+
+    @pytest.fixture
+    def asked(self, monkeypatch):
+        import datasets
+
+        asked = []
+
+        def load_dataset(name, split):
+            asked.append((name, split))
+            return datasets.Dataset.from_dict({"sentence": ["good one", "bad"] * 4, "label": [1, 0] * 4})
+
+        monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+        return asked
+
+    def test_a_known_one_is_written_as_the_task_reads_it(self, asked, tmp_path):
+        task = TextTask(Options(source="hub", dataset="sst2", validation_share=0.0))
+        task.make_world(tmp_path, 2, seed=0)
+        assert asked == [("stanfordnlp/sst2", "train"), ("stanfordnlp/sst2", "validation")]
+        assert task.load_node(tmp_path, 0, 2).count("train") == 4
+        assert texts(task.load_all(tmp_path), "train") == {(1, "good one"), (0, "bad")}
+
+    def test_any_other_by_its_name(self, asked, tmp_path):
+        options = Options(source="hub", dataset="me/mine", text_columns="sentence", classes=2, test_files="held")
+        TextTask(options).make_world(tmp_path, 2, seed=0)
+        assert asked == [("me/mine", "train"), ("me/mine", "held")]
+        assert TextTask(options).load_node(tmp_path, 1, 2).count("test") == 4
+        with pytest.raises(DataError, match=r"'me/mine' has no column text; found sentence, label"):
+            TextTask(replace(options, text_columns="")).make_world(tmp_path, 2, seed=0)
+
+    def test_one_that_cannot_be_had(self, monkeypatch, tmp_path):
+        import datasets
+
+        def load_dataset(name, split):
+            raise ConnectionError("no route")
+
+        monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+        with pytest.raises(
+            DataError, match=r"'fancyzhx/ag_news', split 'train', cannot be downloaded .*data-dir to their folder"
+        ):
+            TextTask(Options(source="hub")).make_world(tmp_path, 2, seed=0)
+
+
+@REAL
+@pytest.mark.parametrize(("dataset", "sizes"), [("agnews", (341, 37, 76)), ("sst2", (606, 67, 18))])
+def test_a_hundred_nodes_of_the_papers_data(dataset, sizes):
+    folder = Path(os.environ["FEDAPPS_DATA"]) / "text"
+    task = own_words(Options(dataset=dataset))
+    nodes = [task.load_node(folder / dataset, k, 100) for k in range(0, 100, 20)]
+    assert {(n.count("train"), n.count("validation"), n.count("test")) for n in nodes} == {sizes}
+    assert len({len(words_of(node)) for node in nodes}) > 1

@@ -1,0 +1,83 @@
+"""Recall on common and on own images, and the caches that evaluation uses."""
+
+import numpy as np
+import pytest
+import torch
+from striped_places import SIZE, SPACING, use_tiny_network, write_places
+from striped_tasks import SPOTS, evaluated, model_of, task_with
+
+from tasks.vpr.features import map_bytes
+from tasks.vpr.image_sets import FeatureMapCache
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("places")
+    write_places(folder, cities=3, spots=SPOTS)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+    use_tiny_network(monkeypatch)
+
+
+def test_recall_by_brute_force(folder):
+    task = task_with()
+    node, model = task.load_node(folder, 0, 2), model_of(task)
+    metrics = evaluated(task, model, node)
+    common = node.extra["common"]["test"].images
+    described = common.through(model).describe(np.arange(len(common.places)))
+    queries, database = common.places.queries, common.places.database
+    order = np.linalg.norm(described[queries][:, None] - described[database], axis=2).argsort(axis=1)
+    metres = np.linalg.norm(common.places.position[queries][:, None] - common.places.position[database], axis=2)
+    hits = np.take_along_axis(metres <= 25, order, axis=1)
+    for n in (1, 5, 10):
+        assert metrics[f"test.recall_at_{n}"] == pytest.approx(hits[:, :n].any(axis=1).mean())
+    assert metrics["train.recall_at_1.count"] == 2 * SPOTS
+
+
+def test_a_model_is_tested_once_on_what_is_common(folder, monkeypatch):
+    task = task_with()
+    nodes, model = [task.load_node(folder, partition, 2) for partition in range(2)], model_of(task, 7)
+    first = evaluated(task, model, nodes[0])
+    monkeypatch.setattr("tasks.vpr.evaluation._recalls", lambda *_: {"recall_at_1": -1.0})
+    assert evaluated(task, model, nodes[1])["test.recall_at_1"] == first["test.recall_at_1"]
+    with torch.no_grad():
+        model.pooling.p += 0.5
+    assert evaluated(task, model, nodes[1])["test.recall_at_1"] == -1.0
+
+
+def test_held_out_queries_give_a_local_recall(folder):
+    task = task_with(local_share=0.5)
+    metrics = evaluated(task, model_of(task), task.load_node(folder, 0, 2))
+    assert metrics["local.recall_at_5.count"] == SPOTS
+    assert "train.recall_at_5" not in metrics
+    assert metrics["train.loss.count"] == SPOTS
+
+
+def test_a_drawn_test_keeps_what_its_queries_show(folder):
+    """A spot has two images in the database."""
+    common = task_with(test_queries=3, test_database=2).load_node(folder, 0, 2).extra["common"]["test"]
+    places = common.images.places
+    spots = {round(float(east) // SPACING) for east in places.position[places.queries, 0]}
+    assert len(places.queries) == 3
+    assert len(places.database) == 2 * len(spots) + 2
+    assert all(len(rows) == 2 for rows in common.true_rows)
+
+
+def test_maps_are_kept_while_there_is_room_and_have_the_same_bits_when_made_again(folder):
+    node = task_with().load_node(folder, 0, 2)
+    places, network = node.extra["training"].images.places, model_of(task_with())
+    size = len(places) * map_bytes(network, *SIZE)
+    kept = FeatureMapCache(size)
+    first = kept.of("one", places, SIZE, network)
+    assert kept.of("one", places, SIZE, network) is first
+    other = kept.of("other", places, SIZE, network)
+    again = kept.of("one", places, SIZE, network)
+    assert again is not first
+    assert torch.equal(first, other)
+    assert torch.equal(first, again)
+    assert FeatureMapCache(size - 1).of("one", places, SIZE, network) is None
+    elsewhere = kept.of("one", places, SIZE, model_of(task_with(), seed=1))
+    assert not torch.equal(first, elsewhere)

@@ -1,0 +1,72 @@
+"""Tables that list images: columns, degrees and metres, and tables that are wrong."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tasks.base import DataError
+from tasks.vpr.image_table import read_image_table
+from tasks.vpr.places import Track
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_a_table_by_hand(tmp_path):
+    head = "path,sequence,role,x,y,city,continent,group,frame,heading\n"
+    rows = "a/1.png,s1,query,1.5,2,rome,europe,north,4,90\na/2.png,s1,Gallery,0,0,rome,europe,north,5,\n"
+    write(tmp_path / "list.csv", head + rows)
+    (tmp_path / "a").mkdir()
+    Image.new("L", (2, 2), 9).save(tmp_path / "a" / "1.png")
+    places = read_image_table(tmp_path / "list.csv")
+    one, two = Track("rome", "s1", True, "europe", "north"), Track("rome", "s1", False, "europe", "north")
+    assert [places.tracks[track] for track in places.track] == [one, two]
+    np.testing.assert_array_equal(places.position, [[1.5, 2], [0, 0]])
+    np.testing.assert_array_equal(places.frame, [4, 5])
+    np.testing.assert_array_equal(places.heading, [90, np.nan])
+    assert (places.load_images([0], (2, 2)) == 9).all()
+
+
+def test_a_table_with_the_fewest_columns(tmp_path):
+    write(tmp_path / "list.csv", "path,sequence,role,lon,lat\n1,r,query,10,50\n2,s,database,10,50.001\n")
+    places = read_image_table(tmp_path / "list.csv")
+    assert set(places.tracks) == {Track("", "r", True), Track("", "s", False)}
+    np.testing.assert_allclose(places.position, [[0, -55.6], [0, 55.6]], atol=0.01)
+    np.testing.assert_array_equal(places.frame, [0, 1])
+    assert np.isnan(places.heading).all()
+    assert places.cities == ("",)
+
+
+def test_degrees_are_counted_from_the_middle_of_each_city(tmp_path):
+    rows = "1,r,query,10,50,a\n2,s,database,10,50.001,a\n3,r,query,-70,-10,b\n"
+    write(tmp_path / "list.csv", "path,sequence,role,lon,lat,city\n" + rows)
+    np.testing.assert_allclose(read_image_table(tmp_path / "list.csv").position[:, 1], [-55.6, 55.6, 0], atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("path,role,x,y\n1,query,0,0\n", r"no column sequence; found path, role, x, y"),
+        ("path,sequence,role,x\n1,s,query,0\n", r"no columns x and y, nor lon and lat; found path, sequence, role, x"),
+        ("path,sequence,role,x,y\n1,s,test,0,0\n", r"column role: 'test'; expected one of query, database, gallery"),
+        (
+            "path,sequence,role,lon,lat\n1,s,query,0,91\n",
+            r"line 2, column lat: '91'; expected degrees from -90 to 90; are lon and lat swapped",
+        ),
+        (
+            "path,sequence,role,x,y,group\n1,s,query,0,0,a\n1,s,query,0,0,b\n",
+            r"sequence s of  has the groups a and b",
+        ),
+        (
+            "path,sequence,role,x,y,city,continent\n1,s,query,0,0,rome,europe\n1,t,query,0,0,rome,asia\n",
+            r"city rome has the continents",
+        ),
+        ("", r"no column path, sequence, role; found none$"),
+    ],
+)
+def test_tables_that_are_not_understood(tmp_path, text, message):
+    write(tmp_path / "list.csv", text)
+    with pytest.raises(DataError, match=message):
+        read_image_table(tmp_path / "list.csv")

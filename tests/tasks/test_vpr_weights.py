@@ -1,0 +1,107 @@
+"""Weights from files, random weights, and files that do not fit."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tasks.base import DataError
+from tasks.vpr.features import describe
+from tasks.vpr.networks import place_network
+from tasks.vpr.weights import read_weights
+
+REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
+
+
+def network(backbone="squeezenet1_1", pooling="gem", seed=0, **options):
+    torch.manual_seed(seed)
+    return place_network(backbone, pooling, **options)
+
+
+def published(model):
+    """The backbone's state under the names of the published file."""
+    state = model.state_dict()
+    return {name.partition(".")[2]: state[name].clone() for name in state if not name.startswith("pooling.")}
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors", ".npz"])
+def test_weights_from_files(tmp_path, suffix):
+    """A whole published file: also what the network is cut off from, and counters of batches."""
+    backbone = "squeezenet1_1" if suffix == ".npz" else "resnet18-layer3"
+    model = network(backbone, seed=1)
+    state = published(model)
+    path = tmp_path / f"weights{suffix}"
+    if suffix == ".npz":
+        ported = {name.replace(".squeeze.", ".squeeze1x1."): tensor.numpy() for name, tensor in state.items()}
+        np.savez(path, **ported)
+    else:
+        whole = state | {"fc.weight": torch.ones(2, 2), "layer4.0.conv1.weight": torch.ones(1)}
+        whole["bn1.num_batches_tracked"] = torch.tensor(7)
+        torch.save(whole, path) if suffix == ".pth" else save_file(whole, path)
+    read = network(backbone, seed=2, weights=path)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in published(read).items())
+    assert read.normalise.kind == ("caffe" if suffix == ".npz" else "imagenet")
+    assert network(backbone, weights=path, normalisation="imagenet").normalise.kind == "imagenet"
+
+
+def test_weights_that_were_drawn():
+    model = network(seed=1)
+    again, other = network(seed=1), network(seed=2)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(model.frozen.features[0].weight, other.frozen.features[0].weight)
+
+
+def test_weights_that_do_not_fit(tmp_path):
+    state = published(network())
+    state["features.0.weight"] = torch.zeros(64, 3, 5, 5)
+    state["features.99.bias"] = torch.zeros(2)
+    del state["features.12.squeeze.bias"]
+    torch.save(state, tmp_path / "bad.pth")
+    with pytest.raises(DataError) as error:
+        place_network("squeezenet1_1", weights=tmp_path / "bad.pth")
+    assert str(error.value).splitlines() == [
+        f"vpr.weights = '{tmp_path / 'bad.pth'}': does not fit vpr.backbone = 'squeezenet1_1'",
+        "  missing: features.12.squeeze.bias (64,)",
+        "  unexpected: features.99.bias (2,)",
+        "  of another shape: features.0.weight (64, 3, 5, 5), not (64, 3, 3, 3)",
+        "  the file fits none of resnet18-layer3, resnet18, vgg16, squeezenet1_1, squeezenet1_1-stride8: use the "
+        "weights of the backbone that torchvision publishes, or leave vpr.weights empty for random weights",
+    ]
+
+
+def test_files_that_are_no_weights(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        read_weights(tmp_path / "none.pth")
+    for name in ("weights.h5", "torn.pth", "torn.npz", "torn.safetensors"):
+        (tmp_path / name).write_bytes(b"\x00\x01")
+        with pytest.raises(DataError, match=r"cannot be read as a|unknown format '\.h5'; expected \.pth"):
+            read_weights(tmp_path / name)
+    torch.save([1, 2], tmp_path / "list.pth")
+    with pytest.raises(DataError, match="is not a dictionary of tensors"):
+        read_weights(tmp_path / "list.pth")
+
+
+def test_names_that_do_not_exist():
+    with pytest.raises(DataError, match="backbone = 'alexnet': must be one of resnet18-layer3, resnet18, vgg16"):
+        place_network("alexnet")
+    with pytest.raises(DataError, match="pooling = 'max': must be one of gem, spoc, mac"):
+        place_network("vgg16", "max")
+
+
+@REAL
+def test_published_squeezenet_tells_images_apart_where_a_drawn_one_does_not():
+    """Each frame of a railway in summer, half as bright and from one column to the right, among 200 others."""
+    data = Path(os.environ["FEDAPPS_DATA"])
+    frames = np.load(data / "vpr/nordland/nordland_64x32.npz")["summer"][100:900:4]
+    shown = torch.from_numpy(frames)[:, None].expand(-1, 3, -1, -1)
+    changed = torch.roll(shown, 3, dims=-1) // 2
+    found = {}
+    for weights in (data / "weights/squeezenet1_1_imagenet_notop.npz", None):
+        model = network("squeezenet1_1-stride8", weights=weights)
+        database, queries = describe(model, shown), describe(model, changed)
+        found[weights] = float((torch.cdist(queries, database).argmin(dim=1) == torch.arange(200)).float().mean())
+    given, drawn = found.values()
+    assert given > drawn
