@@ -1,0 +1,139 @@
+"""The Envdrop agent: reads an instruction, looks around, and chooses where to go (Tan et al., NAACL 2019 [1]_).
+
+.. [1] Tan, Yu and Bansal, Learning to Navigate Unseen Environments: Back Translation with Environmental Dropout, 2019,
+   https://arxiv.org/abs/1904.04195, Section 3.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+
+from tasks.base import DataError
+
+from .houses import Houses
+from .layers import ANGLE_WIDTH, BiLSTM, DirectedQuery, ViewAttention, WordAttention, copied, mask_of
+from .vocabulary import PAD
+from .walks import Observation
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Widths of the networks; the defaults are the paper's."""
+
+    vocabulary: int = 992
+    features: int = 2048
+    words: int = 256
+    hidden: int = 512
+    action: int = 64
+
+
+class LanguageEncoder(nn.Module):
+    """A bidirectional LSTM over the words; the decoder starts from the largest of its outputs, place by place."""
+
+    def __init__(self, sizes: Sizes, drop: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(sizes.vocabulary, sizes.words, padding_idx=PAD)
+        self.lstm = BiLSTM(sizes.words, sizes.hidden // 2)
+        self.to_decoder = nn.Linear(sizes.hidden, sizes.hidden)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """The words in context, ``[n, L, hidden]``, and the decoder's start, ``[n, hidden]``."""
+        context = self.lstm(self.drop(self.embedding(tokens)), lengths)
+        used = mask_of(lengths, tokens.shape[1]).unsqueeze(2)
+        start = torch.tanh(self.to_decoder(context.masked_fill(~used, -torch.inf).amax(dim=1)))
+        return self.drop(context), start
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What the decoder remembers: ``hidden``, ``cell`` and ``attended``, each ``[n, hidden]``."""
+
+    hidden: Tensor
+    cell: Tensor
+    attended: Tensor
+
+    def select(self, rows: Tensor) -> "Memory":
+        """The memory of some rows."""
+        return Memory(self.hidden[rows], self.cell[rows], self.attended[rows])
+
+
+class ActionDecoder(nn.Module):
+    """An LSTM over steps that attends to views, words and candidates.
+
+    ``feature_drop`` is the share of visual features that are dropped, angles never.
+    """
+
+    def __init__(self, sizes: Sizes, drop: float, feature_drop: float) -> None:
+        super().__init__()
+        self.action = nn.Linear(ANGLE_WIDTH, sizes.action)
+        self.views = ViewAttention(sizes.hidden, sizes.features)
+        self.lstm = nn.LSTMCell(sizes.action + sizes.features + ANGLE_WIDTH, sizes.hidden)
+        self.words = WordAttention(sizes.hidden)
+        self.candidates = DirectedQuery(sizes.hidden, sizes.features)
+        self.drop = nn.Dropout(drop)
+        self.feature_drop = feature_drop
+
+    def forward(
+        self, seen: Observation, action: Tensor, memory: Memory, context: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Memory]:
+        """Choose among candidates.
+
+        Parameters
+        ----------
+        seen : Observation
+            Of n agents.
+        action : Tensor [n, 4]
+            Angle features of the move that was made last, zeros at the start.
+        memory : Memory
+            Of the step before.
+        context : Tensor [n, L, hidden]
+            The words; ``mask`` bool ``[n, L]`` says where the text is.
+
+        Returns
+        -------
+        logits : Tensor [n, C]
+            Minus infinity where there is no candidate; that of STOP is 0, as its features are.
+        memory : Memory
+            Of this step.
+        """
+        share, training = self.feature_drop, self.training
+        views, offered = dropout(seen.views, share, training), dropout(seen.candidates, share, training)
+        turned = self.drop(torch.tanh(self.action(copied(action))))
+        looked = self.views(self.drop(memory.attended), views, seen.view_angles)
+        hidden, cell = self.lstm(torch.cat([turned, looked], dim=1), (memory.attended, memory.cell))
+        attended = self.words(self.drop(hidden), context, mask)
+        logits = self.candidates(self.drop(attended), offered, seen.candidate_angles)
+        return logits.masked_fill(~seen.exists, -torch.inf), Memory(hidden, cell, attended)
+
+
+class Agent(nn.Module):
+    """``encoder``, ``decoder`` and ``critic``: the language encoder, the trajectory and decision modules, and the value
+    of a state, which only training uses.
+
+    ``houses`` are those that the agent is in; they are no part of the state that travels.
+    """
+
+    def __init__(self, sizes: Sizes, *, drop: float = 0.5, feature_drop: float = 0.3) -> None:
+        super().__init__()
+        self.encoder = LanguageEncoder(sizes, drop)
+        self.decoder = ActionDecoder(sizes, drop, feature_drop)
+        self.critic = nn.Sequential(
+            nn.Linear(sizes.hidden, sizes.hidden), nn.ReLU(), nn.Dropout(drop), nn.Linear(sizes.hidden, 1)
+        )
+        self.houses: Houses | None = None
+
+    def value(self, hidden: Tensor) -> Tensor:
+        """The critic's value ``[n]`` of hidden states ``[n, hidden]``."""
+        values: Tensor = self.critic(hidden)
+        return values.squeeze(1)
+
+
+def houses_of(model: nn.Module, device: torch.device) -> Houses:
+    """The houses that a model is in. Raises :class:`DataError` for a model that was built without data."""
+    houses = getattr(model, "houses", None)
+    if not isinstance(houses, Houses):
+        raise DataError("the model is in no house: build it with VlnTask.build_model_for(data)")
+    return houses.on(device)

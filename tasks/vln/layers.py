@@ -1,0 +1,96 @@
+"""Layers that the agent and the speaker share; padding never changes what they give."""
+
+import torch
+from torch import Tensor, nn
+
+ANGLE_COPIES = 32  # of the four angle features, so that they are 128 (Tan et al., 2019)
+ANGLE_WIDTH = 4 * ANGLE_COPIES
+
+
+def mask_of(lengths: Tensor, size: int) -> Tensor:
+    """Which of ``size`` places are used, bool ``[n, size]``."""
+    return torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
+
+
+class BiLSTM(nn.Module):
+    """A bidirectional LSTM over sequences ``[n, L, inputs]`` of different lengths, ``[n, L, 2 width]``.
+
+    What it gives after a sequence's end is zero. Sequences are reversed within their lengths in place of packing them,
+    which is faster on a CPU.
+    """
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.forwards = nn.LSTM(inputs, width, batch_first=True)
+        self.backwards = nn.LSTM(inputs, width, batch_first=True)
+
+    def forward(self, sequences: Tensor, lengths: Tensor) -> Tensor:
+        place = torch.arange(sequences.shape[1], device=sequences.device)
+        used = place < lengths.unsqueeze(1)
+        mirrored = torch.where(used, lengths.unsqueeze(1) - 1 - place, place)
+        there, _ = self.forwards(sequences)
+        back, _ = self.backwards(_reordered(sequences, mirrored))
+        return torch.cat([there, _reordered(back, mirrored)], dim=-1) * used.unsqueeze(-1)
+
+
+def _reordered(sequences: Tensor, places: Tensor) -> Tensor:
+    return sequences.gather(1, places.unsqueeze(-1).expand(-1, -1, sequences.shape[-1]))
+
+
+def attend(query: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The mean of ``context [n, L, d]`` weighted by the softmax of its products with ``query [n, d]``, ``[n, d]``."""
+    scores = torch.bmm(context, query.unsqueeze(2)).squeeze(2)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return torch.bmm(scores.softmax(dim=1).unsqueeze(1), context).squeeze(1)
+
+
+class WordAttention(nn.Module):
+    """Soft dot attention (Luong et al., EMNLP 2015): tanh W [mean; query] with the mean of the context as the query
+    weighs it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, width, bias=False)
+        self.output = nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, query: Tensor, context: Tensor, mask: Tensor) -> Tensor:
+        """``[n, width]`` of queries ``[n, width]`` in contexts ``[n, L, width]``."""
+        mean = attend(self.query(query), context, mask)
+        return torch.tanh(self.output(torch.cat([mean, query], dim=1)))
+
+
+class DirectedQuery(nn.Module):
+    """Products of a query with inputs that are features ``[D]`` and 32 copies of four angle features.
+
+    The copies are never made: the query's parts for them are added up instead.
+    """
+
+    def __init__(self, width: int, feature_width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, feature_width + ANGLE_WIDTH, bias=False)
+        self._features = feature_width
+
+    def forward(self, query: Tensor, features: Tensor, angles: Tensor) -> Tensor:
+        """Products ``[n, K]`` of queries ``[n, width]`` with features ``[n, K, D]`` and angles ``[n, K, 4]``."""
+        wanted = self.query(query)
+        direction = wanted[:, self._features :].unflatten(1, (ANGLE_COPIES, 4)).sum(dim=1)
+        look = wanted[:, : self._features]
+        return torch.bmm(features, look.unsqueeze(2)).squeeze(2) + torch.bmm(angles, direction.unsqueeze(2)).squeeze(2)
+
+
+class ViewAttention(nn.Module):
+    """The mean of 36 views as the query weighs them, with the copies of its angles: ``[n, D + 128]``."""
+
+    def __init__(self, width: int, feature_width: int) -> None:
+        super().__init__()
+        self.scores = DirectedQuery(width, feature_width)
+
+    def forward(self, query: Tensor, views: Tensor, angles: Tensor) -> Tensor:
+        weights = self.scores(query, views, angles).softmax(dim=1).unsqueeze(1)
+        return torch.cat([torch.bmm(weights, views), copied(torch.bmm(weights, angles))], dim=2).squeeze(1)
+
+
+def copied(angles: Tensor) -> Tensor:
+    """Angle features ``[..., 4]`` as 32 copies, ``[..., 128]``."""
+    return angles.repeat(*[1] * (angles.dim() - 1), ANGLE_COPIES)
