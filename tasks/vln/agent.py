@@ -4,16 +4,15 @@
    https://arxiv.org/abs/1904.04195, Section 3.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout
 
 from tasks.base import DataError
 
 from .houses import Houses
-from .layers import ANGLE_WIDTH, BiLSTM, DirectedQuery, ViewAttention, WordAttention, copied, mask_of
+from .layers import ANGLE_WIDTH, BiLSTM, DirectedQuery, ViewAttention, WordAttention, copied, environment, mask_of
 from .vocabulary import PAD
 from .walks import Observation
 
@@ -49,24 +48,30 @@ class LanguageEncoder(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What the decoder remembers: ``hidden``, ``cell`` and ``attended``, each ``[n, hidden]``."""
+    """What the decoder remembers from step to step of n episodes.
+
+    ``hidden``, ``cell`` and ``attended`` are ``[n, hidden]``, ``move [n, 4]`` the angle features of the move made last,
+    zeros at the start. ``context [n, L, hidden]`` are the words, ``mask [n, L]`` says where the text is, and
+    ``shown [n, D]`` which features the episode shows (:func:`~tasks.vln.layers.environment`).
+    """
 
     hidden: Tensor
     cell: Tensor
     attended: Tensor
+    move: Tensor
+    context: Tensor
+    mask: Tensor
+    shown: Tensor
 
     def select(self, rows: Tensor) -> "Memory":
         """The memory of some rows."""
-        return Memory(self.hidden[rows], self.cell[rows], self.attended[rows])
+        return Memory(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 class ActionDecoder(nn.Module):
-    """An LSTM over steps that attends to views, words and candidates.
+    """An LSTM over steps that attends to views, words and candidates."""
 
-    ``feature_drop`` is the share of visual features that are dropped, angles never.
-    """
-
-    def __init__(self, sizes: Sizes, drop: float, feature_drop: float) -> None:
+    def __init__(self, sizes: Sizes, drop: float) -> None:
         super().__init__()
         self.action = nn.Linear(ANGLE_WIDTH, sizes.action)
         self.views = ViewAttention(sizes.hidden, sizes.features)
@@ -74,39 +79,32 @@ class ActionDecoder(nn.Module):
         self.words = WordAttention(sizes.hidden)
         self.candidates = DirectedQuery(sizes.hidden, sizes.features)
         self.drop = nn.Dropout(drop)
-        self.feature_drop = feature_drop
 
-    def forward(
-        self, seen: Observation, action: Tensor, memory: Memory, context: Tensor, mask: Tensor
-    ) -> tuple[Tensor, Memory]:
+    def forward(self, seen: Observation, memory: Memory) -> tuple[Tensor, Memory]:
         """Choose among candidates.
 
         Parameters
         ----------
         seen : Observation
             Of n agents.
-        action : Tensor [n, 4]
-            Angle features of the move that was made last, zeros at the start.
         memory : Memory
             Of the step before.
-        context : Tensor [n, L, hidden]
-            The words; ``mask`` bool ``[n, L]`` says where the text is.
 
         Returns
         -------
         logits : Tensor [n, C]
             Minus infinity where there is no candidate; that of STOP is 0, as its features are.
         memory : Memory
-            Of this step.
+            Of this step, with the move of the step before.
         """
-        share, training = self.feature_drop, self.training
-        views, offered = dropout(seen.views, share, training), dropout(seen.candidates, share, training)
-        turned = self.drop(torch.tanh(self.action(copied(action))))
-        looked = self.views(self.drop(memory.attended), views, seen.view_angles)
+        turned = self.drop(torch.tanh(self.action(copied(memory.move))))
+        looked = self.views(self.drop(memory.attended), seen.views, seen.view_angles, memory.shown)
         hidden, cell = self.lstm(torch.cat([turned, looked], dim=1), (memory.attended, memory.cell))
-        attended = self.words(self.drop(hidden), context, mask)
-        logits = self.candidates(self.drop(attended), offered, seen.candidate_angles)
-        return logits.masked_fill(~seen.exists, -torch.inf), Memory(hidden, cell, attended)
+        attended = self.words(self.drop(hidden), memory.context, memory.mask)
+        logits = self.candidates(self.drop(attended), seen.candidates, seen.candidate_angles, memory.shown)
+        return logits.masked_fill(~seen.exists, -torch.inf), replace(
+            memory, hidden=hidden, cell=cell, attended=attended
+        )
 
 
 class Agent(nn.Module):
@@ -118,12 +116,20 @@ class Agent(nn.Module):
 
     def __init__(self, sizes: Sizes, *, drop: float = 0.5, feature_drop: float = 0.3) -> None:
         super().__init__()
+        self.sizes, self.feature_drop = sizes, feature_drop
         self.encoder = LanguageEncoder(sizes, drop)
-        self.decoder = ActionDecoder(sizes, drop, feature_drop)
+        self.decoder = ActionDecoder(sizes, drop)
         self.critic = nn.Sequential(
             nn.Linear(sizes.hidden, sizes.hidden), nn.ReLU(), nn.Dropout(drop), nn.Linear(sizes.hidden, 1)
         )
         self.houses: Houses | None = None
+
+    def begin(self, tokens: Tensor, lengths: Tensor) -> Memory:
+        """Read instructions, tokens ``[n, L]`` of ``lengths [n]``, before the first step."""
+        context, start = self.encoder(tokens.long(), lengths)
+        shown = environment(len(tokens), self.sizes.features, self.feature_drop, self.training, start)
+        mask = mask_of(lengths, tokens.shape[1])
+        return Memory(start, torch.zeros_like(start), start, start.new_zeros(len(start), 4), context, mask, shown)
 
     def value(self, hidden: Tensor) -> Tensor:
         """The critic's value ``[n]`` of hidden states ``[n, hidden]``."""

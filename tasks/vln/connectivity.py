@@ -9,7 +9,7 @@ import json
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from lzma import LZMAError
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +42,12 @@ class Graph:
     visible: np.ndarray
 
 
-@lru_cache(maxsize=4)
+def graph_files(folder: Path) -> list[Path]:
+    """The files and archives of graphs in ``folder`` and the folders below it."""
+    found = [*folder.rglob(f"*{SUFFIX}"), *folder.rglob("*connectivity*.tar*")]
+    return sorted(path for path in found if path.is_file())
+
+
 def read_graphs(folder: Path) -> Mapping[str, Graph]:
     """The graphs of all houses in ``folder`` and the folders below it, by the name of the house.
 
@@ -52,9 +57,10 @@ def read_graphs(folder: Path) -> Mapping[str, Graph]:
         There is none, a house has two, or a file is malformed.
     """
     graphs: dict[str, Graph] = {}
-    for path in sorted(folder.rglob(f"*{SUFFIX}")):
-        _add(graphs, _graph(path.name.removesuffix(SUFFIX), path.read_bytes(), str(path)), str(path))
-    for path in sorted(path for path in folder.rglob("*connectivity*.tar*") if path.is_file()):
+    for path in graph_files(folder):
+        if path.name.endswith(SUFFIX):
+            _add(graphs, _graph(path.name.removesuffix(SUFFIX), path.read_bytes(), str(path)), str(path))
+            continue
         try:
             with tarfile.open(path) as archive:
                 for member in archive:
@@ -62,10 +68,12 @@ def read_graphs(folder: Path) -> Mapping[str, Graph]:
                         place = f"{path}, {member.name}"
                         scan = Path(member.name).name.removesuffix(SUFFIX)
                         _add(graphs, _graph(scan, file.read(), place), place)
-        except (tarfile.TarError, OSError, EOFError) as error:
+        except (tarfile.TarError, OSError, EOFError, LZMAError) as error:
             raise DataError(f"{path}: cannot be read: {error}; expected a tar archive of *{SUFFIX}") from error
     if not graphs:
-        raise DataError(f"{folder}: no graph of a house; expected files <scan>{SUFFIX}, or an archive *connectivity*.tar")
+        raise DataError(
+            f"{folder}: no graph of a house; expected files <scan>{SUFFIX}, or an archive *connectivity*.tar"
+        )
     return dict(sorted(graphs.items()))
 
 

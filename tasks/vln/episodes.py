@@ -9,6 +9,7 @@ A batch has a row for each instruction:
 ``path_length`` int64    [n]     viewpoints of the path, at least 2
 ``facing``      int64    [n]     the view column, 0 to 11, that the agent faces at the start
 ``record``      int64    [n]     number of the path: instructions of the same path have the same
+``weight``      float32  [n]     how much the teacher's choices count
 ==============  =======  ======  ===============================================================
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tasks.base import Batch, DataError
 
@@ -28,7 +30,9 @@ _COLUMNS = {"tokens": "length", "path": "path_length"}  # what is padded, and ho
 _POOL = 8  # batches among which instructions of like length are put together
 
 
-def encode(paths: Sequence[InstructedPath], rows: Mapping[str, int], words: Vocabulary, max_length: int) -> Batch:
+def encode(
+    paths: Sequence[InstructedPath], rows: Mapping[str, int], words: Vocabulary, max_length: int, weight: float = 1.0
+) -> Batch:
     """Tensors of all instructions of some paths.
 
     Parameters
@@ -41,6 +45,8 @@ def encode(paths: Sequence[InstructedPath], rows: Mapping[str, int], words: Voca
         Numbers of the words; others are ``<UNK>``.
     max_length : int
         Tokens of an instruction that are kept, with ``<BOS>`` and ``<EOS>``.
+    weight : float
+        How much the teacher's choices count.
 
     Raises
     ------
@@ -57,7 +63,21 @@ def encode(paths: Sequence[InstructedPath], rows: Mapping[str, int], words: Voca
         "path_length": torch.tensor([len(stops[number]) for number in numbers]),
         "facing": torch.from_numpy(nearest_heading(np.array([paths[number].heading for number in numbers]))),
         "record": torch.tensor(numbers),
+        "weight": torch.full((len(texts),), weight),
     }
+
+
+def joined(first: Batch, second: Batch) -> Batch:
+    """The examples of both; paths of the second have numbers after those of the first."""
+    fill = {"tokens": PAD, "path": -1}
+    both = {}
+    for name, tensor in first.items():
+        other = second[name] + (int(tensor.max()) + 1 if name == "record" else 0)
+        if name in fill:
+            width = max(tensor.shape[1], other.shape[1])
+            tensor, other = (pad(each, (0, width - each.shape[1]), value=fill[name]) for each in (tensor, other))
+        both[name] = torch.cat([tensor, other])
+    return both
 
 
 def _rows_of(path: InstructedPath, rows: Mapping[str, int]) -> list[int]:

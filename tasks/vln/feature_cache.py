@@ -5,12 +5,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from .connectivity import SUFFIX, Graph
+from .connectivity import Graph, graph_files
 from .files import find_file
 from .object_features import object_features
 from .objects import BOXES_FILE, CLASSES_FILE, POSITIONS_FILE
@@ -50,11 +49,10 @@ def cached_object_features(
     return np.concatenate([np.load(target / f"{scan}.npy") for scan in scans])
 
 
-@lru_cache(maxsize=16)
 def _key(folder: Path, label_width: int) -> str:
     digest = hashlib.blake2b(f"{VERSION} {label_width}".encode(), digest_size=16)
     named = [find_file(folder, name) for name in (BOXES_FILE, CLASSES_FILE, POSITIONS_FILE, ROOMS_FILE)]
-    graphs = sorted([*folder.rglob(f"*{SUFFIX}"), *folder.rglob("*connectivity*.tar*")])
+    graphs = graph_files(folder)
     for path in (path for path in [*named, *graphs] if path is not None and path.is_file()):
         content = path.read_bytes()
         digest.update(f"\x1f{path.name}\x1f{len(content)}\x1f".encode())

@@ -9,6 +9,7 @@ import base64
 import csv
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -108,7 +109,9 @@ def _lines(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, np.ndar
 
 def _h5py() -> ModuleType:
     try:
-        import h5py
+        h5py: ModuleType = import_module("h5py")
     except ImportError as error:
-        raise DataError("vln.feature-file: HDF5 needs the package h5py: pip install h5py, or give a .npz file") from error
+        raise DataError(
+            "vln.feature-file: HDF5 needs the package h5py: pip install h5py, or give a .npz file"
+        ) from error
     return h5py

@@ -5,7 +5,7 @@ import lzma
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any
 
 from tasks.base import DataError
 
@@ -23,16 +23,18 @@ def find_file(folder: Path, name: str) -> Path | None:
     wanted = {name + suffix for suffix in SUFFIXES}
     found = sorted(path for path in folder.rglob(f"{name}*") if path.name in wanted and path.is_file())
     if len(found) > 1:
-        raise DataError(f"{folder}: {len(found)} files are called {name}: {', '.join(map(str, found))}; keep one of them")
+        raise DataError(
+            f"{folder}: {len(found)} files are called {name}: {', '.join(map(str, found))}; keep one of them"
+        )
     return found[0] if found else None
 
 
 @contextmanager
 def open_text(path: Path) -> Iterator[IO[str]]:
     """Open a plain, gzip or xz file as UTF-8 text. Raises :class:`DataError` where it cannot be read."""
-    opener = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+    opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
     try:
-        with cast(IO[str], opener(path, "rt", encoding="utf-8")) as file:
+        with opener(path, "rt", encoding="utf-8") as file:
             yield file
     except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read: {error}; expected UTF-8 text, plain, gzip or xz") from error

@@ -136,7 +136,9 @@ def _checked(path: Path, place: str, entry: object, texts: Sequence[object]) -> 
     if not isfinite(heading):
         raise DataError(f"{path}, {place}: heading = {heading}; expected radians")
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise DataError(f"{path}, {place}: path {name} has an instruction without text; add the text or remove the entry")
+        raise DataError(
+            f"{path}, {place}: path {name} has an instruction without text; add the text or remove the entry"
+        )
     return InstructedPath(
         _field(path, place, entry, "scan", str),
         name,

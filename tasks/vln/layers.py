@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 ANGLE_COPIES = 32  # of the four angle features, so that they are 128 (Tan et al., 2019)
 ANGLE_WIDTH = 4 * ANGLE_COPIES
@@ -60,10 +61,20 @@ class WordAttention(nn.Module):
         return torch.tanh(self.output(torch.cat([mean, query], dim=1)))
 
 
+def environment(count: int, width: int, drop: float, training: bool, like: Tensor) -> Tensor:
+    """Which features ``[count, width]`` an episode shows: environmental dropout (Tan et al., 2019, Section 3.4).
+
+    In training a share ``drop`` of them is 0 in all views of all viewpoints, as if the house looked different, and the
+    others are scaled by 1 / (1 - drop).
+    """
+    return dropout(like.new_ones(count, width), drop, training)
+
+
 class DirectedQuery(nn.Module):
     """Products of a query with inputs that are features ``[D]`` and 32 copies of four angle features.
 
-    The copies are never made: the query's parts for them are added up instead.
+    Neither the copies nor features that are dropped are ever made: the query's parts for them are added up or dropped
+    instead.
     """
 
     def __init__(self, width: int, feature_width: int) -> None:
@@ -71,11 +82,12 @@ class DirectedQuery(nn.Module):
         self.query = nn.Linear(width, feature_width + ANGLE_WIDTH, bias=False)
         self._features = feature_width
 
-    def forward(self, query: Tensor, features: Tensor, angles: Tensor) -> Tensor:
-        """Products ``[n, K]`` of queries ``[n, width]`` with features ``[n, K, D]`` and angles ``[n, K, 4]``."""
+    def forward(self, query: Tensor, features: Tensor, angles: Tensor, shown: Tensor) -> Tensor:
+        """Products ``[n, K]`` of queries ``[n, width]`` with features ``[n, K, D]``, times ``shown [n, D]``, and angles
+        ``[n, K, 4]``."""
         wanted = self.query(query)
         direction = wanted[:, self._features :].unflatten(1, (ANGLE_COPIES, 4)).sum(dim=1)
-        look = wanted[:, : self._features]
+        look = wanted[:, : self._features] * shown
         return torch.bmm(features, look.unsqueeze(2)).squeeze(2) + torch.bmm(angles, direction.unsqueeze(2)).squeeze(2)
 
 
@@ -86,9 +98,11 @@ class ViewAttention(nn.Module):
         super().__init__()
         self.scores = DirectedQuery(width, feature_width)
 
-    def forward(self, query: Tensor, views: Tensor, angles: Tensor) -> Tensor:
-        weights = self.scores(query, views, angles).softmax(dim=1).unsqueeze(1)
-        return torch.cat([torch.bmm(weights, views), copied(torch.bmm(weights, angles))], dim=2).squeeze(1)
+    def forward(self, query: Tensor, views: Tensor, angles: Tensor, shown: Tensor) -> Tensor:
+        """Arguments as :meth:`DirectedQuery.forward`'s."""
+        weights = self.scores(query, views, angles, shown).softmax(dim=1).unsqueeze(1)
+        looked = torch.bmm(weights, views).squeeze(1) * shown
+        return torch.cat([looked, copied(torch.bmm(weights, angles).squeeze(1))], dim=1)
 
 
 def copied(angles: Tensor) -> Tensor:

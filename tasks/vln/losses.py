@@ -12,10 +12,14 @@ ENTROPY_WEIGHT = 0.01
 VALUE_WEIGHT = 0.5
 
 
-def imitation_loss(rollout: Rollout) -> Tensor:
-    """The cross-entropy of the teacher's candidates, summed over steps, mean over episodes."""
-    total = torch.stack([cross_entropy(step.logits, step.teacher, reduction="sum") for step in rollout.steps]).sum()
-    return total / len(rollout.trail)
+def imitation_loss(rollout: Rollout, weight: Tensor) -> Tensor:
+    """The cross-entropy of the teacher's candidates: the sum over steps times the episode's ``weight [n]``, and the
+    mean over episodes."""
+    steps = [
+        (cross_entropy(step.logits, step.teacher, reduction="none") * weight[step.active]).sum()
+        for step in rollout.steps
+    ]
+    return torch.stack(steps).sum() / len(weight)
 
 
 def discounted_returns(rewards: Tensor, walked: Tensor, last: Tensor, discount: float = DISCOUNT) -> Tensor:

@@ -38,7 +38,9 @@ def navigation_metrics(
     mapping of str to float64 tensors [n]
         :data:`METRICS`: metres for "ne", otherwise in [0, 1].
     """
-    walked, planned = (mask_of(*each) for each in ((trail_length, trail.shape[1]), (reference_length, reference.shape[1])))
+    walked, planned = (
+        mask_of(*each) for each in ((trail_length, trail.shape[1]), (reference_length, reference.shape[1]))
+    )
     trail = torch.where(walked, trail, trail[:, :1])
     reference = torch.where(planned, reference, reference[:, :1])
     end = trail.gather(1, trail_length.unsqueeze(1) - 1)

@@ -50,8 +50,8 @@ def object_features(folder: Path, graphs: Mapping[str, Graph], label_width: int 
     boxes = read_boxes(folder, graphs)
     if boxes is None:
         raise DataError(
-            f"{folder}: no {BOXES_FILE}, of which vln.features = 'objects' are made; add it, or name a vln.feature-file "
-            "and set vln.features to what it has"
+            f"{folder}: no {BOXES_FILE}, of which vln.features = 'objects' are made; add it, or name a "
+            "vln.feature-file and set vln.features to what it has"
         )
     classes, positions, rooms = read_classes(folder), read_positions(folder), read_rooms(folder)
     if not rooms:
@@ -100,9 +100,7 @@ def _own(boxes: ObjectViews, classes: Mapping[str, int], size: int) -> np.ndarra
     return np.log1p(block)
 
 
-def _propagated(
-    around: list[Surroundings], labels: tuple[str, ...], classes: Mapping[str, int]
-) -> np.ndarray:
+def _propagated(around: list[Surroundings], labels: tuple[str, ...], classes: Mapping[str, int]) -> np.ndarray:
     """The objects of viewpoints in sight that are not this one's own, ``[N, 36, 41]``."""
     one_hot = np.eye(len(CLASSES))[_classes_of(labels, classes)]
     return np.stack([np.log1p((_shown(each, ~each.own)).T @ one_hot[each.label]) for each in around])

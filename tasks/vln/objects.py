@@ -103,7 +103,9 @@ def read_boxes(folder: Path, graphs: Mapping[str, Graph]) -> dict[str, ObjectVie
             ) from error
 
 
-def _object_views(graph: Graph, boxes: Mapping[str, Mapping[str, tuple[str, list[int], list[list[float]]]]]) -> ObjectViews:
+def _object_views(
+    graph: Graph, boxes: Mapping[str, Mapping[str, tuple[str, list[int], list[list[float]]]]]
+) -> ObjectViews:
     number = {name: row for row, name in enumerate(graph.viewpoints)}
     labels: dict[str, int] = {}
     objects: dict[str, int] = {}
@@ -118,10 +120,11 @@ def _object_views(graph: Graph, boxes: Mapping[str, Mapping[str, tuple[str, list
             rectangles += sizes
     table = np.array(heads, dtype=np.int64).reshape(-1, 4)
     x, y, w, h = np.array(rectangles, dtype=np.float64).reshape(len(table), 4).T
-    if len(table) and not (0 <= table[:, 3].min() and table[:, 3].max() < VIEWS):
+    if len(table) and not (table[:, 3].min() >= 0 and table[:, 3].max() < VIEWS):
         raise ValueError(f"views from {table[:, 3].min()} to {table[:, 3].max()}")
     centre = np.stack([x + w / 2 - WIDTH / 2, HEIGHT / 2 - (y + h / 2)], axis=1)
-    return ObjectViews(*table.T, w * h / (WIDTH * HEIGHT), centre, tuple(labels), tuple(objects))
+    viewpoints, things, what, views = table.T
+    return ObjectViews(viewpoints, things, what, views, w * h / (WIDTH * HEIGHT), centre, tuple(labels), tuple(objects))
 
 
 def read_classes(folder: Path) -> dict[str, int]:
@@ -134,8 +137,8 @@ def read_classes(folder: Path) -> dict[str, int]:
         for number, row in enumerate(csv.DictReader(file), 2):
             if row.get("mpcat40") not in CLASSES or row.get("name") is None:
                 raise DataError(
-                    f"{path}, line {number}: mpcat40 = {row.get('mpcat40')!r}; expected columns name and mpcat40, one of "
-                    f"{', '.join(CLASSES)}"
+                    f"{path}, line {number}: mpcat40 = {row.get('mpcat40')!r}; expected columns name and mpcat40, one "
+                    f"of {', '.join(CLASSES)}"
                 )
             classes[row["name"]] = CLASSES.index(row["mpcat40"])
     return classes

@@ -1,16 +1,15 @@
 """Let an agent walk: by a teacher's choice, by chance, or by its best guess."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from tasks.base import Batch
 
-from .agent import Agent, Memory
+from .agent import Agent
 from .houses import Houses
-from .layers import mask_of
 from .walks import Walks
 
 #: Takes numbers of episodes [b], logits [b, C] and the teacher's candidates [b]; gives candidates [b].
@@ -65,27 +64,23 @@ def half_forced(active: Tensor, logits: Tensor, teacher: Tensor) -> Tensor:
 def roll_out(agent: Agent, houses: Houses, episodes: Batch, choose: Choose, max_actions: int) -> Rollout:
     """Walk until all agents have stopped, or ``max_actions`` candidates were taken, STOP included."""
     walks = Walks(houses, episodes)
-    lengths = episodes["length"]
-    context, start = agent.encoder(episodes["tokens"].long(), lengths)
-    mask = mask_of(lengths, context.shape[1])
-    memory = Memory(start, torch.zeros_like(start), start)
-    move = context.new_zeros(len(context), 4)
+    memory = agent.begin(episodes["tokens"], episodes["length"])
     steps: list[Step] = []
     for _ in range(max_actions):
         seen = walks.observe()
-        logits, memory = agent.decoder(seen, move, memory, context, mask)
+        logits, memory = agent.decoder(seen, memory)
         active, teacher = walks.active, walks.teacher()
         action = choose(active, logits, teacher)
         reward = walks.step(action)
         steps.append(Step(active, logits, teacher, action, memory.hidden, reward))
         move = seen.candidate_angles.gather(1, action[:, None, None].expand(-1, 1, 4)).squeeze(1)
+        memory = replace(memory, move=move)
         if len(walks.active) < len(active):
-            kept = (action != 0).nonzero().squeeze(1)
-            memory, move, context, mask = memory.select(kept), move[kept], context[kept], mask[kept]
+            memory = memory.select((action != 0).nonzero().squeeze(1))
         if not len(walks.active):
             break
     next_hidden = memory.hidden
     if len(walks.active):
         with torch.no_grad():
-            next_hidden = agent.decoder(walks.observe(), move, memory, context, mask)[1].hidden
+            next_hidden = agent.decoder(walks.observe(), memory)[1].hidden
     return Rollout(steps, *walks.trails(), walks.active, next_hidden)

@@ -19,8 +19,8 @@ from .files import find_file, open_text
 
 ROOMS_FILE = "rooms.csv"
 ROOMS = (
-    "office", "lounge", "familyroom", "entryway", "dining_room", "living_room", "stairs", "kitchen", "porch", "bathroom",
-    "bedroom", "hallway",
+    "office", "lounge", "familyroom", "entryway", "dining_room", "living_room", "stairs", "kitchen", "porch",
+    "bathroom", "bedroom", "hallway",
 )  # fmt: skip
 RIDGE = 3e-3  # times the squared weights, added to the mean cross-entropy
 ITERATIONS = 60
@@ -80,11 +80,11 @@ def train_classifier(amounts: Sequence[Mapping[str, float]], rooms: Sequence[int
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
         loss = cross_entropy(inputs @ weight + bias, targets) + RIDGE * (weight**2).sum()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
     if len(targets):
-        optimizer.step(closure)
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
     return RoomClassifier(labels, weight.detach().numpy(), bias.detach().numpy())
 
 

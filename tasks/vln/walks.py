@@ -88,7 +88,9 @@ class Walks:
         path to the goal. Where references are shortest paths, as in R2R, the two are the same.
         """
         here, passed, last = self.here[self.active], self._passed[self.active], self.last[self.active]
-        following = self.reference[self.active].gather(1, (passed + 1).clamp(min=0).minimum(last).unsqueeze(1)).squeeze(1)
+        following = (
+            self.reference[self.active].gather(1, (passed + 1).clamp(min=0).minimum(last).unsqueeze(1)).squeeze(1)
+        )
         along = torch.where(passed == last, torch.zeros_like(here), self.houses.candidate_to(here, following))
         return torch.where(passed >= 0, along, self.houses.towards(here, self.goal[self.active]))
 

@@ -1,0 +1,222 @@
+"""The task "vln": follow instructions through houses, or describe paths through them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import ClassVar, cast
+
+import numpy as np
+from torch import Tensor, nn
+
+from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+
+from .agent import Agent, houses_of
+from .dataset import read_dataset
+from .episodes import random_batches, sorted_batches
+from .evaluation import describe_all, means, sentence_metrics, walk_all, walker_metrics
+from .houses import Houses
+from .instructions import InstructedPath
+from .learning import LEARNING
+from .nodes import TESTED, chosen_houses, node_data
+from .options import Options as VlnOptions
+from .speaker import Speaker
+from .traces import house_traces, sentence_traces, walk_traces
+from .vocabulary import Vocabulary
+from .weights import load_weights
+
+
+class VlnTask(Task):
+    """Vision-and-language navigation with one house to a node (FedVLN [1]_).
+
+    The model is the agent, with ``encoder.*`` (language), ``decoder.*`` (trajectory and decision) and ``critic.*``, or
+    in the stage "speaker" the speaker, with ``encoder.*`` (path) and ``decoder.*`` (words). A node's house is part of
+    its model (:meth:`build_model_for`) but not of the model's state.
+
+    Examples are instructions with their paths (:mod:`tasks.vln.episodes`). A house of the training split has "train" and
+    "val_seen", any other "val_unseen", and what it trains on in pre-exploration. Groups are ``house``, the scan, and
+    ``seen``, "true" or "false".
+
+    .. [1] Zhou and Wang, FedVLN: Privacy-preserving Federated Vision-and-Language Navigation, ECCV 2022,
+       https://arxiv.org/abs/2203.14936.
+    """
+
+    name: ClassVar[str] = "vln"
+    Options: ClassVar[type] = VlnOptions
+    headline: ClassVar[tuple[str, ...]] = ("val_unseen.sr", "val_unseen.spl", "val_unseen.ndtw", "val_seen.sr")
+    vectorises: ClassVar[bool] = False
+    metric_means: ClassVar[Mapping[str, MetricRule]] = {f"{split}.ngrams": "uniform" for split in TESTED}
+
+    def __init__(self, options: VlnOptions | None = None) -> None:
+        """Raises :class:`DataError` for options that do not go together (:meth:`Options.check`)."""
+        self.options: VlnOptions = options or VlnOptions()
+        self.options.check()
+
+    def at_stage(self, stage: str, *, agent_file: str = "", speaker_file: str = "") -> "VlnTask":
+        """The same task at another stage, with what earlier stages left."""
+        return VlnTask(replace(self.options, stage=stage, agent_file=agent_file, speaker_file=speaker_file))
+
+    def build_model(self) -> nn.Module:
+        """The agent or the speaker, in no house; from ``agent_file`` where one is named."""
+        chosen = self.options
+        if chosen.speaks:
+            return Speaker(chosen.sizes, drop=chosen.dropout, feature_drop=chosen.feature_dropout)
+        agent = Agent(chosen.sizes, drop=chosen.dropout, feature_drop=chosen.feature_dropout)
+        if chosen.agent_file:
+            load_weights(agent, chosen.agent_file, "vln.agent-file")
+        return agent
+
+    def build_model_for(self, data: NodeData) -> nn.Module:
+        """The same model in the node's houses."""
+        model = cast(Agent | Speaker, self.build_model())
+        model.houses = _houses(data)
+        return model
+
+    # -- data ----------------------------------------------------------------------------------------------
+
+    @property
+    def has_world(self) -> bool:
+        return self.options.source != "files"
+
+    @property
+    def world_options(self) -> dict[str, object]:
+        """The options that :meth:`make_world` depends on: the same houses serve all others."""
+        return {
+            name: value for name, value in asdict(self.options).items() if name.startswith("world_") or name == "houses"
+        }
+
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        """Made-up houses, as many of the chosen kind as there are nodes. Raises :class:`DataError` for "files"."""
+        from sim.houses.world import HouseWorld, write_houses
+
+        chosen = self.options
+        if not self.has_world:
+            raise DataError(
+                "vln.source = 'files': name the folder of houses as data-dir, or set vln.source = 'simulated'"
+            )
+        unseen = chosen.world_unseen or max(1, num_nodes // 5)
+        if chosen.houses == "all" and unseen >= num_nodes:
+            raise DataError(f"vln.world-unseen = {unseen}: must leave a house to train in of num-nodes = {num_nodes}")
+        seen = {"all": num_nodes - unseen, "seen": num_nodes, "unseen": 4 * num_nodes}[chosen.houses]
+        world = HouseWorld(
+            houses=seen,
+            unseen_houses=num_nodes if chosen.houses == "unseen" else unseen,
+            paths=chosen.world_paths,
+            seen_paths=chosen.world_seen_paths,
+            floors=chosen.world_floors,
+        )
+        write_houses(folder, world, seed)
+
+    def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
+        """House ``partition`` of those that are nodes, whose name is the key.
+
+        Raises :class:`DataError` when they are not ``num_partitions``.
+        """
+        if not 0 <= partition < num_partitions:
+            raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
+        dataset = read_dataset(folder, self.options)
+        scans = chosen_houses(dataset, self.options)
+        if len(scans) != num_partitions:
+            raise DataError(
+                f"{folder}: vln.houses = {self.options.houses!r} are {len(scans)} houses ({len(dataset.seen)} seen, "
+                f"{len(dataset.unseen)} unseen), but num-nodes is {num_partitions}: set num-nodes = {len(scans)}"
+            )
+        return node_data(dataset, [scans[partition]], self.options, scans[partition])
+
+    def load_all(self, folder: Path) -> NodeData:
+        """All houses that are nodes, pooled: centralised training. The folder's name is the key."""
+        dataset = read_dataset(folder, self.options)
+        scans = chosen_houses(dataset, self.options)
+        if not scans:
+            raise DataError(
+                f"{folder}: no house with paths for vln.houses = {self.options.houses!r}; expected R2R_train.json, "
+                "R2R_val_seen.json and R2R_val_unseen.json, or RxR's rxr_<split>_guide.jsonl"
+            )
+        return node_data(dataset, scans, self.options, folder.resolve().name)
+
+    def load_own(self, folder: Path) -> NodeData:
+        """A deployed node's folder: the graph and features of its one house, and instructions if it has any.
+
+        Raises :class:`DataError` for more than one house, a vocabulary of other nodes' words, or a house without
+        instructions in a stage that needs them.
+        """
+        dataset = read_dataset(folder, self.options)
+        if len(dataset.graphs) != 1:
+            raise DataError(f"{folder}: has the graphs of {len(dataset.graphs)} houses; expected the node's one")
+        if not self.options.vocabulary_file:
+            raise DataError(
+                "vln.vocabulary-file = '': a node with a folder of its own cannot know the words of other houses; name "
+                "the file that all nodes have"
+            )
+        scan = next(iter(dataset.graphs))
+        if scan not in dataset.seen and self.options.stage != "pre-exploration":
+            raise DataError(
+                f"{folder}: house {scan} has no training instructions, which vln.stage = {self.options.stage!r} needs; "
+                "add R2R_train.json, or let the node take part in 'pre-exploration' alone"
+            )
+        return node_data(dataset, [scan], self.options, scan)
+
+    def sizes(self, data: NodeData) -> Mapping[str, int]:
+        houses = _houses(data)
+        counts = {f"{split} instructions": data.count(split) for split in data.splits}
+        return {"houses": len(houses.scans), "viewpoints": len(houses.names), **counts}
+
+    # -- learning ------------------------------------------------------------------------------------------
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The agent's loss by the option ``learning``, or the speaker's cross-entropy over words."""
+        houses = houses_of(model, batch["path"].device)
+        if isinstance(model, Speaker):
+            return model.loss(houses, batch)
+        return LEARNING[self.options.learning](cast(Agent, model), houses, batch, self.options.max_actions)
+
+    def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
+        """Batches of instructions of like length, which take the least padding, in a random order."""
+        return random_batches(data.splits[split], batch_size)
+
+    def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
+        """Every instruction once, the shortest first."""
+        return (batch for _, batch in sorted_batches(data.splits[split], batch_size))
+
+    def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
+        """On ``val_seen`` and ``val_unseen``, where the node has them.
+
+        Of an agent :data:`~tasks.vln.metrics.METRICS`, of a speaker BLEU-4
+        (:func:`~tasks.vln.evaluation.sentence_metrics`). ``final`` adds walks to draw, or sentences to read.
+        """
+        model.eval()
+        houses = _houses(data).on(next(model.parameters()).device)
+        metrics: Metrics = {}
+        traces: dict[str, np.ndarray] = house_traces(houses) if final else {}
+        for split in TESTED:
+            if split not in data.splits:
+                continue
+            episodes, paths = data.splits[split], _paths(data, split)
+            if isinstance(model, Speaker):
+                said = describe_all(model, houses, episodes, _words(data), self.options.max_length)
+                metrics |= sentence_metrics(split, said, paths)
+                traces |= sentence_traces(split, said, paths) if final else {}
+            else:
+                scores, trails = walk_all(cast(Agent, model), houses, episodes, self.options.max_actions)
+                metrics |= means(split, scores)
+                traces |= walk_traces(split, trails, episodes, paths) if final else {}
+        return Evaluation(metrics, traces)
+
+    def walkers(self, data: NodeData, *, seed: int) -> Metrics:
+        """What walkers that read no instruction score, and the shortest path, as ``<split>.<walker>.<metric>``."""
+        metrics: Metrics = {}
+        for split in TESTED:
+            if split in data.splits:
+                metrics |= walker_metrics(_houses(data), data.splits[split], split, seed)
+        return metrics
+
+
+def _houses(data: NodeData) -> Houses:
+    return cast(Houses, data.extra["houses"])
+
+
+def _words(data: NodeData) -> Vocabulary:
+    return cast(Vocabulary, data.extra["vocabulary"])
+
+
+def _paths(data: NodeData, split: str) -> Sequence[InstructedPath]:
+    return cast(Mapping[str, Sequence[InstructedPath]], data.extra["paths"])[split]
