@@ -31,7 +31,8 @@ def nearest_view(heading: np.ndarray, elevation: np.ndarray) -> np.ndarray:
     """The view, 0 to 35, whose centre is nearest to a direction in heading and in elevation."""
     column = nearest_heading(heading)
     row = np.clip(np.rint(elevation / STEP), -1, 1).astype(np.int64) + 1
-    return row * HEADINGS + column
+    view: np.ndarray = row * HEADINGS + column
+    return view
 
 
 def nearest_heading(heading: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,10 +81,9 @@ class Houses:
             return self
         moved: dict[torch.device, Houses] = self.__dict__.setdefault("_moved", {})
         if device not in moved:
-            values = {field.name: getattr(self, field.name) for field in fields(self)}
-            moved[device] = Houses(
-                **{name: value.to(device) if isinstance(value, Tensor) else value for name, value in values.items()}
-            )
+            parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+            tensors = {name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor)}
+            moved[device] = Houses(**{**parts, **tensors})
         return moved[device]
 
     def distances(self, here: Tensor, there: Tensor) -> Tensor:

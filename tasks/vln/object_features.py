@@ -108,7 +108,8 @@ def _propagated(around: list[Surroundings], labels: tuple[str, ...], classes: Ma
 
 def _shown(around: Surroundings, which: np.ndarray) -> np.ndarray:
     """The weight of each object in each view, ``[M, 36]``, of those that ``which`` says."""
-    return around.in_view * (around.weight * which)[:, None]
+    shown: np.ndarray = around.in_view * (around.weight * which)[:, None]
+    return shown
 
 
 def _space(graph: Graph, classifier: RoomClassifier, amounts: list[dict[str, float]]) -> np.ndarray:

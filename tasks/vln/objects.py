@@ -123,8 +123,8 @@ def _object_views(
     if len(table) and not (table[:, 3].min() >= 0 and table[:, 3].max() < VIEWS):
         raise ValueError(f"views from {table[:, 3].min()} to {table[:, 3].max()}")
     centre = np.stack([x + w / 2 - WIDTH / 2, HEIGHT / 2 - (y + h / 2)], axis=1)
-    viewpoints, things, what, views = table.T
-    return ObjectViews(viewpoints, things, what, views, w * h / (WIDTH * HEIGHT), centre, tuple(labels), tuple(objects))
+    share, ids = w * h / (WIDTH * HEIGHT), tuple(objects)
+    return ObjectViews(table[:, 0], table[:, 1], table[:, 2], table[:, 3], share, centre, tuple(labels), ids)
 
 
 def read_classes(folder: Path) -> dict[str, int]:
@@ -158,5 +158,6 @@ def read_positions(folder: Path) -> dict[tuple[str, str], np.ndarray]:
             }
         except (KeyError, ValueError, TypeError) as error:
             raise DataError(
-                f"{path}: {type(error).__name__}: {error}; expected columns scan, object_id, x, y, z, median_residual_deg"
+                f"{path}: {type(error).__name__}: {error}; expected columns scan, object_id, x, y, "
+                "z and median_residual_deg"
             ) from error

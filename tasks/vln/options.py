@@ -21,7 +21,7 @@ class Options:
 
     source: str = option(
         "auto",
-        "files: the folder data-dir; simulated: without a data-dir, made-up houses; auto: files where data-dir is given",
+        "files: the folder data-dir; simulated: without one, made-up houses; auto: files where data-dir is given",
         choices=("auto", "files", "simulated"),
     )
     dataset: str = option(
@@ -33,7 +33,7 @@ class Options:
     stage: str = option(
         "agent",
         "agent: the agent, on what people wrote; speaker: the speaker, on the same; augmented: the agent, on that and "
-        "on sampled paths which a speaker labelled; pre-exploration: the agent, in unseen houses on labelled paths alone",
+        "on sampled paths which a speaker labelled; pre-exploration: the agent, in unseen houses on labelled paths",
         choices=STAGES,
     )
     houses: str = option(
@@ -51,7 +51,7 @@ class Options:
     )
     feature_file: str = option(
         "",
-        "file of features, .hdf5, .npz or .tsv, looked for in the data folder too; '' = made, which only objects can be",
+        "file of features, .hdf5, .npz or .tsv, perhaps in the data folder; '' = made, which only objects can be",
         path=True,
     )
     feature_width: int = option(0, "numbers per view where features = 'file'", minimum=0)

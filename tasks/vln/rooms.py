@@ -65,7 +65,8 @@ class RoomClassifier:
         logits = _table(amounts, self.labels) @ self.weight + self.bias
         logits -= logits.max(axis=1, keepdims=True)
         odds: np.ndarray = np.exp(logits)
-        return odds / odds.sum(axis=1, keepdims=True)
+        posterior: np.ndarray = odds / odds.sum(axis=1, keepdims=True)
+        return posterior
 
 
 def train_classifier(amounts: Sequence[Mapping[str, float]], rooms: Sequence[int]) -> RoomClassifier:

@@ -41,7 +41,8 @@ class PathEncoder(nn.Module):
         moves = torch.cat([taken * shown, copied(angles)], dim=1).view(count, stops, -1)
         context = self.drop(self.moves(moves, lengths))
         looked = self.views(context.flatten(0, 1), seen.views, seen.view_angles, shown).view(count, stops, -1)
-        return self.drop(self.lstm(self.drop(looked), lengths))
+        described: Tensor = self.drop(self.lstm(self.drop(looked), lengths))
+        return described
 
 
 def moves_of(houses: Houses, path: Tensor, lengths: Tensor, facing: Tensor) -> tuple[Tensor, Tensor, Tensor]:

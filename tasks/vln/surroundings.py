@@ -34,14 +34,16 @@ class Surroundings:
     @property
     def weight(self) -> np.ndarray:
         """How much each object counts, from 1 for what is here down to 0 for what is far."""
-        return np.exp(-self.distance / DECAY)
+        weight: np.ndarray = np.exp(-self.distance / DECAY)
+        return weight
 
 
 def in_views(offsets: np.ndarray) -> np.ndarray:
     """Which views show places at some offsets ``[M, 3]`` in metres from the camera, bool ``[M, 36]``."""
     heading, elevation = directions(offsets)
     apart = np.abs(turned(heading[:, None] - VIEW_HEADINGS)), np.abs(elevation[:, None] - VIEW_ELEVATIONS)
-    return (apart[0] <= WINDOW[0]) & (apart[1] <= WINDOW[1])
+    shown: np.ndarray = (apart[0] <= WINDOW[0]) & (apart[1] <= WINDOW[1])
+    return shown
 
 
 def surroundings(

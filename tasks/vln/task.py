@@ -32,9 +32,9 @@ class VlnTask(Task):
     in the stage "speaker" the speaker, with ``encoder.*`` (path) and ``decoder.*`` (words). A node's house is part of
     its model (:meth:`build_model_for`) but not of the model's state.
 
-    Examples are instructions with their paths (:mod:`tasks.vln.episodes`). A house of the training split has "train" and
-    "val_seen", any other "val_unseen", and what it trains on in pre-exploration. Groups are ``house``, the scan, and
-    ``seen``, "true" or "false".
+    Examples are instructions with their paths (:mod:`tasks.vln.episodes`). A house of the training split has the splits
+    "train" and "val_seen"; any other has "val_unseen", and "train" in pre-exploration. Groups are ``house``, the scan,
+    and ``seen``, "true" or "false".
 
     .. [1] Zhou and Wang, FedVLN: Privacy-preserving Federated Vision-and-Language Navigation, ECCV 2022,
        https://arxiv.org/abs/2203.14936.

@@ -46,7 +46,8 @@ def load_speaker(file: str, width: int) -> Speaker:
         features = found["encoder.moves.forwards.weight_ih_l0"].shape[1] - ANGLE_WIDTH
     except KeyError as error:
         raise DataError(
-            f"vln.speaker-file = {file!r}: holds no {error}, so no speaker; name the file that vln.stage = 'speaker' left"
+            f"vln.speaker-file = {file!r}: holds no {error}, so no speaker; name the file that "
+            "vln.stage = 'speaker' left"
         ) from error
     if features != width:
         raise DataError(
