@@ -64,7 +64,7 @@ def describe_all(
     said: list[list[str]] = []
     for some in torch.split(rows, CHUNK):
         batch = {name: tensor.to(houses.features.device) for name, tensor in chosen(episodes, some).items()}
-        said += [words.decode(numbers) for numbers in speaker.describe(houses, batch, max_length - 2)]
+        said += [words.decode(numbers) for numbers in speaker.describe(houses, batch, max_length - 2, len(words))]
     return said
 
 

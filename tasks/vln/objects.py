@@ -45,6 +45,8 @@ class ObjectViews:
         Of the box as a share of the picture.
     centre : ndarray [R, 2]
         Of the box, in pixels from the middle of the picture, right and up.
+    cut : bool ndarray [R]
+        Whether the box ends at the picture's edge, so that more of the object may lie beyond it.
     labels : tuple of str
         Labels of the house's objects.
     objects : tuple of str
@@ -57,6 +59,7 @@ class ObjectViews:
     view: np.ndarray
     area: np.ndarray
     centre: np.ndarray
+    cut: np.ndarray
     labels: tuple[str, ...]
     objects: tuple[str, ...]
 
@@ -66,11 +69,11 @@ class ObjectViews:
         Returns
         -------
         rows : int64 ndarray [M]
-            Of the box nearest to the middle of its picture, which is cut off least.
+            Of the box nearest to the middle of its picture, among those that are not cut off where there are any.
         directions : ndarray [M, 3]
             Unit vectors through the middle of these boxes.
         """
-        order = np.lexsort((np.hypot(*self.centre.T), self.object, self.viewpoint))
+        order = np.lexsort((np.hypot(*self.centre.T), self.cut, self.object, self.viewpoint))
         pairs = np.stack([self.viewpoint[order], self.object[order]], axis=1)
         new = np.ones(len(order), dtype=bool)
         new[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
@@ -123,8 +126,9 @@ def _object_views(
     if len(table) and not (table[:, 3].min() >= 0 and table[:, 3].max() < VIEWS):
         raise ValueError(f"views from {table[:, 3].min()} to {table[:, 3].max()}")
     centre = np.stack([x + w / 2 - WIDTH / 2, HEIGHT / 2 - (y + h / 2)], axis=1)
+    cut = (x <= 0) | (y <= 0) | (x + w >= WIDTH - 1) | (y + h >= HEIGHT - 1)
     share, ids = w * h / (WIDTH * HEIGHT), tuple(objects)
-    return ObjectViews(table[:, 0], table[:, 1], table[:, 2], table[:, 3], share, centre, tuple(labels), ids)
+    return ObjectViews(table[:, 0], table[:, 1], table[:, 2], table[:, 3], share, centre, cut, tuple(labels), ids)
 
 
 def read_classes(folder: Path) -> dict[str, int]:

@@ -59,7 +59,8 @@ def label_paths(
     episodes: Batch = encode(paths, houses.rows, words, max_length)
     labelled: list[InstructedPath] = []
     for rows in torch.split(torch.arange(len(paths)), _CHUNK):
-        said = speaker.describe(houses, {name: tensor[rows] for name, tensor in episodes.items()}, max_length - 2)
+        batch = {name: tensor[rows] for name, tensor in episodes.items()}
+        said = speaker.describe(houses, batch, max_length - 2, len(words))
         for path, numbers in zip((paths[row] for row in rows.tolist()), said, strict=True):
             text = " ".join(words.decode(numbers))
             labelled.append(InstructedPath(path.scan, path.path_id, path.path, path.heading, (text,)))

@@ -111,10 +111,11 @@ class Speaker(nn.Module):
         return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PAD)
 
     @torch.no_grad()
-    def describe(self, houses: Houses, episodes: Batch, max_length: int) -> Sequence[Sequence[int]]:
+    def describe(self, houses: Houses, episodes: Batch, max_length: int, known: int) -> Sequence[Sequence[int]]:
         """The likeliest word after the likeliest word: numbers up to ``<EOS>``, for each path of a batch.
 
-        No description has an unknown word, and none more than ``max_length`` words.
+        No description has more than ``max_length`` words, an unknown word, or one beyond the ``known`` numbers of the
+        vocabulary.
         """
         context, mask = self.look(houses, episodes)
         words = torch.full((len(context), 1), BEGIN, device=context.device)
@@ -123,6 +124,7 @@ class Speaker(nn.Module):
         for _ in range(max_length):
             logits, state = self.decoder(words, context, mask, state)
             logits[:, 0, [PAD, UNKNOWN, BEGIN]] = -torch.inf
+            logits[:, 0, known:] = -torch.inf
             words = logits.argmax(dim=2)
             ended |= words.squeeze(1) == END
             said.append(words.squeeze(1).masked_fill(ended, END))
