@@ -2,7 +2,7 @@
 
 The convention is that of the Envdrop speaker and FedVLN's Table 4: words as the tokenizer of the agents gives them, no
 smoothing, and in the brevity penalty the *shortest* reference of each sentence. sacreBLEU's own score takes the
-reference of the closest length instead, which is never higher.
+reference of the closest length, and is never higher.
 """
 
 from collections.abc import Sequence

@@ -9,6 +9,7 @@ import json
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from lzma import LZMAError
 from pathlib import Path
 
@@ -40,6 +41,11 @@ class Graph:
     positions: np.ndarray
     navigable: np.ndarray
     visible: np.ndarray
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        """The row of each viewpoint."""
+        return {name: row for row, name in enumerate(self.viewpoints)}
 
 
 def graph_files(folder: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -107,14 +108,27 @@ def _read(folder: Path, name: str, languages: tuple[str, ...], stamp: tuple[tupl
         found = read_split(folder, dataset, split, languages) if dataset else None
         by_house: dict[str, list[InstructedPath]] = {}
         for path in found or ():
-            if path.scan not in graphs:
-                raise DataError(
-                    f"{folder}: path {path.path_id} of {split} leads through house {path.scan}, which has no graph; "
-                    f"add {path.scan}_connectivity.json or remove its paths"
-                )
+            _check(path, graphs, f"{folder}, {split}")
             by_house.setdefault(path.scan, []).append(path)
         paths[split] = {scan: tuple(of_house) for scan, of_house in by_house.items()}
     return Dataset(folder, graphs, paths)
+
+
+def _check(path: InstructedPath, graphs: Mapping[str, Graph], place: str) -> None:
+    """Raise :class:`DataError` for a path that cannot be walked."""
+    what = f"{place}: path {path.path_id} of house {path.scan}"
+    graph = graphs.get(path.scan)
+    if graph is None:
+        raise DataError(f"{what}: the house has no graph; add {path.scan}_connectivity.json or remove its paths")
+    for stop in path.path:
+        if stop not in graph.numbers:
+            raise DataError(
+                f"{what}: viewpoint {stop} is not in the house's graph (unknown, or not included); give the graph that "
+                "the path was made with"
+            )
+    for here, there in pairwise(path.path):
+        if not graph.navigable[graph.numbers[here], graph.numbers[there]]:
+            raise DataError(f"{what}: the graph has no edge from {here} to {there}; give the graph of the path")
 
 
 @lru_cache(maxsize=4)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tasks.base import Batch, DataError
+from tasks.base import Batch
 
 from .geometry import nearest_heading
 from .instructions import InstructedPath
@@ -38,7 +38,7 @@ def encode(
     Parameters
     ----------
     paths : sequence of InstructedPath
-        At least one.
+        At least one; all their viewpoints have rows.
     rows : mapping of names to int
         The row of each viewpoint ``<scan>_<viewpoint>``.
     words : Vocabulary
@@ -47,15 +47,10 @@ def encode(
         Tokens of an instruction that are kept, with ``<BOS>`` and ``<EOS>``.
     weight : float
         How much the teacher's choices count.
-
-    Raises
-    ------
-    DataError
-        A path has a viewpoint that has no row.
     """
     texts = [words.encode(text, max_length) for path in paths for text in path.instructions]
     numbers = [number for number, path in enumerate(paths) for _ in path.instructions]
-    stops = [_rows_of(path, rows) for path in paths]
+    stops = [[rows[f"{path.scan}_{stop}"] for stop in path.path] for path in paths]
     return {
         "tokens": _padded(texts, PAD).to(torch.int32),
         "length": torch.tensor([len(text) for text in texts]),
@@ -78,16 +73,6 @@ def joined(first: Batch, second: Batch) -> Batch:
             tensor, other = (pad(each, (0, width - each.shape[1]), value=fill[name]) for each in (tensor, other))
         both[name] = torch.cat([tensor, other])
     return both
-
-
-def _rows_of(path: InstructedPath, rows: Mapping[str, int]) -> list[int]:
-    for stop in path.path:
-        if f"{path.scan}_{stop}" not in rows:
-            raise DataError(
-                f"path {path.path_id} of house {path.scan}: viewpoint {stop} is not in the house's graph (unknown, or "
-                "not included); give the graph that the path was made with"
-            )
-    return [rows[f"{path.scan}_{stop}"] for stop in path.path]
 
 
 def _padded(lists: Sequence[Sequence[int]], value: int) -> Tensor:

@@ -85,7 +85,7 @@ def sentence_metrics(prefix: str, said: Sequence[Sequence[str]], paths: Sequence
     }
 
 
-def constant_sentence(paths: Sequence[InstructedPath], seed: int, tried: int = 300) -> list[str]:
+def constant_sentence(paths: Sequence[InstructedPath], seed: int, tried: int = 100) -> list[str]:
     """Of some training instructions the one that fits the training paths best by BLEU: what needs no speaker."""
     rng = generator(seed, "vln.constant")
     some = [paths[place] for place in rng.permutation(len(paths))[:tried]]

@@ -109,7 +109,7 @@ def read_boxes(folder: Path, graphs: Mapping[str, Graph]) -> dict[str, ObjectVie
 def _object_views(
     graph: Graph, boxes: Mapping[str, Mapping[str, tuple[str, list[int], list[list[float]]]]]
 ) -> ObjectViews:
-    number = {name: row for row, name in enumerate(graph.viewpoints)}
+    number = graph.numbers
     labels: dict[str, int] = {}
     objects: dict[str, int] = {}
     heads: list[tuple[int, int, int, int]] = []

@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from itertools import pairwise
 
 import networkx as nx
 import numpy as np
@@ -40,8 +41,8 @@ def scores(houses, walks, references):
 def by_definition(walk, reference):
     goal, end = reference[-1], walk[-1]
     success = float(DISTANCE[end][goal] < 3)
-    length = sum(DISTANCE[a][b] for a, b in zip(walk, walk[1:], strict=False))
-    planned = sum(DISTANCE[a][b] for a, b in zip(reference, reference[1:], strict=False))
+    length = sum(DISTANCE[a][b] for a, b in pairwise(walk))
+    planned = sum(DISTANCE[a][b] for a, b in pairwise(reference))
     shortest = DISTANCE[walk[0]][goal]
     coverage = np.mean([math.exp(-min(DISTANCE[r][p] for p in walk) / 3) for r in reference])
     expected = coverage * planned

@@ -137,7 +137,7 @@ def test_a_speaker_comes_back_from_its_file(houses, tmp_path):
     again = load_speaker(str(tmp_path / "speaker.safetensors"), WIDTH)
     episodes = encode(described(), houses.rows, WORDS, 80)
     assert again.describe(houses, episodes, 9, len(WORDS)) == speaker.eval().describe(houses, episodes, 9, len(WORDS))
-    with pytest.raises(DataError, match="a speaker for 6 features per view, but vln.features has 98"):
+    with pytest.raises(DataError, match=r"a speaker for 6 features per view, but vln\.features has 98"):
         load_speaker(str(tmp_path / "speaker.safetensors"), 98)
     save_file({"encoder.weight": torch.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(DataError, match="so no speaker"):
@@ -196,10 +196,10 @@ def test_what_needs_no_speaker(houses):
     pytest.importorskip("sacrebleu")
     paths = described()
     most = InstructedPath("house", "x", paths[0].path, 0.0, ("go to the sofa and wait", "go to the sofa", "from"))
-    assert constant_sentence([most] * 3 + paths[:1], seed=0) == "go to the sofa and wait".split()
+    assert constant_sentence([most] * 3 + paths[:1], seed=0) == ["go", "to", "the", "sofa", "and", "wait"]
     episodes = encode(paths, houses.rows, WORDS, 80)
     found = retrieved_sentences(houses, episodes, paths, episodes)
     assert [" ".join(words) for words in found] == [path.instructions[0] for path in paths]
     one, others = human_sentences([most, *paths])
-    assert one == ["go to the sofa and wait".split()]
+    assert one == [["go", "to", "the", "sofa", "and", "wait"]]
     assert others[0].instructions == ("go to the sofa", "from")

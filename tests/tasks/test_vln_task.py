@@ -290,7 +290,11 @@ def rewrite(path, change):
         ),
         (
             lambda e: e[0].update(scan="houseZ"),
-            "leads through house houseZ, which has no graph; add houseZ_connectivity",
+            "path 0 of house houseZ: the house has no graph; add houseZ_connectivity.json",
+        ),
+        (
+            lambda e: e[0].update(path=["v00", "v05"]),
+            "path 0 of house houseA: the graph has no edge from v00 to v05; give the graph of the path",
         ),
         (
             lambda e: e[0].update(path=["v00"]),
