@@ -13,6 +13,7 @@ from tasks.base import DataError
 from .connectivity import Graph, graph_files, read_graphs
 from .feature_cache import cached_object_features
 from .features import read_features
+from .files import in_folder
 from .houses import Houses, assemble
 from .instructions import FILES, InstructedPath, find_dataset, read_split
 from .options import Options
@@ -49,7 +50,7 @@ class Dataset:
         Raises :class:`DataError` where there are neither, or the file has more words than the embedding has rows.
         """
         if options.vocabulary_file:
-            words = Vocabulary.read(Path(options.vocabulary_file).expanduser())
+            words = Vocabulary.read(in_folder(options.vocabulary_file, self.folder))
             if len(words) > options.vocabulary_size:
                 raise DataError(
                     f"vln.vocabulary-size = {options.vocabulary_size}: {options.vocabulary_file} needs {len(words)} "
@@ -70,10 +71,8 @@ class Dataset:
         """
         graphs = [self.graphs[scan] for scan in scans]
         if options.feature_file:
-            here = self.folder / options.feature_file
-            path = here if here.is_file() else Path(options.feature_file).expanduser()
             names = [f"{graph.scan}_{viewpoint}" for graph in graphs for viewpoint in graph.viewpoints]
-            features = read_features(path, names, options.width)
+            features = read_features(in_folder(options.feature_file, self.folder), names, options.width)
         else:
             features = cached_object_features(
                 self.folder, self.graphs, scans, options.label_width, options.cache_folder

@@ -29,6 +29,13 @@ def find_file(folder: Path, name: str) -> Path | None:
     return found[0] if found else None
 
 
+def in_folder(name: str, folder: Path | None = None) -> Path:
+    """The file ``name`` in a node's folder if it is there, otherwise wherever its path leads."""
+    if folder is not None and (folder / name).is_file():
+        return folder / name
+    return Path(name).expanduser()
+
+
 @contextmanager
 def open_text(path: Path) -> Iterator[IO[str]]:
     """Open a plain, gzip or xz file as UTF-8 text. Raises :class:`DataError` where it cannot be read."""

@@ -9,6 +9,7 @@ from tasks.base import Batch, DataError, NodeData
 
 from .dataset import Dataset
 from .episodes import encode, joined
+from .files import in_folder
 from .houses import Houses
 from .instructions import InstructedPath
 from .options import Options
@@ -29,8 +30,8 @@ def node_data(dataset: Dataset, scans: Sequence[str], options: Options, key: str
     """The data of a node that has some houses, one unless all are pooled.
 
     Splits hold the tensors of :mod:`tasks.vln.episodes`: ``train`` what the stage trains on, ``val_seen`` and
-    ``val_unseen`` what people wrote, where there is any. ``extra`` holds ``houses``, ``vocabulary``, and ``paths``, by
-    split the :class:`~tasks.vln.instructions.InstructedPath` that the column ``record`` numbers.
+    ``val_unseen`` what people wrote, where there is any. ``extra`` holds ``houses``, ``vocabulary``, ``folder``,
+    and ``paths``, by split the :class:`~tasks.vln.instructions.InstructedPath` that the column ``record`` numbers.
 
     Raises
     ------
@@ -56,7 +57,8 @@ def node_data(dataset: Dataset, scans: Sequence[str], options: Options, key: str
     groups = {}
     if len(scans) == 1:
         groups = {"house": scans[0], "seen": str(scans[0] in dataset.seen).lower()}
-    return NodeData(key, splits, groups, {"houses": houses, "vocabulary": words, "paths": paths})
+    extra = {"houses": houses, "vocabulary": words, "paths": paths, "folder": dataset.folder}
+    return NodeData(key, splits, groups, extra)
 
 
 def _labelled(
@@ -79,7 +81,7 @@ def _labelled(
             dataset.graphs[scan], options.sampled_paths, generator(options.sample_seed, "vln.paths", scan)
         )
     ]
-    speaker = load_speaker(options.speaker_file, options.width)
+    speaker = load_speaker(in_folder(options.speaker_file, dataset.folder), options.width)
     if speaker.sizes.vocabulary < len(words):
         raise DataError(
             f"vln.speaker-file = {options.speaker_file!r}: knows {speaker.sizes.vocabulary} words, but the vocabulary "

@@ -58,6 +58,7 @@ class Options:
     label_width: int = option(0, "numbers of a random projection of the labels' names, added to objects", minimum=0)
     feature_cache: str = option("", f"folder where made features are kept; '' = {DEFAULT_FOLDER}", path=True)
 
+    # A node looks for these files in its own folder first.
     vocabulary_file: str = option(
         "", "file with one word to a line, which all nodes have; '' = words of the training instructions", path=True
     )

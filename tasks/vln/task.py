@@ -14,6 +14,7 @@ from .agent import Agent, houses_of
 from .dataset import read_dataset
 from .episodes import random_batches, sorted_batches
 from .evaluation import describe_all, means, sentence_metrics, walk_all, walker_metrics
+from .files import in_folder
 from .houses import Houses
 from .instructions import InstructedPath
 from .learning import LEARNING
@@ -57,19 +58,22 @@ class VlnTask(Task):
 
     def build_model(self) -> nn.Module:
         """The agent or the speaker, in no house; from ``agent_file`` where one is named."""
+        return self._model(None)
+
+    def build_model_for(self, data: NodeData) -> nn.Module:
+        """The same model in the node's houses; ``agent_file`` may lie in the node's folder."""
+        model = self._model(cast(Path, data.extra["folder"]))
+        model.houses = _houses(data)
+        return model
+
+    def _model(self, folder: Path | None) -> Agent | Speaker:
         chosen = self.options
         if chosen.speaks:
             return Speaker(chosen.sizes, drop=chosen.dropout, feature_drop=chosen.feature_dropout)
         agent = Agent(chosen.sizes, drop=chosen.dropout, feature_drop=chosen.feature_dropout)
         if chosen.agent_file:
-            load_weights(agent, chosen.agent_file, "vln.agent-file")
+            load_weights(agent, in_folder(chosen.agent_file, folder), "vln.agent-file")
         return agent
-
-    def build_model_for(self, data: NodeData) -> nn.Module:
-        """The same model in the node's houses."""
-        model = cast(Agent | Speaker, self.build_model())
-        model.houses = _houses(data)
-        return model
 
     # -- data ----------------------------------------------------------------------------------------------
 

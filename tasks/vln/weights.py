@@ -15,7 +15,7 @@ from .layers import ANGLE_WIDTH
 from .speaker import Speaker
 
 
-def load_weights(model: nn.Module, file: str, option: str) -> None:
+def load_weights(model: nn.Module, file: Path, option: str) -> None:
     """Load all weights of ``model``. Raises :class:`DataError` where the file is missing or does not fit."""
     found = _read(file, option)
     expected = model.state_dict()
@@ -28,13 +28,13 @@ def load_weights(model: nn.Module, file: str, option: str) -> None:
             f"{name} {_shape(found, name)} in the file, {_shape(expected, name)} here" for name in wrong[:3]
         )
         raise DataError(
-            f"{option} = {file!r}: {len(wrong)} parameters do not fit: {shapes}; set vln.hidden, vln.word-width, "
+            f"{option} = {str(file)!r}: {len(wrong)} parameters do not fit: {shapes}; set vln.hidden, vln.word-width, "
             "vln.vocabulary-size and vln.features to those that the file was trained with"
         )
     model.load_state_dict(found)
 
 
-def load_speaker(file: str, width: int) -> Speaker:
+def load_speaker(file: Path, width: int) -> Speaker:
     """The speaker of a file, whose sizes are read off its weights.
 
     Raises :class:`DataError` where it is no speaker's, or a speaker's for features of another width than ``width``.
@@ -46,12 +46,12 @@ def load_speaker(file: str, width: int) -> Speaker:
         features = found["encoder.moves.forwards.weight_ih_l0"].shape[1] - ANGLE_WIDTH
     except KeyError as error:
         raise DataError(
-            f"vln.speaker-file = {file!r}: holds no {error}, so no speaker; name the file that "
+            f"vln.speaker-file = {str(file)!r}: holds no {error}, so no speaker; name the file that "
             "vln.stage = 'speaker' left"
         ) from error
     if features != width:
         raise DataError(
-            f"vln.speaker-file = {file!r}: a speaker for {features} features per view, but vln.features has {width}; "
+            f"vln.speaker-file = {str(file)!r}: a speaker for {features} features per view, but vln.features has {width}; "
             "take the features that it was trained with"
         )
     speaker = Speaker(
@@ -61,14 +61,13 @@ def load_speaker(file: str, width: int) -> Speaker:
     return speaker.eval()
 
 
-def _read(file: str, option: str) -> dict[str, Tensor]:
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise DataError(f"{option} = {file!r}: no such file; name the safetensors file of an earlier stage")
+def _read(file: Path, option: str) -> dict[str, Tensor]:
+    if not file.is_file():
+        raise DataError(f"{option} = {str(file)!r}: no such file; name the safetensors file of an earlier stage")
     try:
-        return {name: tensor.to(torch.float32) for name, tensor in load_file(path).items()}
+        return {name: tensor.to(torch.float32) for name, tensor in load_file(file).items()}
     except (SafetensorError, OSError) as error:
-        raise DataError(f"{option} = {file!r}: cannot be read: {error}; expected a safetensors file") from error
+        raise DataError(f"{option} = {str(file)!r}: cannot be read: {error}; expected a safetensors file") from error
 
 
 def _shape(tensors: Mapping[str, Tensor], name: str) -> object:

@@ -134,19 +134,19 @@ def test_sampled_paths_are_shortest_paths_of_the_length_of_r2r(graph):
 def test_a_speaker_comes_back_from_its_file(houses, tmp_path):
     speaker = drawn_speaker()
     save_file(speaker.state_dict(), tmp_path / "speaker.safetensors")
-    again = load_speaker(str(tmp_path / "speaker.safetensors"), WIDTH)
+    again = load_speaker(tmp_path / "speaker.safetensors", WIDTH)
     episodes = encode(described(), houses.rows, WORDS, 80)
     assert again.describe(houses, episodes, 9, len(WORDS)) == speaker.eval().describe(houses, episodes, 9, len(WORDS))
     with pytest.raises(DataError, match=r"a speaker for 6 features per view, but vln\.features has 98"):
-        load_speaker(str(tmp_path / "speaker.safetensors"), 98)
+        load_speaker(tmp_path / "speaker.safetensors", 98)
     save_file({"encoder.weight": torch.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(DataError, match="so no speaker"):
-        load_speaker(str(tmp_path / "other.safetensors"), WIDTH)
+        load_speaker(tmp_path / "other.safetensors", WIDTH)
     (tmp_path / "text.safetensors").write_text("sorry")
     with pytest.raises(DataError, match="expected a safetensors file"):
-        load_speaker(str(tmp_path / "text.safetensors"), WIDTH)
+        load_speaker(tmp_path / "text.safetensors", WIDTH)
     with pytest.raises(DataError, match="no such file"):
-        load_speaker(str(tmp_path / "nowhere"), WIDTH)
+        load_speaker(tmp_path / "nowhere", WIDTH)
 
 
 # -- BLEU ------------------------------------------------------------------------------------------------------

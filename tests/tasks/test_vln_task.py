@@ -254,6 +254,12 @@ def test_a_deployed_house_explores_without_a_word_of_its_people(own_folder, word
     assert (data.key, data.groups["seen"], data.count("train")) == ("houseC", "false", 5)
     assert set(data.splits) == {"train"}
     assert task.evaluate(task.build_model_for(data), data, seed=0, final=False).metrics == {}
+    torch.manual_seed(5)
+    agent = task.build_model()
+    saved(agent, own_folder / "agent.safetensors")
+    with_agent = task.at_stage("pre-exploration", agent_file="agent.safetensors", speaker_file=speaker)
+    mine = with_agent.build_model_for(data).state_dict()
+    assert all(torch.equal(tensor, mine[name]) for name, tensor in agent.state_dict().items())
     entries = [path_entry("houseC", PATHS[0], 1)]
     (own_folder / "R2R_train.json").write_text(json.dumps(entries))
     data = task.load_own(own_folder)
