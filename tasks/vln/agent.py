@@ -100,7 +100,7 @@ class ActionDecoder(nn.Module):
         turned = self.drop(torch.tanh(self.action(copied(memory.move))))
         looked = self.views(self.drop(memory.attended), seen.views, seen.view_angles, memory.shown)
         hidden, cell = self.lstm(torch.cat([turned, looked], dim=1), (memory.attended, memory.cell))
-        attended = self.words(self.drop(hidden), memory.context, memory.mask)
+        attended = self.words(self.drop(hidden).unsqueeze(1), memory.context, memory.mask).squeeze(1)
         logits = self.candidates(self.drop(attended), seen.candidates, seen.candidate_angles, memory.shown)
         return logits.masked_fill(~seen.exists, -torch.inf), replace(
             memory, hidden=hidden, cell=cell, attended=attended

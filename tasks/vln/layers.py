@@ -38,14 +38,6 @@ def _reordered(sequences: Tensor, places: Tensor) -> Tensor:
     return sequences.gather(1, places.unsqueeze(-1).expand(-1, -1, sequences.shape[-1]))
 
 
-def attend(query: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The mean of ``context [n, L, d]`` weighted by the softmax of its products with ``query [n, d]``, ``[n, d]``."""
-    scores = torch.bmm(context, query.unsqueeze(2)).squeeze(2)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    return torch.bmm(scores.softmax(dim=1).unsqueeze(1), context).squeeze(1)
-
-
 class WordAttention(nn.Module):
     """Soft dot attention (Luong et al., EMNLP 2015): tanh W [mean; query] with the mean of the context as the query
     weighs it."""
@@ -55,10 +47,12 @@ class WordAttention(nn.Module):
         self.query = nn.Linear(width, width, bias=False)
         self.output = nn.Linear(2 * width, width, bias=False)
 
-    def forward(self, query: Tensor, context: Tensor, mask: Tensor) -> Tensor:
-        """``[n, width]`` of queries ``[n, width]`` in contexts ``[n, L, width]``."""
-        mean = attend(self.query(query), context, mask)
-        return torch.tanh(self.output(torch.cat([mean, query], dim=1)))
+    def forward(self, queries: Tensor, context: Tensor, mask: Tensor) -> Tensor:
+        """``[n, Q, width]`` of queries ``[n, Q, width]`` in contexts ``[n, L, width]``; ``mask`` bool ``[n, L]`` says
+        where there is any."""
+        scores = torch.bmm(self.query(queries), context.transpose(1, 2)).masked_fill(~mask.unsqueeze(1), -torch.inf)
+        means = torch.bmm(scores.softmax(dim=2), context)
+        return torch.tanh(self.output(torch.cat([means, queries], dim=2)))
 
 
 def environment(count: int, width: int, drop: float, training: bool, like: Tensor) -> Tensor:

@@ -78,10 +78,7 @@ class WordDecoder(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Logits ``[n, L, vocabulary]`` of the words after ``words [n, L]``, and the state to go on from."""
         hidden, state = self.lstm(self.drop(self.embedding(words)), state)
-        length = hidden.shape[1]
-        queries = self.drop(hidden).flatten(0, 1)
-        attended = self.path(queries, context.repeat_interleave(length, dim=0), mask.repeat_interleave(length, dim=0))
-        return self.output(self.drop(attended)).unflatten(0, (-1, length)), state
+        return self.output(self.drop(self.path(self.drop(hidden), context, mask))), state
 
 
 class Speaker(nn.Module):

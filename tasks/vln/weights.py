@@ -51,8 +51,8 @@ def load_speaker(file: Path, width: int) -> Speaker:
         ) from error
     if features != width:
         raise DataError(
-            f"vln.speaker-file = {str(file)!r}: a speaker for {features} features per view, but vln.features has {width}; "
-            "take the features that it was trained with"
+            f"vln.speaker-file = {str(file)!r}: a speaker for {features} features per view, but vln.features has "
+            f"{width}: take those that it was trained with"
         )
     speaker = Speaker(
         Sizes(vocabulary=vocabulary, features=features, words=words, hidden=hidden), drop=0, feature_drop=0
