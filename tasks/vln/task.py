@@ -90,8 +90,6 @@ class VlnTask(Task):
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
         """Made-up houses, as many of the chosen kind as there are nodes. Raises :class:`DataError` for "files"."""
-        from sim.houses.world import HouseWorld, write_houses
-
         chosen = self.options
         if not self.has_world:
             raise DataError(
@@ -100,6 +98,8 @@ class VlnTask(Task):
         unseen = chosen.world_unseen or max(1, num_nodes // 5)
         if chosen.houses == "all" and unseen >= num_nodes:
             raise DataError(f"vln.world-unseen = {unseen}: must leave a house to train in of num-nodes = {num_nodes}")
+        from sim.houses.world import HouseWorld, write_houses
+
         seen = {"all": num_nodes - unseen, "seen": num_nodes, "unseen": 4 * num_nodes}[chosen.houses]
         world = HouseWorld(
             houses=seen,

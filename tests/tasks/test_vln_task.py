@@ -230,6 +230,45 @@ def test_examples_go_through_a_split_once(world):
         assert sorted(int(n) for batch in batches for n in batch["record"]) == sorted(list(range(4)) * 3)
 
 
+def test_rxr_goes_the_same_ways(tmp_path):
+    """Several annotators and languages to a path, in JSON lines, of which one language is read."""
+    for scan in ("houseA", "houseC"):
+        write_graph(tmp_path, scan)
+    rng = np.random.default_rng(0)
+    features = {
+        f"{scan}_{name}": rng.random((36, 6), dtype=np.float32) for scan in ("houseA", "houseC") for name in NAMES
+    }
+    np.savez(tmp_path / "features.npz", **features)
+    for split, scan in (("train", "houseA"), ("val_seen", "houseA"), ("val_unseen", "houseC")):
+        lines = [
+            {
+                **path_entry(scan, stops, number),
+                "language": language,
+                "instruction": f"{language} go to the {THINGS[stops[-1]]}",
+            }
+            for number, stops in enumerate(PATHS[:3])
+            for language in ("en-US", "en-IN", "hi-IN")
+        ]
+        (tmp_path / f"rxr_{split}_guide.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    task = task_with(max_length=160)
+    nodes = [task.load_node(tmp_path, partition, 2) for partition in range(2)]
+    assert [dict(node.groups)["seen"] for node in nodes] == ["true", "false"]
+    assert nodes[0].splits["train"]["record"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert task_with(languages="hi").load_node(tmp_path, 1, 2).count("val_unseen") == 3
+    found = task.walkers(nodes[1], seed=0)  # the third path is a detour, which the teacher follows
+    assert found["val_unseen.shortest.ndtw"] == 1
+    assert found["val_unseen.shortest.spl"] < 1
+
+
+def test_without_data_or_a_world_there_is_nothing(tmp_path):
+    assert task_with().has_world
+    assert not task_with(source="files").has_world
+    assert "name the folder of houses as data-dir" in message_of(task_with(source="files").make_world, tmp_path, 3, 0)
+    assert "vln.world-unseen = 3: must leave a house to train in" in message_of(
+        task_with(world_unseen=3).make_world, tmp_path, 3, 0
+    )
+
+
 # -- a node's own folder ---------------------------------------------------------------------------------------
 
 
