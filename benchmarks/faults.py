@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedapps.fleet.deployment import Deployment, NodeConfig
-from fedapps.fleet.keys import KeyPair
-from fedapps.fleet.processes import FleetError, Started
+from fedapps.deployment.node_keys import KeyPair
+from fedapps.deployment.processes import FleetError, FleetProcess
+from fedapps.deployment.superlink import Deployment, NodeConfig
 from sim.processes import descendants
 
 
@@ -60,7 +60,7 @@ class FaultyFleet:
         """Whether the run that was submitted last has ended, well or not."""
         return self._run is None or not self._run.is_alive()
 
-    def wait(self, happened: Callable[[], object], seconds: float = 240.0) -> None:
+    def wait(self, happened: Callable[[], object], seconds: float = 900.0) -> None:
         """Wait for something. Raises ``RuntimeError`` with the run's log when the run ends before, or in time."""
         deadline = time.monotonic() + seconds
         while not happened():
@@ -70,7 +70,7 @@ class FaultyFleet:
                 raise RuntimeError("\n".join(["this was waited for in vain; the run said:", *self.said]))
             time.sleep(0.05)
 
-    def wait_until_ended(self, seconds: float = 600.0) -> None:
+    def wait_until_ended(self, seconds: float = 900.0) -> None:
         """Wait for the end of the run. Raises ``RuntimeError`` when it does not come in time."""
         assert self._run
         self._run.join(seconds)
@@ -79,7 +79,7 @@ class FaultyFleet:
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
-    def node(self, index: int) -> Started:
+    def node(self, index: int) -> FleetProcess:
         """A SuperNode that was started."""
         return next(node for node in self.deployed.nodes if node.name == f"node-{index}")
 
@@ -168,7 +168,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _kill(started: Started) -> None:
+def _kill(started: FleetProcess) -> None:
     for pid in [started.process.pid, *descendants(started.process.pid)]:
         _signal(pid, signal.SIGKILL)
     started.process.wait()

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapps.fleet.deployment import Deployment, deployment
-from fedapps.fleet.processes import FleetError
+from fedapps.deployment.processes import FleetError
+from fedapps.deployment.superlink import Deployment, deployment
 
 from .paired import Pair, Took, report
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from fedapps.tables import number, text_table
+from fedapps.runs.tables import number, text_table
 
 _HEADER = ("seconds", "first round", "later rounds", "nodes", "fetch", "server", "peak MB")
 

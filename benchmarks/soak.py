@@ -24,13 +24,14 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
 from clients.state import DiskState
-from fedapps.checkpoints import DiskCheckpoints
-from fedapps.fleet.command import WORKERS_PER_CORE
-from fedapps.fleet.deployment import deployment
+from fedapps.deployment.fleet import WORKERS_PER_CORE
+from fedapps.deployment.superlink import deployment
+from fedapps.runs.checkpoints import DiskCheckpoints
 from sim.inprocess import InProcessGrid, flower_identity
-from sim.processes import is_alive
+from sim.processes import is_alive, usable_cores
 from strategies.base import BaseStrategy
 from strategies.profiles import Profile, in_key_order
+from strategies.round_records import RoundStep
 from strategies.samplers import Sampler
 
 from .faults import FaultyFleet
@@ -156,7 +157,7 @@ class _Trained(Sampler):
 
     rounds: Mapping[str, set[int]]
 
-    def sample(self, profiles: Iterable[Profile], server_round: int) -> list[Profile]:
+    def sample(self, profiles: Iterable[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         return in_key_order([node for node in profiles if server_round in self.rounds[node.key]])
 
 
@@ -210,7 +211,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--server-kills", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a reply may take")
-    most = WORKERS_PER_CORE * (os.cpu_count() or 1)
+    most = WORKERS_PER_CORE * usable_cores()
     parser.add_argument("--in-flight", type=int, default=most, help="nodes that work at a time")
     parser.add_argument("--pause", type=float, default=4.0, help="mean seconds between two faults")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")

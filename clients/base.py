@@ -1,66 +1,71 @@
-"""The node: a task, the node's data, its private state, and a plan for each round."""
+"""The node: a task, the node's data, its private state, and the local parts that it composes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, RecordDict
-from torch import Tensor, nn
+from torch import nn
 
 from sim.seeding import derive_seed
-from tasks.base import Batch, Evaluation, Metrics, NodeData, Task
+from tasks.base import Evaluation, Metrics, NodeData, Task
 from tasks.seeding import torch_seed
 
-from . import examples, measures
-from .adaptive_updating import adaptive_updating
-from .fisher import Estimator
-from .memory import STAGE, from_other_stage, kept_arrays, memory_of, next_stage
-from .named import Arrays, get_arrays, load_arrays, matches, private_names
-from .older_face import OlderFace
-from .own_past import OwnPast
-from .penalties import QuadraticPrior, proximal, sum_of
+from .example_selection import collection, of_stage
+from .local_part import LocalPart, Loss, NodeRound, composed
+from .measurements import parameter_counts, validation_loss
+from .named_arrays import Arrays, get_arrays, load_arrays, matches, private_names
+from .node_memory import STAGE, from_other_stage, kept_arrays, memory_of, private_of
+from .numpy_client import NumPyClientAdapter
+from .penalties import QuadraticPrior, sum_of
 from .plateau import Plateau
-from .settings import RoundSettings
+from .round_settings import RoundSettings
 from .state import PrivateState
-from .training import Phase, run_plan
-
-Rates = Mapping[str, np.ndarray]
+from .training import run_plan
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What goes back to the server: the received names (after training), and metrics with their example count."""
+class RoundResult:
+    """What goes back to the server: the received names after training, metrics, and the records of local parts."""
 
     arrays: Arrays
     num_examples: int
     metrics: Metrics
+    records: Mapping[str, ArrayRecord] = field(default_factory=dict)
 
 
-class FederatedClient(OlderFace):
+class FederatedClient(NumPyClientAdapter):
     """One node of a federation. What it received is shared; every other parameter is private and stays here.
 
-    The core works on named arrays (:meth:`train_round`, :meth:`evaluate_round`); ``fit``, ``evaluate`` and
-    ``get_parameters`` are Flower's older face of it (:class:`~clients.older_face.OlderFace`).
+    The core works on named arrays (:meth:`train_round`, :meth:`evaluate_round`). ``fit``, ``evaluate`` and
+    ``get_parameters`` adapt it to Flower's ``NumPyClient`` (:class:`~clients.numpy_client.NumPyClientAdapter`).
 
     Parameters
     ----------
     task, data
-        The learning problem and this node's part of it.
+        The learning problem and this node's data.
     state : PrivateState
         Where private arrays live between rounds.
     settings : RoundSettings
         The defaults that a message's config overrides.
+    parts : sequence of LocalPart
+        The local algorithms, called in this order; none is plain local training.
     seed : int
-        The run's seed: the initial model comes from it, and every random draw from (seed, purpose, round, node).
+        The run's seed. The initial model and every random draw depend on (seed, purpose, round, node).
     device : torch.device
     collectors : sequence of PrivateState, optional
-        Whose collected data later stages train on: this node's own (the default), or that of all nodes where
-        ``data`` is pooled.
+        Whose collected data later stages train on: this node's (the default), or that of all nodes where ``data`` is
+        pooled.
     shared : sequence of str
-        Glob patterns of the shared parameters, for the older face only.
+        Glob patterns of the shared parameters, for the ``NumPyClient`` methods only.
     memory : RecordDict, optional
-        ``Context.state``, where the older face counts the rounds that its strategies do not name.
+        ``Context.state``, where the ``NumPyClient`` methods count rounds that the strategy does not name.
+
+    Raises
+    ------
+    ValueError
+        Two of the parts cannot be combined.
     """
 
     def __init__(
@@ -72,11 +77,12 @@ class FederatedClient(OlderFace):
         *,
         seed: int,
         device: torch.device,
+        parts: Sequence[LocalPart] = (),
         collectors: Sequence[PrivateState] | None = None,
         shared: Sequence[str] = ("*",),
         memory: RecordDict | None = None,
     ) -> None:
-        super().__init__(settings, shared, memory)
+        super().__init__(settings, composed(parts), shared, memory)
         self.task = task
         self.data = data
         self.private = state
@@ -84,212 +90,233 @@ class FederatedClient(OlderFace):
         self.device = device
         self.collectors = [state] if collectors is None else collectors
 
-    def train_round(self, received: Arrays, settings: RoundSettings) -> Reply:
-        """Train the whole model from what was received and the private state; give back the received names."""
-        data = self._staged(settings.stage)
+    def train_round(self, received: Arrays, settings: RoundSettings) -> RoundResult:
+        """Train the whole model from what was received and the private state; give back the received names.
+
+        Raises
+        ------
+        ValueError
+            The node has no training examples, what was received does not fit the model, or a part cannot train.
+        """
+        node_round = self._round(received, settings, before=settings.server_round)
+        data = node_round.data
         if data.count("train") == 0:
             raise ValueError(f"node {self.data.key} has no training examples: leave it out of training")
-        kept = self._kept(settings.server_round, settings)
-        model = self._model(received, kept)
-        plateau = self._plateau(kept, data, settings)
-        phase = replace(
-            settings.phase(1 if settings.virtual_examples else settings.epochs),
+        for part in self.parts:
+            part.check(node_round)
+        model = node_round.build(received, node_round.kept)
+        shared = self._shared_parameters(model, node_round)
+        plateau = self._plateau(node_round)
+        joint = replace(
+            settings.phase(settings.epochs),
             steps=settings.steps,
-            prior=self._prior(model, received, kept, settings),
+            prior=self._prior(shared, model, node_round),
             plateau=plateau,
-            validation_loss=lambda: self._validation_loss(model, data),
+            validation_loss=lambda: self._validation_loss(model, node_round),
         )
-        draw = [settings.virtual_draw] if settings.virtual_draw else []
-        with torch_seed(self.seed, "train", settings.server_round, data.key, *draw):
-            drawn = self._drawn(data, settings)
-            plan = self._plan(phase, model, received, drawn, settings)
-            trained = run_plan(model, plan, self._epochs(model, drawn), self._loss)
-        memory = self._remember(model, kept, data, settings) | (plateau.arrays() if plateau else {})
-        if self.data.stages:
-            memory[STAGE] = np.array(settings.stage)
-        if keep := kept_arrays(self._private(model, received), memory):
+        with node_round.torch_seed("train", *(label for part in self.parts for label in part.seed_labels())):
+            drawn, plan = data, [joint]
+            for part in self.parts:
+                drawn = part.draw(drawn, node_round)
+            for part in self.parts:
+                plan = list(part.plan(plan, model, drawn, node_round))
+            trained = run_plan(model, plan, node_round.epochs(model, drawn), self._loss())
+        memory = self._remember(model, plateau, node_round)
+        if keep := kept_arrays(self._private(model, node_round), memory):
             self.private.save(settings.server_round, keep, settings.durable_round)
         metrics: Metrics = {"steps": float(trained.steps)}
         if trained.steps:
             metrics["loss"] = trained.loss
         if self.data.stages:
-            metrics |= self._parameters(model, received, memory, settings)
-        return Reply(self._outgoing(model, received), drawn.count("train"), metrics)
+            metrics |= self._parameter_counts(shared, memory, model)
+        arrays = self._outgoing(model, node_round)
+        records = {name: r for part in self.parts for name, r in part.records(arrays, model, node_round).items()}
+        return RoundResult(arrays, drawn.count("train"), metrics, records)
 
-    def evaluate_round(
-        self,
-        received: Arrays,
-        settings: RoundSettings,
-        rates: Rates | None = None,
-        shared: Arrays | None = None,
-    ) -> Reply:
-        """Evaluate the received model with the private state, personalised first where the settings say so.
+    def evaluate_round(self, received: Arrays, settings: RoundSettings) -> RoundResult:
+        """Evaluate the received model with the private state, after what the parts train before an evaluation.
 
-        Data that comes in stages is evaluated on all of them: the metrics of stage j, counted from 1, have the
-        prefix ``stage-<j>.``, those of the present stage also stand without. Those of the model ``shared`` by all
-        clusters, where the node received its cluster's, have the prefix ``shared.``.
+        Data with stages is evaluated on all of them: the metrics of stage j, counted from 1, have the prefix
+        ``stage-<j>.``; those of the present stage also stand without it.
         """
-        data = self._staged(settings.stage)
-        model = self._whole(received, data, settings)
-        if settings.personalise:
-            self._personalise(model, data, settings, rates)
-        evaluation = self._evaluate(model, data, settings.stage, settings, final=settings.final)
+        node_round = self._round(received, settings, before=settings.server_round + 1)
+        model = self._whole(node_round)
+        evaluation = self._evaluate(model, node_round.data, settings.stage, final=settings.final)
         metrics = dict(evaluation.metrics)
         for stage in range(len(self.data.stages)):
-            own = self._evaluate(model, self._staged(stage), stage, settings, final=False)
-            metrics |= {f"stage-{stage + 1}.{name}": value for name, value in own.metrics.items()}
-        if shared is not None:
-            common = self._whole(shared, data, settings)
-            other = self._evaluate(common, data, settings.stage, settings, final=False)
-            metrics |= {f"shared.{name}": value for name, value in other.metrics.items()}
+            of_that_stage = self._evaluate(model, self._staged(stage), stage, final=False)
+            metrics |= {f"stage-{stage + 1}.{name}": value for name, value in of_that_stage.metrics.items()}
+        for prefix, arrays in ((p, a) for part in self.parts for p, a in part.also_evaluated().items()):
+            other = self._whole(replace(node_round, received=arrays))
+            other_metrics = self._evaluate(other, node_round.data, settings.stage, final=False).metrics
+            metrics |= {f"{prefix}.{name}": value for name, value in other_metrics.items()}
         if evaluation.traces:
             self.private.save_extra("traces", {name: np.asarray(a) for name, a in evaluation.traces.items()})
         if settings.collect:
-            collection_seed = derive_seed(self.seed, "collect", settings.stage, data.key)
-            with torch_seed(self.seed, "collect", settings.stage, data.key):
-                present = self._for_stage(model, settings.stage, settings)
-                collected = self.task.collect(present, self.data, seed=collection_seed)
-            self.private.save_extra(examples.collection(settings.stage + 1), collected)
-        return Reply({}, max(data.count("test"), 1), metrics)
+            self._collect(model, settings.stage)
+        return RoundResult({}, max(node_round.data.count("test"), 1), metrics)
 
-    def publish(self, reply: Reply, settings: RoundSettings) -> dict[str, ArrayRecord]:
-        """Records to send beside the reply of :meth:`train_round`, where the strategy knows them."""
-        return {}
+    def answer(self, query: str, settings: RoundSettings) -> Mapping[str, ArrayRecord]:
+        """The answer of a local part to a QUERY message.
+
+        Raises
+        ------
+        ValueError
+            No part knows the query, or the part that does cannot answer it.
+        """
+        node_round = self._round({}, settings, before=settings.server_round)
+        for part in self.parts:
+            if (records := part.answer(query, node_round)) is not None:
+                return records
+        known = ", ".join(type(part).__name__ for part in self.parts) or "none"
+        raise ValueError(f"query {query!r}: no local algorithm of this node answers it; it has: {known}")
 
     def initial_shared(self) -> Arrays:
         """The parameters of the initial model that match ``shared``, in ``state_dict`` order."""
-        model = self._model({}, {})
+        model = self._initial_model()
         return get_arrays(model, [name for name in model.state_dict() if matches(name, self.shared)])
 
-    # -- what local algorithms override --------------------------------------------------------------------
+    # -- models --------------------------------------------------------------------------------------------------
 
-    def _model(self, received: Arrays, kept: Arrays) -> nn.Module:
-        """The module that is trained: the initial model, then the private arrays, then what was received."""
-        model = self._initial_model()
-        private = private_names(model, received)
-        load_arrays(model, {name: kept[name] for name in private if name in kept})
-        load_arrays(model, received)
-        return model.to(self.device)
-
-    def _whole(self, received: Arrays, data: NodeData, settings: RoundSettings) -> nn.Module:
-        """The module that is evaluated on ``data``: with the private arrays as the round left them."""
-        return self._model(received, self._kept(settings.server_round + 1, settings))
-
-    def _drawn(self, data: NodeData, settings: RoundSettings) -> NodeData:
-        """The examples of this round, from torch's generator: the split ``train`` is what counts as trained on."""
-        return examples.of_virtual_client(data, settings.virtual_examples)
-
-    def _plan(
-        self, joint: Phase, model: nn.Module, received: Arrays, data: NodeData, settings: RoundSettings
-    ) -> list[Phase]:
-        """The phases of the round; ``joint`` trains all parameters of ``model`` on ``data``."""
-        return adaptive_updating(joint, model, received, settings.adapt_epochs)
-
-    def _loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """What training minimises beside the prior: the task's loss on a batch."""
-        return self.task.loss(model, batch)
-
-    def _prior(
-        self, model: nn.Module, received: Arrays, kept: Arrays, settings: RoundSettings
-    ) -> QuadraticPrior | None:
-        """What holds the parameters while they are trained; ``None`` for nothing."""
-        past = OwnPast.read(memory_of(kept))
-        priors = [proximal(model, received, settings.proximal), past.prior(settings.ewc + settings.l2_transfer)]
-        return sum_of(priors)
-
-    def _remember(self, model: nn.Module, kept: Arrays, data: NodeData, settings: RoundSettings) -> Arrays:
-        """What the node takes along into its next round, beside the private parameters."""
-        if settings.ewc == settings.l2_transfer == 0:
-            return {}
-        names = [name for name, _ in model.named_parameters()]
-        anchor = get_arrays(model, names)
-        if settings.ewc:
-            precision = self._fisher(model, data, settings, settings.fisher_estimator)
-        else:
-            precision = {name: np.ones_like(array) for name, array in anchor.items()}
-        return OwnPast.read(memory_of(kept)).found(anchor, precision).arrays()
-
-    def _private(self, model: nn.Module, received: Arrays) -> Arrays:
-        """The trained arrays that stay on the node."""
-        names = private_names(model, received)
-        return get_arrays(model, [name for name in names if not matches(name, self.task.fixed)])
-
-    def _outgoing(self, model: nn.Module, received: Arrays) -> Arrays:
-        """What goes back: arrays of the received names."""
-        return get_arrays(model, received)
-
-    def _for_stage(self, model: nn.Module, stage: int, settings: RoundSettings) -> nn.Module:
-        """The model to evaluate on a stage's data."""
-        return model
-
-    def _parameters(self, model: nn.Module, received: Arrays, memory: Arrays, settings: RoundSettings) -> Metrics:
-        """Parameters trained over all stages, and numbers that are held fixed beside them while a stage is trained."""
-        stages = len(self.data.stages) if settings.fresh_stages else 1
-        return measures.parameter_counts(model, memory, stages, anchored=settings.proximal > 0)
-
-    # -- the machinery -------------------------------------------------------------------------------------
+    def _round(self, received: Arrays, settings: RoundSettings, *, before: int) -> NodeRound:
+        node_round = NodeRound(
+            task=self.task,
+            data=self._staged(settings.stage),
+            settings=settings,
+            received=received,
+            kept=self._kept(before, settings.stage),
+            seed=self.seed,
+            device=self.device,
+            state=self.private,
+            num_stages=max(len(self.data.stages), 1),
+            initial_model=self._initial_model,
+            build=lambda received, kept: self._model(replace(node_round, received=received, kept=kept)),
+        )
+        return node_round
 
     def _initial_model(self) -> nn.Module:
         with torch_seed(self.seed, "model"):
             return self.task.build_model_for(self.data)
 
-    def _kept(self, before: int, settings: RoundSettings) -> Arrays:
-        """The private arrays of the newest round before one, as the stage of ``settings`` finds them."""
-        kept = self.private.load(before) or {}
-        if not from_other_stage(kept, settings.stage):
-            return kept
-        return self._next_stage({} if settings.fresh_stages else kept, settings)
+    def _model(self, node_round: NodeRound) -> nn.Module:
+        """The initial model with the private arrays, then with what was received, as the parts wrap it."""
+        model, kept = self._initial_model(), node_round.kept
+        names = private_names(model, node_round.received)
+        load_arrays(model, {name: kept[name] for name in names if name in kept})
+        load_arrays(model, node_round.received)
+        for part in self.parts:
+            model = part.wrap(model, node_round)
+        return model.to(self.device)
 
-    def _next_stage(self, kept: Arrays, settings: RoundSettings) -> Arrays:
-        """The private arrays when a stage begins: the learning rate starts again, the last stage joins the past."""
-        return next_stage(kept, settings.ewc_anchors if settings.ewc else "newest")
+    def _whole(self, node_round: NodeRound) -> nn.Module:
+        """The model to evaluate, with the private arrays as the round left them."""
+        model = node_round.build(node_round.received, node_round.kept)
+        for part in self.parts:
+            part.before_evaluation(model, node_round)
+        return model
 
-    def _plateau(self, kept: Arrays, data: NodeData, settings: RoundSettings) -> Plateau | None:
+    def _shared_parameters(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, nn.Parameter]:
+        for part in self.parts:
+            if (shared := part.shared_parameters(model, node_round)) is not None:
+                return shared
+        return {name: p for name, p in model.named_parameters() if name in node_round.received}
+
+    def _stage_model(self, model: nn.Module, stage: int) -> nn.Module:
+        for part in self.parts:
+            model = part.stage_model(model, stage)
+        return model
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def _loss(self) -> Loss:
+        loss: Loss = self.task.loss
+        for part in self.parts:
+            loss = part.loss(loss)
+        return loss
+
+    def _prior(
+        self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
+    ) -> QuadraticPrior | None:
+        return sum_of(part.prior(shared, model, node_round) for part in self.parts)
+
+    def _plateau(self, node_round: NodeRound) -> Plateau | None:
+        settings = node_round.settings
         if settings.plateau_patience == 0:
             return None
-        if data.count("validation") == 0:
+        if node_round.data.count("validation") == 0:
             raise ValueError(
-                f"plateau-patience = {settings.plateau_patience}: node {data.key} has no validation examples to "
-                "decide by; set it to 0 for a constant learning rate"
+                f"plateau-patience = {settings.plateau_patience}: node {node_round.data.key} has no validation "
+                "examples to measure the loss on; set it to 0 for a constant learning rate"
             )
         plateau = Plateau(
             settings.plateau_patience, settings.plateau_factor, settings.min_learning_rate, settings.learning_rate
         )
-        plateau.resume(memory_of(kept))
+        plateau.resume(memory_of(node_round.kept))
         return plateau
 
-    def _validation_loss(self, model: nn.Module, data: NodeData) -> float:
-        return measures.validation_loss(self.task, model, data, self.device)
+    def _validation_loss(self, model: nn.Module, node_round: NodeRound) -> float:
+        at_stage = self._stage_model(model, node_round.settings.stage)
+        return validation_loss(self.task, at_stage, node_round.data, self.device)
 
-    def _fisher(self, model: nn.Module, data: NodeData, settings: RoundSettings, estimator: Estimator) -> Arrays:
-        """The diagonal of the Fisher information on the training data. Draws from a generator of its own."""
-        with torch_seed(self.seed, "fisher", settings.server_round, data.key):
-            return measures.fisher_information(self.task, model, data, settings.batch_size, estimator)
+    # -- memory and reply ------------------------------------------------------------------------------------------
 
-    def _evaluate(
-        self, model: nn.Module, data: NodeData, stage: int, settings: RoundSettings, *, final: bool
-    ) -> Evaluation:
-        evaluated = self._for_stage(model, stage, settings)
+    def _kept(self, before: int, stage: int) -> Arrays:
+        """What the newest round before one left, as ``stage`` finds it."""
+        kept = self.private.load(before) or {}
+        for part in self.parts:
+            kept = part.kept(kept)
+        if not from_other_stage(kept, stage):
+            return kept
+        carried = private_of(kept)
+        for part in self.parts:
+            carried = part.next_stage(carried, kept)
+        return carried
+
+    def _remember(self, model: nn.Module, plateau: Plateau | None, node_round: NodeRound) -> Arrays:
+        memory: Arrays = {}
+        for part in self.parts:
+            memory |= part.remember(model, node_round)
+        if plateau:
+            memory |= plateau.arrays()
+        if self.data.stages:
+            memory[STAGE] = np.array(node_round.settings.stage)
+        return memory
+
+    def _private(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        for part in self.parts:
+            if (private := part.private(model, node_round)) is not None:
+                return private
+        names = private_names(model, node_round.received)
+        return get_arrays(model, [name for name in names if not matches(name, self.task.fixed)])
+
+    def _outgoing(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        for part in self.parts:
+            if (outgoing := part.outgoing(model, node_round)) is not None:
+                return outgoing
+        return get_arrays(model, node_round.received)
+
+    def _parameter_counts(self, shared: Mapping[str, nn.Parameter], memory: Arrays, model: nn.Module) -> Metrics:
+        counted = parameter_counts(model)
+        for part in self.parts:
+            counted = part.count_parameters(counted, shared, memory, model, max(len(self.data.stages), 1))
+        return counted
+
+    # -- data and evaluation -----------------------------------------------------------------------------------------
+
+    def _staged(self, stage: int) -> NodeData:
+        return of_stage(self.task, self.data, self.collectors, stage)
+
+    def _evaluate(self, model: nn.Module, data: NodeData, stage: int, *, final: bool) -> Evaluation:
+        evaluated = self._stage_model(model, stage)
         evaluated.eval()
         # The same draws in every round and for every method: differences between them are not noise.
         seed = derive_seed(self.seed, "evaluate", data.key)
         with torch_seed(self.seed, "evaluate", data.key):
             return self.task.evaluate(evaluated, data, seed=seed, final=final)
 
-    def _personalise(self, model: nn.Module, data: NodeData, settings: RoundSettings, rates: Rates | None) -> None:
-        phase = Phase(
-            epochs=settings.personal_epochs,
-            learning_rate=settings.personal_learning_rate,
-            batch_size=settings.batch_size,
-            optimizer=settings.optimizer,
-            rates=None if rates is None else {n: torch.as_tensor(r) for n, r in rates.items()},
-        )
-        with torch_seed(self.seed, "personalise", settings.server_round, data.key):
-            run_plan(model, [phase], self._epochs(model, data), self.task.loss)
-        self.private.save_extra("personal", get_arrays(model, model.state_dict()))
-
-    def _staged(self, stage: int) -> NodeData:
-        return examples.of_stage(self.task, self.data, self.collectors, stage)
-
-    def _epochs(self, model: nn.Module, data: NodeData) -> Callable[[int], Iterator[Batch]]:
-        return lambda batch_size: self.task.training_batches(model, data, batch_size)
+    def _collect(self, model: nn.Module, stage: int) -> None:
+        """Collect experience with the evaluated model, and keep it for the next stage."""
+        seed = derive_seed(self.seed, "collect", stage, self.data.key)
+        with torch_seed(self.seed, "collect", stage, self.data.key):
+            collected = self.task.collect(self._stage_model(model, stage), self.data, seed=seed)
+        self.private.save_extra(collection(stage + 1), collected)

@@ -21,7 +21,7 @@ from torch.func import functional_call
 from tasks.base import Batch
 
 from .decomposition import Layout, Parts, borrowed, composed
-from .named import load_arrays
+from .named_arrays import load_arrays
 from .penalties import QuadraticPrior
 
 
@@ -139,6 +139,11 @@ class PartsPrior(QuadraticPrior):
 
     absolute: Mapping[str, float] = field(default_factory=dict)
     drift: Drift | None = None
+
+    def __add__(self, other: QuadraticPrior) -> PartsPrior:
+        """The sum with a quadratic prior."""
+        total = super().__add__(other)
+        return PartsPrior(total.precision, total.linear, self.absolute, self.drift)
 
     def add_gradient(self, named: Mapping[str, nn.Parameter]) -> None:
         """As in the parent, with 0 as the derivative of |θ| at 0."""

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .named import Arrays
+from .named_arrays import Arrays
 
 #: σ(m) = 2/3, so that B ⊙ σ(m) + B/3 = B: a stage begins at the base as it is.
 INITIAL_MASK = log(2.0)

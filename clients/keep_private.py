@@ -13,7 +13,7 @@ from torch import nn
 
 from tasks.seeding import torch_seed
 
-from .named import Arrays, load_arrays, private_names
+from .named_arrays import Arrays, load_arrays, private_names
 from .state import ContextState
 
 _ARRAYS = "arrays"

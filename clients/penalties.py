@@ -50,15 +50,6 @@ class QuadraticPrior:
                     parameter.grad.add_(precision * parameter - linear)
 
 
-def proximal(model: nn.Module, received: Iterable[str], mu: float) -> QuadraticPrior | None:
-    """FedProx, with µ ≥ 0: holds the ``received`` parameters near what they are now; the others are free."""
-    if mu == 0:
-        return None
-    shared = set(received)
-    anchor = {name: p.detach().clone() for name, p in model.named_parameters() if name in shared}
-    return QuadraticPrior.around(anchor, mu)
-
-
 def sum_of(priors: Iterable[QuadraticPrior | None]) -> QuadraticPrior | None:
     """The sum of those that are there; ``None`` where none is."""
     total: QuadraticPrior | None = None

@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from .named import Arrays
+from .named_arrays import Arrays
 
 _NAME = "plateau"
 

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save
 from .files import write_whole
 
 if TYPE_CHECKING:
-    from .named import Arrays  # needs torch, and this module does not
+    from .named_arrays import Arrays  # needs torch, and this module does not
 
 logger = logging.getLogger(__name__)
 _VERSION = re.compile(r"round-(\d{6})")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tasks.base import Batch
 
-from .named import matches
+from .named_arrays import matches
 from .penalties import QuadraticPrior
 from .plateau import Plateau
 

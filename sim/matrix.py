@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
+from .processes import usable_cores
+
 Result = TypeVar("Result")
 
 
@@ -23,7 +25,7 @@ def run_matrix(
     ``work`` must be importable (a module's function): the processes are spawned. After each cell a line of
     progress with the time to go is shown. The first failure ends the matrix and is raised.
     """
-    workers = max(1, min(jobs or (os.cpu_count() or 1), len(cells)))
+    workers = max(1, min(jobs or usable_cores(), len(cells)))
     begun = time.monotonic()
     results: dict[int, Result] = {}
     context = multiprocessing.get_context("spawn")

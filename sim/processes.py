@@ -32,6 +32,11 @@ def tool(name: str) -> str:
     return str(path)
 
 
+def usable_cores() -> int:
+    """CPU cores that this process may use: under ``taskset`` or in a container fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def free_port() -> int:
     """A port of the loopback that was free a moment ago."""
     with socket.socket() as probe:

@@ -1,40 +1,43 @@
-"""AdaptiveRates: personalise each parameter as fast as it differs between the nodes.
+"""AdaptiveRates: a personalisation learning rate for each parameter, from its deviation across nodes.
 
 Nakanoya et al., Personalized Federated Learning of Driver Prediction Models for Autonomous Driving, Algorithm 1
-(called APFL there; unrelated to the APFL of Deng et al. 2020, hence the other name here).
+(there called APFL, which is also the name of an unrelated method by Deng et al. 2020).
 """
 
 from typing import Any, ClassVar
 
 import numpy as np
 
+from . import wire
 from .aggregation import StreamingDeviation
 from .arrays import Arrays, to_record
 from .base import BaseStrategy
-from .messages import ExtraRecords
 from .profiles import Profile
 from .rates import Granularity, adaptive_rates
 from .replies import Reply
+from .round_messages import ExtraRecords
 
 
 class AdaptiveRates(BaseStrategy):
-    """FedAvg that also tells each node how fast to personalise each parameter.
+    """FedAvg that also sends a learning rate for the personalisation of each parameter.
 
-    The shared phase is FedAvg (lines 9 and 12 of Algorithm 1). From the deviation of the nodes' parameters around
-    their mean (line 13) the server derives relative rates l/L in [0, 1] (line 14) and sends them with the next
-    EVALUATE messages in the record ``adaptive.rates``; there the node personalises its copy of the shared model
-    with them (line 7). All ones, as before the first round, is plain personalisation (SPFL in the paper).
+    Training is FedAvg (lines 9 and 12 of Algorithm 1). From the deviation of the nodes' parameters around their mean
+    (line 13) the server computes relative rates l/L in [0, 1] (line 14). It sends them with the next EVALUATE messages
+    in the record ``adaptive.rates``; nodes use them to personalise their copy of the shared model (line 7). If all
+    rates are 1, as before the first round, this is plain personalisation (SPFL in the paper).
 
     Parameters
     ----------
     granularity : "tensor" or "parameter"
         One rate per tensor (the paper's driving tasks) or per single parameter (its LQR toy).
     power : float
-        1.0 is the published ratio of squared deviations, 0.5 the ratio of standard deviations. Must be above 0.
+        Above 0: 1.0 is the published ratio of squared deviations, 0.5 the ratio of standard deviations.
+    **base
+        As in :class:`BaseStrategy`.
     """
 
-    beside_the_mean: ClassVar[str] = (
-        "it also takes the deviation of single replies, and tells all nodes the rates that come of it"
+    privacy_gap: ClassVar[str] = (
+        "it also computes the deviation of single replies and sends rates derived from it to all nodes"
     )
 
     def __init__(self, *, granularity: Granularity = "tensor", power: float = 1.0, **base: Any) -> None:
@@ -60,7 +63,7 @@ class AdaptiveRates(BaseStrategy):
         return super().close_round(server_round, current, mean)
 
     def evaluate_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        return {"adaptive.rates": to_record(self.rates)}
+        return {wire.ADAPTIVE_RATES: to_record(self.rates)}
 
     def state(self) -> Arrays:
         return {**super().state(), **{f"rates.{name}": array for name, array in self.rates.items()}}

@@ -1,10 +1,9 @@
-"""Weighted means and deviations, folded one reply at a time.
+"""Streaming weighted mean and streaming deviation of replies.
 
-A reply is added and may be freed at once, so memory is a constant number of model copies whatever the number
-of nodes. The mean is the aggregation of Federated Averaging (McMahan et al. 2017,
-https://arxiv.org/abs/1602.05629, Algorithm 1). The deviation is that of Nakanoya et al. 2021, Personalized
-Federated Learning of Driver Prediction Models for Autonomous Driving (https://arxiv.org/abs/2112.00956),
-Algorithm 1.
+Replies are added one at a time and not kept, so memory is a constant number of model copies, independent of the number
+of nodes. The mean is the aggregation of Federated Averaging (McMahan et al. 2017, https://arxiv.org/abs/1602.05629,
+Algorithm 1). The deviation is that of Nakanoya et al. 2021, Personalized Federated Learning of Driver Prediction Models
+for Autonomous Driving (https://arxiv.org/abs/2112.00956), Algorithm 1.
 """
 
 from dataclasses import dataclass, field
@@ -20,25 +19,25 @@ IntegerPolicy = Literal["newest", "round"]
 
 @dataclass
 class StreamingMean:
-    """Weighted mean Σ w_k θ_k / Σ w_k of named arrays of the same names, shapes and dtypes.
+    """Weighted mean Σ w_k θ_k / Σ w_k of named arrays with the same names, shapes and dtypes.
 
-    Floating-point arrays are averaged in float64 by the running form of the mean, m ← m + w_k/W (θ_k − m),
-    and given back in their own dtype. Unlike a sum divided at the end, this form gives back a single reply,
-    and any number of equal replies, bit for bit, in float64 too.
+    Floating-point arrays are averaged in float64 by the running form of the mean, m ← m + w_k/W (θ_k − m), and returned
+    in their own dtype. Unlike a sum that is divided at the end, this form returns a single reply, and any number of
+    equal replies, bit for bit, in float64 too.
 
     Parameters
     ----------
     integers : "newest" or "round"
-        What becomes of integer and boolean arrays. "newest" takes them from the reply added last. "round"
-        averages and rounds to the nearest integer, halves to the even one: a boolean follows the weighted
-        majority and is False in a tie. It is exact while Σ w_k |θ_k − θ_1| is below 2^53.
+        How integer and boolean arrays are combined. "newest" takes them from the reply added last. "round"
+        averages and rounds to the nearest integer, halves to the even one; booleans take the weighted majority,
+        False in a tie. "round" is exact while Σ w_k |θ_k − θ_1| is below 2^53.
     """
 
     integers: IntegerPolicy = "newest"
     count: int = field(default=0, init=False)
     total_weight: float = field(default=0.0, init=False)
     _means: Arrays = field(default_factory=dict, init=False, repr=False)
-    # The first reply fixes shapes and dtypes; its integers are the origin from which the others are averaged.
+    # Shapes and dtypes of the first reply. Its integers are the origin: differences to it are averaged.
     _template: Arrays = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -46,14 +45,14 @@ class StreamingMean:
             raise ValueError(f"integers = {self.integers!r}: must be 'newest' or 'round'")
 
     def add(self, arrays: Arrays, weight: float) -> None:
-        """Fold one reply into the mean; the reply is not kept and not changed.
+        """Add one reply to the mean. The reply is neither kept nor changed.
 
         Parameters
         ----------
         arrays : dict of arrays
-            The reply's values, finite; the first reply decides names, shapes and dtypes.
+            Finite values. The first reply sets names, shapes and dtypes.
         weight : float
-            Finite and above 0, such as a number of examples.
+            Finite and above 0, for example a number of examples.
 
         Raises
         ------
@@ -72,7 +71,7 @@ class StreamingMean:
         share = float(weight) / self.total_weight
         for name, value in arrays.items():
             if is_float(value):
-                _move(self._means[name], value, share)
+                _update(self._means[name], value, share)
             elif self.integers == "newest":
                 self._means[name] = value.copy()
             else:
@@ -81,20 +80,22 @@ class StreamingMean:
     def _begin(self, arrays: Arrays) -> None:
         for name, value in arrays.items():
             if not (is_float(value) or is_discrete(value)):
-                raise TypeError(f"array {name!r} has dtype {value.dtype}, of which there is no mean")
+                raise TypeError(f"array {name!r} has dtype {value.dtype}: must be floating-point, integer or boolean")
         for name, value in arrays.items():
             averaged = is_discrete(value) and self.integers == "round"
             self._means[name] = np.zeros(value.shape) if averaged else np.array(value, dtype=np.float64)
-            # Where the value is of no further use, a view of one element stands for shape and dtype.
-            self._template[name] = value.copy() if averaged else _outline(value)
+            self._template[name] = value.copy() if averaged else np.broadcast_to(np.zeros((), value.dtype), value.shape)
 
     def result(self) -> Arrays:
-        """The mean of the replies added so far, as fresh arrays in the dtypes of the replies.
+        """The mean of the replies added so far, as new arrays in the dtypes of the replies.
 
-        Raises ``ValueError`` if there was none.
+        Raises
+        ------
+        ValueError
+            No reply was added.
         """
         if self.count == 0:
-            raise ValueError("there is no mean of no replies")
+            raise ValueError("the mean of no replies is undefined")
         return {name: self._finish(name, template) for name, template in self._template.items()}
 
     def _finish(self, name: str, template: NDArray[Any]) -> NDArray[Any]:
@@ -110,11 +111,11 @@ class StreamingMean:
 
 @dataclass
 class StreamingDeviation:
-    """Unweighted sum of squared deviations Σ_k (θ_k − mean θ)² of every parameter, in one pass.
+    """Unweighted sum of squared deviations Σ_k (θ_k − mean θ)² of every parameter, computed in one pass.
 
-    Welford's recurrence (1962; Knuth, The Art of Computer Programming 2, 4.2.2): unlike Σ θ² − (Σ θ)²/n it
-    loses no digits to cancellation, is never negative, and is exactly 0 for equal replies. Integer and
-    boolean arrays have no entry.
+    Welford's recurrence (1962; Knuth, The Art of Computer Programming 2, 4.2.2). Unlike Σ θ² − (Σ θ)²/n it loses no
+    digits to cancellation, is never negative, and is exactly 0 for equal replies. Integer and boolean arrays are
+    ignored.
     """
 
     count: int = field(default=0, init=False)
@@ -122,9 +123,12 @@ class StreamingDeviation:
     _squares: Arrays = field(default_factory=dict, init=False, repr=False)
 
     def add(self, arrays: Arrays) -> None:
-        """Fold one reply into the deviation; the reply is not kept and not changed.
+        """Add one reply to the deviation. The reply is neither kept nor changed.
 
-        Raises ``ValueError`` if names or shapes of the floating-point arrays differ from the first reply's.
+        Raises
+        ------
+        ValueError
+            Names or shapes of the floating-point arrays differ from the first reply's.
         """
         values = {name: np.array(value, dtype=np.float64) for name, value in arrays.items() if is_float(value)}
         if self.count == 0:
@@ -138,24 +142,23 @@ class StreamingDeviation:
             self._squares[name] += before * (value - self._means[name])
 
     def result(self) -> Arrays:
-        """Float64 arrays of the replies' shapes, ≥ 0; all 0 after a single reply.
+        """The sums so far: float64 arrays in the shapes of the replies, ≥ 0, and all 0 after a single reply.
 
-        Raises ``ValueError`` if there was none.
+        Raises
+        ------
+        ValueError
+            No reply was added.
         """
         if self.count == 0:
-            raise ValueError("there is no deviation of no replies")
+            raise ValueError("the deviation of no replies is undefined")
         return {name: squares.copy() for name, squares in self._squares.items()}
 
 
-def _move(mean: NDArray[Any], value: NDArray[Any], share: float) -> None:
+def _update(mean: NDArray[Any], value: NDArray[Any], share: float) -> None:
     step = np.asarray(share * (value.astype(np.float64) - mean))
-    # Adding +0 would turn a mean of −0 into +0: leave untouched what does not move.
+    # Adding +0 to a mean of −0 would give +0, so steps of 0 are skipped.
     np.add(mean, step, out=mean, where=step != 0)
 
 
 def _difference(value: NDArray[Any], origin: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(value.astype(np.int64) - origin.astype(np.int64))
-
-
-def _outline(value: NDArray[Any]) -> NDArray[Any]:
-    return np.broadcast_to(np.zeros((), value.dtype), value.shape)

@@ -1,7 +1,7 @@
-"""Named arrays: the one form in which parameters are handled on the server.
+"""Named arrays: the form in which the server handles parameters.
 
 A model's parameters are a dictionary from ``state_dict`` names to NumPy arrays, in ``state_dict`` order.
-Flower carries the same in serialised form, as an ``ArrayRecord``.
+Flower sends them in serialised form, as an ``ArrayRecord``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,38 +19,50 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 def from_record(record: ArrayRecord) -> Arrays:
-    """Decode a record that came over the wire.
+    """Decode a received record.
 
     Parameters
     ----------
     record : ArrayRecord
-        Named arrays as Flower serialises them: any order, any shapes, 0-d and empty ones included.
+        Named arrays as Flower serialises them, in any order and of any shape, including 0-d and empty arrays.
 
     Returns
     -------
     dict of arrays
-        The same names in the same order; writable arrays with the dtypes and shapes they were sent with.
+        The same names in the same order; writable arrays in the dtypes and shapes of the sender.
 
     Raises
     ------
     ValueError
-        An array cannot be decoded; the message has its name. The sender is at fault, so a server should count
-        the reply as refused.
+        An array cannot be decoded; the message contains its name. The sender is at fault, so a server should refuse
+        the reply.
     """
     return {name: _decode(name, array) for name, array in record.items()}
 
 
-def outlines(record: ArrayRecord) -> Arrays:
-    """The shapes and dtypes that a record would be decoded to, as views of one element: this needs no memory.
+def placeholders(record: ArrayRecord) -> Arrays:
+    """Arrays with the shapes and dtypes that a record would be decoded to, without allocating their memory.
 
-    Raises ``ValueError`` with the name of the first array that cannot be decoded, also where its bytes are more or
-    fewer than its header says.
+    Parameters
+    ----------
+    record : ArrayRecord
+        As for :func:`from_record`.
+
+    Returns
+    -------
+    dict of arrays
+        Read-only views of a single zero.
+
+    Raises
+    ------
+    ValueError
+        An array cannot be decoded, or it has more or fewer bytes than its header states; the message contains its name.
     """
-    return {name: _outline(name, array) for name, array in record.items()}
+    return {name: _placeholder(name, array) for name, array in record.items()}
 
 
 def _decode(name: str, array: Array) -> NDArray[Any]:
-    _outline(name, array)  # from here on no more memory is taken than the bytes that came
+    _placeholder(name, array)  # after this check, decoding allocates no more memory than was received
     try:
         decoded: NDArray[Any] = array.numpy()
     except (ValueError, MemoryError) as error:
@@ -58,46 +70,49 @@ def _decode(name: str, array: Array) -> NDArray[Any]:
     return decoded
 
 
-def _outline(name: str, array: Array) -> NDArray[Any]:
-    # The bytes come from another machine. What NumPy's reader of headers raises on hostile ones is not foreseeable
-    # (a tokenize.TokenError, for one); and np.load takes the memory that a header asks for before it looks for data.
+def _placeholder(name: str, array: Array) -> NDArray[Any]:
+    # The bytes come from another machine. NumPy's header reader can raise almost any exception on malicious input
+    # (tokenize.TokenError, for example), and np.load allocates what a header asks for before it reads the data.
     try:
         if array.stype != "numpy.ndarray":
             raise ValueError(f"it is serialised as {array.stype!r}, not as 'numpy.ndarray'")
         stream = BytesIO(array.data)
         version = np.lib.format.read_magic(stream)
         if version not in _HEADERS:
-            raise ValueError(f"NumPy's format {version} is none of {', '.join(map(str, _HEADERS))}")
+            raise ValueError(f"NumPy format version {version}: must be one of {', '.join(map(str, _HEADERS))}")
         shape, _, dtype = _HEADERS[version](stream)
         if dtype.hasobject:
-            raise ValueError("it holds Python objects")
-        said, there = prod(shape) * dtype.itemsize, len(array.data) - stream.tell()
-        if said != there:
-            raise ValueError(f"its header tells of {said} bytes, but there are {there}")
+            raise ValueError("it contains Python objects")
+        stated, actual = prod(shape) * dtype.itemsize, len(array.data) - stream.tell()
+        if stated != actual:
+            raise ValueError(f"its header states {stated} bytes, but it has {actual}")
         return np.broadcast_to(np.zeros((), dtype), shape)
     except Exception as error:
         raise ValueError(f"array {name!r} cannot be decoded: {error}") from error
 
 
 def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """Serialise named arrays for Flower; names, order, shapes and dtypes are kept.
+    """Serialise named arrays for Flower, keeping names, order, shapes and dtypes.
 
-    Raises ``ValueError`` for an array of Python objects, which Flower does not serialise.
+    Raises
+    ------
+    ValueError
+        An array contains Python objects, which Flower does not serialise.
     """
-    # NumPy's reductions give scalars where an array had no dimensions: asarray makes them 0-d arrays again.
+    # NumPy's reductions turn 0-d arrays into scalars; asarray turns them back.
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
 
 
 def select(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """Names that match at least one of the patterns.
+    """Select the names that match at least one pattern.
 
     Parameters
     ----------
     names : iterable of str
-        Parameter names, or a dictionary that has them as keys.
+        Parameter names, or a dictionary with the names as keys.
     patterns : sequence of str
-        Shell-style patterns (``*``, ``?``, ``[ab]``) for the whole name, case-sensitive. ``["*"]`` selects
-        every name, an empty list none.
+        Case-sensitive shell-style patterns (``*``, ``?``, ``[ab]``) for the whole name. ``["*"]`` selects all names,
+        an empty list none.
 
     Returns
     -------
@@ -107,9 +122,9 @@ def select(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     Raises
     ------
     ValueError
-        A pattern matches no name, which is most often a misspelling.
+        A pattern matches no name (often a misspelling).
     TypeError
-        ``patterns`` is one string, whose letters would be taken for patterns.
+        ``patterns`` is a single string, whose characters would be used as patterns.
     """
     if isinstance(patterns, str):
         raise TypeError(f"patterns must be a list of patterns, such as [{patterns!r}], not a string")
@@ -122,24 +137,27 @@ def select(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 
 
 def nbytes(arrays: Mapping[str, NDArray[Any]]) -> int:
-    """Size of the values in bytes, without names and headers."""
+    """Size of all values in bytes, without names and headers."""
     return sum(array.nbytes for array in arrays.values())
 
 
 def is_float(array: NDArray[Any]) -> bool:
-    """Whether the values are real floating-point numbers, which may be averaged."""
+    """Whether the array holds real floating-point numbers, which can be averaged."""
     return np.issubdtype(array.dtype, np.floating)
 
 
 def is_discrete(array: NDArray[Any]) -> bool:
-    """Whether the values are integers or booleans: counters and masks, never averaged into floats."""
+    """Whether the array holds integers or booleans (counters, masks), which are never averaged into floats."""
     return np.issubdtype(array.dtype, np.integer) or array.dtype == np.bool_
 
 
 def check_alike(expected: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> None:
-    """Hold two sets of arrays to the same names, shapes and dtypes; the order of names is free.
+    """Check that two sets of arrays have the same names, shapes and dtypes, in any order.
 
-    Raises ``ValueError`` with the name and both forms where they differ.
+    Raises
+    ------
+    ValueError
+        They differ; the message contains the name of the array and both dtypes and shapes.
     """
     if expected.keys() != other.keys():
         missing = sorted(expected.keys() - other.keys())

@@ -21,21 +21,21 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from .aggregation import IntegerPolicy, StreamingMean
 from .arrays import Arrays, from_record, select, to_record
-from .connected import Roster
-from .exchange import exchange
-from .intake import Intake, too_few
-from .messages import ExtraRecords, to_all
+from .example_limits import ExampleLimits
+from .message_loop import exchange
 from .metrics import MetricMean, MetricRule
+from .node_registry import NodeRegistry
 from .optimizers import SGD
-from .post import NodeFailure
-from .privacy import Privacy
+from .privacy import PrivacyMechanism
 from .profiles import Profile
-from .replies import Reply, count_bytes, most_bytes
-from .rounds import Checkpoints, DivergedError, Phase, RoundReport, TooFewRepliesError, TrackedMetric
+from .replies import Reply, count_bytes, max_reply_bytes
+from .reply_filter import ReplyFilter, too_few
+from .round_loop import RoundConfig, Training
+from .round_messages import ExtraRecords, build_messages
+from .round_records import Checkpoints, DivergedError, RoundReport, RoundStep, TooFewRepliesError, TrackedMetric
 from .samplers import Sampler, UniformFraction
 from .server_optimizer import ServerOptimizer
-from .sizes import Sizes
-from .training import RoundConfig, Training
+from .transport import NodeFailure
 from .validation import check_values
 from .weighting import Weighting, to_weighting
 
@@ -62,22 +62,24 @@ class BaseStrategy(Strategy):
         Steps on the pseudo-gradient; SGD with learning rate 1 (the default) is FedAvg, bit for bit.
     integers : "newest" or "round"
         What becomes of integer and boolean arrays, which are never averaged into floats.
-    privacy : Privacy
+    privacy : PrivacyMechanism
         Hides single nodes in the mean: :class:`~strategies.privacy.CentralPrivacy`; nothing by default.
-    sizes : Sizes
+    sizes : ExampleLimits
         How many examples nodes may claim to have; any number by default.
     min_replies : int
         A round with fewer usable replies raises :class:`TooFewRepliesError`.
     min_nodes, node_wait : int, float
-        Training starts when so many nodes are connected; so many seconds are they waited for.
+        Training starts when so many nodes are connected. Waiting for them and for their profiles ends so many seconds
+        after the last sign of life (:class:`~strategies.connected.Roster`).
     poll : float
         Seconds between two looks for a reply, at first; grows to 0.5 while nothing comes.
     in_flight : int or None
-        How many nodes work at a time, ``None`` for all: the next gets its message when one has replied or is late.
+        How many nodes work at a time, ``None`` for all: the next gets its message, profile queries included, when one
+        has replied or is late.
     """
 
     #: Why :class:`~strategies.privacy.CentralPrivacy`, which guards the mean of the replies alone, is not enough.
-    beside_the_mean: ClassVar[str] = ""
+    privacy_gap: ClassVar[str] = ""
     #: How many records of the form of the shared parameters a reply may bring: much larger ones are not looked into.
     reply_records: ClassVar[int] = 1
 
@@ -91,8 +93,8 @@ class BaseStrategy(Strategy):
         metric_means: Mapping[str, MetricRule] | None = None,
         server_optimizer: ServerOptimizer | None = None,
         integers: IntegerPolicy = "newest",
-        privacy: Privacy | None = None,
-        sizes: Sizes | None = None,
+        privacy: PrivacyMechanism | None = None,
+        sizes: ExampleLimits | None = None,
         min_replies: int = 1,
         min_nodes: int = 1,
         node_wait: float = 600.0,
@@ -111,12 +113,15 @@ class BaseStrategy(Strategy):
         self.metric_means = dict(metric_means or {})
         MetricMean(self.metric_means)  # raises now, and not after a round of training
         self.server_optimizer = server_optimizer or SGD(1.0)
-        self.integers, self.sizes = integers, sizes or Sizes()
-        self.privacy = (privacy or Privacy()).covering(self.weight_of, self.beside_the_mean)
+        self.integers, self.sizes = integers, sizes or ExampleLimits()
+        self.privacy = privacy or PrivacyMechanism()
+        self.privacy.check_strategy(self.weight_of, self.privacy_gap)
         self.min_replies, self.min_nodes = min_replies, min_nodes
         self.node_wait, self.poll, self.in_flight = node_wait, poll, in_flight
         self.report = RoundReport(0)
-        self.roster = Roster(self.sizes, enough=min_replies, in_flight=in_flight)
+        self.registry = NodeRegistry(
+            self.sizes, min_nodes=min_nodes, min_replies=min_replies, node_wait=node_wait, in_flight=in_flight
+        )
         self._current: Arrays = {}
 
     # -- Flower's face -------------------------------------------------------------------------------------
@@ -183,10 +188,12 @@ class BaseStrategy(Strategy):
         self._current = from_record(arrays)
         self.begin_round(server_round, self._current)
         able = [node for node in self.profiles(grid) if node.num_examples != 0]
-        cohort = self.sampler.sample(able, server_round)
+        cohort = self.sampler.sample(able, server_round, "train")
         log(INFO, "round %s: %s nodes train", server_round, len(cohort))
-        config = ConfigRecord({**config, **self.privacy.orders()})
-        return to_all(cohort, MessageType.TRAIN, server_round, arrays, config, self.arrays_for, self.train_records)
+        config = ConfigRecord({**config, **self.privacy.train_config()})
+        return build_messages(
+            cohort, MessageType.TRAIN, server_round, arrays, config, self.arrays_for, self.train_records
+        )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message | NodeFailure]
@@ -194,13 +201,13 @@ class BaseStrategy(Strategy):
         """Fold the replies one at a time into the mean, then let the round close."""
         mean, metrics = self.new_mean(), MetricMean(self.metric_means)
         for usable in self._intake("train").usable(replies):
-            reply = self.privacy.bounded(usable, self.sent_to(usable.profile))
+            reply = self.privacy.clip_reply(usable, self.sent_to(usable.profile))
             self.mean_for(reply, mean).add(reply.arrays, reply.weight)
             metrics.add(reply.metrics, reply.weight)
             self.fold_reply(server_round, reply)
             del usable, reply  # or they would live on while the next one is awaited
         if metrics.count < self.min_replies:
-            raise TooFewRepliesError(too_few(self.report, server_round, metrics.count, self.min_replies))
+            raise TooFewRepliesError(too_few(self.report, metrics.count, self.min_replies, self.registry.absent()))
         self.report.replies = metrics.count
         closed = self.close_round(server_round, self._current, mean.result() if mean.count else {})
         if fault := check_values(self._current, closed):
@@ -213,8 +220,10 @@ class BaseStrategy(Strategy):
     ) -> Iterable[Message]:
         """One EVALUATE message per sampled node, in the order of the stable keys."""
         arrays = self.share(arrays)
-        nodes = self.evaluate_sampler.sample(self.profiles(grid), server_round)
-        return to_all(nodes, MessageType.EVALUATE, server_round, arrays, config, self.arrays_for, self.evaluate_records)
+        nodes = self.evaluate_sampler.sample(self.profiles(grid), server_round, "evaluate")
+        return build_messages(
+            nodes, MessageType.EVALUATE, server_round, arrays, config, self.arrays_for, self.evaluate_records
+        )
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message | NodeFailure]) -> MetricRecord | None:
         """The means of the nodes' metrics, ``None`` when no node evaluated."""
@@ -249,7 +258,7 @@ class BaseStrategy(Strategy):
         """What :meth:`arrays_for` gave the node to train in this round."""
         return self._current
 
-    def reason_against(self, reply: Reply) -> str | None:
+    def refusal_reason(self, reply: Reply) -> str | None:
         """Why a train reply that passed all other checks cannot be used, by what it brings beside the parameters."""
         return None
 
@@ -281,7 +290,7 @@ class BaseStrategy(Strategy):
 
     def profiles(self, grid: Grid) -> list[Profile]:
         """The connected nodes with data that have told their profile, in the order of their keys."""
-        return [self.label(node) for node in self.roster.connected(grid) if not node.no_data]
+        return [self.label(node) for node in self.registry.connected(grid) if not node.no_data]
 
     def send(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message | NodeFailure]:
         """Send the messages; yields a reply or a failure per message, in the order of the messages."""
@@ -290,15 +299,23 @@ class BaseStrategy(Strategy):
             largest = max(largest, size := count_bytes(message.content))
             self.report.count_message(message.metadata.message_type, size)
         ahead = EARLY_BYTES // largest  # a reply to training is about as large as its message
-        greet = partial(self.roster.greet, grid)
-        return exchange(grid, outgoing, timeout, self.poll, ahead=ahead, in_flight=self.in_flight, meanwhile=greet)
+        return exchange(
+            grid,
+            outgoing,
+            timeout,
+            self.poll,
+            ahead=ahead,
+            in_flight=self.in_flight,
+            beside=lambda: self.registry.queries.working,
+            meanwhile=partial(self.registry.poll, grid),
+        )
 
     def new_mean(self, label: str = "") -> StreamingMean:
         """An empty mean for replies of this round, one for each ``label``."""
         return self.privacy.mean(self.integers, self._current, self.report.round, label)
 
-    def _intake(self, phase: Phase) -> Intake:
-        profiles = {node: self.label(profile) for node, profile in self.roster.known.items()}
-        expected, size = self._current if phase == "train" else None, most_bytes(self._current, self.reply_records)
-        parts = (self.weight_of, self.metric_means, size, self.sizes, self.reason_against)
-        return Intake(self.report, phase, profiles, expected, *parts)
+    def _intake(self, phase: RoundStep) -> ReplyFilter:
+        profiles = {node: self.label(profile) for node, profile in self.registry.known.items()}
+        expected, size = self._current if phase == "train" else None, max_reply_bytes(self._current, self.reply_records)
+        parts = (self.weight_of, self.metric_means, size, self.sizes, self.refusal_reason)
+        return ReplyFilter(self.report, phase, profiles, expected, *parts)

@@ -1,9 +1,9 @@
-"""ClusteredFedAvg: clusters of nodes that are alike, found while training.
+"""ClusteredFedAvg: clusters of similar nodes, found during training.
 
 Briggs, Fan and Andras, Federated learning with hierarchical clustering of local updates, IJCNN 2020
 (https://arxiv.org/abs/2004.11791): a few rounds of FedAvg, then agglomerative clustering of the updates, then FedAvg
-in each cluster. Sattler et al., Clustered Federated Learning, 2020 (https://arxiv.org/abs/1910.01991): directions of
-updates tell the nodes' distributions apart.
+in each cluster. Sattler et al., Clustered Federated Learning, 2020 (https://arxiv.org/abs/1910.01991): nodes with
+different data distributions have updates of different directions.
 """
 
 import json
@@ -30,43 +30,52 @@ _PREFIX = "clustered."
 
 
 class ClusteredFedAvg(HierarchicalFedAvg):
-    """FedAvg in one cluster that is split, after a few rounds, into clusters of nodes that are alike.
+    """FedAvg in one cluster, which is split into clusters of similar nodes after a few rounds.
 
-    Clusters are found at the end of round ``first`` and then every ``every`` rounds by agglomerative clustering
-    (SciPy) of the nodes described so far. A new cluster begins from the mean of its nodes' models; it takes the name,
-    and with it the optimizer, of the present cluster that most of its nodes come from, larger clusters first. Between
-    these rounds nodes stay where they are, and a late node goes to the cluster with the nearest mean vector; where
-    that takes an update of its own, it first trains the shared result, and that reply enters no cluster. So do nodes
-    that can never be described.
+    At the end of round ``first`` and every ``every`` rounds after it, agglomerative clustering (SciPy) groups all nodes
+    that have a feature vector. The model of a new cluster starts from the mean of its nodes' models. A new cluster
+    keeps the name and the optimizer of the present cluster that most of its nodes come from; larger clusters choose
+    first. Between these rounds nodes keep their cluster. A node that joins later is assigned to the cluster with the
+    nearest mean vector. If its vector has to be computed from an update, the node first trains the shared result, and
+    that reply enters no cluster. The same holds for nodes that never get a vector.
 
-    All else is as in :class:`HierarchicalFedAvg`: each node trains and evaluates its cluster's model, the
-    shared result is the average of the clusters, samplers see the group ``cluster``. One cluster is FedAvg, bit
-    for bit. Beside the models the memory is one vector per node, in checkpoints too.
+    Everything else is as in :class:`HierarchicalFedAvg`: each node trains and evaluates the model of its cluster, the
+    shared result is the average of the clusters, and samplers see the group ``cluster``. One cluster is FedAvg, bit for
+    bit. In addition to the models, the server and its checkpoints store one vector per node.
 
     Parameters
     ----------
     num_clusters : int
-        ≥ 1, as many as are found at most: fewer where there are fewer nodes, or nodes that are equal.
+        ≥ 1, the largest number of clusters. There are fewer if there are fewer nodes, or nodes with equal vectors.
     threshold : float
-        Or the linkage's distance > 0 beyond which clusters are not merged. Of the two, one is given, the other 0.
+        > 0, the linkage distance above which clusters are not merged. Give either ``num_clusters`` or ``threshold``
+        and leave the other 0.
     similarity : Similarity
-        What is compared: the directions of updates (:class:`~strategies.similarity.UpdateSketch`, the default) or
+        What to compare: the directions of updates (:class:`~strategies.similarity.UpdateSketch`, the default) or
         numbers in profiles (:class:`~strategies.similarity.ProfileFeatures`).
     linkage : "average", "complete", "single" or "ward"
-        The distance between clusters.
-    first, every : int
-        See above; ``first`` ≥ 1, ``every`` 0 clusters once. Raises ``ImportError`` at once where SciPy is missing.
+        How to measure the distance between two clusters.
+    first : int
+        ≥ 1, the first round at whose end nodes are clustered.
+    every : int
+        ≥ 0, rounds between two clusterings; 0 clusters once.
     interval : int
-        Every how many rounds the clusters are averaged and begin again from the average; 0 is never.
+        ≥ 0, rounds between two averages of all clusters, from which they continue; 0 never averages them.
     cluster_optimizer : function, optional
         Makes the server optimizer of a cluster; SGD with learning rate 1 by default.
     **base
-        ``cluster_weights``, and what :class:`BaseStrategy` takes.
+        ``cluster_weights`` and ``evaluate_shared`` as in :class:`HierarchicalFedAvg`, and the parameters of
+        :class:`BaseStrategy`.
+
+    Raises
+    ------
+    ImportError
+        SciPy is missing.
+    ValueError
+        A parameter is out of range.
     """
 
-    beside_the_mean: ClassVar[str] = (
-        "it also compares single updates, and tells by the cluster of a node what its update was like"
-    )
+    privacy_gap: ClassVar[str] = "it also compares single updates, and the cluster of a node depends on its update"
 
     def __init__(
         self,
@@ -86,10 +95,10 @@ class ClusteredFedAvg(HierarchicalFedAvg):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} = {value!r}: must be an integer of at least {least}")
         if not 0 <= threshold < np.inf or (num_clusters > 0) == (threshold > 0):
-            raise ValueError(f"num_clusters = {num_clusters}, threshold = {threshold}: give one of them, above 0")
+            raise ValueError(f"num_clusters = {num_clusters}, threshold = {threshold}: set exactly one of them above 0")
         if linkage not in get_args(Linkage):
             raise ValueError(f"linkage = {linkage!r}: must be one of {', '.join(get_args(Linkage))}")
-        _hierarchy()
+        _scipy_hierarchy()
         self.similarity = similarity or UpdateSketch()
         self.num_clusters, self.threshold, self.linkage = num_clusters, threshold, linkage
         self.first, self.every = first, every
@@ -98,7 +107,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
         self._centres: dict[str, Vector] = {}
 
     def cluster_of(self, profile: Profile) -> ClusterPath:
-        """The name of a node's cluster, ``()`` where it has none yet."""
+        """The name of a node's cluster; ``()`` if the node has none yet."""
         if len(self._centres) < 2:
             return (next(iter(self._centres), _FIRST),)
         if profile.key in self.labels:
@@ -107,7 +116,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
         return () if vector is None else (self._nearest(vector),)
 
     def check_labels(self, profiles: Sequence[Profile]) -> None:
-        """Nodes need no labels here."""
+        """Accept nodes without labels: clusters are found from vectors."""
 
     def fold_reply(self, server_round: int, reply: Reply) -> None:
         path = self.cluster_of(reply.profile)
@@ -142,28 +151,28 @@ class ClusteredFedAvg(HierarchicalFedAvg):
     def load_state(self, state: Arrays) -> None:
         super().load_state(state)
         if _PREFIX + "facts" not in state:
-            raise ValueError("the checkpoint has no found clusters: another strategy saved it")
+            raise ValueError("the checkpoint has no clusters of ClusteredFedAvg: another strategy saved it")
         facts = json.loads(state[_PREFIX + "facts"].tobytes())
         self.labels = facts["labels"]
         self._vectors = dict(zip(facts["nodes"], state.get(_PREFIX + "vectors", ()), strict=True))
         self._centres = dict(zip(facts["clusters"], state.get(_PREFIX + "centres", ()), strict=True))
 
     def round_info(self) -> dict[str, Any]:
-        """As in :class:`HierarchicalFedAvg`, with the nodes in each cluster and whether clusters were found anew."""
+        """As in :class:`HierarchicalFedAvg`, with the number of nodes per cluster and whether the round clustered."""
         return self._info
 
     def _cluster(self) -> None:
-        for profile in self.roster.known.values():
+        for profile in self.registry.known.values():
             vector = self.similarity.of_profile(profile)
             if vector is not None:
                 self._vectors[profile.key] = vector
         if not self._vectors:
-            log(INFO, "no node can be described by %s: all stay in one cluster", self.similarity)
+            log(INFO, "no node has a vector under %s: all nodes stay in one cluster", self.similarity)
             return
         keys = sorted(self._vectors)
         vectors = np.array([self._vectors[key] for key in keys])
         groups = [[keys[index] for index in members] for members in self._split(vectors)]
-        named = self._named(groups)
+        named = self._name_clusters(groups)
         self.tiers.regroup(
             {
                 (name,): {(label,): float(count) for label, count in Counter(map(self._label, members)).items()}
@@ -177,7 +186,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
     def _split(self, vectors: NDArray[np.float64]) -> list[list[int]]:
         if len(vectors) == 1:
             return [[0]]
-        hierarchy = _hierarchy()
+        hierarchy = _scipy_hierarchy()
         tree = hierarchy.linkage(vectors, method=self.linkage)
         limit, criterion = (self.num_clusters, "maxclust") if self.num_clusters else (self.threshold, "distance")
         found = hierarchy.fcluster(tree, limit, criterion=criterion)
@@ -186,7 +195,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
             members.setdefault(cluster, []).append(index)
         return sorted(members.values(), key=lambda indices: (-len(indices), indices))
 
-    def _named(self, groups: Sequence[Sequence[str]]) -> dict[str, Sequence[str]]:
+    def _name_clusters(self, groups: Sequence[Sequence[str]]) -> dict[str, Sequence[str]]:
         named: dict[str, Sequence[str]] = {}
         free = (str(number) for number in range(2 * len(groups) + len(self._centres)))
         taken = {_FIRST, *self._centres}
@@ -198,7 +207,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
         return dict(sorted(named.items()))
 
     def _label(self, key: str) -> str:
-        """The present cluster of a node that is described; a profile may be known before its node trained."""
+        """The present cluster of a node with a vector; the node need not have trained yet."""
         if key in self.labels:
             return self.labels[key]
         return self._nearest(self._vectors[key]) if self._centres else _FIRST
@@ -207,9 +216,9 @@ class ClusteredFedAvg(HierarchicalFedAvg):
         return min(self._centres, key=lambda name: float(np.linalg.norm(self._centres[name] - vector)))
 
 
-def _hierarchy() -> Any:
+def _scipy_hierarchy() -> Any:
     try:
         from scipy.cluster import hierarchy
     except ImportError as error:
-        raise ImportError("ClusteredFedAvg finds clusters with SciPy, which is missing: pip install scipy") from error
+        raise ImportError("ClusteredFedAvg needs SciPy for clustering: pip install scipy") from error
     return hierarchy

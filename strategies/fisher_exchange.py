@@ -1,9 +1,9 @@
-"""FisherExchange: every node is held near the other nodes' solutions, where those are sure of themselves.
+"""FisherExchange: a quadratic penalty towards other nodes' solutions, weighted by their Fisher information.
 
 Shoham et al., Overcoming Forgetting in Federated Learning on Non-IID Data, 2019 (FedCurv),
 https://arxiv.org/abs/1910.07796. Elastic Transfer: federated continual learning of social robots, Equation 4 and
-Algorithm 1, which adds what the nodes learned in earlier stages. Schwarz et al., Progress & Compress, ICML 2018,
-Section 3.2 (Online-EWC), https://arxiv.org/abs/1805.06370.
+Algorithm 1, which adds penalties towards the solutions of earlier stages. Schwarz et al., Progress & Compress, ICML
+2018, Section 3.2 (Online-EWC), https://arxiv.org/abs/1805.06370.
 """
 
 from __future__ import annotations
@@ -17,77 +17,80 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from . import wire
 from .arrays import Arrays, is_float, to_record
 from .base import BaseStrategy
-from .messages import ExtraRecords
-from .precision_pairs import Pair, PairSum, flat_by_key, nested_by_key
 from .profiles import Profile
+from .quadratic_terms import QuadraticTerm, QuadraticTermSum, flat_by_key, nested_by_key
 from .replies import Reply, read_arrays
-
-ORDER = "fisher"
-PRECISION = "fisher.precision"
-PRIOR_PRECISION = "fisher.prior-precision"
-PRIOR_LINEAR = "fisher.prior-linear"
+from .round_messages import ExtraRecords
 
 Anchors = Literal["online", "separate"]
-Estimator = Literal["per-sample", "per-batch", "per-batch-scaled"]
 _STATE = "fisher."
 
 
 @dataclass(frozen=True)
 class _Published:
-    """What a node published last: F ≥ 0, and the parameters θ it returned with it, in the dtypes of the model."""
+    """The last accepted reply of a node: F ≥ 0 and the parameters θ, in the dtypes of the model."""
 
     precision: Arrays
     anchor: Arrays
 
-    def pair(self) -> Pair:
-        return Pair.around(self.anchor, self.precision)
+    def term(self) -> QuadraticTerm:
+        return QuadraticTerm.around(self.anchor, self.precision)
 
 
 class FisherExchange(BaseStrategy):
-    """FedAvg with a quadratic penalty that ties a node to what the others, and it itself, found before.
+    """FedAvg with quadratic penalties towards earlier solutions of the node and of the other nodes.
 
     Node c minimises its loss + ½ own_past F*_c (θ − θ*_c)² + ½ others_past Σ_{j≠c} F*_j (θ − θ*_j)²
-    + ½ others_now Σ_{j≠c} F̂_j (θ − θ̂_j)², where θ̂_j, F̂_j are what node j published last in the present stage and
-    θ*_j, F*_j what it took along from earlier stages. FedCurv has ``others_now`` alone (its λ has no ½ before it:
-    give twice its value), EWC in FedAvg ``own_past`` alone, Elastic Transfer all three (λ1, λ2, λ3 in this order).
-    All 0 is FedAvg: nothing beside the parameters travels. Without stages, ``others_now`` is the only one of effect.
+    + ½ others_now Σ_{j≠c} F̂_j (θ − θ̂_j)². θ̂_j and F̂_j are the parameters and the Fisher information that node j
+    published last in the present stage, θ*_j and F*_j those of earlier stages. FedCurv is ``others_now`` alone (its λ
+    is not multiplied by ½: use twice its value), EWC in FedAvg is ``own_past`` alone, and Elastic Transfer uses all
+    three (λ1, λ2, λ3 in this order). With all three 0 this is FedAvg, and messages contain nothing but the parameters.
+    Without stages only ``others_now`` has an effect.
 
-    On the wire: a TRAIN message brings the ConfigRecord ``fisher`` with the key ``estimator``, and, where there is
-    something to be held to, the ArrayRecords ``fisher.prior-precision`` (P ≥ 0) and ``fisher.prior-linear`` (L) with
-    the names, shapes and dtypes of the shared floating-point arrays. The node adds Pθ − L to its gradients. Its reply
-    brings the ArrayRecord ``fisher.precision``, of the same form, finite and ≥ 0: the diagonal of the Fisher
-    information at the parameters that it returns, zeros where it has none (buffers, frozen layers). A reply without
-    a fitting one is refused. So a node's traffic is two tensors down and one up beside the model, whatever the
-    number of nodes; the exchange as printed in Elastic Transfer takes two from every node to every node.
+    On the wire: a TRAIN message contains the ConfigRecord ``fisher`` with the key ``estimator`` and, if any penalty
+    applies to the node, the ArrayRecords ``fisher.prior-precision`` (P ≥ 0) and ``fisher.prior-linear`` (L) with the
+    names, shapes and dtypes of the shared floating-point arrays. The node adds Pθ − L to its gradients. Its reply
+    contains the ArrayRecord ``fisher.precision`` in the same form, finite and ≥ 0: the diagonal of the Fisher
+    information at the returned parameters, zeros where it has none (buffers, frozen layers). A reply without a valid
+    ``fisher.precision`` is refused. In addition to the model, a node thus receives two tensors and sends one,
+    independent of the number of nodes; the exchange as printed in Elastic Transfer sends two tensors from every node to
+    every node.
 
-    The server forms F·θ and takes a node's own term off the sums. It, unlike the node, knows what it accepted, and
-    has the digits to do so. What a node published is kept under its stable key until it publishes again, in rounds
-    that it misses too. This is the one part of the server whose memory grows with the number of nodes: two tensors
-    per node, two in float64 besides with ``own_past`` or ``others_past``, and the two of its message while the round
-    lasts; checkpoints hold the first four. Nodes that answer no profile query have no stable key: what they
-    published outlives them in a resumed run.
+    The server computes F·θ and subtracts a node's own term from the sums, because only the server knows which replies
+    it accepted and because the subtraction needs more than float32 precision. What a node published is stored under its
+    stable key until the node publishes again, also during rounds that the node misses. This memory grows with the
+    number of nodes: two tensors per node, two more in float64 with ``own_past`` or ``others_past``, and the two of its
+    message during a round; checkpoints contain the first four. Nodes without a profile have no stable key: in a resumed
+    run, what they published stays although they no longer exist under that key.
 
-    A stage is the integer ``stage`` in the train config, 0 if there is none. When it changes, what each node
-    published last joins its past, and the present starts empty (Algorithm 1, lines 2 to 4).
+    The stage is the integer ``stage`` in the train config, 0 if missing. When it changes, what each node published last
+    becomes part of its past, and the present starts empty (Algorithm 1, lines 2 to 4).
 
     Parameters
     ----------
     own_past, others_past, others_now : float
-        Finite and ≥ 0; the paper tries 0, 0.05 and 0.5.
+        Weights of the three penalties, finite and ≥ 0; the paper tries 0, 0.05 and 0.5.
     anchors : "online" or "separate"
-        The past of several stages: "online" adds the precisions up and centres them at the newest solution
-        (Online-EWC, the paper's choice), "separate" keeps each centred at its own (EWC). The same after one stage.
+        How to combine several past stages: "online" adds the precisions and centres the sum at the newest solution
+        (Online-EWC, the paper's choice), "separate" centres each precision at its own solution (EWC). After one stage
+        both are equal.
     estimator : "per-sample", "per-batch" or "per-batch-scaled"
-        What the nodes are asked to publish: mean squared gradient of single examples; of whole batches, smaller by
-        up to the batch size; the same times the batch size.
+        How nodes estimate the Fisher information: as the mean squared gradient of single examples; of whole batches,
+        which is smaller by up to the batch size; or of whole batches, multiplied by the batch size.
+    **base
+        As in :class:`BaseStrategy`.
 
-    Raises ``ValueError`` naming the parameter, its value and what is allowed.
+    Raises
+    ------
+    ValueError
+        A parameter is out of range; the message contains its name, its value and the allowed values.
     """
 
-    beside_the_mean: ClassVar[str] = (
-        "it also takes each node's Fisher information and parameters, and hands them on to the others"
+    privacy_gap: ClassVar[str] = (
+        "it also stores each node's Fisher information and parameters and sends sums of them to the other nodes"
     )
     reply_records: ClassVar[int] = 2
 
@@ -98,7 +101,7 @@ class FisherExchange(BaseStrategy):
         others_past: float = 0.0,
         others_now: float = 0.0,
         anchors: Anchors = "online",
-        estimator: Estimator = "per-sample",
+        estimator: wire.FisherEstimator = "per-sample",
         **base: Any,
     ) -> None:
         super().__init__(**base)
@@ -106,28 +109,28 @@ class FisherExchange(BaseStrategy):
         self.others_past = _weight("others_past", others_past)
         self.others_now = _weight("others_now", others_now)
         self.anchors = _choice("anchors", anchors, get_args(Anchors))
-        self.estimator = _choice("estimator", estimator, get_args(Estimator))
+        self.estimator = _choice("estimator", estimator, get_args(wire.FisherEstimator))
         self.stage = 0
         self._now: dict[str, _Published] = {}
-        self._past: dict[str, Pair] = {}
-        self._sum_now = PairSum()
-        self._sum_past = PairSum()
-        self._heard = 0
+        self._past: dict[str, QuadraticTerm] = {}
+        self._sum_now = QuadraticTermSum()
+        self._sum_past = QuadraticTermSum()
+        self._num_published = 0  # in this round
 
     @property
     def exchanges(self) -> bool:
-        """Whether any term has a weight, so that precisions are asked for."""
-        return self._remembers or self.others_now > 0
+        """Whether any penalty has a weight above 0, so that nodes must publish precisions."""
+        return self._uses_past or self.others_now > 0
 
     @property
-    def _remembers(self) -> bool:
+    def _uses_past(self) -> bool:
         return self.own_past > 0 or self.others_past > 0
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As in :class:`BaseStrategy`; a new ``stage`` in ``config`` first makes the present the past."""
-        stage = config.get("stage", 0)
+        """As in :class:`BaseStrategy`; if ``config`` has a new ``stage``, first close the present stage."""
+        stage = config.get(wire.STAGE, 0)
         if not isinstance(stage, int) or isinstance(stage, bool):
             raise ValueError(f"config stage = {stage!r}: must be an integer")
         if stage != self.stage:
@@ -136,28 +139,30 @@ class FisherExchange(BaseStrategy):
         return super().configure_train(server_round, arrays, config, grid)
 
     def begin_round(self, server_round: int, arrays: Arrays) -> None:
-        self._heard = 0
-        if self.exchanges:  # summed anew in the order of the keys: no drift, and a resumed run has the same bits
-            self._sum_now = PairSum.of(self._now[key].pair() for key in sorted(self._now))
-            self._sum_past = PairSum.of(self._past[key] for key in sorted(self._past))
+        self._num_published = 0
+        if self.exchanges:  # sums are recomputed in the order of the keys, so that a resumed run has the same bits
+            self._sum_now = QuadraticTermSum.of(self._now[key].term() for key in sorted(self._now))
+            self._sum_past = QuadraticTermSum.of(self._past[key] for key in sorted(self._past))
 
     def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
         if not self.exchanges:
             return {}
-        records: dict[str, ArrayRecord | ConfigRecord] = {ORDER: ConfigRecord({"estimator": self.estimator})}
+        records: dict[str, ArrayRecord | ConfigRecord] = {
+            wire.FISHER: ConfigRecord({wire.FISHER_ESTIMATOR: self.estimator})
+        }
         if terms := self._terms(profile.key):
-            prior = Pair.weighted(terms)
-            records[PRIOR_PRECISION] = self._to_record(prior.precision)
-            records[PRIOR_LINEAR] = self._to_record(prior.linear)
+            prior = QuadraticTerm.weighted(terms)
+            records[wire.FISHER_PRIOR_PRECISION] = self._to_record(prior.precision)
+            records[wire.FISHER_PRIOR_LINEAR] = self._to_record(prior.linear)
         return records
 
-    def reason_against(self, reply: Reply) -> str | None:
+    def refusal_reason(self, reply: Reply) -> str | None:
         if not self.exchanges:
             return None
         try:
             self._precision_of(reply.content)
         except ValueError as refusal:
-            return f"{PRECISION}: {refusal}"
+            return f"{wire.FISHER_PRECISION}: {refusal}"
         return None
 
     def fold_reply(self, server_round: int, reply: Reply) -> None:
@@ -165,14 +170,14 @@ class FisherExchange(BaseStrategy):
             precision = self._precision_of(reply.content)
             anchor = {name: reply.arrays[name] for name in precision}
             self._now[reply.profile.key] = _Published(precision, anchor)
-            self._heard += 1
+            self._num_published += 1
 
     def state(self) -> Arrays:
         kept: Arrays = {f"{_STATE}stage": np.array(self.stage, dtype=np.int64)}
         for key, published in self._now.items():
             kept |= flat_by_key(f"{_STATE}now.", key, precision=published.precision, anchor=published.anchor)
-        for key, pair in self._past.items():
-            kept |= flat_by_key(f"{_STATE}past.", key, precision=pair.precision, linear=pair.linear)
+        for key, term in self._past.items():
+            kept |= flat_by_key(f"{_STATE}past.", key, precision=term.precision, linear=term.linear)
         return {**super().state(), **kept}
 
     def load_state(self, state: Arrays) -> None:
@@ -180,18 +185,16 @@ class FisherExchange(BaseStrategy):
         self.stage = int(state.get(f"{_STATE}stage", np.zeros(())))
         now, past = (nested_by_key(f"{_STATE}{kind}.", state) for kind in ("now", "past"))
         self._now = {key: _Published(parts["precision"], parts["anchor"]) for key, parts in now.items()}
-        self._past = {key: Pair(parts["precision"], parts["linear"]) for key, parts in past.items()}
+        self._past = {key: QuadraticTerm(parts["precision"], parts["linear"]) for key, parts in past.items()}
 
     def round_info(self) -> dict[str, Any]:
-        facts = {"estimator": self.estimator, "stage": self.stage, "published": self._heard}
+        facts = {"estimator": self.estimator, "stage": self.stage, "published": self._num_published}
         return {"fisher": {**facts, "nodes-now": len(self._now), "nodes-past": len(self._past)}}
 
-    # -- the machinery -------------------------------------------------------------------------------------
-
-    def _terms(self, key: str) -> list[tuple[float, Pair]]:
-        """The weighted pairs that hold a node; none where nobody published anything yet."""
+    def _terms(self, key: str) -> list[tuple[float, QuadraticTerm]]:
+        """The weighted penalties of a node; empty if there is no published solution that applies to it."""
         past = self._past.get(key)
-        now = self._now[key].pair() if key in self._now else None
+        now = self._now[key].term() if key in self._now else None
         terms = []
         if self.own_past > 0 and past:
             terms.append((self.own_past, past))
@@ -202,23 +205,23 @@ class FisherExchange(BaseStrategy):
         return terms
 
     def _close_stage(self) -> None:
-        if self._remembers:
+        if self._uses_past:
             for key, published in self._now.items():
-                new = published.pair()
-                before = self._past.get(key)
-                both = Pair.weighted([(1.0, before), (1.0, new)]) if before else new
+                newest = published.term()
+                past = self._past.get(key)
+                total = QuadraticTerm.weighted([(1.0, past), (1.0, newest)]) if past else newest
                 if self.anchors == "online":
-                    both = Pair.around(published.anchor, both.precision)
-                self._past[key] = both
+                    total = QuadraticTerm.around(published.anchor, total.precision)
+                self._past[key] = total
         self._now = {}
 
     def _to_record(self, arrays: Arrays) -> ArrayRecord:
         return to_record({name: array.astype(self._current[name].dtype) for name, array in arrays.items()})
 
     def _precision_of(self, content: RecordDict) -> Arrays:
-        record = content.get(PRECISION)
+        record = content.get(wire.FISHER_PRECISION)
         if not isinstance(record, ArrayRecord):
-            raise ValueError("no ArrayRecord of this name in the reply: the node takes no part in the exchange")
+            raise ValueError("no ArrayRecord of this name in the reply; the node's client must publish it")
         precision = read_arrays(record, {name: array for name, array in self._current.items() if is_float(array)})
         if negative := [name for name, array in precision.items() if (array < 0).any()]:
             raise ValueError(f"values are below 0: {', '.join(negative)}")
@@ -227,7 +230,7 @@ class FisherExchange(BaseStrategy):
 
 def _weight(key: str, value: float) -> float:
     if not (isfinite(value) and value >= 0):
-        raise ValueError(f"{key} = {value!r}: must be a finite number, at least 0 (0 leaves the term out)")
+        raise ValueError(f"{key} = {value!r}: must be a finite number, at least 0 (0 disables the penalty)")
     return float(value)
 
 

@@ -1,4 +1,4 @@
-"""HierarchicalFedAvg: a model for each cluster of nodes, averaged with the others every few rounds.
+"""HierarchicalFedAvg: a model per cluster of nodes; clusters are averaged every few rounds.
 
 Dutto et al., Collaborative Visual Place Recognition through Federated Learning, section 3.2 (H-FL); Liu et al.,
 Client-Edge-Cloud Hierarchical Federated Learning, ICC 2020 (https://arxiv.org/abs/1905.06641), Algorithm 1.
@@ -13,65 +13,70 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from . import wire
 from .aggregation import StreamingMean
 from .arrays import Arrays, to_record
 from .base import BaseStrategy
-from .messages import ExtraRecords
 from .optimizers import SGD
 from .profiles import Profile
 from .replies import Reply
+from .round_messages import ExtraRecords
 from .tiers import ClusterPath, ClusterWeights, OptimizerFactory, Tiers
 
+#: The kind of group that names a node's cluster, in the profiles that samplers and reports see.
 CLUSTER = "cluster"
-SHARED = "hierarchical.shared"
-SHARED_METRICS = "shared."
 _PREFIX = "tiers."
 
 
 class HierarchicalFedAvg(BaseStrategy):
-    """FedAvg within each cluster; every T rounds the clusters are averaged and all begin again from the average.
+    """FedAvg within each cluster; every T rounds the clusters are averaged and continue from the average.
 
-    Clusters are the groups that nodes name in their profiles, such as their city; cities may be clusters of a
-    continent, and so on. In every round
+    Clusters are the groups in the nodes' profiles, such as their city; cities may in turn be clusters of a continent,
+    and so on. In every round
 
-    1. a node trains the model of its cluster, and evaluates it too;
-    2. a cluster's model takes a step of its server optimizer towards the mean of its own nodes' replies;
-    3. where the interval of a tier divides the round's number, the tier's models are averaged into the tier above,
-       whose model takes a step towards the average; finer tiers come first. The model of the coarsest tier that was
-       reached replaces those of all clusters below it. Optimizers keep their moments.
+    1. each node trains and evaluates the model of its cluster;
+    2. the model of a cluster takes a step of its server optimizer towards the mean of its nodes' replies;
+    3. for each tier whose interval divides the number of the round, finer tiers first, the models of the tier are
+       averaged, and the model of the tier above takes a step towards the average. The model of the coarsest averaged
+       tier then replaces the models of all clusters below it. Optimizers keep their moments.
 
-    Between these rounds clusters do not touch. The shared result (returned, evaluated by ``evaluate_fn``, kept in
-    checkpoints) is the top model; between its rounds it is what a plain average, tier by tier, would make of the
-    clusters now, which nobody trains on.
+    Between these rounds clusters do not exchange anything. The shared result (returned, evaluated by ``evaluate_fn``,
+    stored in checkpoints) is the top model; between two averages it is the tier-by-tier average of the present
+    clusters, which no node trains.
 
-    A cluster takes part in an average if it had a usable reply since the last one: one that lost all its nodes keeps
-    its model, gives it once more, and from then on only receives, so that it does not hold the others back. A cluster
-    not seen before begins from the model of the nearest tier above it. Nodes without a label form a cluster
-    of their own, labelled ``""``. One cluster is FedAvg, bit for bit, whatever the interval.
+    A cluster takes part in an average if it had a usable reply since the last one. A cluster that lost all its nodes
+    therefore contributes once more and afterwards only receives, so that it does not slow down the others. A new
+    cluster starts from the model of the nearest tier above it. Nodes without a label form one cluster, labelled ``""``.
+    One cluster is FedAvg, bit for bit, for any interval.
 
-    To samplers the profiles have one more group, ``cluster``, the labels from the coarsest to the finest joined
-    by ``/``: ``sampler=FixedPerCluster("cluster", 5)`` draws five nodes of each cluster, as in the paper. The server's
-    memory is a few models per cluster, whatever the number of nodes.
+    Samplers see an additional group ``cluster``, the labels from the coarsest to the finest joined by ``/``:
+    ``sampler=FixedPerCluster("cluster", 5)`` draws five nodes of each cluster, as in the paper. The server's memory is
+    a few models per cluster, independent of the number of nodes.
 
     Parameters
     ----------
     groups : sequence of str
         The kinds of groups that are clusters, the finest first: ``("city",)``, ``("city", "continent")``.
     intervals : sequence of int
-        For each of them, every how many rounds its clusters are averaged into the tier above (the last one's into the
-        top model): ≥ 1 and a multiple of the one before it, or 0 for never, then also for all that follow. The paper
-        finds 15 the best of 5 to 25.
+        For each of them, the number of rounds between two averages of its clusters into the tier above (the last one's
+        into the top model): ≥ 1 and a multiple of the one before it, or 0 for never, then also for all that follow. In
+        the paper, 15 is the best of 5 to 25.
     cluster_optimizers : sequence of functions, optional
-        For each of them, makes the server optimizer of a cluster, a new one at each call: ``lambda: Adam(0.01)``. By
-        default SGD with learning rate 1. That of the top model is ``server_optimizer``.
+        For each of them, a function that makes a new server optimizer for a cluster at each call, for example
+        ``lambda: Adam(0.01)``; SGD with learning rate 1 by default. ``server_optimizer`` is that of the top model.
     cluster_weights : "equal" or "replies"
-        Whether clusters count alike in the average above them (FedVPR), or by the weights of all
-        their replies since the last one (Liu et al.; with intervals of 1 this is FedAvg, to rounding).
+        Weights of clusters in the average above them: "equal" weights all alike (FedVPR), "replies" by the total weight
+        of their replies since the last average (Liu et al.; with intervals of 1 this is FedAvg, up to rounding).
     evaluate_shared : bool
-        Whether nodes that evaluate get the shared result too, in the record ``hierarchical.shared``, to tell its
-        metrics under names that begin with ``shared.``: what a cluster gains by a model of its own.
+        Whether nodes also evaluate the shared result, which they get in the record ``hierarchical.shared``. They report
+        its metrics under names that begin with ``shared.``.
     **base
         As in :class:`BaseStrategy`.
+
+    Raises
+    ------
+    ValueError
+        A parameter is out of range, or the lengths of ``groups``, ``intervals`` and ``cluster_optimizers`` differ.
     """
 
     def __init__(
@@ -85,7 +90,7 @@ class HierarchicalFedAvg(BaseStrategy):
         **base: Any,
     ) -> None:
         super().__init__(**base)
-        self.metric_means |= {SHARED_METRICS + name: rule for name, rule in self.metric_means.items()}
+        self.metric_means |= {wire.SHARED_METRICS_PREFIX + name: rule for name, rule in self.metric_means.items()}
         self.evaluate_shared = evaluate_shared
         factories = cluster_optimizers if cluster_optimizers is not None else [SGD for _ in groups]
         _check(groups, intervals, factories)
@@ -101,23 +106,27 @@ class HierarchicalFedAvg(BaseStrategy):
         self._shared_record = ArrayRecord()
 
     def summary(self) -> None:
-        """Log what this strategy is made of."""
-        rhythm = (f"{name} every {interval or '∞'} rounds" for name, interval in self._rhythm())
-        log(INFO, "\t├── clusters averaged: %s", ", ".join(rhythm))
+        """Log the parts of this strategy."""
+        tiers = reversed(list(zip(self.tiers.names, self.tiers.intervals, strict=True)))
+        intervals = (f"{name} every {interval} rounds" if interval else f"{name} never" for name, interval in tiers)
+        log(INFO, "\t├── clusters averaged: %s", ", ".join(intervals))
         super().summary()
 
     def cluster_of(self, profile: Profile) -> ClusterPath:
-        """The labels of a node's cluster, the coarsest first; ``()`` would be a node that belongs to none."""
+        """The labels of a node's cluster, the coarsest first; ``()`` for a node without a cluster."""
         return tuple(profile.groups.get(group, "") for group in reversed(self.groups))
 
     def cluster_models(self) -> dict[str, Arrays]:
-        """The present model of each cluster of nodes, by its label; not to be changed."""
+        """The present model of each cluster of nodes by its label. Do not change them."""
         return {"/".join(path): self.tiers.model(path) for path in self.tiers.leaves()}
 
     def profiles(self, grid: Grid) -> list[Profile]:
         """As in :class:`BaseStrategy`, with the group ``cluster``.
 
-        Raises ``ValueError`` if there are no clusters yet and no node names one of the groups.
+        Raises
+        ------
+        ValueError
+            There are no clusters yet, and no node has a label for one of the groups.
         """
         known = super().profiles(grid)
         if known and not self.tiers.leaves():
@@ -125,12 +134,18 @@ class HierarchicalFedAvg(BaseStrategy):
         return known
 
     def check_labels(self, profiles: Sequence[Profile]) -> None:
-        """Raise ``ValueError`` if none of the nodes names one of the groups."""
+        """Check that for each of the groups at least one node has a label.
+
+        Raises
+        ------
+        ValueError
+            No node has a label for one of the groups.
+        """
         for group in self.groups:
             if not any(group in node.groups for node in profiles):
-                named = ", ".join(sorted({name for node in profiles for name in node.groups} - {CLUSTER})) or "no group"
+                present = ", ".join(sorted({name for node in profiles for name in node.groups} - {CLUSTER})) or "none"
                 raise ValueError(
-                    f"groups has {group!r}, but none of {len(profiles)} nodes names it; they name: {named}"
+                    f"groups has {group!r}, but none of {len(profiles)} nodes has this group; they have: {present}"
                 )
 
     def configure_train(
@@ -150,21 +165,21 @@ class HierarchicalFedAvg(BaseStrategy):
 
     def begin_round(self, server_round: int, arrays: Arrays) -> None:
         self._means = {}
-        if not self.tiers.planted:
-            self.tiers.plant(arrays)
+        if not self.tiers.initialized:
+            self.tiers.initialize(arrays)
 
     def label(self, profile: Profile) -> Profile:
         return replace(profile, groups={**profile.groups, CLUSTER: "/".join(self.cluster_of(profile))})
 
     def evaluate_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        return {SHARED: self._shared_record} if self.evaluate_shared else {}
+        return {wire.HIERARCHICAL_SHARED: self._shared_record} if self.evaluate_shared else {}
 
     def arrays_for(self, profile: Profile, shared: ArrayRecord) -> ArrayRecord:
         path = self.cluster_of(profile)
-        if not (path and self.tiers.planted):
+        if not (path and self.tiers.initialized):
             return shared
         model = self.tiers.model(path)
-        if id(model) not in self._records:  # one record for all nodes, and all clusters, that share a model
+        if id(model) not in self._records:  # nodes and clusters that share a model share its record
             self._records[id(model)] = to_record(model)
         return self._records[id(model)]
 
@@ -195,16 +210,13 @@ class HierarchicalFedAvg(BaseStrategy):
         )
 
     def round_info(self) -> dict[str, Any]:
-        """Replies of the round by cluster, and the groups whose clusters were averaged, the coarsest first."""
+        """Number of replies per cluster, and the groups whose clusters were averaged, the coarsest first."""
         return self._info
-
-    def _rhythm(self) -> list[tuple[str, int]]:
-        return list(zip(self.tiers.names, self.tiers.intervals, strict=True))[::-1]
 
 
 def _check(groups: Sequence[str], intervals: Sequence[int], factories: Sequence[OptimizerFactory]) -> None:
     if isinstance(groups, str) or not groups or len(set(groups)) < len(groups):
-        raise ValueError(f"groups = {groups!r}: must be a list of different kinds of groups, the finest first")
+        raise ValueError(f"groups = {groups!r}: must be a list of distinct kinds of groups, the finest first")
     if not len(groups) == len(intervals) == len(factories):
         raise ValueError(
             f"{len(groups)} groups, {len(intervals)} intervals, {len(factories)} cluster_optimizers: "
@@ -219,4 +231,4 @@ def _check(groups: Sequence[str], intervals: Sequence[int], factories: Sequence[
             )
     for group, factory in zip(groups, factories, strict=True):
         if not callable(factory) or factory() is factory():
-            raise ValueError(f"cluster_optimizers: that of {group!r} must make a new optimizer at each call")
+            raise ValueError(f"cluster_optimizers of {group!r}: must be a function that makes a new optimizer")

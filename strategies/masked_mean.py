@@ -1,7 +1,7 @@
-"""A weighted mean of replies that bring only some units of each array.
+"""Weighted mean of replies that contain only some units of each array.
 
 Yoon et al., Federated Continual Learning with Weighted Inter-client Transfer, ICML 2021, Section 3.2
-(https://arxiv.org/abs/2003.03196): nodes send the part of their base parameters that their masks let through.
+(https://arxiv.org/abs/2003.03196): nodes send the units of their base parameters that their masks select.
 """
 
 from collections.abc import Mapping
@@ -13,18 +13,23 @@ from numpy.typing import NDArray
 from .aggregation import IntegerPolicy, StreamingMean
 from .arrays import Arrays, check_alike, is_float
 
-#: Name -> which units of a floating-point array were sent: booleans of as many dimensions as the array, of length 1
-#: where a dimension is not told apart ([8, 1] for the rows of an [8, 3] matrix). Arrays without one were sent whole.
+#: Name -> which units of a floating-point array were sent: a boolean array with as many dimensions as the array and
+#: length 1 along dimensions that the mask does not distinguish ([8, 1] for the rows of an [8, 3] matrix). An array
+#: without a mask was sent completely.
 Masks = Mapping[str, NDArray[np.bool_]]
-_WHOLE = np.ones((), dtype=np.bool_)
+_COMPLETE = np.ones((), dtype=np.bool_)
 
 
 class MaskedMean:
-    """Σ_k w_k M_k θ_k / Σ_k w_k M_k, unit by unit, over replies k of weight w_k with masks M_k of zeros and ones.
+    """Σ_k w_k M_k θ_k / Σ_k w_k M_k for every unit, over replies k of weight w_k with masks M_k of zeros and ones.
 
-    The running form of :class:`StreamingMean`, with a total weight for every unit: where all masks are one, or there
-    are none, the result is the same bit for bit. A unit that nobody sent is 0. Integer and boolean arrays have
-    no masks; ``integers`` says what becomes of them.
+    This is the running form of :class:`StreamingMean` with a total weight for every unit: if all masks are one, or if
+    there are no masks, the result is the same bit for bit. A unit that no reply contains is 0.
+
+    Parameters
+    ----------
+    integers : "newest" or "round"
+        How integer and boolean arrays, which have no masks, are combined; see :class:`StreamingMean`.
     """
 
     def __init__(self, integers: IntegerPolicy = "newest") -> None:
@@ -35,17 +40,17 @@ class MaskedMean:
 
     @property
     def count(self) -> int:
-        """How many replies were added."""
+        """Number of replies added."""
         return self._discrete.count
 
     def add(self, arrays: Arrays, weight: float, masks: Masks) -> None:
-        """Fold one reply into the mean; it is not kept and not changed.
+        """Add one reply to the mean. The reply is neither kept nor changed.
 
         Parameters
         ----------
         arrays : dict of arrays
-            Finite values, those of unsent units included, which count for nothing. The first reply decides
-            names, shapes and dtypes.
+            Finite values. Values of units that were not sent are ignored. The first reply sets names, shapes and
+            dtypes.
         weight : float
             Finite and above 0.
         masks : mapping of names to arrays of booleans
@@ -56,7 +61,7 @@ class MaskedMean:
         ValueError
             The weight is out of range, names, shapes or dtypes differ from the first reply's, or a mask does not fit.
         """
-        if reason := misfit(masks, arrays):
+        if reason := mask_error(masks, arrays):
             raise ValueError(f"mask {reason}")
         if self.count == 0:
             self._template = {name: np.broadcast_to(np.zeros((), a.dtype), a.shape) for name, a in arrays.items()}
@@ -64,56 +69,78 @@ class MaskedMean:
         self._discrete.add({name: array for name, array in arrays.items() if not is_float(array)}, weight)
         for name, array in arrays.items():
             if is_float(array):
-                self._fold(name, array.astype(np.float64), float(weight), masks.get(name, _WHOLE))
+                self._fold(name, array.astype(np.float64), float(weight), masks.get(name, _COMPLETE))
 
     def result(self) -> Arrays:
-        """The mean as fresh arrays in the dtypes of the replies. Raises ``ValueError`` if there were none."""
+        """The mean as new arrays in the dtypes of the replies.
+
+        Raises
+        ------
+        ValueError
+            No reply was added.
+        """
         discrete = self._discrete.result()
         return {
-            name: discrete[name] if name in discrete else self._means[name].astype(outline.dtype)
-            for name, outline in self._template.items()
+            name: discrete[name] if name in discrete else self._means[name].astype(template.dtype)
+            for name, template in self._template.items()
         }
 
-    def sent(self) -> dict[str, NDArray[np.bool_]]:
-        """For every floating-point array which units some reply brought, in the form of a mask, or 0-d for all."""
+    def sent_units(self) -> dict[str, NDArray[np.bool_]]:
+        """For every floating-point array, the units that at least one reply contained.
+
+        Returns
+        -------
+        dict of arrays of bool
+            In the shape that the masks of the replies broadcast to; 0-d if all replies contained the complete array.
+        """
         return {name: np.asarray(total > 0) for name, total in self._weights.items()}
 
-    def taking(self, masks: Masks) -> StreamingMean:
-        """A mean whose ``add`` adds to this one under ``masks``; that is all it can do."""
-        return _Taking(self, masks)
+    def masked_view(self, masks: Masks) -> StreamingMean:
+        """A write-only mean: its ``add`` adds a reply with the given masks to this mean."""
+        return _MaskedView(self, masks)
 
     def _fold(self, name: str, value: NDArray[np.float64], weight: float, mask: NDArray[np.bool_]) -> None:
         before = self._weights.get(name, np.zeros(()))
         total = np.asarray(before + weight * mask)
         mean = self._means.setdefault(name, np.zeros(value.shape))
-        np.copyto(mean, value, where=mask & (before == 0))  # the sum 0 + 1 · −0 would lose the sign
+        np.copyto(mean, value, where=mask & (before == 0))  # 0 + 1 · −0 would lose the sign
         share = np.divide(weight * mask, total, out=np.zeros_like(total), where=total > 0)
         step = np.asarray(share * (value - mean))
         np.add(mean, step, out=mean, where=mask & (step != 0))
         self._weights[name] = total
 
 
-class _Taking(StreamingMean):
-    def __init__(self, total: MaskedMean, masks: Masks) -> None:
+class _MaskedView(StreamingMean):
+    def __init__(self, mean: MaskedMean, masks: Masks) -> None:
         super().__init__()
-        self._total = total
+        self._mean = mean
         self._masks = masks
 
     def add(self, arrays: Arrays, weight: float) -> None:
-        self._total.add(arrays, weight, self._masks)
+        self._mean.add(arrays, weight, self._masks)
 
 
-def misfit(masks: Mapping[str, NDArray[Any]], arrays: Arrays) -> str | None:
-    """Why the masks do not fit the arrays, in words fit for a log; ``None`` if they do.
+def mask_error(masks: Mapping[str, NDArray[Any]], arrays: Arrays) -> str | None:
+    """Check masks against the arrays they belong to.
 
-    Masks may also be of integers 0 and 1, as from nodes that have no booleans to send.
+    Parameters
+    ----------
+    masks : mapping of names to arrays
+        Booleans, or integers 0 and 1 from nodes that cannot send booleans; shapes as in :data:`Masks`.
+    arrays : dict of arrays
+        The shared arrays.
+
+    Returns
+    -------
+    str or None
+        The first fault found, ``None`` if all masks fit.
     """
     for name, mask in masks.items():
         if name not in arrays or not is_float(arrays[name]):
-            return f"{name!r} is of no shared floating-point array"
+            return f"{name!r} belongs to no shared floating-point array"
         shape = arrays[name].shape
-        if mask.ndim != len(shape) or any(own not in (1, whole) for own, whole in zip(mask.shape, shape, strict=True)):
-            return f"{name!r} is {list(mask.shape)}: must be {list(shape)}, or 1 where units are not told apart"
+        if mask.ndim != len(shape) or any(own not in (1, full) for own, full in zip(mask.shape, shape, strict=True)):
+            return f"{name!r} has shape {list(mask.shape)}: must be {list(shape)}, or 1 along some dimensions"
         if not (mask.dtype == np.bool_ or np.issubdtype(mask.dtype, np.integer)) or not np.isin(mask, (0, 1)).all():
             return f"{name!r}: must hold booleans, or the integers 0 and 1"
     return None

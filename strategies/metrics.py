@@ -1,4 +1,4 @@
-"""Means of the metrics that nodes report."""
+"""Means of the metrics in replies."""
 
 import math
 from collections.abc import Mapping
@@ -6,31 +6,37 @@ from typing import Literal, get_args
 
 from flwr.app import MetricRecord
 
+from . import wire
+from .sanitize import MAX_NAME_LENGTH, is_valid_name, truncate
 from .validation import LARGEST_COUNT
-from .wording import MOST_IN_NAME, is_name, shortened
 
 MetricRule = Literal["weighted", "uniform", "geometric"]
-#: What the server evaluates itself has this before its name.
+#: Prefix of the metrics that the server evaluates itself.
 SERVER = "server."
-_MOST_METRICS = 1000
-_MOST_NUMBERS = 100_000
-_LARGEST = 1e200  # times any number of any counts it is finite
+_MAX_METRICS = 1000
+_MAX_NUMBERS = 100_000
+_LARGEST = 1e200  # its products with counts, and their sums, are finite
 
 
 class MetricMean:
-    """Mean of scalar metrics, one reply at a time.
+    """Streaming mean of scalar metrics.
 
-    A metric ``x`` that comes with ``x.count`` is weighted by that count, and the counts are summed; every other
-    scalar is weighted like the reply; ``num-examples`` is summed. Lists (values per session or per class) are
-    not averaged: they stay in the node's report. A metric missing from some replies is averaged over the others.
+    A metric ``x`` that is reported together with ``x.count`` is weighted by that count, and the counts are summed. All
+    other scalars are weighted like the reply, except ``num-examples``, which is summed. Lists (values per session or
+    per class) are not averaged; they remain in the node's report. If some replies lack a metric, it is averaged over
+    the others.
 
     Parameters
     ----------
     rules : mapping from the names of metrics to "weighted", "uniform" or "geometric", optional
-        The mean of a metric, where it is not the weighted one. Under the two others each reply counts 1,
-        whatever its weight, or nothing where it says ``x.count`` = 0: "uniform" is the arithmetic mean Σ x / n,
-        "geometric" exp(Σ log x / n) for x ≥ 0, which is 0 as soon as one x is. A name that no reply brings is
-        allowed. Raises ``ValueError`` for an unknown rule, and for the name of a metric that is summed.
+        How to average a metric; "weighted" by default. With the two other rules each reply has weight 1, or 0 if it
+        reports ``x.count`` = 0: "uniform" is the arithmetic mean Σ x / n, "geometric" is exp(Σ log x / n) for x ≥ 0,
+        which is 0 if any x is 0. The mapping can contain names that no reply reports.
+
+    Raises
+    ------
+    ValueError
+        A rule is unknown, or a rule is given for a metric that is summed.
     """
 
     def __init__(self, rules: Mapping[str, MetricRule] | None = None) -> None:
@@ -41,13 +47,13 @@ class MetricMean:
                 allowed = ", ".join(map(repr, get_args(MetricRule)))
                 raise ValueError(f"metric_means[{name!r}] = {rule!r}: must be one of {allowed}")
             if _is_total(name):
-                raise ValueError(f"metric_means[{name!r}] = {rule!r}: this metric is summed, leave it out")
+                raise ValueError(f"metric_means[{name!r}] = {rule!r}: this metric is always summed, remove it")
         self._sums: dict[str, float] = {}
         self._weights: dict[str, float] = {}
         self._totals: dict[str, float] = {}
 
     def add(self, metrics: MetricRecord, weight: float) -> None:
-        """Fold in the metrics of one reply, whose own weight is ``weight`` > 0."""
+        """Add the metrics of one reply of weight ``weight`` > 0."""
         self.count += 1
         for name, value in metrics.items():
             if isinstance(value, list):
@@ -55,41 +61,41 @@ class MetricMean:
             if _is_total(name):
                 self._totals[name] = self._totals.get(name, 0.0) + value
                 continue
-            counted = metrics.get(f"{name}.count")
+            counted = metrics.get(name + wire.COUNT_SUFFIX)
             share = float(counted) if isinstance(counted, (int, float)) else weight
             rule = self._rules.get(name, "weighted")
             if rule != "weighted":
-                if share == 0:  # a mean over nothing: its value says nothing, and 0 would make the product 0
+                if share == 0:  # a mean over no items: its value is meaningless
                     continue
                 share = 1.0
-            if rule == "geometric":  # of logarithms, since a product of many would underflow
+            if rule == "geometric":  # averaged as logarithms, because a product of many values would underflow
                 value = math.log(value) if value != 0 else -math.inf
             self._sums[name] = self._sums.get(name, 0.0) + share * value
             self._weights[name] = self._weights.get(name, 0.0) + share
 
     def result(self) -> MetricRecord:
-        """Means and totals over all replies so far."""
+        """Means and sums over all replies so far."""
         means = {name: self._sums[name] / weight for name, weight in self._weights.items() if weight > 0}
         geometric = {name: math.exp(mean) for name, mean in means.items() if self._rules.get(name) == "geometric"}
         return MetricRecord({**means, **geometric, **self._totals})
 
     @staticmethod
-    def reason_against(metrics: MetricRecord, rules: Mapping[str, MetricRule] | None = None) -> str | None:
-        """Why metrics cannot be averaged, or ``None``.
+    def refusal_reason(metrics: MetricRecord, rules: Mapping[str, MetricRule] | None = None) -> str | None:
+        """Why metrics cannot be averaged, ``None`` if they can.
 
-        There are more than 1000 names or 100,000 numbers, a name is longer than 200 signs, has control characters or
-        begins with ``server.``; a scalar is not finite or beyond ±1e200, a count negative or above 2^53, or a metric
-        negative whose rule in ``rules`` is "geometric".
+        The reasons are: more than 1000 metrics or 100,000 numbers; a name that is longer than 200 characters, contains
+        control characters or begins with ``server.``; a scalar that is not finite or beyond ±1e200; a count that is
+        negative or above 2^53; a negative metric whose rule in ``rules`` is "geometric".
         """
-        if len(metrics) > _MOST_METRICS:
-            return f"{len(metrics)} metrics: at most {_MOST_METRICS} are taken"
+        if len(metrics) > _MAX_METRICS:
+            return f"{len(metrics)} metrics: at most {_MAX_METRICS} are accepted"
         numbers = sum(len(value) if isinstance(value, list) else 1 for value in metrics.values())
-        if numbers > _MOST_NUMBERS:
-            return f"{numbers} numbers in metrics: at most {_MOST_NUMBERS} are taken"
+        if numbers > _MAX_NUMBERS:
+            return f"{numbers} numbers in metrics: at most {_MAX_NUMBERS} are accepted"
         for name, value in metrics.items():
-            if not is_name(name) or name.startswith(SERVER):
-                called = shortened(name, MOST_IN_NAME)
-                return f"metric {called!r}: must have a short, printable name that does not begin with {SERVER!r}"
+            if not is_valid_name(name) or name.startswith(SERVER):
+                shown = truncate(name, MAX_NAME_LENGTH)
+                return f"metric {shown!r}: must have a short, printable name that does not begin with {SERVER!r}"
             if not isinstance(value, list) and (reason := _reason_against(name, value, (rules or {}).get(name))):
                 return f"metric {name!r} is {reason}"
         return None
@@ -100,14 +106,14 @@ def _reason_against(name: str, value: float, rule: MetricRule | None) -> str | N
         return f"{value}, not finite"
     if abs(value) > _LARGEST:
         return f"beyond ±{_LARGEST:g}, where sums overflow"
-    if name.endswith(".count") and value < 0:
+    if name.endswith(wire.COUNT_SUFFIX) and value < 0:
         return f"{value}, but a count is at least 0"
-    if name.endswith(".count") and value > LARGEST_COUNT:
-        return f"{value}, but counting ends at 2^53"
+    if name.endswith(wire.COUNT_SUFFIX) and value > LARGEST_COUNT:
+        return f"{value}, but a count is at most 2^53"
     if rule == "geometric" and value < 0:
-        return f"{value}, but its mean is geometric: it must be at least 0"
+        return f"{value}, but a geometric mean needs values of at least 0"
     return None
 
 
 def _is_total(name: str) -> bool:
-    return name == "num-examples" or name.endswith(".count")
+    return name == wire.NUM_EXAMPLES or name.endswith(wire.COUNT_SUFFIX)

@@ -1,15 +1,16 @@
-"""Server optimizers: how the shared parameters follow the mean of the replies.
+"""Server optimizers: update the shared parameters from the mean of the replies.
 
 Reddi et al., Adaptive Federated Optimization, ICLR 2021 (https://arxiv.org/abs/2003.00295), Algorithm 2
-(FedOpt). The pseudo-gradient Δ = θ − mean θ_k takes the place of a gradient (the paper writes its negative
-and adds), so that a step of SGD with learning rate 1 arrives at the mean: FedAvg.
+(FedOpt). The pseudo-gradient Δ = θ − mean θ_k replaces the gradient (the paper uses −Δ and adds it), so a step of SGD
+with learning rate 1 yields the mean: FedAvg.
 
-Moments are kept in the dtype of their parameters, float32 at least, and worked out in PyTorch's order, so
-that the results agree with ``torch.optim`` to the rounding of that dtype. Float64 moments would not make the
-steps better: the parameters, from which Δ is taken, go back to float32 after each step.
+Moments have the dtype of their parameters, but at least float32, and are computed in PyTorch's order of operations, so
+the results agree with ``torch.optim`` up to rounding in that dtype. Float64 moments would not improve the steps: Δ is
+computed from parameters that are rounded to float32 after each step.
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,13 +27,13 @@ class SGD(ServerOptimizer):
     Parameters
     ----------
     learning_rate : float
-        η > 0; below 1 damps, above 1 overshoots the mean.
+        η > 0; below 1 stops short of the mean, above 1 overshoots it.
     """
 
     learning_rate: float = 1.0
 
     def _next(self, name: str, current: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
-        # θ − (θ − mean) is rounded twice; the mean itself is not.
+        # θ − (θ − mean) would be rounded twice.
         return mean.copy() if self.learning_rate == 1 else super()._next(name, current, mean)
 
     def _change(self, name: str, gradient: NDArray[Any]) -> NDArray[Any]:
@@ -43,8 +44,7 @@ class SGD(ServerOptimizer):
 class Momentum(ServerOptimizer):
     """v ← m v + Δ; θ ← θ − η v, or θ − η (Δ + m v) with Nesterov's correction (FedAvgM).
 
-    The velocity is that of ``torch.optim.SGD`` without dampening. m = 0 is :class:`SGD` (to rounding if η =
-    1).
+    The velocity is that of ``torch.optim.SGD`` without dampening. m = 0 is :class:`SGD` (up to rounding if η = 1).
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Momentum(ServerOptimizer):
     momentum : float
         m in [0, 1).
     nesterov : bool
-        Look one step ahead.
+        Whether to apply Nesterov's correction.
     """
 
     learning_rate: float = 1.0
@@ -75,17 +75,16 @@ class Momentum(ServerOptimizer):
 class AdaGrad(ServerOptimizer):
     """v ← v + Δ²; θ ← θ − η Δ / (√v + τ) (FedAdagrad without momentum).
 
-    τ stands outside the root. With ``initial_accumulator`` 0 this is ``torch.optim.Adagrad`` with ``eps`` =
-    τ.
+    τ is added outside the root. With ``initial_accumulator`` 0 this is ``torch.optim.Adagrad`` with ``eps`` = τ.
 
     Parameters
     ----------
     learning_rate : float
         η > 0.
     tau : float
-        τ > 0, the degree of adaptivity: the smaller, the more equal the steps of all parameters.
+        τ > 0, the degree of adaptivity: a smaller τ makes the steps of all parameters more equal.
     initial_accumulator : float or None
-        v before the first step, ≥ 0; ``None`` takes τ², the least that the paper allows.
+        v before the first step, ≥ 0; ``None`` uses τ², the smallest value that the paper allows.
     """
 
     learning_rate: float = 0.1
@@ -146,8 +145,8 @@ class _TwoMoments(ServerOptimizer):
 class Adam(_TwoMoments):
     """m ← β₁ m + (1 − β₁) Δ; v ← β₂ v + (1 − β₂) Δ²; θ ← θ − η m / (√v + τ) (FedAdam).
 
-    τ stands outside the root. Without bias correction m begins at 0 and v at τ², as in the paper. With it v
-    begins at 0 too, and after t steps m is divided by 1 − β₁ᵗ and v by 1 − β₂ᵗ: ``torch.optim.Adam`` with
+    τ is added outside the root. Without bias correction m starts at 0 and v at τ², as in the paper. With bias
+    correction v starts at 0 too, and after t steps m is divided by 1 − β₁ᵗ and v by 1 − β₂ᵗ: ``torch.optim.Adam`` with
     ``eps`` = τ.
 
     Parameters
@@ -157,9 +156,9 @@ class Adam(_TwoMoments):
     beta1, beta2 : float
         Decay of the first and the second moment, in [0, 1).
     tau : float
-        τ > 0, the degree of adaptivity: the smaller, the more equal the steps of all parameters.
+        τ > 0, the degree of adaptivity: a smaller τ makes the steps of all parameters more equal.
     bias_correction : bool
-        Which of the two beginnings.
+        Whether to correct the bias of the moments; see above.
     """
 
     bias_correction: bool = False
@@ -180,15 +179,57 @@ class Adam(_TwoMoments):
 
 @dataclass(frozen=True)
 class Yogi(_TwoMoments):
-    """v ← v − (1 − β₂) Δ² sign(v − Δ²), and the rest as :class:`Adam` without bias correction (FedYogi).
+    """v ← v − (1 − β₂) Δ² sign(v − Δ²), otherwise :class:`Adam` without bias correction (FedYogi).
 
-    Zaheer et al., Adaptive Methods for Nonconvex Optimization, NeurIPS 2018, Algorithm 2: v moves towards Δ²
-    by (1 − β₂) Δ² whatever its distance, so that large gradients are forgotten slowly. The parameters are
-    those of :class:`Adam`.
+    Zaheer et al., Adaptive Methods for Nonconvex Optimization, NeurIPS 2018, Algorithm 2: v moves towards Δ² by
+    (1 − β₂) Δ², independently of their distance, so that v decreases slowly after large gradients.
+
+    Parameters
+    ----------
+    learning_rate : float
+        η > 0.
+    beta1, beta2 : float
+        Decay of the first and the second moment, in [0, 1).
+    tau : float
+        τ > 0, the degree of adaptivity, as in :class:`Adam`.
     """
 
     def _second(self, second: NDArray[Any], square: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(second - (1 - self.beta2) * square * np.sign(second - square))
+
+
+#: Makes an optimizer from a learning rate η > 0 and the degree of adaptivity τ > 0.
+_BY_NAME: dict[str, Callable[[float, float], ServerOptimizer]] = {
+    "sgd": lambda rate, tau: SGD(rate),
+    "momentum": lambda rate, tau: Momentum(rate),
+    "adagrad": lambda rate, tau: AdaGrad(rate, tau=tau),
+    "adam": lambda rate, tau: Adam(rate, tau=tau),
+    "yogi": lambda rate, tau: Yogi(rate, tau=tau),
+}
+#: The names that :func:`optimizer_by_name` knows.
+OPTIMIZER_NAMES = tuple(_BY_NAME)
+
+
+def optimizer_by_name(name: str, learning_rate: float, *, tau: float = 1e-3) -> ServerOptimizer:
+    """Make a new server optimizer with the default momentum and decay rates.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`OPTIMIZER_NAMES`.
+    learning_rate : float
+        η > 0.
+    tau : float
+        τ > 0, the degree of adaptivity of "adagrad", "adam" and "yogi"; "sgd" and "momentum" do not use it.
+
+    Raises
+    ------
+    ValueError
+        The name is unknown, or a number is out of range.
+    """
+    if name not in _BY_NAME:
+        raise ValueError(f"server optimizer {name!r}: must be one of {', '.join(OPTIMIZER_NAMES)}")
+    return _BY_NAME[name](learning_rate, tau)
 
 
 def _require_decay(name: str, value: float) -> None:

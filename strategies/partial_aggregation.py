@@ -1,4 +1,4 @@
-"""Partial aggregation: some parameters travel and are averaged, the others never leave their node.
+"""Partial aggregation: some parameters are shared and averaged, the others stay private on their node.
 
 Arivazhagan et al., Federated Learning with Personalization Layers, 2019, https://arxiv.org/abs/1912.00818.
 Liang et al., Think Locally, Act Globally (LG-FedAvg), 2020, https://arxiv.org/abs/2001.01523.
@@ -22,22 +22,28 @@ from .samplers import UniformFraction
 
 
 class PartialAggregation(BaseStrategy):
-    """FedAvg over the ``shared`` parameters of a model whose others stay on the nodes.
+    """FedAvg over the ``shared`` parameters of a model; all other parameters stay on the nodes.
 
-    A client of this project keeps them by itself. One in the manner of Flower's template, which loads and returns whole
-    models, does with the mod ``clients.keep_private``: ``ClientApp(mods=[keep_private(Net)])``. On the wire this is
-    :class:`BaseStrategy`; it only insists that something is shared and something private, before the first round.
+    Clients of this project keep private parameters without further code. A client like that of Flower's template, which
+    loads and returns complete models, needs the mod ``clients.keep_private``: ``ClientApp(mods=[keep_private(Net)])``.
+    On the wire this is :class:`BaseStrategy`; in addition it checks before the first round that at least one parameter
+    is shared and at least one private.
 
     Parameters
     ----------
     shared : sequence of str
-        Glob patterns of the parameters that travel, at least one; each must match a parameter, and together they must
-        leave one out.
+        Glob patterns of the shared parameters, at least one. Each must match a parameter, and at least one parameter
+        must match none.
     fraction_train, fraction_evaluate : float
-        As in Flower's ``FedAvg``, whose place it takes in an app: the shares of the nodes that train and evaluate,
-        in [0, 1]. A ``sampler`` or ``evaluate_sampler`` goes before them.
+        Fractions of the nodes that train and evaluate, in [0, 1], as in Flower's ``FedAvg``. ``sampler`` and
+        ``evaluate_sampler`` override them.
     **base
         As in :class:`BaseStrategy`.
+
+    Raises
+    ------
+    ValueError
+        ``shared`` is empty, or another parameter is out of range.
     """
 
     def __init__(
@@ -46,26 +52,29 @@ class PartialAggregation(BaseStrategy):
         samplers = {"sampler": UniformFraction(fraction_train), "evaluate_sampler": UniformFraction(fraction_evaluate)}
         super().__init__(shared=shared, **{**samplers, **base})
         if not self.shared:
-            raise ValueError("shared = []: nothing would travel; for local training only use BaseStrategy(shared=[])")
-        self._travelling = self._staying = ""
+            raise ValueError("shared = []: must name a parameter; for local training only use BaseStrategy(shared=[])")
+        self._shared_size = self._private_size = ""
 
     def summary(self) -> None:
-        log(INFO, "\t├── shared: %s; private: %s", self._travelling, self._staying)
+        log(INFO, "\t├── shared: %s; private: %s", self._shared_size, self._private_size)
         super().summary()
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *positional: Any, **named: Any) -> Result:
-        """As in :class:`BaseStrategy`; ``initial_arrays`` are those of the whole model.
+        """As in :class:`BaseStrategy`; ``initial_arrays`` are those of the complete model.
 
-        Raises ``ValueError`` for a pattern that matches no parameter, and for patterns that leave none private.
+        Raises
+        ------
+        ValueError
+            A pattern matches no parameter, or no parameter is private.
         """
         shared = self.share(initial_arrays)
         private = ArrayRecord({name: array for name, array in initial_arrays.items() if name not in shared})
         if not private:
             raise ValueError(
-                f"shared = {list(self.shared)}: matches every parameter, so that none would be private; use "
-                f"BaseStrategy (or Flower's FedAvg), or patterns that leave some out of: {', '.join(initial_arrays)}"
+                f"shared = {list(self.shared)}: matches every parameter, so that none is private; use BaseStrategy (or "
+                f"Flower's FedAvg), or patterns that do not match all of: {', '.join(initial_arrays)}"
             )
-        self._travelling, self._staying = _size(shared), _size(private)
+        self._shared_size, self._private_size = _size(shared), _size(private)
         return super().start(grid, initial_arrays, *positional, **named)
 
 

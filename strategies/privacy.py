@@ -1,10 +1,10 @@
-"""Central differential privacy: what one node can change in the mean is bounded, and noise hides it.
+"""Central differential privacy: bound the influence of each node on the mean, and add noise to the mean.
 
 McMahan, Ramage, Talwar and Zhang, Learning Differentially Private Recurrent Language Models, ICLR 2018 (DP-FedAvg),
 https://arxiv.org/abs/1710.06963, Algorithm 1 with FlatClip; Geyer, Klein and Nabi, Differentially Private Federated
-Learning, 2017, https://arxiv.org/abs/1712.07557. On the same draws the result is that of Flower's wrappers
-``DifferentialPrivacyServerSideFixedClipping`` and ``...ClientSideFixedClipping`` around FedAvg. Those want all
-replies of a round in memory, in the order of the model's arrays, without integers among them.
+Learning, 2017, https://arxiv.org/abs/1712.07557. With the same noise the result is that of Flower's wrappers
+``DifferentialPrivacyServerSideFixedClipping`` and ``...ClientSideFixedClipping`` around FedAvg, which need all
+replies of a round in memory, in the order of the model's arrays, and without integer arrays.
 """
 
 from dataclasses import dataclass, replace
@@ -13,69 +13,84 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from . import wire
 from .aggregation import IntegerPolicy, StreamingMean
 from .arrays import Arrays, is_float
 from .replies import Reply
 from .weighting import Weighting, uniform
 
-#: The key under which Flower's clipping mods look for the norm in the config of a TRAIN message.
-CLIPPING_NORM = "clipping_norm"
 Clipping = Literal["server", "nodes"]
-_NOISE = 0x6E6F697365  # keeps these draws apart from others with the same seed and round
+_NOISE = 0x6E6F697365  # the purpose in the key of these draws
 
 
-class Privacy:
-    """The part of a strategy that guards single replies; this one lets everything through."""
+class PrivacyMechanism:
+    """The part of a strategy that protects single replies; this base class protects nothing."""
 
-    def orders(self) -> dict[str, float]:
-        """What TRAIN messages tell the nodes in their config."""
+    def check_strategy(self, weight_of: Weighting, privacy_gap: str) -> None:
+        """Check that the mechanism protects a strategy.
+
+        Parameters
+        ----------
+        weight_of : Weighting
+            The strategy's weights.
+        privacy_gap : str
+            Why central privacy does not cover the strategy; empty if it does.
+
+        Raises
+        ------
+        ValueError
+            The mechanism does not protect the strategy.
+        """
+
+    def train_config(self) -> dict[str, float]:
+        """Entries for the config of TRAIN messages."""
         return {}
 
-    def bounded(self, reply: Reply, sent: Arrays) -> Reply:
-        """The reply as it may enter the aggregate; ``sent`` is what its node had received."""
+    def clip_reply(self, reply: Reply, sent: Arrays) -> Reply:
+        """The reply as it enters the aggregate; ``sent`` is what its node received."""
         return reply
 
     def mean(self, integers: IntegerPolicy, like: Arrays, server_round: int, label: str = "") -> StreamingMean:
-        """An empty mean for the replies of a round; ``like`` has their names, shapes and dtypes."""
+        """An empty mean for the replies of a round, which have the names, shapes and dtypes of ``like``."""
         return StreamingMean(integers)
-
-    def covering(self, weight_of: Weighting, beside_the_mean: str) -> "Privacy":
-        """This part, for a strategy of such weights that takes ``beside_the_mean`` from replies (empty: nothing).
-
-        Raises ``ValueError`` where the strategy cannot be guarded.
-        """
-        return self
 
 
 @dataclass(frozen=True)
-class CentralPrivacy(Privacy):
-    """Updates are clipped to a norm one by one, and their mean gets noise once, before the server's step.
+class CentralPrivacy(PrivacyMechanism):
+    """Clip every update to a norm, and add noise to their mean once, before the server's step.
 
-    A node changes the sum of n clipped updates by at most ``clip``; the sum gets Gaussian noise of ``noise * clip``,
-    so each number of the mean one of standard deviation ``noise * clip / n``, n being the replies of the round (in
-    :class:`~strategies.hierarchical.HierarchicalFedAvg`, of the cluster). All that comes after, such as the server
-    optimizer's step, is post-processing. Flower's wrappers add their noise after that step instead: the same for
-    FedAvg, too little or too much for FedAdam and the like. Integer and boolean arrays have no place under a norm and
-    stay as they were sent. What the guarantee amounts to is told by :func:`~strategies.privacy_budget.epsilon`.
+    A node changes the sum of n clipped updates by at most ``clip``. The sum gets Gaussian noise of standard deviation
+    ``noise * clip``, so each value of the mean gets noise of standard deviation ``noise * clip / n``, where n is the
+    number of replies of the round (in :class:`~strategies.hierarchical.HierarchicalFedAvg`, of the cluster). Everything
+    after it, such as the step of the server optimizer, is post-processing. Flower's wrappers add their noise after that
+    step; this is equivalent for FedAvg, but too little or too much noise for FedAdam and similar optimizers. Integer
+    and boolean arrays keep the values that were sent. :func:`~strategies.privacy_budget.epsilon` computes the
+    guarantee.
 
-    Protected is what a node's data does to the shared parameters, from everybody but the server. The numbers that nodes
-    report beside them (examples, losses, metrics) are not.
+    The mechanism protects what a node's data changes in the shared parameters, from everyone but the server. It does
+    not protect the other numbers that nodes report (examples, losses, metrics).
 
     Parameters
     ----------
     clip : float
-        > 0, the largest L2 norm of an update over all floating-point arrays; infinite without noise only. Flower's
-        docs try 10, the paper 15 to 20 for models of a million parameters. Too small a norm slows training down.
+        > 0, the largest L2 norm of an update over all floating-point arrays; can be infinite only without noise.
+        Flower's documentation uses 10, the paper 15 to 20 for models of a million parameters. A norm that is too small
+        slows training down.
     noise : float
-        ≥ 0, the noise multiplier z; 1 is the least for a meaningful guarantee, 0 leaves clipping alone. An infinite
+        ≥ 0, the noise multiplier z. A meaningful guarantee needs at least 1; 0 clips without noise. An infinite
         ``clip`` with ``noise`` 0 is FedAvg over the floating-point arrays, bit for bit.
     seed : int or None
-        ≥ 0 repeats the noise of another run, for experiments: who knows it can take the noise off. ``None`` draws noise
-        that nobody can repeat.
+        ≥ 0 makes the noise repeatable, for experiments: anyone who knows the seed can remove the noise. ``None`` draws
+        noise that cannot be repeated.
     clipping : "server" or "nodes"
-        "nodes" tells them the norm in the key ``clipping_norm`` of the train config, where Flower's
-        ``fixedclipping_mod`` finds it, so that the server sees clipped updates only. It clips again what is longer: the
-        bound holds whatever a node does.
+        "nodes" sends the norm in the key ``clipping_norm`` of the train config, where Flower's ``fixedclipping_mod``
+        reads it, so that the server sees only clipped updates. The server also clips updates that are still longer:
+        the bound holds for every node.
+
+    Raises
+    ------
+    ValueError
+        A parameter is out of range.
     """
 
     clip: float
@@ -89,44 +104,52 @@ class CentralPrivacy(Privacy):
         if not (isfinite(self.noise) and self.noise >= 0):
             raise ValueError(f"noise = {self.noise!r}: must be finite and at least 0 (0 adds none)")
         if self.noise > 0 and self.clip == inf:
-            raise ValueError(f"clip = {self.clip!r}: must be finite with noise = {self.noise!r}, which is in its units")
+            raise ValueError(f"clip = {self.clip!r}: must be finite if noise is above 0, here {self.noise!r}")
         if self.seed is not None and self.seed < 0:
-            raise ValueError(f"seed = {self.seed!r}: must be at least 0, or None for noise that nobody can repeat")
+            raise ValueError(f"seed = {self.seed!r}: must be at least 0, or None for noise that cannot be repeated")
         if self.clipping not in get_args(Clipping):
             raise ValueError(f"clipping = {self.clipping!r}: must be 'server' or 'nodes'")
 
-    def orders(self) -> dict[str, float]:
-        return {CLIPPING_NORM: float(self.clip)} if self.clipping == "nodes" else {}
+    def train_config(self) -> dict[str, float]:
+        return {wire.CLIPPING_NORM: float(self.clip)} if self.clipping == "nodes" else {}
 
-    def bounded(self, reply: Reply, sent: Arrays) -> Reply:
-        return replace(reply, arrays=clipped(reply.arrays, sent, self.clip))
+    def clip_reply(self, reply: Reply, sent: Arrays) -> Reply:
+        return replace(reply, arrays=clip_update(reply.arrays, sent, self.clip))
 
     def mean(self, integers: IntegerPolicy, like: Arrays, server_round: int, label: str = "") -> StreamingMean:
         return _NoisyMean(self, like, self.generator(server_round, label))
 
     def generator(self, server_round: int, label: str) -> np.random.Generator:
-        """Where the noise of one mean comes from."""
+        """The random generator of the noise of one mean."""
         if self.seed is None:
             return np.random.default_rng()
         return np.random.default_rng([self.seed, server_round, _NOISE, *label.encode()])
 
-    def covering(self, weight_of: Weighting, beside_the_mean: str) -> Privacy:
-        if beside_the_mean:
-            raise ValueError(f"privacy = {self}: does not cover this strategy, because {beside_the_mean}")
+    def check_strategy(self, weight_of: Weighting, privacy_gap: str) -> None:
+        if privacy_gap:
+            raise ValueError(f"privacy = {self}: does not cover this strategy, because {privacy_gap}")
         if weight_of is not uniform:
             raise ValueError(
-                f"privacy = {self}: needs weighting = 'uniform'; with other weights one node may count so much that "
-                "the noise does not hide it"
+                f"privacy = {self}: needs weighting = 'uniform'; with other weights one node can have more influence "
+                "on the mean than the noise hides"
             )
-        return self
 
 
-def clipped(arrays: Arrays, sent: Arrays, clip: float) -> Arrays:
-    """``sent`` plus the update ``arrays - sent``, scaled down to the L2 norm ``clip`` where it is longer.
+def clip_update(arrays: Arrays, sent: Arrays, clip: float) -> Arrays:
+    """``sent`` plus the update ``arrays - sent``, scaled down to the L2 norm ``clip`` if it is longer.
 
-    The floating-point arrays come back in float64, for in less the sum would be rounded to a longer update; those that
-    need no clipping hold the same values. All others are those of ``sent``. The names are those of ``sent``, in its
-    order, whatever the order of ``arrays``.
+    Parameters
+    ----------
+    arrays, sent : dict of arrays
+        What a node returned and what it received: the same names, shapes and dtypes, in any order.
+    clip : float
+        > 0.
+
+    Returns
+    -------
+    dict of arrays
+        In the order of ``sent``. Floating-point arrays are float64, because rounding to fewer digits can make the
+        update longer; without clipping they have the values of ``arrays``. All other arrays are those of ``sent``.
     """
     floats = {name: array for name, array in sent.items() if is_float(array)}
     values = {name: np.asarray(arrays[name], np.float64) for name in floats}
@@ -138,7 +161,7 @@ def clipped(arrays: Arrays, sent: Arrays, clip: float) -> Arrays:
 
 
 class _NoisyMean(StreamingMean):
-    """The mean of clipped replies in the dtypes of ``like``, with the noise of one release."""
+    """The mean of clipped replies in the dtypes of ``like``, with noise."""
 
     def __init__(self, privacy: CentralPrivacy, like: Arrays, generator: np.random.Generator) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""What Gaussian noise on clipped updates guarantees, round after round, as ε and δ.
+"""Privacy budget (ε, δ) of Gaussian noise on clipped updates over several rounds.
 
 Balle and Wang, Improving the Gaussian Mechanism for Differential Privacy, ICML 2018
-(https://arxiv.org/abs/1805.06530), Theorem 8: the δ of a Gaussian mechanism, exactly and for every ε (the textbook's
-σ = √(2 ln(1.25/δ)) s/ε, which Flower's ``LocalDpMod`` uses, is proven for ε below 1 only). Dong, Roth and Su, Gaussian
-Differential Privacy, 2022 (https://arxiv.org/abs/1905.02383), Corollary 3.3: T mechanisms of noise multiplier z are
-as one of z/√T.
+(https://arxiv.org/abs/1805.06530), Theorem 8: the exact δ of a Gaussian mechanism for every ε (the textbook's
+σ = √(2 ln(1.25/δ)) s/ε, which Flower's ``LocalDpMod`` uses, is proven only for ε below 1). Dong, Roth and Su, Gaussian
+Differential Privacy, 2022 (https://arxiv.org/abs/1905.02383), Corollary 3.3: T mechanisms of noise multiplier z
+together are equivalent to one of z/√T.
 """
 
 from math import erfc, exp, inf, isfinite, log, pi, sqrt
@@ -15,22 +15,25 @@ _STEPS = 200
 def epsilon(noise: float, rounds: int, delta: float, sensitivity: float = 1.0) -> float:
     """The smallest ε for which ``rounds`` releases together are (ε, δ)-differentially private.
 
-    No sampling is taken into account, as if each node took part in every round: with a fraction of them the truth is
-    smaller.
+    The bound assumes that each node takes part in every round. Sampling a fraction of the nodes gives a smaller ε,
+    which this function does not compute.
 
     Parameters
     ----------
     noise : float
-        ≥ 0, standard deviation of the noise on a sum of updates, in clipping norms; 0 gives ``inf``.
+        ≥ 0, standard deviation of the noise on a sum of updates, in units of the clipping norm; 0 gives ``inf``.
     rounds : int
-        ≥ 0 in which one node may have taken part.
+        ≥ 0, the number of rounds in which one node can have taken part.
     delta : float
-        Between 0 and 1, well below one over the number of nodes.
+        Between 0 and 1, well below 1 / number of nodes.
     sensitivity : float
-        How far one node's data can move that sum, in clipping norms: 1 where it takes part or does not (central
-        privacy), 2 where its update may be any other (local privacy).
+        > 0, the largest change of that sum by one node's data, in units of the clipping norm: 1 if the node can be
+        added or removed (central privacy), 2 if its update can be replaced by any other (local privacy).
 
-    Raises ``ValueError`` naming what is out of range.
+    Raises
+    ------
+    ValueError
+        A parameter is out of range.
     """
     if not (isfinite(noise) and noise >= 0):
         raise ValueError(f"noise = {noise!r}: must be finite and at least 0")
@@ -43,7 +46,7 @@ def epsilon(noise: float, rounds: int, delta: float, sensitivity: float = 1.0) -
     if noise == 0:
         return inf
     mu = sqrt(rounds) * sensitivity / noise
-    low, high = 0.0, mu * mu / 2 + mu * sqrt(2 * log(1 / delta))  # the bound by Rényi divergence
+    low, high = 0.0, mu * mu / 2 + mu * sqrt(2 * log(1 / delta))  # upper bound from the Rényi divergence
     if delta_of(mu, 0.0) <= delta:
         return 0.0
     for _ in range(_STEPS):
@@ -53,8 +56,8 @@ def epsilon(noise: float, rounds: int, delta: float, sensitivity: float = 1.0) -
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """The δ of Gaussian noise at ``epsilon`` ≥ 0, where one node moves the result by ``mu`` > 0 standard deviations."""
-    # e^ε Φ(x), of which one factor may overflow where the other vanishes
+    """The δ of Gaussian noise at ``epsilon`` ≥ 0, if one node changes the result by ``mu`` > 0 standard deviations."""
+    # e^ε Φ(x) is computed as one number: e^ε can overflow where Φ(x) underflows.
     return max(0.0, _phi(mu / 2 - epsilon / mu) - _scaled_phi(-mu / 2 - epsilon / mu, epsilon))
 
 
@@ -67,5 +70,5 @@ def _scaled_phi(x: float, epsilon: float) -> float:
     tail = _phi(x)
     if tail > 0:
         return exp(epsilon + log(tail))
-    # the lower bound of Mills' ratio: less is subtracted from δ than could be
+    # The lower bound of Mills' ratio: the resulting δ is an upper bound.
     return exp(epsilon - x * x / 2) * -x / ((1 + x * x) * sqrt(2 * pi))

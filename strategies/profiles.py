@@ -1,7 +1,7 @@
-"""Who the nodes are: stable keys, sizes and groups, asked for once.
+"""Profiles of nodes: stable keys, numbers of examples and groups, queried once per node.
 
-Flower draws new node ids for every run. Sampling, clusters and reports must not depend on them, so each node
-is asked for a key that stays the same: the name of its car, house, city or data partition.
+Flower draws new node ids for every run. Sampling, clusters and reports must not depend on them, so the server asks each
+node for a stable key: the name of its car, house, city or data partition.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,31 +12,29 @@ from logging import WARNING
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
 
-from .post import NodeFailure
-from .wording import is_name, shortened
+from . import wire
+from .sanitize import is_valid_name, truncate
+from .transport import NodeFailure
 
-QUERY = "query.profile"
-RECORD = "profile"
-GROUP_PREFIX = "group."
-MOST_GROUPS = 32
+MAX_GROUPS = 32
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What the server knows of a node.
+    """What the server knows about a node.
 
     Parameters
     ----------
     node_id : int
-        Flower's id: the address, different in every run.
+        Flower's id, the address of the node; different in every run.
     key : str
-        The stable key: unique among the nodes and the same in every run.
+        The stable key: unique among the nodes, and the same in every run.
     num_examples : int or None
-        Training examples the node says it has, ≥ 0: with 0 it is not asked to train. ``None`` if it did not say.
+        Number of training examples that the node reports, ≥ 0; with 0 it does not train. ``None`` if it reports none.
     groups : mapping of str to str
-        Labels by kind, such as ``{"house": "12", "seen": "yes"}``.
+        Labels by kind of group, such as ``{"house": "12", "seen": "yes"}``.
     no_data : str
-        Why the node has no data at all for this run, by its own word: it is asked nothing more. Empty where it has.
+        Why the node has no data for this run, as it reports; it gets no further messages. Empty if it has data.
     """
 
     node_id: int
@@ -47,74 +45,84 @@ class Profile:
 
     @classmethod
     def unknown(cls, node_id: int) -> "Profile":
-        """The profile of a node that told nothing: it takes part under its Flower id."""
+        """The profile of a node that reported none: it takes part under its Flower id."""
         return cls(node_id, f"node-{node_id}")
 
 
 def question(node_id: int) -> Message:
     """The message of type ``query.profile`` that asks a node for its profile."""
-    return Message(RecordDict(), dst_node_id=node_id, message_type=QUERY)
+    return Message(RecordDict(), dst_node_id=node_id, message_type=wire.PROFILE_QUERY)
 
 
 def read_answer(node_id: int, reply: Message | NodeFailure) -> Profile | None:
-    """What a node tells about itself; ``None`` where it is gone, so that it may be asked again.
+    """Read the answer of a node to the profile query.
 
-    A node answers with the ConfigRecord ``profile``: ``key`` (str), ``num-examples`` (int) and
-    ``group.<kind>`` (str) for each group it belongs to, up to 32; ``no-data`` (str) is the reason why it has none at
-    all, which is logged. Keys, kinds and labels are printable, on one line and at most 200 signs long; others do not
-    count. One that answers with an error or without a usable key is known as ``node-<node id>``. Two may claim the same
-    key: see :func:`told_apart`.
+    A node answers with the ConfigRecord ``profile``: ``key`` (str), ``num-examples`` (int) and ``group.<kind>`` (str)
+    for each group it belongs to, up to 32. A node without data for this run adds ``no-data`` (str), the reason, which
+    is logged. Keys, kinds and labels must be printable, on one line and at most 200 characters long; other entries are
+    ignored. A node that answers with an error or without a valid key gets the key ``node-<node id>``. Two nodes can
+    claim the same key; see :func:`with_distinct_keys`.
+
+    Returns
+    -------
+    Profile or None
+        ``None`` if the node is not reachable, so that it can be queried again.
     """
     if isinstance(reply, NodeFailure):
-        said = shortened(reply.reason.strip().partition("\n")[0])
+        reason = truncate(reply.reason.strip().partition("\n")[0])
         if not reply.by_node:
-            log(WARNING, "node %s told no profile and takes no part: %s", node_id, said)
+            log(WARNING, "node %s sent no profile and takes no part: %s", node_id, reason)
             return None
-        log(WARNING, "node %s told no profile and takes part under its node id: %s", node_id, said)
+        log(WARNING, "node %s sent no profile and takes part under its node id: %s", node_id, reason)
         return Profile.unknown(node_id)
-    record = reply.content.config_records.get(RECORD, ConfigRecord())
-    key, examples = record.get("key"), record.get("num-examples")
-    if not is_name(key):
-        log(WARNING, "node %s answered without a usable key in the record %r", node_id, RECORD)
+    record = reply.content.config_records.get(wire.PROFILE, ConfigRecord())
+    key, examples = record.get(wire.KEY), record.get(wire.NUM_EXAMPLES)
+    if not is_valid_name(key):
+        log(WARNING, "node %s answered without a valid key in the record %r", node_id, wire.PROFILE)
         key = Profile.unknown(node_id).key
     if not isinstance(examples, int) or isinstance(examples, bool) or examples < 0:
         examples = None
     groups = {
-        name.removeprefix(GROUP_PREFIX): label
+        name.removeprefix(wire.GROUP_PREFIX): label
         for name, label in record.items()
-        if name.startswith(GROUP_PREFIX) and is_name(name) and (is_name(label) or label == "")
+        if name.startswith(wire.GROUP_PREFIX) and is_valid_name(name) and (is_valid_name(label) or label == "")
     }
-    if len(groups) > MOST_GROUPS:
-        log(WARNING, "node %s says it belongs to %s groups: the first %s count", key, len(groups), MOST_GROUPS)
-        groups = dict(islice(groups.items(), MOST_GROUPS))
-    no_data = record.get("no-data")
+    if len(groups) > MAX_GROUPS:
+        log(WARNING, "node %s reports %s groups: all but the first %s are ignored", key, len(groups), MAX_GROUPS)
+        groups = dict(islice(groups.items(), MAX_GROUPS))
+    no_data = record.get(wire.NO_DATA)
     if not isinstance(no_data, str):
         no_data = ""
-    no_data = shortened(no_data)
+    no_data = truncate(no_data)
     if no_data:
         log(WARNING, "node %s has no data for this run and is left out: %s", key, no_data)
     return Profile(node_id, key, examples, groups, no_data)
 
 
-def told_apart(claims: Iterable[Profile]) -> list[Profile]:
-    """Profiles with distinct keys, in the order of the keys.
+def with_distinct_keys(claims: Iterable[Profile]) -> list[Profile]:
+    """Make the keys of profiles distinct.
 
-    Of two that claim the same key the one that comes first has it, the next gets ``#2`` behind it (then ``#3`` ...):
-    its key is then no longer stable.
+    If several nodes claim the same key, the first keeps it and the others get the suffix ``#2``, ``#3`` and so on; keys
+    with a suffix are not stable.
+
+    Returns
+    -------
+    list of Profile
+        Sorted by key.
     """
     profiles: dict[str, Profile] = {}
     for profile in claims:
-        key = _free(profile.key, profiles)
+        key = _unused(profile.key, profiles)
         profiles[key] = replace(profile, key=key)
     return in_key_order(profiles.values())
 
 
 def in_key_order(profiles: Collection[Profile]) -> list[Profile]:
-    """Profiles sorted by their stable keys, the order in which cohorts are drawn and replies folded."""
+    """Profiles sorted by their stable keys: the order in which cohorts are drawn and replies are aggregated."""
     return sorted(profiles, key=lambda profile: profile.key)
 
 
-def _free(key: str, taken: Collection[str]) -> str:
+def _unused(key: str, taken: Collection[str]) -> str:
     candidate, number = key, 1
     while candidate in taken:
         number += 1

@@ -1,8 +1,8 @@
-"""Adaptive learning rates from the disagreement between nodes.
+"""Adaptive learning rates from the deviation of parameters across nodes.
 
 Nakanoya et al. 2021, Personalized Federated Learning of Driver Prediction Models for Autonomous Driving
-(https://arxiv.org/abs/2112.00956), Algorithm 1, the updates of σ and l: what differs from node to node is
-learnt fast when a node personalises the shared model; what all nodes agree on is left alone.
+(https://arxiv.org/abs/2112.00956), Algorithm 1, the updates of σ and l: when a node personalises the shared model,
+parameters that differ between nodes get high learning rates and parameters on which nodes agree get low ones.
 """
 
 from typing import Any, Literal, get_args
@@ -16,25 +16,25 @@ Granularity = Literal["parameter", "tensor"]
 
 
 def adaptive_rates(deviation: Arrays, granularity: Granularity = "parameter", power: float = 1.0) -> Arrays:
-    """Learning rates as fractions of the basic rate: l_i / L = (σ_i / max_j σ_j)^power.
+    """Learning rates as fractions of the base learning rate: l_i / L = (σ_i / max_j σ_j)^power.
 
     Parameters
     ----------
     deviation : dict of arrays
-        σ, the sum of squared deviations Σ_k (θ_k − mean θ)² of every parameter: finite, ≥ 0, any shapes.
-        Integer and boolean arrays are passed over.
+        σ, the sum of squared deviations Σ_k (θ_k − mean θ)² of every parameter: finite, ≥ 0, of any shape.
+        Integer and boolean arrays are ignored.
     granularity : "parameter" or "tensor"
-        A rate for every single parameter, or one for each array from the mean of σ over its elements (not the
-        sum, by which large arrays would always learn fastest).
+        One rate for every parameter, or one for each array from the mean of σ over its elements (a sum would give
+        large arrays the highest rates).
     power : float
         Above 0. 1 is the published ratio of squared deviations, 0.5 the ratio of standard deviations.
 
     Returns
     -------
     dict of arrays
-        Float64 ratios in [0, 1] for each floating-point array: of its shape per parameter, 0-d per tensor.
-        The maximum is over the whole model, so at least one ratio is 1. Where nothing deviates, as with a
-        single node, every ratio is 1: there is no reason to learn anything more slowly.
+        Float64 ratios in [0, 1] for each floating-point array: in its shape for "parameter", 0-d for "tensor".
+        The maximum is taken over the whole model, so at least one ratio is 1. If all deviations are 0, as with a
+        single node, every ratio is 1.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Replies as they come in: checked, decoded, or refused with the reason."""
+"""Checking and decoding of received replies."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -6,25 +6,38 @@ from itertools import islice
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from .arrays import Arrays, from_record, nbytes, outlines
+from . import wire
+from .arrays import Arrays, from_record, nbytes, placeholders
 from .metrics import MetricMean
-from .post import NodeFailure
 from .profiles import Profile
+from .transport import NodeFailure
 from .validation import check_count, check_form, check_values
 from .weighting import Weighting
 
-_ROOM = 1 << 20  # for metrics, and for names and headers beyond those of the arrays
-_ROOM_PER_ARRAY = 1 << 10
+_EXTRA_BYTES = 1 << 20  # for metrics and further records
+_EXTRA_BYTES_PER_ARRAY = 1 << 10  # for names and headers
 _LISTED = 5
-_NOTHING = np.zeros(0)
+_EMPTY = np.zeros(0)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply that passed every check.
+    """A reply that passed all checks.
 
-    ``arrays`` are the shared parameters it brings (empty for an evaluation), ``content`` all its records,
-    ``num_examples`` > 0, and ``weight`` its weight in means.
+    Parameters
+    ----------
+    profile : Profile
+        The sender.
+    content : RecordDict
+        All records of the reply.
+    arrays : dict of arrays
+        The shared parameters of a train reply; empty for an evaluation.
+    metrics : MetricRecord
+        All metrics, including ``num-examples``.
+    num_examples : float
+        > 0.
+    weight : float
+        > 0, the weight of the reply in means.
     """
 
     profile: Profile
@@ -36,41 +49,60 @@ class Reply:
 
 
 def read_reply(
-    reply: Message | NodeFailure, profile: Profile, expected: Arrays | None, weight_of: Weighting, most_bytes: int
+    reply: Message | NodeFailure, profile: Profile, expected: Arrays | None, weight_of: Weighting, max_bytes: int
 ) -> Reply:
-    """Check and decode what came from a node, the cheapest check first.
+    """Check and decode a reply, the cheapest check first.
 
-    ``expected`` are arrays of the names, shapes and dtypes that the reply must bring, ``None`` where it brings
-    none. Raises ``ValueError`` with the reason when the reply cannot be used: the node failed, the reply has more than
-    ``most_bytes``, a record is missing, arrays do not fit, are not finite or absurdly large, ``num-examples`` is
-    missing or not positive, a metric cannot be averaged.
+    Parameters
+    ----------
+    reply : Message or NodeFailure
+        What was received from the node.
+    profile : Profile
+        The node.
+    expected : dict of arrays or None
+        Arrays with the names, shapes and dtypes that the reply must contain; ``None`` if it must contain none.
+    weight_of : Weighting
+        Maps the number of examples to the weight of the reply.
+    max_bytes : int
+        Larger replies are refused before they are decoded.
+
+    Raises
+    ------
+    ValueError
+        The reply cannot be used, with the reason: the node failed, the reply is too large, a record is missing, arrays
+        have the wrong form or invalid values, ``num-examples`` is missing or not positive, or a metric cannot be
+        averaged.
     """
     if isinstance(reply, NodeFailure):
         raise ValueError(reply.reason)
     if reply.has_error():
         raise ValueError(str(reply.error.reason))
     content = reply.content
-    check_size(content, most_bytes)
-    # RecordDict.metric_records would tie the reply into a reference cycle, which outlives its last use.
+    check_size(content, max_bytes)
+    # RecordDict.metric_records would create a reference cycle, which keeps the reply in memory after its last use.
     found = [record for record in content.values() if isinstance(record, MetricRecord)]
     if len(found) != 1:
         raise ValueError(f"expected one MetricRecord in the reply, got {len(found)}")
     metrics = found[0]
     arrays = {} if expected is None else read_arrays(_array_record(content), expected)
-    examples = metrics.get("num-examples")
-    if reason := check_count(examples) or MetricMean.reason_against(metrics):
+    examples = metrics.get(wire.NUM_EXAMPLES)
+    if reason := check_count(examples) or MetricMean.refusal_reason(metrics):
         raise ValueError(reason)
     num_examples = float(examples)  # type: ignore[arg-type]
     return Reply(profile, content, arrays, metrics, num_examples, weight_of(num_examples))
 
 
 def read_arrays(record: ArrayRecord, expected: Arrays) -> Arrays:
-    """Decode a record that must have the names, shapes and dtypes of ``expected``; what has not is not decoded.
+    """Decode a record that must have the names, shapes and dtypes of ``expected``.
 
-    Raises ``ValueError`` with the reason, also for values that are not finite or absurdly large.
+    Raises
+    ------
+    ValueError
+        Names, shapes or dtypes differ (the record is then not decoded), or values are not finite or too far from
+        ``expected``; see :func:`~strategies.validation.check_values`.
     """
-    names = {name: expected.get(name, _NOTHING) for name in record}
-    if reason := check_form(expected, names) or check_form(expected, outlines(record)):
+    names = {name: expected.get(name, _EMPTY) for name in record}
+    if reason := check_form(expected, names) or check_form(expected, placeholders(record)):
         raise ValueError(reason)
     arrays = from_record(record)
     if reason := check_values(expected, arrays):
@@ -78,34 +110,46 @@ def read_arrays(record: ArrayRecord, expected: Arrays) -> Arrays:
     return arrays
 
 
-def check_size(content: RecordDict, most: int) -> None:
-    """Raise ``ValueError`` where a message has more than ``most`` bytes."""
-    if (size := count_bytes(content)) > most:
-        raise ValueError(f"the reply has {size:,} bytes: at most {most:,} are taken")
+def check_size(content: RecordDict, max_bytes: int) -> None:
+    """Check the size of a reply.
 
-
-def most_bytes(sent: Arrays, records: int) -> int:
-    """The largest reply that is looked into, where ``sent`` went out and up to ``records`` of its form may come back.
-
-    Twice what is right, so that the commonest faults, such as float64 for float32, are told by what they are.
+    Raises
+    ------
+    ValueError
+        The reply has more than ``max_bytes`` bytes.
     """
-    return _ROOM + 2 * records * (nbytes(sent) + _ROOM_PER_ARRAY * len(sent))
+    if (size := count_bytes(content)) > max_bytes:
+        raise ValueError(f"the reply has {size:,} bytes: at most {max_bytes:,} are accepted")
+
+
+def max_reply_bytes(sent: Arrays, records: int) -> int:
+    """The size in bytes above which a reply is refused before it is decoded.
+
+    Twice the size of a correct reply, so that common faults such as float64 instead of float32 are reported as such.
+
+    Parameters
+    ----------
+    sent : dict of arrays
+        What the node received.
+    records : int
+        How many ArrayRecords in the form of ``sent`` a reply can contain.
+    """
+    return _EXTRA_BYTES + 2 * records * (nbytes(sent) + _EXTRA_BYTES_PER_ARRAY * len(sent))
 
 
 def count_bytes(content: RecordDict) -> int:
-    """Bytes of all records of a message: arrays with their headers, keys and values."""
+    """Size of all records of a message in bytes: arrays with their headers, keys and values."""
     return sum(record.count_bytes() for record in content.values())
 
 
 def _array_record(content: RecordDict) -> ArrayRecord:
-    """The reply's parameters: the record named ``arrays``, or the only one (Flower's template names it freely).
-
-    A name with a dot, such as ``fisher.precision``, is that of an algorithm's own record.
+    """The record of the shared arrays: the one named ``arrays``, or the only one, because Flower's template allows any
+    name. Names with a dot, such as ``fisher.precision``, are records of a strategy and do not count.
     """
     records = {name: r for name, r in content.items() if isinstance(r, ArrayRecord) and "." not in name}
-    if "arrays" in records:
-        return records["arrays"]
+    if wire.ARRAYS in records:
+        return records[wire.ARRAYS]
     if len(records) == 1:
         return next(iter(records.values()))
     names = ", ".join(islice(records, _LISTED)) or "none"
-    raise ValueError(f"expected one ArrayRecord 'arrays' in the reply, got: {names}")
+    raise ValueError(f"expected one ArrayRecord {wire.ARRAYS!r} in the reply, got: {names}")

@@ -1,48 +1,48 @@
-"""Which nodes take part in a round.
-
-Every draw comes from a generator keyed by (seed, round) and is made over the profiles in the order of their
-stable keys: cohorts do not depend on Flower's node ids, on the order of calls or on what was drawn before,
-and a resumed run draws the cohorts it would have drawn.
-"""
+"""Which nodes take part in a round."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import floor
-from zlib import crc32
 
-import numpy as np
-
+from .draws import draw, draw_generator, rounded_share, sizes_of
 from .profiles import Profile, in_key_order
+from .round_records import RoundStep
 
 
 class Sampler(ABC):
     """Chooses the nodes of a round."""
 
     @abstractmethod
-    def sample(self, profiles: Collection[Profile], server_round: int) -> list[Profile]:
-        """The chosen profiles, each once, in the order of their keys.
+    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
+        """Choose the nodes that train or evaluate in a round.
 
         Parameters
         ----------
         profiles : collection of Profile
-            The nodes that are connected, with distinct keys, in any order.
+            The connected nodes, with distinct keys, in any order.
         server_round : int
-            ≥ 0; with the sampler's seed it decides the draw.
+            Number of the round, ≥ 0.
+        purpose : "train" or "evaluate"
+            What the nodes are chosen for; :class:`~strategies.base.BaseStrategy` sets it. Draws for one purpose are
+            independent of draws for the other.
+
+        Returns
+        -------
+        list of Profile
+            The chosen profiles, each once, in the order of their keys.
         """
 
 
 @dataclass(frozen=True)
 class UniformFraction(Sampler):
-    """A fraction of the nodes, all cohorts of that size being equally likely.
+    """A fraction of the nodes; all cohorts of that size are equally likely.
 
     Parameters
     ----------
     fraction : float
-        In [0, 1]. The number of nodes is fraction · n, halves rounded up, and at least 1 if the fraction is
-        above 0.
+        In [0, 1]. The cohort has fraction · n nodes, halves rounded up, and at least 1 if the fraction is above 0.
     minimum : int
-        ≥ 0: at least so many nodes, if there are so many.
+        ≥ 0, the smallest cohort size; all nodes take part if there are fewer.
     seed : int
         ≥ 0.
     """
@@ -56,14 +56,14 @@ class UniformFraction(Sampler):
         _check_count("minimum", self.minimum, least=0)
         _check_count("seed", self.seed, least=0)
 
-    def sample(self, profiles: Collection[Profile], server_round: int) -> list[Profile]:
-        count = max(self.minimum, _share(self.fraction, len(profiles)))
-        return _draw(profiles, count, self.seed, server_round)
+    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
+        count = max(self.minimum, rounded_share(self.fraction, len(profiles)))
+        return draw(profiles, count, draw_generator(self.seed, purpose, server_round))
 
 
 @dataclass(frozen=True)
 class StratifiedFraction(Sampler):
-    """A fraction of the nodes of each group, drawn separately: adding a group leaves the other draws alone.
+    """A fraction of the nodes of each group. Each group has its own draw, so adding a group changes no other draw.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class StratifiedFraction(Sampler):
         Fraction in [0, 1] for each label, rounded as in :class:`UniformFraction`, so at least one node of
         every label with a fraction above 0.
     default : float
-        Fraction for other labels, and for the nodes without a label, which form one group.
+        Fraction in [0, 1] for all other labels, and for the nodes without a label, which form one group.
     seed : int
         ≥ 0.
     """
@@ -89,26 +89,26 @@ class StratifiedFraction(Sampler):
         _check_fraction("default", self.default)
         _check_count("seed", self.seed, least=0)
 
-    def sample(self, profiles: Collection[Profile], server_round: int) -> list[Profile]:
+    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         chosen: list[Profile] = []
         for label, members in _by_label(profiles, self.group).items():
-            count = _share(self.fractions.get(label, self.default), len(members))
-            chosen += _draw(members, count, self.seed, server_round, label)
+            count = rounded_share(self.fractions.get(label, self.default), len(members))
+            chosen += draw(members, count, draw_generator(self.seed, purpose, server_round, label))
         return in_key_order(chosen)
 
 
 @dataclass(frozen=True)
 class ProportionalToSize(Sampler):
-    """A number of nodes drawn one after the other, each with a probability proportional to its examples.
+    """A fixed number of nodes drawn without replacement, each with a probability proportional to its examples.
 
-    Without replacement: after Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir", the
-    nodes with the smallest E_k/n_k are taken, E_k being standard exponential. A node that did not tell its
-    number of examples counts as the mean of those that did; a node with 0 examples is never drawn.
+    The method of Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006: take the nodes with the
+    smallest E_k/n_k, where E_k is standard exponential and n_k the number of examples. A node that reports no number of
+    examples counts as the mean of the nodes that do; a node with 0 examples is never drawn.
 
     Parameters
     ----------
     count : int
-        ≥ 1 nodes in each round, or all there are if there are fewer.
+        ≥ 1, the number of nodes in each round; all nodes take part if there are fewer.
     seed : int
         ≥ 0.
     """
@@ -120,17 +120,16 @@ class ProportionalToSize(Sampler):
         _check_count("count", self.count, least=1)
         _check_count("seed", self.seed, least=0)
 
-    def sample(self, profiles: Collection[Profile], server_round: int) -> list[Profile]:
+    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         ordered = in_key_order(profiles)
-        known = [profile.num_examples for profile in ordered if profile.num_examples is not None]
-        usual = sum(known) / len(known) if known and sum(known) else 1.0
-        sizes = [usual if profile.num_examples is None else profile.num_examples for profile in ordered]
-        clocks = _generator(self.seed, server_round).exponential(size=len(ordered))
-        ringing = {
-            index: clock / size for index, (clock, size) in enumerate(zip(clocks, sizes, strict=True)) if size > 0
+        exponentials = draw_generator(self.seed, purpose, server_round).exponential(size=len(ordered))
+        quotients = {
+            index: exponential / size
+            for index, (exponential, size) in enumerate(zip(exponentials, sizes_of(ordered), strict=True))
+            if size > 0
         }
-        first = sorted(ringing, key=ringing.__getitem__)[: self.count]
-        return [ordered[index] for index in sorted(first)]
+        smallest = sorted(quotients, key=quotients.__getitem__)[: self.count]
+        return [ordered[index] for index in sorted(smallest)]
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class FixedPerCluster(Sampler):
         The kind of group whose labels are the clusters, such as "city"; nodes without a label form one
         cluster.
     count : int
-        ≥ 1 nodes of each cluster, or all there are if it has fewer.
+        ≥ 1, the number of nodes from each cluster; all its nodes take part if it has fewer.
     seed : int
         ≥ 0.
     """
@@ -156,25 +155,24 @@ class FixedPerCluster(Sampler):
         _check_count("count", self.count, least=1)
         _check_count("seed", self.seed, least=0)
 
-    def sample(self, profiles: Collection[Profile], server_round: int) -> list[Profile]:
+    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         chosen: list[Profile] = []
         for label, members in _by_label(profiles, self.group).items():
-            chosen += _draw(members, self.count, self.seed, server_round, label)
+            chosen += draw(members, self.count, draw_generator(self.seed, purpose, server_round, label))
         return in_key_order(chosen)
 
 
 @dataclass(frozen=True)
 class DropSchedule(Sampler):
-    """All nodes but one, a different one from round to round, in the same order for every method compared.
+    """All nodes but one; another node is left out in each round, in the same order for every compared method.
 
     Parameters
     ----------
     drops : sequence of str
-        Keys: the first sits out round 1, the next round 2, and so on, then from the start again. If empty,
-        the node that sits out is drawn with equal probabilities. Round 0 drops nobody, and a node is never
-        dropped when it is the only one.
+        Keys: the first node is left out of round 1, the second of round 2, and so on, cyclically. If empty, the node
+        to leave out is drawn with equal probabilities. Round 0 leaves out no node, and a single node always takes part.
     seed : int
-        ≥ 0; of no effect if ``drops`` is given.
+        ≥ 0; unused if ``drops`` is given.
     """
 
     drops: Sequence[str] = ()
@@ -184,8 +182,14 @@ class DropSchedule(Sampler):
         _check_keys("drops", self.drops)
         _check_count("seed", self.seed, least=0)
 
-    def sample(self, profiles: Collection[Profile], server_round: int) -> list[Profile]:
-        """As in :class:`Sampler`. Raises ``ValueError`` if none of ``drops`` is the key of a node."""
+    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
+        """As in :class:`Sampler`.
+
+        Raises
+        ------
+        ValueError
+            ``drops`` is given, but none of its keys is the key of a node.
+        """
         ordered = in_key_order(profiles)
         if self.drops:
             _require_some("drops", self.drops, ordered)
@@ -194,13 +198,13 @@ class DropSchedule(Sampler):
         if self.drops:
             dropped = self.drops[(server_round - 1) % len(self.drops)]
         else:
-            dropped = ordered[_generator(self.seed, server_round).integers(len(ordered))].key
+            dropped = ordered[draw_generator(self.seed, purpose, server_round).integers(len(ordered))].key
         return [profile for profile in ordered if profile.key != dropped]
 
 
 @dataclass(frozen=True)
 class FixedNodes(Sampler):
-    """The same nodes in every round; those that are not connected are left out.
+    """The same nodes in every round; nodes that are not connected are left out.
 
     Parameters
     ----------
@@ -215,30 +219,17 @@ class FixedNodes(Sampler):
         if not self.keys:
             raise ValueError("keys = []: must name at least one node")
 
-    def sample(self, profiles: Collection[Profile], server_round: int) -> list[Profile]:
-        """As in :class:`Sampler`. Raises ``ValueError`` if none of ``keys`` is the key of a node."""
+    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
+        """As in :class:`Sampler`.
+
+        Raises
+        ------
+        ValueError
+            None of ``keys`` is the key of a node.
+        """
         ordered = in_key_order(profiles)
         _require_some("keys", self.keys, ordered)
         return [profile for profile in ordered if profile.key in self.keys]
-
-
-def _generator(seed: int, server_round: int, label: str | None = None) -> np.random.Generator:
-    # Python's own hash of a string changes from process to process; the checksum does not.
-    return np.random.default_rng([seed, server_round] if label is None else [seed, server_round, crc32(label.encode())])
-
-
-def _draw(
-    profiles: Collection[Profile], count: int, seed: int, server_round: int, label: str | None = None
-) -> list[Profile]:
-    ordered = in_key_order(profiles)
-    if count >= len(ordered):
-        return ordered
-    chosen = _generator(seed, server_round, label).choice(len(ordered), size=count, replace=False)
-    return [ordered[index] for index in sorted(chosen.tolist())]
-
-
-def _share(fraction: float, total: int) -> int:
-    return max(floor(fraction * total + 0.5), 1 if fraction > 0 else 0)
 
 
 def _by_label(profiles: Collection[Profile], group: str) -> dict[str, list[Profile]]:

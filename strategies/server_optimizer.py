@@ -1,4 +1,4 @@
-"""The face of a server optimizer: one step per round, and moments that a snapshot keeps."""
+"""Interface of server optimizers: one step per round, and moments that checkpoints store."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -20,43 +20,48 @@ class _State:
 
 @dataclass(frozen=True)
 class ServerOptimizer(ABC):
-    """Takes one step per round. Its parameters are frozen; its moments live in a state that can be saved.
+    """Takes one step per round. Its parameters are frozen; its moments are a state that can be saved.
 
     Parameters
     ----------
     learning_rate : float
-        η > 0, the server's.
+        η > 0, the server's learning rate.
+
+    Raises
+    ------
+    ValueError
+        A parameter is out of range.
     """
 
     learning_rate: float
     _state: _State = field(default_factory=_State, init=False, repr=False, compare=False)
 
-    # What a saved state may contain.
+    # Names of the moments that a saved state can contain.
     _moments: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         require_positive("learning_rate", self.learning_rate)
 
     def step(self, current: Arrays, mean: Arrays) -> Arrays:
-        """The next parameters.
+        """Compute the next parameters.
 
         Parameters
         ----------
         current : dict of arrays
-            θ, the parameters the nodes were sent.
+            θ, the parameters that the nodes received.
         mean : dict of arrays
-            The weighted mean of what they returned: the same names, shapes and dtypes.
+            The weighted mean of their replies, with the same names, shapes and dtypes.
 
         Returns
         -------
         dict of arrays
-            Fresh arrays in the order, shapes and dtypes of ``current``. Integer and boolean arrays are those
-            of ``mean``: they have no gradient.
+            New arrays in the order, shapes and dtypes of ``current``. Integer and boolean arrays are those of ``mean``,
+            because they have no gradient.
 
         Raises
         ------
         ValueError
-            Names, shapes or dtypes differ between the two.
+            Names, shapes or dtypes of the two differ.
         """
         check_alike(current, mean)
         self._state.steps += 1
@@ -68,13 +73,13 @@ class ServerOptimizer(ABC):
         working = np.result_type(current.dtype, np.float32)
         parameter = current.astype(working)
         gradient = np.asarray(parameter - mean.astype(working))
-        # Arithmetic turns 0-d arrays into scalars, and NumPy 1 widens float32 scalars beside Python floats.
+        # Arithmetic turns 0-d arrays into scalars, and NumPy 1 combines float32 scalars and Python floats to float64.
         change = np.asarray(self._change(name, gradient), dtype=working)
         return np.asarray(parameter - change).astype(current.dtype)
 
     @abstractmethod
     def _change(self, name: str, gradient: NDArray[Any]) -> NDArray[Any]:
-        """What is subtracted from a parameter; the moments of that name move on."""
+        """The change to subtract from a parameter; also updates the moments of that name."""
 
     def _moment(self, moment: str, name: str, like: NDArray[Any], initial: float = 0.0) -> NDArray[Any]:
         arrays = self._state.moments.setdefault(moment, {})
@@ -88,7 +93,7 @@ class ServerOptimizer(ABC):
         return kept
 
     def state(self) -> Arrays:
-        """Copies of all that a checkpoint needs: ``steps`` (0-d) and ``<moment>.<parameter>`` arrays.
+        """Copies of the arrays for a checkpoint: ``steps`` (0-d) and ``<moment>.<parameter>``.
 
         Empty before the first step, and always for an optimizer without moments.
         """
@@ -100,12 +105,12 @@ class ServerOptimizer(ABC):
         return kept
 
     def load_state(self, state: Arrays) -> None:
-        """Go on from a state that :meth:`state` gave.
+        """Restore a state that :meth:`state` returned.
 
         Raises
         ------
         ValueError
-            The state belongs to another kind of optimizer; the present state is kept.
+            The state belongs to another kind of optimizer; the present state does not change.
         """
         moments: dict[str, Arrays] = {}
         for name, array in state.items():
@@ -122,5 +127,6 @@ class ServerOptimizer(ABC):
 
 
 def require_positive(name: str, value: float) -> None:
+    """Raise ``ValueError`` unless a parameter is finite and above 0."""
     if not (np.isfinite(value) and value > 0):
         raise ValueError(f"{name} = {value!r}: must be finite and above 0")

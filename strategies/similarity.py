@@ -1,4 +1,4 @@
-"""What makes two nodes alike: a vector for each, short whatever the size of the model."""
+"""Similarity of nodes: a short feature vector per node, independent of the size of the model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,35 +17,35 @@ _CHUNK = 1 << 16
 
 
 class Similarity(ABC):
-    """Describes nodes by float64 vectors of one length; alike are those at a small Euclidean distance."""
+    """Maps nodes to float64 vectors of equal length; similar nodes have a small Euclidean distance."""
 
     @abstractmethod
     def of_profile(self, profile: Profile) -> Vector | None:
-        """The vector of a node that has not trained yet, ``None`` where that cannot be known."""
+        """The vector of a node that has not trained yet; ``None`` if its profile does not determine one."""
 
     @abstractmethod
     def of_update(self, profile: Profile, before: Arrays, after: Arrays) -> Vector | None:
-        """The vector of a node that was sent ``before`` and returned ``after``, of the same names and shapes."""
+        """The vector of a node that received ``before`` and returned ``after``, with the same names and shapes."""
 
 
 @dataclass(frozen=True)
 class UpdateSketch(Similarity):
-    """The direction of a node's latest update, hashed to a fixed length.
+    """The direction of a node's latest update, hashed to a vector of fixed length.
 
     Feature hashing (Weinberger et al., ICML 2009, https://arxiv.org/abs/0902.2206): every parameter is added, with a
-    random sign, to one of ``dimension`` sums, and the sums are scaled to length 1. The inner product of two sketches
-    is that of the updates in expectation, with a standard deviation of about dimension^(−1/2) for updates of length
-    1; their squared distance is 2 (1 − cosine). No update gives the zero vector. The hash depends on seed, name and
-    position alone and is not kept: the memory is ``dimension`` numbers per node.
+    random sign, to one of ``dimension`` sums, and the sums are scaled to length 1. For updates scaled to length 1, the
+    inner product of two sketches has the cosine of the updates as its expectation and a standard deviation of about
+    dimension^(−1/2); the squared distance is 2 (1 − cosine). An update of zero gives the zero vector. The hash depends
+    only on seed, name and position and is not stored: memory is ``dimension`` numbers per node.
 
     Parameters
     ----------
     dimension : int
-        ≥ 1. 256 tells cosines apart that differ by about 0.2.
+        ≥ 1. 256 distinguishes cosines that differ by about 0.2.
     seed : int
         ≥ 0.
     parameters : sequence of str
-        Glob patterns of the parameters to compare, for example the last layer; integers are left out.
+        Glob patterns of the parameters to compare, for example those of the last layer. Integer arrays are ignored.
     """
 
     dimension: int = 256
@@ -81,25 +81,25 @@ class UpdateSketch(Similarity):
 
 @dataclass(frozen=True)
 class ProfileFeatures(Similarity):
-    """Numbers that nodes tell in their profiles, such as positions, compared as they are: bring them to one scale.
+    """Numbers from the nodes' profiles, such as positions. They are not rescaled, so all should have the same scale.
 
     Parameters
     ----------
     groups : sequence of str
-        The kinds of groups whose labels are numbers, at least one. A node that lacks one of them, or has a label
-        that is no finite number, has no vector.
+        The kinds of groups whose labels are numbers, at least one. A node has no vector if one of these labels is
+        missing or is not a finite number.
     """
 
     groups: Sequence[str]
 
     def __post_init__(self) -> None:
         if isinstance(self.groups, str) or not self.groups:
-            raise ValueError(f"groups = {self.groups!r}: must be a list of the groups that are numbers")
+            raise ValueError(f"groups = {self.groups!r}: must be a list of kinds of groups whose labels are numbers")
 
     def of_profile(self, profile: Profile) -> Vector | None:
         try:
             values = [float(profile.groups[group]) for group in self.groups]
-        except (KeyError, ValueError):  # not told, or no number
+        except (KeyError, ValueError):  # missing, or not a number
             return None
         return np.array(values) if all(map(isfinite, values)) else None
 

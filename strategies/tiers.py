@@ -1,7 +1,7 @@
-"""A tree of models: one per cluster, clusters of clusters above them, one model at the top.
+"""A tree of models: leaves are clusters of nodes, inner vertices are clusters of clusters, the root is the top model.
 
 Liu et al., Client-Edge-Cloud Hierarchical Federated Learning, ICC 2020 (https://arxiv.org/abs/1905.06641), Algorithm 1,
-for any number of tiers and with a server optimizer in every cluster. Nothing here knows of nodes or messages.
+for any number of tiers and with a server optimizer in every cluster. This module does not depend on nodes or messages.
 """
 
 import json
@@ -16,7 +16,7 @@ from .arrays import Arrays, check_alike
 from .server_optimizer import ServerOptimizer
 
 ClusterPath = tuple[str, ...]
-"""Labels from the coarsest group to the finest; () is the top."""
+"""Labels from the coarsest group to the finest; () is the root."""
 ClusterWeights = Literal["equal", "replies"]
 OptimizerFactory = Callable[[], ServerOptimizer]
 _FACTS = "facts"
@@ -26,24 +26,26 @@ _FACTS = "facts"
 class _Cluster:
     model: Arrays
     optimizer: ServerOptimizer
-    weight: float = 0.0  # of the replies below it since it was last averaged into its parent
+    weight: float = 0.0  # sum over the replies below it since its last average into the parent
 
 
 @dataclass
 class Tiers:
-    """The models of all clusters. No array is ever changed in place, so clusters may share one model.
+    """The models of all clusters. Arrays are never changed in place, so clusters can share one model.
 
     Parameters
     ----------
     names : sequence of str
-        The tiers of clusters, the coarsest first; a path of that many labels is a leaf.
+        The tiers of clusters, the coarsest first. A leaf has a path with one label per tier.
     intervals : sequence of int
-        For each tier, every how many rounds its clusters are averaged into the tier above; 0 is never.
-    optimizers : sequence of factories
-        For each tier, makes the server optimizer of a cluster.
+        For each tier, the number of rounds between two averages of its clusters into the tier above; 0 never averages.
+    optimizers : sequence of functions
+        For each tier, a function that makes the server optimizer of a cluster.
     top_optimizer : ServerOptimizer
-        That of the top model. Its state is its owner's to save.
-    integers, cluster_weights
+        The server optimizer of the top model. :meth:`state` does not include its state.
+    integers : "newest" or "round"
+        How to combine integer and boolean arrays; see :class:`~strategies.aggregation.StreamingMean`.
+    cluster_weights : "equal" or "replies"
         See :class:`~strategies.hierarchical.HierarchicalFedAvg`.
     """
 
@@ -56,26 +58,26 @@ class Tiers:
     _clusters: dict[ClusterPath, _Cluster] = field(default_factory=dict, init=False, repr=False)
 
     @property
-    def planted(self) -> bool:
+    def initialized(self) -> bool:
         """Whether there is a top model."""
         return bool(self._clusters)
 
-    def plant(self, model: Arrays) -> None:
-        """Begin with a top model and no clusters."""
+    def initialize(self, model: Arrays) -> None:
+        """Start from a top model, without clusters."""
         self._clusters = {(): _Cluster(model, self.top_optimizer)}
 
     def leaves(self) -> list[ClusterPath]:
-        """The clusters of nodes, in the order of their paths."""
+        """Paths of the clusters of nodes, sorted."""
         return sorted(path for path in self._clusters if len(path) == len(self.names))
 
     def model(self, path: ClusterPath) -> Arrays:
-        """The model of a cluster, or of the nearest tier above it that has one. Not to be changed."""
+        """The model of a cluster, or of its nearest ancestor that exists. Do not change it."""
         while path not in self._clusters:
             path = path[:-1]
         return self._clusters[path].model
 
     def step(self, leaf: ClusterPath, mean: StreamingMean) -> None:
-        """Move a cluster's model by the mean of its nodes' replies; a cluster not seen before is made."""
+        """Update the model of a cluster with the mean of its nodes' replies; create the cluster if it is new."""
         for depth in range(1, len(leaf) + 1):
             path = leaf[:depth]
             if path not in self._clusters:
@@ -85,14 +87,19 @@ class Tiers:
         cluster.model = cluster.optimizer.step(cluster.model, mean.result())
 
     def synchronise(self, server_round: int) -> list[str]:
-        """Average the tiers whose turn it is, the finest first, and send the coarsest result down again.
+        """Average all tiers whose interval divides the round, the finest first, and copy the coarsest result down.
 
-        Returns the names of the tiers that were averaged. Clusters without a reply since their last turn give
-        nothing; a parent without any other cluster keeps its model.
+        Clusters without a reply since their last average are left out; a parent whose clusters are all left out keeps
+        its model.
+
+        Returns
+        -------
+        list of str
+            Names of the tiers that were averaged, the coarsest first.
         """
         due = [depth for depth, interval in enumerate(self.intervals) if interval and server_round % interval == 0]
         for depth in reversed(due):
-            for path, children in self._families(depth):
+            for path, children in self._children_by_parent(depth):
                 parent, mean = self._clusters[path], StreamingMean(self.integers)
                 for child in children:
                     if child.weight:
@@ -106,23 +113,26 @@ class Tiers:
         return [self.names[depth] for depth in due]
 
     def average(self) -> Arrays:
-        """What is at the top: its model, or the plain average of what the tiers below have learned since."""
-        fresh: dict[ClusterPath, Arrays] = {}
+        """The top model, or the tier-by-tier average of the clusters with replies since their last average."""
+        averages: dict[ClusterPath, Arrays] = {}
         for depth in reversed(range(len(self.names))):
-            for path, children in self._families(depth):
+            for path, children in self._children_by_parent(depth):
                 mean = StreamingMean(self.integers)
                 for label, child in zip(self._labels(path), children, strict=True):
                     if child.weight:
-                        mean.add(fresh.pop((*path, label), child.model), self._weight(child))
+                        mean.add(averages.pop((*path, label), child.model), self._weight(child))
                 if mean.count:
-                    fresh[path] = mean.result()
-        return fresh.get((), self._clusters[()].model)
+                    averages[path] = mean.result()
+        return averages.get((), self._clusters[()].model)
 
     def regroup(self, sources: Mapping[ClusterPath, Mapping[ClusterPath, float]]) -> None:
-        """Replace the leaves of a tree of one tier by mixtures of the present ones.
+        """Replace the leaves of a tree with one tier by weighted means of the present leaves.
 
-        ``sources`` gives for each new leaf the shares (> 0) of the present leaves in it. A leaf whose path stays
-        keeps its optimizer. Weights of replies go where the shares go.
+        Parameters
+        ----------
+        sources : mapping of paths to mappings of paths to float
+            For each new leaf, the weights (> 0) of the present leaves in its mean. A new leaf with the path of a
+            present one keeps that leaf's optimizer. Weights of replies are divided in the same proportions.
         """
         old = {path: cluster for path, cluster in self._clusters.items() if path}
         given = {path: sum(shares.get(path, 0.0) for shares in sources.values()) for path in old}
@@ -136,7 +146,7 @@ class Tiers:
             self._clusters[leaf] = _Cluster(mean.result(), optimizer, weight)
 
     def state(self) -> Arrays:
-        """All that :meth:`load_state` needs; a model that clusters share is kept once."""
+        """Arrays for a checkpoint, restored by :meth:`load_state`; a model that clusters share is stored once."""
         paths = sorted(self._clusters)
         models = list({id(self._clusters[path].model): self._clusters[path].model for path in paths}.values())
         places = {id(model): place for place, model in enumerate(models)}
@@ -154,10 +164,16 @@ class Tiers:
         return state
 
     def load_state(self, state: Arrays) -> None:
-        """Go on from what :meth:`state` gave. Raises ``ValueError`` when it belongs to other tiers."""
+        """Restore a state that :meth:`state` returned.
+
+        Raises
+        ------
+        ValueError
+            The state belongs to other tiers.
+        """
         facts = json.loads(state[_FACTS].tobytes()) if _FACTS in state else {"tiers": []}
         if facts["tiers"] != list(self.names):
-            raise ValueError(f"the saved clusters are of the tiers {facts['tiers']}, not {list(self.names)}")
+            raise ValueError(f"the saved clusters have the tiers {facts['tiers']}, but this run has {list(self.names)}")
         count = 1 + max((place for _, place, _ in facts["clusters"]), default=-1)
         models = [_under(f"model.{place}.", state) for place in range(count)]
         clusters = {}
@@ -172,7 +188,7 @@ class Tiers:
     def _weight(self, cluster: _Cluster) -> float:
         return 1.0 if self.cluster_weights == "equal" else cluster.weight
 
-    def _families(self, depth: int) -> Iterator[tuple[ClusterPath, list[_Cluster]]]:
+    def _children_by_parent(self, depth: int) -> Iterator[tuple[ClusterPath, list[_Cluster]]]:
         for path in sorted(path for path in self._clusters if len(path) == depth):
             yield path, [self._clusters[(*path, label)] for label in self._labels(path)]
 

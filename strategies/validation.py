@@ -1,4 +1,4 @@
-"""Whether a reply may enter the aggregate: one bad node never stops or poisons a round."""
+"""Checks of replies before aggregation, so that an invalid reply neither stops nor corrupts a round."""
 
 from collections.abc import Iterable
 from math import inf, isfinite
@@ -8,65 +8,67 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import Arrays, is_float
-from .wording import MOST_IN_NAME, shortened
+from .sanitize import MAX_NAME_LENGTH, truncate
 
-#: Counts above this are no longer whole numbers in float64.
+#: Above this, float64 does not represent every integer.
 LARGEST_COUNT = 2**53
 _LISTED = 5
 
 
 def check_reply(expected: Arrays, received: Arrays, num_examples: object) -> str | None:
-    """Compare a reply with what was sent.
+    """Check a reply against what its node received.
 
     Parameters
     ----------
     expected : dict of arrays
-        What the node received: the names, shapes and dtypes that it must return, and whence its values moved.
+        What the node received: the names, shapes and dtypes that it must return, and the values it started from.
     received : dict of arrays
-        What it returned, in any order.
+        What the node returned, in any order.
     num_examples : object
-        Its ``num-examples`` metric as it came, ``None`` if missing. A number above 0 and up to 2^53 is accepted; a
-        boolean, a string or a list is not.
+        The ``num-examples`` metric as received, ``None`` if missing. Numbers above 0 and up to 2^53 are accepted;
+        booleans, strings and lists are not.
 
     Returns
     -------
     str or None
-        Why the reply is refused, in words fit for a log; ``None`` if it is accepted. Names are looked at
-        first, then shapes, dtypes, values and the number of examples; the first kind of fault found is
-        reported.
+        Why the reply must be refused, ``None`` if it is accepted. Names are checked first, then shapes, dtypes, values
+        and the number of examples; the first kind of fault is reported.
     """
     return check_form(expected, received) or check_values(expected, received) or check_count(num_examples)
 
 
 def check_form(expected: Arrays, received: Arrays) -> str | None:
-    """Names, shapes and dtypes only, for which :func:`~strategies.arrays.outlines` of what was received are enough."""
+    """Check names, shapes and dtypes only; :func:`~strategies.arrays.placeholders` suffice as ``received``."""
     return _differing_names(expected, received) or _differing_form(expected, received)
 
 
 def check_values(expected: Arrays, received: Arrays) -> str | None:
-    """Whether all floating-point values are finite, and none is so far from ``expected`` that sums would overflow.
+    """Check that all floating-point values are finite and not so far from ``expected`` that sums would overflow.
 
-    2^48 ≈ 2.8e14 is too far (2^384 in float64). Nearer ones can be subtracted, squared and added up over 2^30 replies
-    or rounds: means, deviations and the moments of server optimizers stay finite. Both arguments have the same form.
+    The limit of the distance is 2^48 ≈ 2.8e14 (2^384 in float64). Within it, values can be subtracted, squared and
+    summed over 2^30 replies or rounds: means, deviations and the moments of server optimizers stay finite. Both
+    arguments must have the same names, shapes and dtypes.
     """
     floats = {name: array for name, array in received.items() if is_float(array) and array.size}
-    suspects = {name: array for name, array in floats.items() if not _span(array) <= _farthest(array)}
+    suspects = {name: array for name, array in floats.items() if not _max_abs(array) <= _max_distance(array)}
     faults = [(name, array.size - int(np.count_nonzero(np.isfinite(array))), array) for name, array in suspects.items()]
     if any(bad for _, bad, _ in faults):
         return f"values are not finite: {_listing(f'{n} ({bad} of {a.size})' for n, bad, a in faults if bad)}"
     far = {name: _distance(expected[name], array) for name, array in suspects.items()}
-    moved = [f"{name} (by {far[name]:.2g})" for name, array in suspects.items() if not far[name] <= _farthest(array)]
-    return f"values are too far from those that were sent: {_listing(moved)}" if moved else None
+    moved = [
+        f"{name} (by {far[name]:.2g})" for name, array in suspects.items() if not far[name] <= _max_distance(array)
+    ]
+    return f"values are too far from those sent: {_listing(moved)}" if moved else None
 
 
 def check_count(num_examples: object) -> str | None:
-    """Why a number of examples cannot be one; see :func:`check_reply`."""
+    """Check a number of examples; see :func:`check_reply`."""
     if num_examples is None:
         return "num-examples is missing"
     if isinstance(num_examples, bool) or not isinstance(num_examples, int | float | np.integer | np.floating):
         return f"num-examples is {num_examples!r}, not a number"
     if num_examples > LARGEST_COUNT and num_examples != inf:
-        return "num-examples is above 2^53, where counting ends"
+        return "num-examples is above 2^53"
     if not isfinite(num_examples):
         return f"num-examples is {num_examples!r}, not finite"
     if not num_examples > 0:
@@ -101,13 +103,13 @@ def _differing_form(expected: Arrays, received: Arrays) -> str | None:
     return f"array dtypes differ: {_listing(dtypes)}" if dtypes else None
 
 
-def _span(array: NDArray[Any]) -> float:
-    """The largest absolute value, NaN where one is: without the memory that np.abs takes."""
+def _max_abs(array: NDArray[Any]) -> float:
+    """The largest absolute value, NaN if a value is NaN; unlike np.abs this allocates no memory."""
     return max(float(array.max()), -float(array.min()))
 
 
-def _farthest(array: NDArray[Any]) -> float:
-    working = np.finfo(np.result_type(array.dtype, np.float32))  # what optimizers compute in
+def _max_distance(array: NDArray[Any]) -> float:
+    working = np.finfo(np.result_type(array.dtype, np.float32))  # the dtype in which optimizers compute
     return float(2.0 ** (3 * working.maxexp // 8))
 
 
@@ -119,4 +121,4 @@ def _distance(expected: NDArray[Any], received: NDArray[Any]) -> float:
 def _listing(faults: Iterable[str]) -> str:
     faults = list(faults)
     more = f" and {len(faults) - _LISTED} more" if len(faults) > _LISTED else ""
-    return ", ".join(shortened(fault, MOST_IN_NAME) for fault in faults[:_LISTED]) + more
+    return ", ".join(truncate(fault, MAX_NAME_LENGTH) for fault in faults[:_LISTED]) + more

@@ -1,17 +1,18 @@
-"""How much a reply counts in the mean."""
+"""Weights of replies in means."""
 
 from collections.abc import Callable
 
+#: Maps the number of examples of a reply (> 0) to its weight (> 0).
 Weighting = Callable[[float], float]
 
 
 def num_examples(examples: float) -> float:
-    """A node counts as much as it has examples (Federated Averaging, McMahan et al. 2017, Algorithm 1)."""
+    """Weight a reply by its number of examples (Federated Averaging, McMahan et al. 2017, Algorithm 1)."""
     return float(examples)
 
 
 def uniform(examples: float) -> float:
-    """Every node counts the same, whatever it has."""
+    """Give all replies the weight 1."""
     return 1.0
 
 
@@ -19,9 +20,12 @@ WEIGHTINGS: dict[str, Weighting] = {"num-examples": num_examples, "uniform": uni
 
 
 def weighting(name: str) -> Weighting:
-    """The weighting of that name: "num-examples" or "uniform".
+    """The weighting with a given name, "num-examples" or "uniform".
 
-    It turns a reply's number of examples (> 0) into its weight (> 0). Raises ``ValueError`` for another name.
+    Raises
+    ------
+    ValueError
+        The name is unknown.
     """
     if name not in WEIGHTINGS:
         raise ValueError(f"weighting = {name!r}: must be one of {', '.join(WEIGHTINGS)}")
@@ -29,5 +33,5 @@ def weighting(name: str) -> Weighting:
 
 
 def to_weighting(given: str | Weighting) -> Weighting:
-    """A weighting that is given itself, or by its name."""
+    """A weighting from its name; a function is returned unchanged."""
     return weighting(given) if isinstance(given, str) else given

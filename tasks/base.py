@@ -1,22 +1,21 @@
 """What a learning problem must offer to be federated: data, model, loss, metrics. No Flower here."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .profiles import DataError as DataError
+from .profiles import NodeProfile, TaskProfiles
+
 Batch = Mapping[str, Tensor]
 Metrics = dict[str, float | list[float]]
 MetricRule = Literal["weighted", "uniform", "geometric"]
-
-
-class DataError(ValueError):
-    """Data that is missing or malformed; the message names the file, the line and what was expected."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +46,9 @@ class NodeData:
         tensors = self.splits.get(split)
         return 0 if not tensors else len(next(iter(tensors.values())))
 
-
-@dataclass(frozen=True)
-class Privacy:
-    """What a method of federated learning leaves to each node.
-
-    ``private`` are glob patterns of the parameters that never leave it (of the others, all travel); with ``own_start``
-    it begins with values of its own for them, otherwise every node begins alike.
-    """
-
-    private: tuple[str, ...] = ()
-    own_start: bool = False
+    def profile(self) -> NodeProfile:
+        """Who the node is, as the server is told."""
+        return NodeProfile(self.key, self.count("train"), self.groups)
 
 
 @dataclass(frozen=True)
@@ -68,19 +59,15 @@ class Evaluation:
     traces: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-class Task(ABC):
+class Task(TaskProfiles):
     """A learning problem. One instance serves all nodes of a process, so it holds no node's data.
 
     Randomness comes from torch's global generator, which the caller seeds for each call
     (:func:`tasks.seeding.torch_seed`); a task keeps no generator of its own.
     """
 
-    name: ClassVar[str]
-    Options: ClassVar[type]
     #: The metrics of the short table, the most important first.
     headline: ClassVar[tuple[str, ...]]
-    #: Raised when :meth:`make_world` comes to write other data from the same options, so that no stale world is read.
-    world_version: ClassVar[int] = 1
     #: Whether :meth:`loss` runs under ``torch.func.vmap``, which data-dependent control flow and recurrent layers do
     #: not; where not, gradients of single examples are taken one by one.
     vectorises: ClassVar[bool] = True
@@ -91,17 +78,6 @@ class Task(ABC):
     #: they kept.
     fixed: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, options: Any) -> None:
-        #: A frozen instance of ``Options``.
-        self.options = options
-
-    def __eq__(self, other: object) -> bool:
-        """Tasks hold nothing but their options, so those with the same ones share whatever is cached for them."""
-        return type(self) is type(other) and self.options == other.options
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.options))
-
     @abstractmethod
     def build_model(self) -> nn.Module:
         """A freshly initialised model on the CPU, from torch's global generator."""
@@ -109,18 +85,6 @@ class Task(ABC):
     def build_model_for(self, data: NodeData) -> nn.Module:
         """The model of one node, like :meth:`build_model`'s but for private parameters, which may fit its data."""
         return self.build_model()
-
-    def under(self, privacy: Privacy) -> "Task":
-        """The task as the nodes of a method see it; to most tasks it makes no difference.
-
-        Raises :class:`DataError` when the task's options do not go together with ``privacy``.
-        """
-        return self
-
-    @property
-    def has_world(self) -> bool:
-        """Whether :meth:`make_world` can stand in for data that is not given."""
-        return True
 
     @property
     def num_stages(self) -> int:
@@ -149,15 +113,6 @@ class Task(ABC):
         """What else there is to say of the data of so many nodes, in lines of text."""
         return ()
 
-    @property
-    def world_options(self) -> Mapping[str, object]:
-        """The options that :meth:`make_world` depends on: all, unless a task says better."""
-        return asdict(self.options)
-
-    @abstractmethod
-    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """Simulate data for ``num_nodes`` nodes and write it into ``folder`` in the real data's file format."""
-
     @abstractmethod
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         """Read the data of node ``partition`` of ``num_partitions`` from ``folder``.
@@ -172,6 +127,14 @@ class Task(ABC):
     def load_own(self, folder: Path) -> NodeData:
         """Read a deployed node's own folder. Raises :class:`DataError` where that needs to see other nodes' data."""
         return self.load_all(folder)
+
+    def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
+        """That of the loaded data, where a task does not find it out with less work."""
+        return self.load_node(folder, partition, num_partitions).profile()
+
+    def own_profile(self, folder: Path) -> NodeProfile:
+        """As :meth:`node_profile`."""
+        return self.load_own(folder).profile()
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -14,19 +14,21 @@ def option(
     above: float | None = None,
     choices: Sequence[str] | None = None,
     path: bool = False,
+    formerly: str = "",
 ) -> Any:
     """A dataclass field with its documentation and its allowed values.
 
     ``minimum`` and ``maximum`` are inclusive, ``above`` is exclusive; ``choices`` lists the allowed strings. With
-    ``path`` the string may name a file or a folder, or several separated by commas.
+    ``path`` the string may name a file or a folder, or several separated by commas. ``formerly`` is the key that
+    earlier versions had for it.
     """
     limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
-    return field(default=default, metadata={"doc": doc, "path": path, **limits})
+    return field(default=default, metadata={"doc": doc, "path": path, "formerly": formerly, **limits})
 
 
 def key_of(field_name: str) -> str:
-    """The run-config key of a field: ``rate_power`` is written ``rate-power``."""
-    return field_name.replace("_", "-")
+    """The run-config key of a field: ``rate_power`` is written ``rate-power``, and ``lambda_`` ``lambda``."""
+    return field_name.rstrip("_").replace("_", "-")
 
 
 def allowed(metadata: Any, kind: type) -> str:

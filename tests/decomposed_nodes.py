@@ -9,8 +9,8 @@ from toy_nodes import initial as initial_of
 from toys import ToyTask
 
 from clients.decomposed_client import DecomposedClient, Knowledge
-from clients.named import get_arrays
-from clients.settings import RoundSettings
+from clients.named_arrays import get_arrays
+from clients.round_settings import RoundSettings
 from clients.state import ContextState, DiskState
 
 WEIGHTS = ["encoder.weight", "head.weight"]

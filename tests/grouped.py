@@ -43,13 +43,15 @@ def grid_of(app: ClientApp, num_nodes: int) -> ChangingGrid:
 
 
 class MemoryCheckpoints:
-    """Keeps every snapshot."""
+    """Keeps every snapshot, and the best one."""
 
     def __init__(self):
         self.snapshots = []
+        self.best = None
 
     def save(self, snapshot, *, best):
         self.snapshots.append(snapshot)
+        self.best = snapshot if best else self.best
 
     def oldest_round(self):
         return self.snapshots[0].round if self.snapshots else 0

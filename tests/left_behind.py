@@ -3,7 +3,7 @@
 from safetensors.numpy import load_file
 from toys import same_bits
 
-from fedapps.checkpoints import read_snapshot
+from fedapps.runs.checkpoints import read_snapshot
 
 
 def left_behind(folder):

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedapps.app.strategies import build_strategy
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedapps.checkpoints import DiskCheckpoints
-from fedapps.client_app import app as client_app
-from fedapps.config import Config
-from fedapps.fleet.deployment import NodeConfig
-from fedapps.methods import build_strategy
-from fedapps.orders import evaluate_orders, train_orders
-from fedapps.server_app import initial_arrays
+from fedapps.app.client_app import app as client_app
+from fedapps.app.round_config import evaluate_orders, train_orders
+from fedapps.app.server_app import initial_arrays
+from fedapps.config.parsing import Config
+from fedapps.deployment.superlink import NodeConfig
+from fedapps.runs.checkpoints import DiskCheckpoints
 from sim.inprocess import run_inprocess
 from strategies.profiles import Profile, in_key_order
-from strategies.rounds import Phase, Snapshot
+from strategies.round_records import RoundStep, Snapshot
 from strategies.samplers import Sampler
 
 
@@ -28,7 +28,7 @@ class Recorded(Sampler):
     keys: Mapping[int, Collection[str]]
 
     @classmethod
-    def of(cls, lines: Sequence[Mapping[str, Any]], phase: Phase) -> "Recorded":
+    def of(cls, lines: Sequence[Mapping[str, Any]], phase: RoundStep) -> "Recorded":
         """From the lines of ``nodes.jsonl``."""
         keys: dict[int, set[str]] = {}
         for line in lines:
@@ -36,7 +36,7 @@ class Recorded(Sampler):
                 keys.setdefault(line["round"], set()).add(line["node"])
         return cls(keys)
 
-    def sample(self, profiles: Collection[Profile], server_round: int) -> list[Profile]:
+    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         return in_key_order([node for node in profiles if node.key in self.keys.get(server_round, ())])
 
 

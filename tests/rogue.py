@@ -106,14 +106,14 @@ FLOATS = np.zeros(2, np.float32)
 METRIC_FAULTS: dict[str, tuple[Spoil, str]] = {
     "NaN metric": (with_metrics(loss=float("nan")), "not finite"),
     "metric that overflows sums": (with_metrics(loss=1e308), "where sums overflow"),
-    "count beyond counting": (with_metrics(**{"loss.count": 1e100}), "counting ends"),
+    "count beyond counting": (with_metrics(**{"loss.count": 1e100}), "2^53"),
     "thousands of metrics": (with_metrics(**{f"m{index}": 1.0 for index in range(5000)}), "at most 1000"),
     "endless list": (with_metrics(losses=[1.0] * 110_000), "at most 100000"),
     "metric with a name of a megabyte": (with_metrics(**{"m" * 2 * MEGABYTE: 1.0}), "bytes: at most"),
     "metric with a long name": (with_metrics(**{"m" * 1000: 1.0}), "printable name"),
     "metric with a line end": (with_metrics(**{"a\nb": 1.0}), "printable name"),
     "the server's own metric": (with_metrics(**{"server.loss": 0.0}), "'server.'"),
-    "1e300 examples": (with_metrics(num_examples=1e300), "counting ends"),
+    "1e300 examples": (with_metrics(num_examples=1e300), "2^53"),
     "endless examples": (with_metrics(num_examples=float("inf")), "not finite"),
     "negative examples": (with_metrics(num_examples=-3), "not positive"),
     "a list of examples": (with_metrics(num_examples=[3, 4]), "not a number"),
@@ -124,12 +124,12 @@ METRIC_FAULTS: dict[str, tuple[Spoil, str]] = {
 }
 #: Each fault of a record of arrays, which must have the form of float arrays that were sent.
 ARRAY_FAULTS: dict[str, tuple[Callable[[str], Spoil], str]] = {
-    "bomb": (lambda r: with_bytes(npy(header(shape="(1099511627776,)"), b"\0" * 8), record=r), "its header tells of"),
+    "bomb": (lambda r: with_bytes(npy(header(shape="(1099511627776,)"), b"\0" * 8), record=r), "its header states"),
     "overflowing shape": (lambda r: with_bytes(npy(header(shape=f"(0, {2**70})")), record=r), "cannot be decoded"),
     "broken header": (lambda r: with_bytes(npy("{("), record=r), "cannot be decoded"),
     "indented header": (lambda r: with_bytes(npy("\t x\n y"), record=r), "cannot be decoded"),
     "nested header": (lambda r: with_bytes(npy("-" * 9000 + "1"), record=r), "cannot be decoded"),
-    "too many bytes": (lambda r: with_bytes(npy(header(), b"\0" * 5000), record=r), "but there are 5000"),
+    "too many bytes": (lambda r: with_bytes(npy(header(), b"\0" * 5000), record=r), "but it has 5000"),
     "pickle": (lambda r: with_bytes(saved(np.array([{}, 1], dtype=object)), record=r), "Python objects"),
     "zip": (lambda r: with_bytes(saved(FLOATS, a=FLOATS), record=r), "cannot be decoded"),
     "nothing": (lambda r: with_bytes(b"", record=r), "cannot be decoded"),
@@ -149,5 +149,5 @@ TRAIN_FAULTS: dict[str, tuple[Spoil, str]] = {
     "many arrays": (with_more(dict.fromkeys((f"a{index}" for index in range(2000)), Array(FLOATS))), "and 1995 more"),
     "a thousand arrays": (with_more(dict.fromkeys(map(str, range(1500)), Array(np.zeros(200)))), "bytes: at most"),
     "name of a megabyte": (with_more({"w" * 900_000: Array(FLOATS)}), "unexpected www"),
-    "more examples than there are": (with_metrics(num_examples=1000), "claims 1000 examples, but its profile said"),
+    "more examples than there are": (with_metrics(num_examples=1000), "num-examples is 1000, but the profile states"),
 }

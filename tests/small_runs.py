@@ -1,10 +1,10 @@
 """Whole runs in one process."""
 
-from fedapps.client_app import app as client_app
-from fedapps.config import parse
-from fedapps.launch import resolve
-from fedapps.run_folder import RunFolder
-from fedapps.server_app import app as server_app
+from fedapps.app.client_app import app as client_app
+from fedapps.app.server_app import app as server_app
+from fedapps.config.parsing import parse
+from fedapps.launch.launch import resolve
+from fedapps.runs.run_folder import RunFolder
 from sim.inprocess import run_inprocess
 
 

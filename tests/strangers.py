@@ -8,8 +8,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from fedapps.fleet.deployment import Deployment, deployment
-from fedapps.fleet.keys import make_key_pair
+from fedapps.deployment.node_keys import make_key_pair
+from fedapps.deployment.superlink import Deployment, deployment
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def turned_away(folder: Path, plain_text: str) -> Iterator[Deployment]:
     """A SuperLink with TLS and node keys that has refused strangers; ``plain_text`` is what one without TLS is told."""
     with deployment(folder / "guarded", tls=True, auth=True) as guarded, deployment(folder / "plain") as plain:
         guarded.start_superlink()
-        plain.fleet = guarded.fleet
+        plain.fleet_port = guarded.fleet_port
         once = ("--max-retries", "1")  # and not for ever, as it is without
         refused = {
             guarded.start_supernode("stranger", {}, make_key_pair(folder / "unknown"), *once): "Failed to activate",
@@ -25,9 +25,9 @@ def turned_away(folder: Path, plain_text: str) -> Iterator[Deployment]:
             plain.start_supernode("open", {}, None, *once): plain_text,
         }
         for started, reason in refused.items():
-            assert started.process.wait(120) != 0
-            assert reason in started.log.read_text(), started.obituary()
+            assert started.process.wait() != 0
+            assert reason in started.log.read_text(), started.exit_report()
         with pytest.raises((URLError, OSError)):
-            urlopen(f"http://127.0.0.1:{guarded.http}/health", timeout=5).close()
+            urlopen(f"http://127.0.0.1:{guarded.control_port}/health", timeout=5).close()
         assert guarded.count_online() == 0
         yield guarded

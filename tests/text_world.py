@@ -3,14 +3,14 @@
 import torch
 
 from sim.corpus import write_examples
-from tasks.base import Privacy
-from tasks.text import Options
+from tasks.private_parameters import PrivateParameters
+from tasks.text.options import Options
 
 SMALL = Options(source="simulated", dataset="mine", classes=2, hidden=3, embedding_width=4, dropout=0.0)
-SHARED = Privacy()
-FEDRECON = Privacy(("embedding*private",))
-FEDVOCAB = Privacy(("embedding.*",))
-OWN_START = Privacy(("embedding.*",), own_start=True)
+SHARED = PrivateParameters()
+FEDRECON = PrivateParameters(("embedding*private",))
+FEDVOCAB = PrivateParameters(("embedding.*",))
+OWN_START = PrivateParameters(("embedding.*",), own_start=True)
 NODES = 3
 TEXTS = [f"{word} {number} goals in {1990 + number}" for word in ("win", "loss", "tie") for number in range(8)]
 

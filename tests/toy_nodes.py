@@ -9,8 +9,8 @@ from flwr.client import ClientApp
 from toys import Arrays, ToyTask, arrays_of, record_of
 
 from clients.base import FederatedClient
-from clients.named import get_arrays
-from clients.settings import RoundSettings
+from clients.named_arrays import get_arrays
+from clients.round_settings import RoundSettings
 from tasks.base import NodeData
 from tasks.seeding import torch_seed
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from toys import ToyModel, ToyTask
 
-from clients.named import get_arrays
+from clients.named_arrays import get_arrays
 from clients.training import Phase, run_plan
 
 TASK = ToyTask()

@@ -8,9 +8,9 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from clients.files import write_whole
-from fedapps.checkpoints import DiskCheckpoints
+from fedapps.runs.checkpoints import DiskCheckpoints
 from strategies.base import BaseStrategy
-from strategies.rounds import RoundReport
+from strategies.round_records import RoundReport
 from strategies.samplers import UniformFraction
 
 PARAMETERS = 50_000

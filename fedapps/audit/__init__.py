@@ -1,4 +1,4 @@
-"""What somebody who reads along on the server makes of the gradients that nodes share: ``python -m fedapps audit``."""
+"""Gradient inversion audit: what a server can reconstruct from the gradients of a text task (``fedapps audit``)."""
 
 from .plan import AuditPlan
 from .run import audit_recipe

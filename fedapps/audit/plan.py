@@ -1,4 +1,4 @@
-"""What is audited: methods, attackers, attacks, batch sizes, and at what cost."""
+"""The options of an audit: methods, attackers, attacks, batch sizes and the budget of the search."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,18 +8,35 @@ from tasks.text.privacy.attackers import ATTACKERS
 from tasks.text.privacy.sharing import METHODS
 
 ATTACKS = ("dlg", "tag", "rows")
-#: The attacker of the attack "rows", which takes no table: everybody who sees the shared rows and knows their words.
+#: The only attacker of the attack "rows", which needs no token table: anybody who sees the shared rows.
 ANYBODY = "anybody"
-#: Sentences of a cell, or one batch where that is more: cells are what runs in parallel and what is saved.
-_CELL = 4
+#: Sentences per job (rounded to whole batches, at least one). Jobs run in parallel and save their results separately.
+_JOB_SENTENCES = 4
 
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """``sentences`` are attacked ``batch_sizes`` at a time, by every attack on every method for every attacker.
+    """Every combination of a method, an attacker, an attack and a batch size.
 
-    ``steps`` and ``restarts`` are those of :class:`~tasks.text.privacy.inversion.Inversion`. Raises ``ValueError``, for
-    all errors at once, when something is unknown, given twice, or out of range.
+    Parameters
+    ----------
+    methods : tuple of str
+        Names in :data:`tasks.text.privacy.sharing.METHODS`.
+    attackers : tuple of str
+        Names in :data:`tasks.text.privacy.attackers.ATTACKERS`.
+    attacks : tuple of str
+        Names in :data:`ATTACKS`.
+    batch_sizes : tuple of int
+        Sentences per gradient, each from 1 to ``sentences``.
+    sentences : int
+        Number of sentences to attack, at least 1.
+    steps, restarts : int
+        Budget of the search, each at least 1; see :class:`tasks.text.privacy.inversion.Inversion`.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown or given twice, or a number is out of range. The message lists all errors.
     """
 
     methods: tuple[str, ...]
@@ -60,27 +77,29 @@ class AuditPlan:
         steps: int,
         restarts: int,
     ) -> "AuditPlan":
-        """A plan whose lists are written with commas. Raises ``ValueError`` also for a size that is no number."""
+        """Parse a plan from comma-separated lists.
+
+        Raises
+        ------
+        ValueError
+            If a batch size is not a whole number, or the plan is invalid.
+        """
         sizes = _listed(batch_sizes)
         if strange := [size for size in sizes if not size.lstrip("-").isdecimal()]:
             raise ValueError(f"--batch-sizes {', '.join(strange)}: must be whole numbers, separated by commas")
         whole = tuple(map(int, sizes))
         return cls(_listed(methods), _listed(attackers), _listed(attacks), whole, sentences, steps, restarts)
 
-    def cells(self) -> list[dict[str, Any]]:
-        """What runs at a time: one attack with one batch size on the sentences from ``start`` to before ``stop``."""
-        found = []
+    def jobs(self) -> list[dict[str, Any]]:
+        """Split the audit into jobs: one attack, one batch size, the sentences ``start`` to ``stop`` (exclusive)."""
+        jobs = []
         for attack in self.attacks:
             for size in self.batch_sizes:
-                step = self.sentences if attack == "rows" else size * max(1, _CELL // size)
+                step = self.sentences if attack == "rows" else size * max(1, _JOB_SENTENCES // size)
                 for start in range(0, self.sentences, step):
                     stop = min(start + step, self.sentences)
-                    found.append({"attack": attack, "batch_size": size, "start": start, "stop": stop})
-        return found
-
-    def attackers_of(self, attack: str) -> tuple[str, ...]:
-        """Who carries out an attack."""
-        return (ANYBODY,) if attack == "rows" else self.attackers
+                    jobs.append({"attack": attack, "batch_size": size, "start": start, "stop": stop})
+        return jobs
 
 
 def _listed(text: str) -> tuple[str, ...]:

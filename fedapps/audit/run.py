@@ -1,4 +1,4 @@
-"""An audit from the command line: checks, cells in parallel, tables."""
+"""Run an audit: check the config, run the jobs in parallel, print and save the results."""
 
 import json
 import time
@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from clients.files import write_whole
-from fedapps.config import parse
-from fedapps.launch import resolve
-from fedapps.recipe_files import read_recipe
+from fedapps.config.parsing import parse
+from fedapps.config.recipe_files import read_recipe
+from fedapps.launch.launch import resolve
 from sim.matrix import run_matrix
 
-from .cells import finished, run_cell
+from .jobs import finished, run_job
 from .plan import AuditPlan
-from .scene import VICTIM, cast
 from .text import audit_text, row_line
+from .victim import victim_data
 
 
 def audit_recipe(
@@ -27,53 +27,76 @@ def audit_recipe(
     output_dir: str = "runs",
     json_path: Path | None = None,
 ) -> dict[str, Any]:
-    """Attack one node of a run of the task "text", print what was read, and write ``audit.json``; returns the latter.
+    """Attack one node of a run of the task "text" and print what the attacks reconstruct.
 
-    It is written into ``OUTPUT_DIR/audit-<recipe>-<time>`` after every cell, with the rows as far as they are, and at
-    the end to ``json_path`` too. Raises ``ValueError`` before anything runs when the config cannot be used, its task
-    is another, or there are too few sentences.
+    The results so far are saved after every job, in ``OUTPUT_DIR/audit-<recipe>-<time>/audit.json``.
+
+    Parameters
+    ----------
+    recipe : Path
+        Run config of the task "text".
+    plan : AuditPlan
+        What to attack, and how.
+    jobs : int
+        Maximum number of parallel processes; 0: one per CPU core.
+    overrides : mapping, optional
+        Keys of the run config that replace those of the recipe.
+    output_dir : str
+        Where the folder of the audit is created.
+    json_path : Path, optional
+        Also write the final results to this file.
+
+    Returns
+    -------
+    dict
+        The content of ``audit.json``; see :func:`.jobs.finished`.
+
+    Raises
+    ------
+    ValueError
+        Before anything runs, if the config is invalid, its task is not "text", or it has too few sentences.
     """
     given = read_recipe(recipe) | dict(overrides or {})
     if given.get("task") != "text":
         raise ValueError(
-            f"recipe {recipe}: task = {given.get('task', '')!r}: must be 'text', because an audit looks for the words "
-            "of sentences"
+            f"recipe {recipe}: task = {given.get('task', '')!r}: must be 'text', because an audit reconstructs the "
+            "words of sentences"
         )
     name = f"audit-{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    # The recipe's own methods do not matter: those audited differ by what they share of one and the same node.
-    config = parse(resolve(given | {"name": name, "methods": VICTIM}, output_dir))
-    cast(config, plan.sentences)
+    # The methods of the recipe do not matter: the audited ones differ only in which gradients the node shares.
+    config = parse(resolve(given | {"name": name}, output_dir))
+    victim_data(config, plan.sentences)
     folder = Path(config.run.output_dir) / name
     (folder / "cells").mkdir(parents=True)
     if json_path:
         json_path.parent.mkdir(parents=True, exist_ok=True)
     shared = {"run": config.flat(), "plan": plan, "folder": str(folder / "cells")}
-    watch = _Watch(folder, recipe.stem, plan)
-    print(f"{plan.sentences} sentences; what is done is in {folder / 'audit.json'}", flush=True)
-    run_matrix([cell | {"config": shared} for cell in plan.cells()], run_cell, jobs=jobs, show=watch.show)
-    found = watch.look()
+    progress = _Progress(folder, recipe.stem, plan)
+    print(f"{plan.sentences} sentences; intermediate results: {folder / 'audit.json'}", flush=True)
+    run_matrix([job | {"config": shared} for job in plan.jobs()], run_job, jobs=jobs, show=progress.show)
+    found = progress.save()
     if json_path:
         json_path.write_text(_json(found), encoding="utf-8")
     print(f"\n{audit_text(found)}\n\naudit: {folder / 'audit.json'}")
     return found
 
 
-class _Watch:
-    """Says and saves what there is after every cell."""
+class _Progress:
+    """Prints each completed row once, and saves the results so far."""
 
     def __init__(self, folder: Path, recipe: str, plan: AuditPlan) -> None:
         self.folder, self.recipe, self.plan = folder, recipe, plan
-        self.told: set[tuple[Any, ...]] = set()
+        self.printed: set[tuple[Any, ...]] = set()
 
     def show(self, line: str) -> None:
         print(line, flush=True)
-        for row in self.look()["rows"]:
+        for row in self.save()["rows"]:
             key = (row["method"], row["attacker"], row["attack"], row["batch_size"])
-            if row["sentences"] == self.plan.sentences and key not in self.told:
-                self.told.add(key)
+            if row["sentences"] == self.plan.sentences and key not in self.printed:
+                self.printed.add(key)
                 print(f"  {row_line(row)}", flush=True)
 
-    def look(self) -> dict[str, Any]:
+    def save(self) -> dict[str, Any]:
         found = finished(self.folder / "cells", self.recipe)
         write_whole(self.folder / "audit.json", _json(found).encode())
         return found

@@ -1,42 +1,42 @@
-"""An audit for the terminal: the table, sentences side by side, and what is protected from whom."""
+"""The results of an audit as text: the table, reconstructed sentences, and who can read what under each method."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedapps.tables import text_table
+from fedapps.runs.tables import text_table
 from tasks.text.privacy.attackers import ATTACKERS
 
 from .plan import ANYBODY
 
-#: What the text of the paper says of its Table 2 and Figure 3 (Zhang et al., FedVocab, Section 4.2 and Appendix B.3).
+#: How the paper describes its Table 2 and Figure 3 (Zhang et al., FedVocab, Section 4.2 and Appendix B.3).
 PAPER: Mapping[tuple[str, str], str] = {
     ("fedavg", "known"): "almost all, digits too",
-    ("fedrecon", "known"): "high, but for digits",
+    ("fedrecon", "known"): "high, except digits",
     ("fedvocab", "foreign"): "almost zero",
 }
-#: Shares of the words from which on they are read, and up to which they are protected.
+#: Words count as read from a recall of ``READ`` on, and as protected up to a recall of ``PROTECTED``.
 READ, PROTECTED = 0.5, 0.1
-_HELD = {**ATTACKERS, ANYBODY: "the shared rows of the embedding table, and their words"}
+_KNOWLEDGE = {**ATTACKERS, ANYBODY: "the shared rows of the embedding table, and their words"}
 
 Row = Mapping[str, Any]
 
 
 def row_line(row: Row) -> str:
-    """A row of the table on a line of its own."""
+    """One row of the results as a line of text."""
     return (
         f"{row['method']}, {row['attacker']}, {row['attack']}, batch size {row['batch_size']}: "
         f"precision {row['precision']:.3f}, recall {row['recall']:.3f}, digit tokens {_share(row['ptlr'])}, "
-        f"{row['seconds']:.1f} s a sentence"
+        f"{row['seconds']:.1f} s per sentence"
     )
 
 
 def audit_text(found: Mapping[str, Any]) -> str:
-    """All that an audit (see :func:`.cells.finished`) says."""
-    held = [f"  {name}: {_HELD[name]}" for name in dict.fromkeys(row["attacker"] for row in found["rows"])]
+    """The results of an audit (see :func:`.jobs.finished`) as text."""
+    knowledge = [f"  {name}: {_KNOWLEDGE[name]}" for name in dict.fromkeys(row["attacker"] for row in found["rows"])]
     return "\n\n".join(
         [
             _table(found["rows"]),
-            "\n".join(["PTLR: share of digit tokens read. What an attacker holds beside what is shared:", *held]),
+            "\n".join(["PTLR: share of digit tokens recovered. Known besides the shared gradients, to", *knowledge]),
             _side_by_side(found["recovered"]),
             statement(found["rows"]),
         ]
@@ -44,9 +44,9 @@ def audit_text(found: Mapping[str, Any]) -> str:
 
 
 def statement(rows: Sequence[Row]) -> str:
-    """What is protected and what is not, by the highest recall and PTLR over attacks and batch sizes."""
+    """Who can read what under each method, by the highest recall and PTLR over all attacks and batch sizes."""
     lines = [
-        f"what is protected (the worst of all attacks and batch sizes; read: at least {READ:.0%} of the words, "
+        f"worst case over all attacks and batch sizes (read: at least {READ:.0%} recovered, "
         f"protected: at most {PROTECTED:.0%})"
     ]
     for method in dict.fromkeys(row["method"] for row in rows):
@@ -65,18 +65,18 @@ def statement(rows: Sequence[Row]) -> str:
 
 
 def _summary(shares: Mapping[str, float]) -> str:
-    """Who reads how much, the most protected last."""
+    """The attackers by verdict, from "read" to "protected"."""
     by_verdict: dict[str, list[str]] = {}
     for name, share in shares.items():
         by_verdict.setdefault(_verdict(share), []).append(f"{name} ({share:.3f})")
-    said = {"read": "read by", "read in part": "read in part by", "protected": "protected from"}
+    phrases = {"read": "read by", "partly read": "partly read by", "protected": "protected from"}
     return "; ".join(
-        f"{words} {', '.join(by_verdict[verdict])}" for verdict, words in said.items() if verdict in by_verdict
+        f"{phrase} {', '.join(by_verdict[verdict])}" for verdict, phrase in phrases.items() if verdict in by_verdict
     )
 
 
 def _table(rows: Sequence[Row]) -> str:
-    header = ["method", "attacker", "attack", "batch", "precision", "recall", "F1", "PTLR", "s/sentence", "the paper"]
+    header = ["method", "attacker", "attack", "batch", "precision", "recall", "F1", "PTLR", "s/sentence", "paper"]
     cells = [
         [
             row["method"],
@@ -94,20 +94,20 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _side_by_side(recovered: Sequence[Mapping[str, Any]]) -> str:
-    """The first sentences of the smallest batch size and what each attacker took them for; right words in capitals."""
+    """The first sentences and their reconstructions at the smallest batch size; correct words in capitals."""
     guessed = [one for one in recovered if one["attacker"] != ANYBODY] or list(recovered)
     if not guessed:
-        return "no sentence was attacked"
+        return "no sentence was attacked yet"
     attack, size = guessed[0]["attack"], min(one["batch_size"] for one in guessed)
     shown = [one for one in guessed if one["attack"] == attack and one["batch_size"] == size]
-    lines = [f"sentences as written, and as {attack} read them with batch size {size} (right words in capitals)"]
+    lines = [f"original sentences and their reconstructions by {attack}, batch size {size} (correct words in capitals)"]
     for target in dict.fromkeys(one["target"] for one in shown):
         readers: dict[str, list[str]] = {}
         for one in shown:
             if one["target"] == target:
                 readers.setdefault(one["recovered"], []).append(f"{one['method']}/{one['attacker']}")
         words = set(target.split())
-        lines += ["", f"  written: {target}"]
+        lines += ["", f"  original: {target}"]
         for text, names in readers.items():
             marked = " ".join(word.upper() if word in words else word for word in text.split())
             lines.append(f"  {', '.join(names)}: {marked}")
@@ -115,7 +115,7 @@ def _side_by_side(recovered: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _verdict(share: float) -> str:
-    return "read" if share >= READ else "protected" if share <= PROTECTED else "read in part"
+    return "read" if share >= READ else "protected" if share <= PROTECTED else "partly read"
 
 
 def _share(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""From the JSON of a run folder to records: the one place that knows the names of the fields."""
+"""Parse the JSON of a run folder into records. No other module knows the names of the fields."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from .reading import Entry
+from .json_files import Entry
 from .records import (
-    Claim,
+    CheckedClaim,
     Comparison,
     Matrix,
     MethodSummary,
@@ -87,8 +87,8 @@ def read_test(entry: Entry) -> PairedTest:
     )
 
 
-def read_claim(entry: Entry) -> Claim:
-    return Claim(
+def read_claim(entry: Entry) -> CheckedClaim:
+    return CheckedClaim(
         line=entry.text("claim"),
         metric=entry.text("metric"),
         method=entry.text("method"),

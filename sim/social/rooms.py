@@ -47,6 +47,14 @@ def inside(room: FloatArray, points: FloatArray) -> NDArray[np.bool_]:
 
 
 def inside_by(room: FloatArray, points: FloatArray, margin: float) -> NDArray[np.bool_]:
-    """Which of ``points`` ``[..., 2]`` are inside and stay so ``margin`` metres to the left, right, up and down."""
-    shifts = margin * np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]])
-    return np.asarray(inside(room, points[..., None, :] + shifts).all(axis=-1))
+    """Which of ``points`` ``[..., 2]`` are inside, ``margin`` metres or more from every wall."""
+    return inside(room, points) & (distance_to_walls(room, points) >= margin)
+
+
+def distance_to_walls(room: FloatArray, points: FloatArray) -> FloatArray:
+    """Metres ``[...]`` from each of ``points`` ``[..., 2]`` to the nearest wall of ``room`` ``[K, 2]``."""
+    walls = np.roll(room, -1, axis=0) - room
+    from_corners = points[..., None, :] - room
+    along = np.clip((from_corners * walls).sum(axis=-1) / (walls**2).sum(axis=-1), 0, 1)
+    distances: FloatArray = np.linalg.norm(from_corners - along[..., None] * walls, axis=-1).min(axis=-1)
+    return distances

@@ -40,8 +40,8 @@ class Scene:
 def draw_scene(rng: np.random.Generator) -> Scene:
     """A room with up to ten parties: a person alone, two who talk, or one with an object.
 
-    The robot and all bodies are inside, 0.3 m from the walls along either axis; bodies are 0.45 m apart. A partner
-    or object for whom there is no place is left out.
+    The robot and all bodies are inside, at least 0.3 m from every wall; bodies are at least 0.45 m apart. A partner
+    or object for whom there is no place is left out. Places and corners are rounded to centimetres.
     """
     room = draw_room(rng)
     robot = _free_place(rng, room, np.empty((0, 2)))

@@ -24,8 +24,7 @@ from .drivers import Driver
 from .dynamics import DT, velocity
 from .scenarios import SCENARIOS, Scenario
 from .sessions import HUMAN, ROBOT, Sessions
-
-WORLD_FILE = "world.json"
+from .styles import WORLD_FILE as WORLD_FILE
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.traffic.files import World, read_world
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .table import SUFFIXES, read_header, read_table
+
+if TYPE_CHECKING:
+    from sim.traffic.files import World
 
 STEP = 0.1  # seconds
 LANE_MIDDLE = -4.0  # file's y of the line between the two lanes of the recorded trials
@@ -50,7 +53,7 @@ class Recording:
 
     dynamics: str  # "bicycle" or "point"
     blocks: Mapping[int, tuple[Session, ...]]
-    world: World | None  # how to simulate the drivers again; None for recorded trials
+    world: "World | None" = None  # how to simulate the drivers again; None for recorded trials
 
     @property
     def cars(self) -> int:
@@ -58,7 +61,18 @@ class Recording:
 
 
 def read_folder(folder: Path) -> Recording:
-    """Everything in ``folder``: its ``*.csv``, ``*.csv.gz`` and ``*.csv.xz`` files in order of their names.
+    """Everything in ``folder``: sessions (:func:`read_sessions`), and the world where they are simulated."""
+    from sim.traffic.files import read_world  # not above, as it needs torch
+
+    recording = read_sessions(folder)
+    try:
+        return replace(recording, world=read_world(folder))
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
+def read_sessions(folder: Path) -> Recording:
+    """The sessions in ``folder`` alone: its ``*.csv``, ``*.csv.gz`` and ``*.csv.xz`` files in order of their names.
 
     Raises :class:`DataError` when there is no such file, or one is malformed or of another kind.
     """
@@ -76,11 +90,7 @@ def read_folder(folder: Path) -> Recording:
         raise DataError(f"{folder}: files with and without throttle columns, or with and without a gray car")
     if not blocks:
         raise DataError(f"{folder}: holds only demonstration trials (block {DEMONSTRATIONS}), which are left out")
-    try:
-        world = read_world(folder)
-    except ValueError as error:
-        raise DataError(str(error)) from error
-    return Recording(kinds.pop()[0], dict(sorted(blocks.items())), world)
+    return Recording(kinds.pop()[0], dict(sorted(blocks.items())))
 
 
 @lru_cache(maxsize=64)

@@ -59,6 +59,20 @@ class Options:
     sessions_train: int = option(0, "training sessions per simulated driver; 0 = the paper's", minimum=0)
     sessions_test: int = option(0, "test sessions per simulated driver; 0 = the paper's", minimum=0)
 
+    @property
+    def cars(self) -> int:
+        """How many cars are in a session: robot, human, and perhaps a gray one."""
+        return 3 if self.scenario == "three-cars" else 2
+
+    @property
+    def dynamics(self) -> str:
+        """How cars move: a "bicycle" with throttle and steering where they are simulated, else a "point"."""
+        return "point" if self.scenario == "trials" else "bicycle"
+
+    def moments(self, steps: int) -> range:
+        """The steps, counted from 0, of a session of ``steps`` at which there is a window; none in a short one."""
+        return range(min(self.min_history, self.history) - 1, steps - self.horizon, self.window_stride)
+
     def sessions(self) -> tuple[int, int]:
         """Training and test sessions per driver, with the scenario's defaults filled in."""
         train, test = PAPER_SESSIONS[self.scenario]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.xz")
 

@@ -20,12 +20,13 @@ from .data import SPLITS, Recording, read_folder
 from .forecaster import Forecaster
 from .options import Options as DrivingOptions
 from .predictors import ConstantVelocity, Forecast, HoldLastControl, Predictor
+from .profile import DrivingProfiles, block_of, groups_of, key_of
 from .scores import elbo_parts, test_scores
 from .setting import SETTINGS
 from .windows import cut
 
 
-class DrivingTask(Task):
+class DrivingTask(DrivingProfiles, Task):
     """Negotiating a lane change with a human driver (APFL, Sections IV-B and IV-C).
 
     A node is a robot that always meets the same driver: a simulated one, with a tolerance of risk, or a block
@@ -37,8 +38,6 @@ class DrivingTask(Task):
     the decoder is given the state: samples of a forecast lie close together.
     """
 
-    name: ClassVar[str] = "driving"
-    Options: ClassVar[type] = DrivingOptions
     vectorises: ClassVar[bool] = False  # LSTMs do not
     headline: ClassVar[tuple[str, ...]] = (
         "test.elbo",
@@ -64,10 +63,6 @@ class DrivingTask(Task):
         )
 
     @property
-    def has_world(self) -> bool:
-        return self.setting.scenario is not None
-
-    @property
     def can_collect(self) -> bool:
         return self.has_world
 
@@ -88,14 +83,13 @@ class DrivingTask(Task):
         write_world(folder, World(scenario, seed, dict(enumerate(drivers))))
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
-        recording = self._read(folder)
-        blocks = list(recording.blocks)
-        if num_partitions > len(blocks):
-            raise DataError(f"{folder}: holds {len(blocks)} blocks (drivers); {num_partitions} nodes were asked for")
-        return self._node(recording, blocks[partition : partition + 1])
+        recording = read_folder(folder)
+        self.check(folder, recording)
+        return self._node(recording, block_of(folder, recording, partition, num_partitions))
 
     def load_all(self, folder: Path) -> NodeData:
-        recording = self._read(folder)
+        recording = read_folder(folder)
+        self.check(folder, recording)
         return self._node(recording, list(recording.blocks))
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Tensor:
@@ -145,16 +139,6 @@ class DrivingTask(Task):
         joined = {name: torch.cat((before[name], torch.from_numpy(collected[name]))) for name in before}
         return replace(data, splits={**data.splits, "train": joined})
 
-    def _read(self, folder: Path) -> Recording:
-        recording = read_folder(folder)
-        expected = ("bicycle" if self.setting.bicycle else "point", self.setting.cars)
-        if (recording.dynamics, recording.cars) != expected:
-            raise DataError(
-                f"{folder}: holds {recording.cars} cars with {recording.dynamics} dynamics; scenario "
-                f"{self.options.scenario!r} expects {expected[1]} cars with {expected[0]} dynamics"
-            )
-        return recording
-
     def _node(self, recording: Recording, blocks: list[int]) -> NodeData:
         sessions = [session for block in blocks for session in recording.blocks[block]]
         splits = {
@@ -164,12 +148,10 @@ class DrivingTask(Task):
         drivers = recording.world.drivers if recording.world else {}
         seed = recording.world.seed if recording.world else 0
         met = tuple(encounters(drivers[block], seed, recording.blocks[block]) for block in blocks if block in drivers)
-        alone = len(blocks) == 1
-        groups = {"style": f"{met[0].driver.gamma:+.2f}"} if alone and met else {}
         return NodeData(
-            key=f"driver-{blocks[0]:02d}" if alone else "pooled",
+            key=key_of(blocks),
             splits={split: windows for split, windows in splits.items() if len(windows["history"])},
-            groups=groups,
+            groups=groups_of(blocks, {block: driver.gamma for block, driver in drivers.items()}),
             extra={"encounters": met},
         )
 

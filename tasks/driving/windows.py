@@ -41,8 +41,7 @@ def cut(setting: Setting, options: Options, sessions: Iterable[Session]) -> dict
 
 
 def _cut_one(setting: Setting, options: Options, session: Session) -> dict[str, Tensor]:
-    seen = min(options.min_history, options.history)
-    now = np.arange(seen - 1, len(session.states) - options.horizon, options.window_stride)
+    now = np.array(options.moments(len(session.states)), dtype=np.int64)
     rows = now[:, None] + np.arange(1 - options.history, 1)
     ahead = now[:, None] + np.arange(1, options.horizon + 1)
     described = setting.describe(torch.from_numpy(session.states), torch.from_numpy(session.controls))

@@ -1,7 +1,6 @@
 """Learning to predict and to imitate a linear-quadratic regulator (APFL, Sec. IV-A, Table II and Fig. 4)."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -11,31 +10,17 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from sim import lqr
-from tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
-from tasks.options import option
+from tasks.base import Batch, Evaluation, Metrics, NodeData, Task
 
-from .data import read_robots, robot_files
+from .data import read_robots
 from .model import LqrModel
+from .profile import LqrProfiles, robot_file
+from .rollouts import robot_files
 
 
-@dataclass(frozen=True)
-class LqrOptions:
-    """The world of the point masses; the defaults are the paper's, the range of starts is ours."""
-
-    start_range: float = option(10.0, "starts are uniform in ±start-range, in position and velocity", above=0)
-    trajectories: int = option(40, "rollouts per robot, of which at least one trains and one tests", minimum=2)
-    horizon: int = option(30, "steps per rollout", minimum=1)
-    test_fraction: float = option(0.1, "share of a robot's rollouts held out for testing", minimum=0, maximum=1)
-    noise_variance: float = option(
-        0.01, "variance of the noise on the control and on each component of the state", minimum=0
-    )
-
-
-class LqrTask(Task):
+class LqrTask(LqrProfiles, Task):
     """Identify ``x' = A x + B u``, which all robots share, and imitate each one's own ``u = -K x``."""
 
-    name: ClassVar[str] = "lqr"
-    Options: ClassVar[type] = LqrOptions
     headline: ClassVar[tuple[str, ...]] = (
         "test.state_loss",
         "test.control_loss",
@@ -43,31 +28,11 @@ class LqrTask(Task):
         "test.excess",
     )
 
-    def __init__(self, options: LqrOptions | None = None) -> None:
-        self.options = options or LqrOptions()
-
     def build_model(self) -> LqrModel:
         return LqrModel()
 
-    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """Robots with ``R`` = 1, 50 and 100, or spaced over [1, 100] where there are not three of them."""
-        chosen = self.options
-        lqr.write_world(
-            folder,
-            num_nodes,
-            seed,
-            count=chosen.trajectories,
-            horizon=chosen.horizon,
-            test_fraction=chosen.test_fraction,
-            start_range=chosen.start_range,
-            noise_variance=chosen.noise_variance,
-        )
-
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
-        files = robot_files(folder)
-        if len(files) < num_partitions or not 0 <= partition < num_partitions:
-            raise DataError(f"{folder}: expected a robot for node {partition} of {num_partitions}, found {len(files)}")
-        return read_robots([files[partition]])
+        return read_robots([robot_file(folder, partition, num_partitions)])
 
     def load_all(self, folder: Path) -> NodeData:
         return read_robots(robot_files(folder))

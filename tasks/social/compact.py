@@ -19,7 +19,6 @@ from tasks.base import Batch
 
 from .scenes import Pose, Scene
 
-GEOMETRIES = ("cartesian", "polar")
 KINDS = ("robot", "human", "object", "interaction")
 FEATURES = len(KINDS) + 3
 
@@ -75,7 +74,7 @@ def trimmed(graphs: Batch) -> Batch:
 
 
 def located(poses: np.ndarray, geometry: str) -> np.ndarray:
-    """``poses`` ``[..., (x, y, orientation)]`` in one of :data:`GEOMETRIES`."""
+    """``poses`` ``[..., (x, y, orientation)]`` in one of :data:`~tasks.social.options.GEOMETRIES`."""
     if geometry == "cartesian":
         return poses
     x, y, turn = np.moveaxis(poses, -1, 0)

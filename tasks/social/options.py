@@ -4,11 +4,11 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from tasks.base import DataError
 from tasks.options import option
+from tasks.profiles import DataError
 
-from .compact import GEOMETRIES
-
+#: Where a node of the compact graph is.
+GEOMETRIES = ("cartesian", "polar")
 #: Hidden layers where no number is given.
 LAYERS = {"compact": 8, "relational": 3}
 

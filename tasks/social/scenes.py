@@ -17,7 +17,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 Point = tuple[float, float]
 #: x and y in metres, orientation in half turns, -1 to 1.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from sim.seeding import generator
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .scenes import Scene
 

@@ -1,6 +1,6 @@
 """The task "social": how much a robot disturbs the people around it, as one participant after another rates it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -10,19 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from sim.social.world import write_world
-from tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
+from tasks.base import Batch, Evaluation, Metrics, NodeData, Task
 
 from .graphs import graphs
 from .options import Options as SocialOptions
-from .scenes import Scene, participant_files, read_participant
+from .profile import Participants, SocialProfiles
+from .scenes import Scene
 from .score_map import telling, traces
-from .splits import SPLITS, split_scenes
 
 CHUNK = 512  # scenes that are evaluated at once
 
 
-class SocialTask(Task):
+class SocialTask(SocialProfiles, Task):
     """Predict the score of SocNav1 scenes [1]_, in the federated and continual setting of [2]_.
 
     A node is a robot that meets its participants one after another, one stage each. Examples are graphs of scenes;
@@ -35,77 +34,22 @@ class SocialTask(Task):
     .. [2] Guerdan and Gunes, Decentralized Robot Learning for Personalization and Privacy, 2022.
     """
 
-    name: ClassVar[str] = "social"
-    Options: ClassVar[type] = SocialOptions
     headline: ClassVar[tuple[str, ...]] = ("test.mse",)
 
     def __init__(self, options: SocialOptions | None = None) -> None:
         """Raises :class:`DataError` when the option ``participants`` makes no sense (:meth:`Options.nodes`)."""
-        self.options: SocialOptions = options or SocialOptions()
-        self.nodes = self.options.nodes()
+        super().__init__(options)
         self.graphs = graphs(self.options)
 
     def build_model(self) -> nn.Module:
         return self.graphs.network()
 
-    @property
-    def num_stages(self) -> int:
-        return 1 if self.options.together else len(self.nodes[0])
-
-    @property
-    def has_world(self) -> bool:
-        return self.options.source == "simulated"
-
-    def check_nodes(self, num_nodes: int) -> None:
-        if num_nodes != len(self.nodes):
-            raise DataError(
-                f"participants = {self.options.participants!r} are those of {len(self.nodes)} nodes, but num-nodes is "
-                f"{num_nodes}: set num-nodes = {len(self.nodes)}, or name the participants of {num_nodes} nodes"
-            )
-
-    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """A file of ``world_scenes`` scenes for every participant of the option, all of different taste.
-
-        Raises :class:`DataError` for the source "recorded", and when ``num_nodes`` is not the number of nodes in the
-        option ``participants``.
-        """
-        if not self.has_world:
-            raise DataError(
-                "source 'recorded' is rated by people, not simulated: name the folder of its files as data-dir, or "
-                "set source = 'simulated'"
-            )
-        self.check_nodes(num_nodes)
-        participants = [participant for node in self.nodes for participant in node]
-        write_world(folder, participants, seed, scenes=self.options.world_scenes)
-
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
-        self.check_nodes(num_partitions)
-        if not 0 <= partition < num_partitions:
-            raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
-        return self._node(folder, f"client-{partition + 1}", self._stages(self.nodes[partition]))
+        return self._node(self.node(folder, partition, num_partitions))
 
     def load_all(self, folder: Path) -> NodeData:
-        """Pooled data where the folder has every participant of the option, else those of a deployed node.
-
-        Stage s of the pooled data has the s-th participant of every node. A deployed node meets the participants
-        in its folder in the order of the option, others after them by name. Raises :class:`DataError` when the
-        node's files are not as many as its stages.
-        """
-        files = participant_files(folder)
-        named = [participant for node in self.nodes for participant in node]
-        if set(named) <= set(files):
-            pooled = [named] if self.options.together else list(zip(*self.nodes, strict=True))
-            return self._node(folder, "pooled", pooled)
-        own = sorted(files, key=lambda participant: (participant not in named, _index(named, participant), participant))
-        stages = self._stages(own)
-        if not own or len(stages) != self.num_stages:
-            found = ", ".join(path.name for path in files.values()) or "none"
-            raise DataError(
-                f"{folder}: expected {self.num_stages} files <participant>.json, one for each of a node's stages, or "
-                f"those of all participants ({self.options.participants}); found {found}. Add or remove files, or "
-                "adapt the options participants and together"
-            )
-        return self._node(folder, "+".join(own), stages)
+        """Pooled data where the folder has every participant of the option, else those of a deployed node."""
+        return self._node(self.whole(folder))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean squared error of the score, which runs from 0 to 1."""
@@ -146,30 +90,11 @@ class SocialTask(Task):
         for chosen in torch.split(order, batch_size):
             yield self.graphs.trimmed({name: tensor[chosen] for name, tensor in examples.items()})
 
-    def _stages(self, participants: Sequence[str]) -> list[Sequence[str]]:
-        return [participants] if self.options.together else [[participant] for participant in participants]
-
-    def _node(self, folder: Path, key: str, stages: Sequence[Sequence[str]]) -> NodeData:
-        scenes = [self._scenes(folder, participants) for participants in stages]
+    def _node(self, node: Participants) -> NodeData:
+        scenes = [self.scenes(node.folder, participants) for participants in node.stages]
         loaded = [{split: self._examples(of_split) for split, of_split in stage.items()} for stage in scenes]
-        groups = {"participants": "+".join(participant for stage in stages for participant in stage)}
         extra = {"scene": telling(scenes[-1]["test"])}
-        return NodeData(key, loaded[0], groups, extra, stages=tuple(loaded) if len(loaded) > 1 else ())
-
-    def _scenes(self, folder: Path, participants: Sequence[str]) -> Mapping[str, Sequence[Scene]]:
-        """The splits of some participants together."""
-        chosen = self.options
-        parts = [
-            split_scenes(
-                read_participant(folder, participant),
-                participant,
-                seed=chosen.split_seed,
-                train_fraction=chosen.train_fraction,
-                augment=chosen.augment,
-            )
-            for participant in participants
-        ]
-        return {split: [scene for part in parts for scene in part[split]] for split in SPLITS}
+        return NodeData(node.key, loaded[0], node.groups, extra, stages=tuple(loaded) if len(loaded) > 1 else ())
 
     def _examples(self, scenes: Sequence[Scene]) -> Batch:
         score = torch.tensor([scene.score / 100 for scene in scenes], dtype=torch.float32)
@@ -184,7 +109,3 @@ def _predicted(model: nn.Module, batch: Batch) -> Tensor:
 def _moved(batch: Batch, model: nn.Module) -> Batch:
     device = next(model.parameters()).device
     return {name: tensor.to(device) for name, tensor in batch.items()}
-
-
-def _index(named: Sequence[str], participant: str) -> int:
-    return named.index(participant) if participant in named else len(named)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .files import Columns, class_indices, classes_of, find_files, read_rows
 from .options import Layout

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 FORMATS = (".csv", ".tsv", ".jsonl")
 COMPRESSIONS = ("", ".gz", ".xz")

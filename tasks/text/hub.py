@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sim.corpus import write_examples
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .known import Hub
 

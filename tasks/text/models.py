@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tasks.base import DataError, Privacy
+from tasks.base import DataError
+from tasks.private_parameters import PrivateParameters
 from tasks.seeding import torch_seed
 
 from .glove import Vectors
@@ -21,7 +22,7 @@ from .word_vectors import drawn_vectors
 
 
 def recurrent_model(
-    options: Options, privacy: Privacy, classes: int, vocabulary: Vocabulary, key: str | None
+    options: Options, privacy: PrivateParameters, classes: int, vocabulary: Vocabulary, key: str | None
 ) -> BiLstm:
     """The LSTM with an embedding for the words of ``vocabulary``, initialised from torch's global generator.
 
@@ -34,7 +35,7 @@ def recurrent_model(
 
 
 def _word_embedding(
-    options: Options, privacy: Privacy, words: tuple[str, ...], seed: int, key: str | None
+    options: Options, privacy: PrivateParameters, words: tuple[str, ...], seed: int, key: str | None
 ) -> nn.Embedding | SplitEmbedding:
     kept, own_seed = kept_words(options, privacy), private_seed(seed, privacy, key)
     if kept is not Kept.DIGITS:
@@ -53,12 +54,12 @@ def _word_embedding(
     )
 
 
-def _public_start(words: tuple[str, ...], options: Options, privacy: Privacy, seed: int) -> Tensor:
+def _public_start(words: tuple[str, ...], options: Options, privacy: PrivateParameters, seed: int) -> Tensor:
     return _public_table(words, options, privacy, seed).clone()
 
 
 @lru_cache(maxsize=2)  # tens of megabytes that begin alike with every message and on every node
-def _public_table(words: tuple[str, ...], options: Options, privacy: Privacy, seed: int) -> Tensor:
+def _public_table(words: tuple[str, ...], options: Options, privacy: PrivateParameters, seed: int) -> Tensor:
     if source_of_words(options, privacy) != "shared":
         return _start(words, options, seed, shared_vectors(options))
     # The server, which does not know a shared vocabulary's words, knows its size: row by row, not word by word.
@@ -73,7 +74,7 @@ def _start(words: tuple[str, ...], options: Options, seed: int, known: Vectors |
 
 
 def transformer_model(
-    options: Options, privacy: Privacy, classes: int, vocabulary: Vocabulary, key: str | None
+    options: Options, privacy: PrivateParameters, classes: int, vocabulary: Vocabulary, key: str | None
 ) -> Transformer:
     """The pretrained or drawn encoder as a classifier; arguments as of :func:`recurrent_model`.
 
@@ -105,7 +106,7 @@ def _split(embedding: Any, words: tuple[str, ...], options: Options) -> None:
     embedding.word_embeddings = SplitEmbedding.of(table.weight.detach(), private + [False] * (rows - len(private)))
 
 
-def _exchange(model: Transformer, dealt: str, options: Options, privacy: Privacy, seed: int) -> None:
+def _exchange(model: Transformer, dealt: str, options: Options, privacy: PrivateParameters, seed: int) -> None:
     wanted, found = (load_config(name).hidden_size for name in (options.model, dealt))
     if found != wanted:
         raise DataError(
@@ -124,7 +125,7 @@ def _exchange(model: Transformer, dealt: str, options: Options, privacy: Privacy
 
 
 @torch.no_grad()
-def _draw(embedding: nn.Module, privacy: Privacy, seed: int, config: Any) -> None:
+def _draw(embedding: nn.Module, privacy: PrivateParameters, seed: int, config: Any) -> None:
     """Draw the private tables anew, as the encoder's configuration has it; normalisation begins as it is."""
     own = torch.Generator().manual_seed(seed)
     for name, parameter in embedding.named_parameters():

@@ -13,7 +13,8 @@ from tasks.base import Batch, NodeData
 from .batches import CommonTest, translated
 from .corpus import Corpus, Examples
 from .options import Options
-from .partition import Part, deal, dirichlet_shares, flower_partition, label_shares
+from .partition import Part
+from .parts import groups_of, node_key, partitions, splits_of
 from .scope import Kept
 from .vocabulary import Vocabulary, WordVocabulary, padded
 
@@ -38,17 +39,12 @@ class Words:
         return None
 
 
-def node_key(partition: int) -> str:
-    """The key of one of several nodes."""
-    return f"client-{partition:03d}"
-
-
 def node_data(corpus: Corpus, options: Options, words: Words, partition: int, num_partitions: int) -> NodeData:
     """Node ``partition`` of ``num_partitions``.
 
     Raises ``DataError`` when there are fewer training or test examples than nodes.
     """
-    train, test = _partitions(corpus, options, num_partitions)
+    train, test = partitions(corpus, options, num_partitions)
     return _node(node_key(partition), corpus, options, words, train[partition], test[partition], common=True)
 
 
@@ -73,9 +69,7 @@ class _Encoded:
 def _node(
     key: str, corpus: Corpus, options: Options, words: Words, train: Part, test: Part, *, common: bool
 ) -> NodeData:
-    order = generator(options.partition_seed, "text.validation", key).permutation(train)
-    held = int(options.validation_share * len(train))
-    kept = {"train": np.sort(order[held:]), "validation": np.sort(order[:held])}
+    kept = splits_of(train, options, key)
     own = words.own(corpus.train.texts_at(kept["train"]), options)
     public = None if own else words.public
     vocabulary = own or public
@@ -93,27 +87,7 @@ def _node(
         if common:
             drawn = _common_examples(corpus, public, options.length, options.global_examples, options.partition_seed)
             extra["common_test"] = CommonTest(drawn, translation)
-    counts = np.bincount(corpus.train.labels[train], minlength=len(corpus.classes))
-    return NodeData(key, splits, {"most_frequent": corpus.classes[int(counts.argmax())]}, extra)
-
-
-@lru_cache(maxsize=8)
-def _partitions(corpus: Corpus, options: Options, num_nodes: int) -> tuple[list[Part], list[Part]]:
-    """Training and test examples of every node, the latter with the label shares that the former came to have."""
-    rng = generator(options.partition_seed, "text.partition", num_nodes)
-    labels, classes = corpus.train.labels, len(corpus.classes)
-    if options.partition == "fednlp":
-        train = deal(labels, dirichlet_shares(labels, classes, num_nodes, options.alpha, rng), rng)
-    else:
-        train = flower_partition(
-            options.partition,
-            labels,
-            num_nodes,
-            alpha=options.alpha,
-            classes_per_node=options.classes_per_node,
-            seed=options.partition_seed,
-        )
-    return train, deal(corpus.test.labels, label_shares(labels, train, classes), rng)
+    return NodeData(key, splits, groups_of(corpus, train), extra)
 
 
 @lru_cache(maxsize=8)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from tasks.base import DataError
 from tasks.options import option
+from tasks.profiles import DataError
 
 from .files import FORMATS, Columns
 from .known import KNOWN, Hub

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 #: Names of the partitions: FedNLP's, then those made by flwr-datasets.
 PARTITIONS = ("fednlp", "iid", "dirichlet", "pathological", "linear")

@@ -3,23 +3,14 @@
 from pathlib import Path
 
 from sim.seeding import derive_seed, generator
-from tasks.base import DataError, Privacy
+from tasks.private_parameters import PrivateParameters
 
 from .glove import Vectors, read_glove
 from .options import Options
 from .scope import Kept, kept_words
 
 
-def check_starts(options: Options, privacy: Privacy) -> None:
-    """Raise :class:`DataError` for own starts of an embedding of which only the digits' rows are a node's own."""
-    if privacy.own_start and options.own_starts and kept_words(options, privacy) is Kept.DIGITS:
-        raise DataError(
-            f"text.own-starts = {options.own_starts!r}: the method keeps only the vectors of digits private, which "
-            "must go with all others; leave it empty, or take a method that keeps embedding.* private"
-        )
-
-
-def dealt_start(options: Options, privacy: Privacy, key: str) -> str:
+def dealt_start(options: Options, privacy: PrivateParameters, key: str) -> str:
     """Which of ``text.own-starts`` falls to a node, the same in every run; '' where none does."""
     names = options.own_start_names
     if not names or not privacy.own_start or kept_words(options, privacy) is not Kept.ALL:
@@ -27,7 +18,7 @@ def dealt_start(options: Options, privacy: Privacy, key: str) -> str:
     return names[int(generator(options.partition_seed, "text.own-start", key).integers(len(names)))]
 
 
-def private_seed(seed: int, privacy: Privacy, key: str | None) -> int:
+def private_seed(seed: int, privacy: PrivateParameters, key: str | None) -> int:
     """What the vectors of a node's private words are drawn from; ``key`` is ``None`` for the server."""
     return derive_seed(seed, "text.own-start", key) if privacy.own_start and key is not None else seed
 
@@ -37,7 +28,7 @@ def shared_vectors(options: Options) -> Vectors | None:
     return _read(options.glove, options, "text.glove")
 
 
-def node_vectors(options: Options, privacy: Privacy, key: str | None) -> Vectors | None:
+def node_vectors(options: Options, privacy: PrivateParameters, key: str | None) -> Vectors | None:
     """The vectors that a node's private words begin with, ``None`` where they are drawn."""
     dealt = dealt_start(options, privacy, key) if key is not None else ""
     if dealt:

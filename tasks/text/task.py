@@ -8,26 +8,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from sim.corpus import write_corpus
-from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Privacy, Task
+from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
 
 from .batches import CommonTest, by_length, trimmed
 from .corpus import Corpus, read_corpus
-from .hub import fetch
 from .models import recurrent_model, transformer_model
 from .networks import TextClassifier, load_config, load_tokenizer
-from .nodes import Words, node_data, node_key, shared_vocabulary, whole_data
-from .options import Options as TextOptions
+from .nodes import Words, node_data, shared_vocabulary, whole_data
+from .parts import node_key
+from .profile import TextProfiles, folder_key
 from .scope import Kept, kept_words, source_of_words
-from .starts import check_starts, dealt_start, node_vectors
+from .starts import dealt_start, node_vectors
 from .vocabulary import RESERVED, SPECIAL, Vocabulary, WordVocabulary, read_vocabulary
 
-_COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
 CHUNK = 128  # examples that are evaluated at once
-SHARED = Privacy()
 
 
-class TextTask(Task):
+class TextTask(TextProfiles, Task):
     """Classify texts with an embedding that may stay on the node (FedVocab [1]_).
 
     A node has some of the examples, with label shares of its own. Under a method that keeps ``embedding.*`` private
@@ -42,38 +39,12 @@ class TextTask(Task):
     .. [1] Zhang et al., FedVocab: Privacy-Preserving Federated Text Classification with Private Vocabularies, 2022.
     """
 
-    name: ClassVar[str] = "text"
-    Options: ClassVar[type] = TextOptions
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
     vectorises: ClassVar[bool] = False  # LSTMs do not
     metric_means: ClassVar[Mapping[str, MetricRule]] = {
         "test.global_accuracy": "geometric",
         "test.local_accuracy": "uniform",
     }
-
-    def __init__(self, options: TextOptions | None = None, privacy: Privacy = SHARED) -> None:
-        """Raises :class:`DataError` for options that go together under no method (:meth:`Options.check`)."""
-        self.options: TextOptions = options or TextOptions()
-        self.options.check()
-        self.layout = self.options.layout()
-        self.privacy = privacy
-
-    def under(self, privacy: Privacy) -> "TextTask":
-        """The task with the vocabularies that fit ``privacy``, which its method leaves to the nodes.
-
-        Raises :class:`DataError` when the options do not go together with it
-        (:func:`~tasks.text.scope.source_of_words`, :func:`~tasks.text.starts.check_starts`).
-        """
-        source_of_words(self.options, privacy)
-        check_starts(self.options, privacy)
-        return type(self)(self.options, privacy)
-
-    def __eq__(self, other: object) -> bool:
-        """Nodes have other data under another privacy: it counts beside the options."""
-        return isinstance(other, TextTask) and super().__eq__(other) and self.privacy == other.privacy
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.options, self.privacy))
 
     # -- models --------------------------------------------------------------------------------------------
 
@@ -112,54 +83,19 @@ class TextTask(Task):
 
     # -- data ----------------------------------------------------------------------------------------------
 
-    @property
-    def has_world(self) -> bool:
-        return self.options.source != "files"
-
-    @property
-    def world_options(self) -> dict[str, object]:
-        """The options that :meth:`make_world` depends on: the same texts serve all others."""
-        names = ("source", "dataset", "labels", "classes", "world_examples")
-        return {name: getattr(self.options, name) for name in (*names, *_COLUMNS)}
-
-    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """A made-up corpus, or the data set from the hub. Raises :class:`DataError` for the source "files"."""
-        if self.options.source == "simulated":
-            train = self.options.world_examples * num_nodes
-            write_corpus(folder, self.layout.classes, train, max(train // 4, num_nodes), seed)
-        elif self.options.source == "hub":
-            train_split, hub = self.options.hub()
-            fetch(hub, train_split, folder)
-        else:
-            raise DataError(
-                f"text.source = 'files': name the folder of {self.options.dataset} as data-dir, or set text.source = "
-                "'hub' to fetch it, or 'simulated' for made-up texts"
-            )
-
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
-        if not 0 <= partition < num_partitions:
-            raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
-        corpus = read_corpus(folder, self.layout)
-        if not corpus.test.texts:
-            raise DataError(
-                f"{folder}: no test texts; expected a file {' or '.join(self.layout.test)}, perhaps with .gz or .xz "
-                "(text.dataset and text.test-files)"
-            )
+        corpus = self.corpus(folder, partition, num_partitions)
         return node_data(corpus, self.options, self._words(corpus, node_key(partition)), partition, num_partitions)
 
     def load_all(self, folder: Path) -> NodeData:
         """All of the folder, whose name is the key. A node's own folder may lack the test file."""
         corpus = read_corpus(folder, self.layout)
-        key = folder.resolve().name
+        key = folder_key(folder)
         return whole_data(corpus, self.options, self._words(corpus, key), key)
 
     def load_own(self, folder: Path) -> NodeData:
         """As :meth:`load_all`. Raises :class:`DataError` for a vocabulary of all nodes' texts, which no node sees."""
-        if source_of_words(self.options, self.privacy) == "shared":
-            raise DataError(
-                "text.vocabulary: nodes with folders of their own cannot know the words of the others' texts; name a "
-                "text.vocabulary-file that all of them have, or take a method that keeps embedding.* private"
-            )
+        self.check_own_words()
         return self.load_all(folder)
 
     def _words(self, corpus: Corpus, key: str) -> Words:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .files import open_text
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .places import Places
 

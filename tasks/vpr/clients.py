@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.seeding import generator
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .places import Places
 
@@ -26,9 +26,19 @@ class Client:
     tracks: tuple[int, ...]
     seed_row: int | None = None
 
+    @property
+    def groups(self) -> dict[str, str]:
+        """City and continent, where they are known."""
+        return labels_of(self.city, self.continent)
+
     def places(self, places: Places) -> Places:
         """The client's own pictures out of all."""
         return places.of_tracks(self.tracks)
+
+
+def labels_of(city: str, continent: str) -> dict[str, str]:
+    """The groups of a node: those that are known."""
+    return {name: label for name, label in (("city", city), ("continent", continent)) if label}
 
 
 def is_valid(places: Places, tracks: Sequence[int]) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from . import indoor, nordland
 from .cities import complete_for_training, require_complete

@@ -1,5 +1,7 @@
 """Pictures out of files, archives and arrays, decoded when they are asked for and kept while there is room."""
 
+from __future__ import annotations
+
 import io
 import os
 import tarfile
@@ -8,14 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
-from tasks.base import DataError
+from tasks.profiles import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Height and width in pixels.
 Size = tuple[int, int]
@@ -91,7 +94,7 @@ class ImageTar:
     members: Sequence[tuple[str, int, int]]
 
     @classmethod
-    def of(cls, path: Path, names: Iterable[str]) -> "ImageTar":
+    def of(cls, path: Path, names: Iterable[str]) -> ImageTar:
         """The members ``names``, whether they are there or not. Raises :class:`DataError` without the archive."""
         try:
             with tarfile.open(path, "r:") as archive:
@@ -150,6 +153,8 @@ class ImageStore:
 
         Raises :class:`DataError` for a picture that is missing or damaged.
         """
+        import torch  # not above: places are known without it
+
         images = torch.empty(len(indices), 3, *size, dtype=torch.uint8)
         for place, index in enumerate(indices):
             images[place] = self._one(int(index), size)
@@ -160,6 +165,8 @@ class ImageStore:
             if (found := self._kept.get((index, size))) is not None:
                 self._kept.move_to_end((index, size))
                 return found
+        import torch
+
         picture = self.source.decode(index).convert("RGB")
         if picture.size != (size[1], size[0]):
             picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .columns import Columns, read_columns
 from .images import ImageFiles, ImageStore

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from scipy.spatial import cKDTree
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Distances held in memory at a time.
 _BLOCK = 2**22
@@ -31,6 +32,8 @@ def squared_distances(queries: np.ndarray, database: np.ndarray) -> np.ndarray:
 
 def search_torch(queries: np.ndarray, database: np.ndarray, count: int) -> np.ndarray:
     """Rows ``[q, min(count, m)]`` of the nearest in ``database`` ``[m, d]``, nearest first, of equals the first row."""
+    import torch  # not above: what is near is known without it
+
     points, others = torch.as_tensor(database).float(), torch.as_tensor(queries).float()
     count = min(count, len(points))
     squares = points.square().sum(dim=1)
@@ -40,7 +43,7 @@ def search_torch(queries: np.ndarray, database: np.ndarray, count: int) -> np.nd
     return torch.cat(found).numpy()
 
 
-def _smallest(distances: Tensor, count: int) -> Tensor:
+def _smallest(distances: "Tensor", count: int) -> "Tensor":
     """Columns of the ``count`` smallest of each row, in order, of equals the first column."""
     values, columns = distances.topk(count, largest=False)
     # topk chooses among equals as it likes: put them in order, and go over the rows where some were left out.

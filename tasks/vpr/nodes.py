@@ -1,30 +1,29 @@
 """The nodes of a data set: who its clients are, and what one of them holds. Made once per process."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from sim.seeding import generator
-from tasks.base import DataError, NodeData
+from tasks.base import NodeData
 from tasks.seeding import torch_seed
 
-from .clients import Client, clients_per_city, hold_out
+from .clients import Client
 from .clustering import track_features
-from .datasets import Dataset, read_dataset
+from .datasets import Dataset
 from .evaluation import CommonSet, drawn_for_test
 from .fitting import check_network
 from .networks import place_network
 from .options import Options
 from .pictures import KeptMaps, Pictures
 from .places import Places
-from .positions import in_range_of_degrees
-from .splits import clustering_split, group_split, proximity_split, random_split
-from .training_set import TrainingSet, miner_of
+from .shares import as_many, clients_of, dataset_of, groups_of, held_out_queries
+from .training_set import TrainingSet
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +47,10 @@ def node_data(folder: Path, options: Options, partition: int, num_nodes: int) ->
     Raises :class:`DataError` when the split gives another number of clients.
     """
     found = federation(folder, options, num_nodes)
-    clients = _as_many(found, num_nodes, folder, options)
+    clients = as_many(found.clients, found.dataset, num_nodes, folder, options)
     client = clients[partition]
-    groups = {name: label for name, label in (("city", client.city), ("continent", client.continent)) if label}
     name = f"{client.key} of {num_nodes}"
-    return _data(name, client.key, client.places(found.dataset.training), options, found, groups)
+    return _data(name, client.key, client.places(found.dataset.training), options, found, client.groups)
 
 
 def whole_data(folder: Path, options: Options) -> NodeData:
@@ -71,10 +69,7 @@ def own_data(folder: Path, options: Options) -> NodeData:
     """A node's own folder, with common sets only of the cities that are named and there."""
     found = _common_part(folder, options, own=True)
     places = found.dataset.training
-    labels = {(places.tracks[track].city, places.tracks[track].continent) for track in places.present}
-    city, continent = labels.pop() if len(labels) == 1 else ("", "")
-    groups = {name: label for name, label in (("city", city), ("continent", continent)) if label}
-    return _data("own", folder.resolve().name, places, options, found, groups)
+    return _data("own", folder.resolve().name, places, options, found, groups_of(places))
 
 
 @lru_cache(maxsize=4)
@@ -85,14 +80,11 @@ def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
     """
     part = _common_part(folder, options, own=False)
     places, common = part.dataset.training, dict(part.common)
-    split = _split(part.dataset, options, num_nodes)
-    clients, held = hold_out(split, options.validation_clients, options.split_seed)
-    # By chance nothing may be near: such a client is a node that never trains.
-    trained = [client for client in clients if options.split == "random" or _can_train(client, places, options)]
+    clients, held = clients_of(part.dataset, options, num_nodes, partial(sequence_features, part.dataset, options))
     if held:
         tracks = [track for client in held for track in client.tracks]
         common["validation"] = _common(part.dataset, part.kept, "validation", places.of_tracks(tracks), options)
-    return Federation(part.dataset, tuple(sorted(trained, key=lambda client: client.key)), held, common, part.kept)
+    return Federation(part.dataset, clients, held, common, part.kept)
 
 
 @lru_cache(maxsize=4)
@@ -107,7 +99,7 @@ def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
             if options.train_all
             else ", of which the first layers stay so: set vpr.train-all = true, or name a file",
         )
-    dataset = read_dataset(folder, options, own=own)
+    dataset = dataset_of(folder, options, own=own)
     kept = KeptMaps(options.maps_megabytes * 2**20)
     common = {}
     if dataset.test is not None:
@@ -122,24 +114,7 @@ def _common(dataset: Dataset, kept: KeptMaps, name: str, places: Places, options
     return CommonSet.of(Pictures(f"common {name}", places, options.size, kept), options.recall_radius)
 
 
-def _split(dataset: Dataset, options: Options, num_nodes: int) -> Sequence[Client]:
-    places, seed = dataset.training, options.split_seed
-    if options.split == "random":
-        if num_nodes == 0:
-            raise DataError(
-                "vpr.validation-clients with vpr.split = 'random': pooled data cannot know how many clients there "
-                "are; name vpr.validation-cities"
-            )
-        return random_split(places, num_nodes + options.validation_clients, seed)
-    if options.split == "group":
-        return group_split(places)
-    near = proximity_split(places, options.proximity, seed)
-    if options.split == "proximity":
-        return near
-    return clustering_split(places, _features(dataset, options), clients_per_city(near), seed)
-
-
-def _features(dataset: Dataset, options: Options) -> np.ndarray:
+def sequence_features(dataset: Dataset, options: Options) -> np.ndarray:
     """What sequences look like to the network before training: means of a few of their pictures' descriptors."""
     places = dataset.training
     rng = generator(options.split_seed, "vpr.clustering")
@@ -155,52 +130,14 @@ def _features(dataset: Dataset, options: Options) -> np.ndarray:
     return track_features(chosen, inputs.describe(np.arange(len(chosen))))
 
 
-def _as_many(found: Federation, num_nodes: int, folder: Path, options: Options) -> tuple[Client, ...]:
-    clients = found.clients
-    if len(clients) > num_nodes and options.draws_surplus:
-        rng = generator(options.split_seed, "vpr.surplus", num_nodes)
-        return tuple(clients[place] for place in np.sort(rng.permutation(len(clients))[:num_nodes]))
-    if len(clients) == num_nodes:
-        return clients
-    split = f"vpr.split = {options.split!r}" + (
-        f" at {options.proximity:g} m" if options.split in ("proximity", "clustering") else ""
-    )
-    advice = f"set num-nodes = {len(clients)}" if clients else "widen vpr.near or vpr.radius, or narrow vpr.far"
-    if not clients and in_range_of_degrees(found.dataset.training):
-        advice += "; if the positions are degrees, give metres, or a table with columns lon and lat"
-    if len(clients) > num_nodes:
-        advice += ", or vpr.surplus = 'draw' to draw some of them"
-    elif options.source == "simulated":
-        advice += ", raise vpr.world-metres or vpr.world-cities, or lower vpr.radius"
-    raise DataError(
-        f"{folder}: {split} gives {len(clients)} clients that have a query to train on, not {num_nodes}: {advice}"
-    )
-
-
 def _data(
     name: str, key: str, places: Places, options: Options, found: Federation, groups: Mapping[str, str]
 ) -> NodeData:
     """``name`` is that of the pictures, which no others of the folder have."""
     found.dataset.inspection.require_readable(places)
     training = TrainingSet.of(Pictures(name, places, options.size, found.kept), options)
-    held = _held_out_queries(key, places, options)
+    held = held_out_queries(key, places, options)
     splits = {"train": {"query": torch.from_numpy(np.setdiff1d(training.miner.usable, held))}}
     if len(held):
         splits["test"] = {"query": torch.from_numpy(held)}
     return NodeData(key, splits, groups, {"training": training, "common": found.common})
-
-
-def _can_train(client: Client, places: Places, options: Options) -> bool:
-    own = client.places(places)
-    return len(np.setdiff1d(miner_of(own, options).usable, _held_out_queries(client.key, own, options))) > 0
-
-
-def _held_out_queries(key: str, places: Places, options: Options) -> np.ndarray:
-    """Queries, numbered from 0, of the sequences that a node keeps for its own test, which are never all."""
-    of_query = places.track[places.queries]
-    tracks = np.unique(of_query)
-    if options.local_share == 0 or len(tracks) < 2:
-        return np.zeros(0, dtype=np.int64)
-    count = min(max(1, round(options.local_share * len(tracks))), len(tracks) - 1)
-    drawn = generator(options.split_seed, "vpr.local", key).permutation(tracks)[:count]
-    return np.flatnonzero(np.isin(of_query, drawn))

@@ -9,7 +9,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .images import ImageArray, ImageStore
 from .places import Places, Track, build_places

@@ -3,16 +3,25 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.base import DataError
 from tasks.options import option
+from tasks.profiles import DataError
 
-from .backbones import BACKBONES
 from .images import Size
 from .mining import Anywhere, NearestSequences, Pool
-from .pooling import POOLINGS
 
+#: The networks and poolings by name, as in tasks.vpr.backbones and tasks.vpr.pooling.
+BACKBONES = ("resnet18-layer3", "resnet18", "vgg16", "squeezenet1_1", "squeezenet1_1-stride8")
+POOLINGS = ("gem", "spoc", "mac")
 #: Metres around a query of a Proximity client: the paper's, and what suits made-up cities of a few streets.
 RADIUS, WORLD_RADIUS = 2000.0, 50.0
+
+
+def require_weights(path: Path | None) -> None:
+    """Raise :class:`DataError` where a file of weights is named that is not there."""
+    if path is not None and not path.is_file():
+        raise DataError(
+            f"vpr.weights = '{path}': no such file; give a file of weights, or none for weights drawn at random"
+        )
 
 
 @dataclass(frozen=True)
@@ -90,13 +99,13 @@ class Options:
     )
     split_seed: int = option(0, "seed of the split, of held-out clients and sequences and of a drawn test", minimum=0)
 
-    backbone: str = option("resnet18-layer3", "convolutional network before the pooling", choices=tuple(BACKBONES))
+    backbone: str = option("resnet18-layer3", "convolutional network before the pooling", choices=BACKBONES)
     weights: str = option(
         "",
         "file of the backbone's ImageNet weights (.pth, .safetensors, .npz), which all nodes have; '' = drawn",
         path=True,
     )
-    pooling: str = option("gem", "from local features to a descriptor", choices=tuple(POOLINGS))
+    pooling: str = option("gem", "from local features to a descriptor", choices=POOLINGS)
     train_all: bool = option(
         False, "train the first layers too, as weights that are drawn need it; false: they stay as they are"
     )

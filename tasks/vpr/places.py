@@ -3,14 +3,17 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.spatial import cKDTree
-from torch import Tensor
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .images import ImageStore, Size
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: The mean radius of the Earth in metres.
 EARTH_RADIUS = 6_371_008.8
@@ -123,7 +126,7 @@ class Places:
         found: np.ndarray = self.queries[nearest <= radius]
         return found
 
-    def load_images(self, rows: Sequence[int] | np.ndarray, size: Size) -> Tensor:
+    def load_images(self, rows: Sequence[int] | np.ndarray, size: Size) -> "Tensor":
         """Pictures in RGB, uint8 ``[len(rows), 3, H, W]``, resized to ``size`` = (H, W).
 
         Those loaded last come from memory. Raises :class:`DataError` for a picture that is missing or damaged.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .places import Places
 

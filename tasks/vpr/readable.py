@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .images import UNDECODABLE, ImageFiles, ImageTar
 from .places import Places

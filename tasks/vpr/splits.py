@@ -11,7 +11,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from sim.seeding import generator
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .clients import MIN_SEQUENCES, Client, at_least_one, client_of, is_valid
 from .clustering import k_means

@@ -1,6 +1,5 @@
 """The task "vpr": find the place where a picture was taken, with nodes that mine triplets in their own pictures."""
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, cast
@@ -8,20 +7,18 @@ from typing import ClassVar, cast
 import numpy as np
 from torch import Tensor, nn
 
-from sim.streets.world import StreetWorld, write_streets
-from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+from tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
 
 from .evaluation import AMONG, CommonSet, own_metrics
 from .fitting import check_network
-from .msls import CONTINENTS_FILE
 from .networks import FROZEN, BatchNorms, PlaceNetwork, place_network
 from .nodes import federation, node_data, own_data, whole_data
-from .options import Options as VprOptions
+from .profile import VprProfiles, check_partition
 from .traces import traces
 from .training_set import TrainingSet, epoch_of_triplets, loss_of_triplets
 
 
-class VprTask(Task):
+class VprTask(VprProfiles, Task):
     """Visual place recognition by triplets that each node mines in its own pictures (FedVPR [1]_).
 
     A node has sequences of queries and of the database. An example is a query with a positive and a negative among
@@ -37,19 +34,12 @@ class VprTask(Task):
        https://arxiv.org/abs/2404.13324.
     """
 
-    name: ClassVar[str] = "vpr"
-    Options: ClassVar[type] = VprOptions
     headline: ClassVar[tuple[str, ...]] = tuple(f"test.recall_at_{n}" for n in AMONG)
     vectorises: ClassVar[bool] = False
     fixed: ClassVar[tuple[str, ...]] = (FROZEN,)
     metric_means: ClassVar[Mapping[str, MetricRule]] = {
         f"{name}.recall_at_{n}": "uniform" for name in ("test", "validation") for n in AMONG
     }
-
-    def __init__(self, options: VprOptions | None = None) -> None:
-        """Raises :class:`DataError` for options that do not go together (:meth:`Options.check`)."""
-        self.options: VprOptions = options or VprOptions()
-        self.options.check()
 
     def build_model(self) -> PlaceNetwork:
         """The network; what the file of weights does not have is drawn."""
@@ -65,10 +55,6 @@ class VprTask(Task):
     # -- data ----------------------------------------------------------------------------------------------
 
     @property
-    def has_world(self) -> bool:
-        return self.options.source != "files"
-
-    @property
     def longest_epoch(self) -> int:
         return self.options.queries_per_epoch
 
@@ -77,40 +63,12 @@ class VprTask(Task):
         chosen = self.options
         check_network(chosen.backbone, chosen.pooling, chosen.weights_file, chosen.size)
 
-    @property
-    def world_options(self) -> dict[str, object]:
-        """The options that :meth:`make_world` depends on: the same cities serve all others."""
-        names = ("size", "world_cities", "world_test_cities", "world_metres", "world_spacing")
-        return {name: getattr(self.options, name) for name in names}
-
-    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """Made-up cities. Raises :class:`DataError` for the source "files"."""
-        chosen = self.options
-        if not self.has_world:
-            raise DataError(
-                "vpr.source = 'files': name the folder of pictures as data-dir, or set vpr.source = 'simulated' for "
-                "made-up cities"
-            )
-        try:
-            world = StreetWorld(
-                cities=chosen.world_cities,
-                test_cities=chosen.world_test_cities,
-                size=chosen.size[::-1],
-                spacing=chosen.world_spacing,
-            ).enough_for(num_nodes, chosen.world_metres)
-        except ValueError as error:
-            raise DataError(f"vpr.world-*: {error}") from error
-        write_streets(folder, world, seed)
-        with (folder / CONTINENTS_FILE).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([("city", "continent"), *((n, c) for n, (c, _) in world.names().items())])
-
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         """Client ``partition`` of the split, the clients being in the order of their keys.
 
         Raises :class:`DataError` when the split gives another number of clients than ``num_partitions``.
         """
-        if not 0 <= partition < num_partitions:
-            raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
+        check_partition(partition, num_partitions)
         return node_data(folder, self.options, partition, num_partitions)
 
     def load_all(self, folder: Path) -> NodeData:

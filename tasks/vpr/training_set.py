@@ -14,7 +14,7 @@ from .mining import Miner, Triplets
 from .networks import PlaceNetwork
 from .options import Options
 from .pictures import Inputs, Pictures
-from .places import Places
+from .shares import miner_of
 from .triplets import triplet_loss, triplet_terms
 
 
@@ -51,18 +51,6 @@ class TrainingSet:
         return Triplets(
             self.queries[found.queries], self.database[found.positives], self.database[found.negatives], found.distinct
         )
-
-
-def miner_of(places: Places, options: Options) -> Miner:
-    """What is near and far among the queries and the database of ``places``, cities apart."""
-    queries, database = places.queries, places.database
-    return Miner(
-        places.position_apart[queries],
-        places.position_apart[database],
-        places.track[database],
-        near=options.near,
-        far=options.far,
-    )
 
 
 def epoch_of_triplets(

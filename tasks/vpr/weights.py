@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from tasks.base import DataError
 
+from .options import require_weights
+
 _KEY = "vpr.weights"
 #: Counters that nothing uses.
 _COUNTER = ".num_batches_tracked"
@@ -20,8 +22,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
     Nothing in the file is executed. Raises :class:`DataError` when it is missing or is something else.
     """
-    if not path.is_file():
-        raise DataError(f"{_KEY} = '{path}': no such file; give a file of weights, or none for weights drawn at random")
+    require_weights(path)
     readers = {".pth": _read_torch, ".pt": _read_torch, ".safetensors": _read_safetensors, ".npz": _read_npz}
     if path.suffix not in readers:
         raise DataError(f"{_KEY} = '{path}': weights are read from {', '.join(readers)}, not from {path.suffix!r}")

@@ -15,7 +15,7 @@ from clients.adaptive_updating import adaptive_updating
 from clients.base import FederatedClient
 from clients.penalties import QuadraticPrior
 from clients.plateau import Plateau
-from clients.settings import RoundSettings
+from clients.round_settings import RoundSettings
 from clients.state import ContextState, DiskState
 from clients.training import Phase, run_plan
 from strategies.partial_aggregation import PartialAggregation

@@ -9,7 +9,7 @@ from toy_nodes import NAMES, initial
 from toys import ToyOptions, ToyTask, same_bits
 
 from clients.base import FederatedClient
-from clients.settings import RoundSettings
+from clients.round_settings import RoundSettings
 from clients.state import DiskState
 from clients.training import DivergedError
 

@@ -11,7 +11,7 @@ from clients.base import FederatedClient
 from clients.fisher import diagonal_fisher
 from clients.fisher_client import FisherClient, FisherOrder
 from clients.penalties import QuadraticPrior
-from clients.settings import RoundSettings
+from clients.round_settings import RoundSettings
 from clients.state import ContextState, DiskState
 from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange

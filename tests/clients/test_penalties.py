@@ -11,7 +11,7 @@ from toys import ToyTask, same_bits
 
 from clients.base import FederatedClient
 from clients.penalties import QuadraticPrior
-from clients.settings import RoundSettings
+from clients.round_settings import RoundSettings
 from clients.state import DiskState
 from clients.training import Phase, run_plan
 

@@ -12,7 +12,7 @@ from toys import ToyOptions, ToyTask, same_bits
 
 from clients.base import FederatedClient
 from clients.reconstruction import ReconstructingClient, _split
-from clients.settings import RoundSettings
+from clients.round_settings import RoundSettings
 from clients.state import DiskState
 from sim.seeding import generator
 from tasks.base import NodeData

@@ -11,7 +11,7 @@ from toys import ToyTask, arrays_of, federate, same_bits
 
 from clients.base import FederatedClient
 from clients.fisher_client import FisherClient, FisherOrder
-from clients.settings import RoundSettings
+from clients.round_settings import RoundSettings
 from clients.state import ContextState, DiskState
 from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange

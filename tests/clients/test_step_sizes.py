@@ -9,7 +9,7 @@ from torch import nn
 from toys import same_bits
 from training_plans import DATA, TASK, Scalar, phase, scalar_training, toy_model, train
 
-from clients.named import get_arrays
+from clients.named_arrays import get_arrays
 from clients.penalties import QuadraticPrior
 from clients.training import run_plan
 

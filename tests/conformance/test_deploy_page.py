@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedapps.__main__ import _parser
-from fedapps.fleet.certificates import make_certificates
+from fedapps.cli.commands import _parser
+from fedapps.deployment.certificates import make_certificates
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

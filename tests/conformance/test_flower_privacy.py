@@ -21,14 +21,15 @@ from flwr.serverapp.strategy import (
 )
 from toys import arithmetic_app, federate
 
-from fedapps.client_app import app as client_app
-from fedapps.config import parse
-from fedapps.server_app import initial_arrays
+from fedapps.app.client_app import app as client_app
+from fedapps.app.server_app import initial_arrays
+from fedapps.config.parsing import parse
 from sim.inprocess import run_inprocess
 from strategies.base import BaseStrategy
 from strategies.partial_aggregation import PartialAggregation
-from strategies.privacy import CLIPPING_NORM, CentralPrivacy
-from strategies.rounds import TooFewRepliesError
+from strategies.privacy import CentralPrivacy
+from strategies.round_records import TooFewRepliesError
+from strategies.wire import CLIPPING_NORM
 
 START = {"w": np.array([1.0, 2.0], np.float32), "v": np.zeros(2, np.float32)}
 

@@ -14,10 +14,10 @@ from flwr.server.strategy import FedAvg as OlderFedAvg
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, Result, Strategy
 
-from fedapps.client_app import app as client_app
-from fedapps.client_app import client_fn
-from fedapps.config import parse
-from fedapps.server_app import initial_arrays
+from fedapps.app.client_app import app as client_app
+from fedapps.app.client_app import client_fn
+from fedapps.app.server_app import initial_arrays
+from fedapps.config.parsing import parse
 from sim.inprocess import run_inprocess
 from strategies.base import BaseStrategy
 

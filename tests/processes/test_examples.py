@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from lean_environment import make_environment, run_example, run_tool
 
-from fedapps.fleet.deployment import deployment
+from fedapps.deployment.superlink import deployment
 from sim.flower_run import Fleet, flower_run
 from sim.inprocess import run_inprocess
 

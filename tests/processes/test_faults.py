@@ -1,8 +1,10 @@
 """What the page on faults says, done to real processes."""
 
 import resource
+import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +15,28 @@ from replayed import replay
 from toys import same_bits
 
 from benchmarks.faults import FaultyFleet
-from fedapps.checkpoints import DiskCheckpoints
-from fedapps.config import Config, parse
-from fedapps.fleet.deployment import Deployment, NodeConfig, deployment
-from fedapps.launch import APP, resolve
-from fedapps.run_folder import RunFolder, run_path
+from fedapps.config.parsing import Config, parse
+from fedapps.deployment.superlink import Deployment, NodeConfig, deployment
+from fedapps.launch.launch import APP, resolve
+from fedapps.runs.checkpoints import DiskCheckpoints
+from fedapps.runs.run_folder import RunFolder, run_path
 from sim.inprocess import run_inprocess
 from sim.lqr import write_world
 from sim.processes import descendants
-from strategies.rounds import Snapshot
+from strategies.round_records import Snapshot
 
 pytestmark = pytest.mark.processes
 
 NUMPY = EXAMPLES / "numpy-hierarchy"
-LQR = {"task": "lqr", "methods": "apfl", "epochs": 1, "personal-epochs": 1, "batch-size": 32, "collect-after": 0}
+LQR = {
+    "task": "lqr",
+    "methods": "apfl",
+    "epochs": 1,
+    "spfl.epochs": 1,
+    "apfl.epochs": 1,
+    "batch-size": 32,
+    "collect-after": 0,
+}
 
 
 class FaultyRun(FaultyFleet):
@@ -123,7 +133,7 @@ def test_nodes_that_are_killed_held_up_late_or_back_again(tmp_path: Path) -> Non
         fleet.wait_for_message(2)
         fleet.kill_worker(2)
         again = ("robot-00", "robot-01", "robot-03")
-        fleet.wait(lambda: all(max(fleet.trained(node), default=0) > 2 for node in again), seconds=900)
+        fleet.wait(lambda: all(max(fleet.trained(node), default=0) > 2 for node in again))
         fleet.kill_server()
 
         fleet.assert_every_round_once()
@@ -160,7 +170,14 @@ def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         fleet.assert_same_as_replayed(tmp_path / "replay")
 
 
-TEXT = {"task": "text", "methods": "fedvocab", "num-nodes": 2, "epochs": 1, "adapt-epochs": 1, "collect-after": 0}
+TEXT = {
+    "task": "text",
+    "methods": "fedvocab",
+    "num-nodes": 2,
+    "epochs": 1,
+    "fedvocab.adapt-epochs": 1,
+    "collect-after": 0,
+}
 SMALL = {"text.source": "simulated", "text.hidden": 8, "text.world-examples": 40}
 
 
@@ -194,6 +211,13 @@ def test_full_disks_and_damaged_states(tmp_path: Path) -> None:
         assert [path for path in fleet.deployed.folder.rglob(".*") if path.is_file()] == []
 
 
+def all_fetched(database: Path) -> bool:
+    """Whether the server has every reply that has come to the SuperLink."""
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        (waiting,) = connection.execute("SELECT COUNT(*) FROM message_res WHERE delivered_at = ''").fetchone()
+    return bool(waiting == 0)
+
+
 def with_hand_made_node(folder: Path, rounds: int, **manner: Any) -> tuple[HandMadeNode, str]:
     """The NumPy example on one SuperNode and one made by hand; the latter, and the log."""
     _, client_app, config = load_example(NUMPY)
@@ -203,7 +227,8 @@ def with_hand_made_node(folder: Path, rounds: int, **manner: Any) -> tuple[HandM
         fleet.start_superlink()
         fleet.start_supernodes([{"partition-id": 0, "num-partitions": 2}])
         config_of_it = {"partition-id": 1, "num-partitions": 2}
-        with HandMadeNode(f"127.0.0.1:{fleet.fleet}", client_app, config_of_it, config, **manner) as node:
+        manner["fetched"] = partial(all_fetched, fleet.database)
+        with HandMadeNode(f"127.0.0.1:{fleet.fleet_port}", client_app, config_of_it, config, **manner) as node:
             fleet.run(NUMPY, config, lines.append)
     return node, "\n".join(lines)
 

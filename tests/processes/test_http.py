@@ -10,11 +10,11 @@ import pytest
 from strangers import turned_away
 from toys import same_bits
 
-from fedapps.checkpoints import read_snapshot
-from fedapps.config import parse
-from fedapps.fleet.command import run_fleet
-from fedapps.fleet.protocol import nodes_speak_http
-from fedapps.launch import execute, resolve
+from fedapps.config.parsing import parse
+from fedapps.deployment.fleet import run_fleet
+from fedapps.deployment.protocol import nodes_speak_http
+from fedapps.launch.launch import execute, resolve
+from fedapps.runs.checkpoints import read_snapshot
 
 pytestmark = [
     pytest.mark.processes,
@@ -26,7 +26,7 @@ NODES, ROUNDS, METHOD = 2, 2, "apfl"
 
 def settings(folder: Path) -> dict[str, Any]:
     given = {"task": "lqr", "methods": METHOD, "num-nodes": NODES, "rounds": ROUNDS, "evaluate-every": ROUNDS}
-    training = {"epochs": 1, "personal-epochs": 1, "batch-size": 32, "collect-after": 0}
+    training = {"epochs": 1, "spfl.epochs": 1, "apfl.epochs": 1, "batch-size": 32, "collect-after": 0}
     return given | training | {"cache-dir": str(folder / "worlds"), "name": "run"}
 
 

@@ -9,7 +9,7 @@ import pytest
 import rogue
 from toys import same_bits
 
-from fedapps.fleet.deployment import deployment
+from fedapps.deployment.superlink import deployment
 
 pytestmark = pytest.mark.processes
 
@@ -40,7 +40,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 
 from strategies.base import BaseStrategy
-from strategies.sizes import Sizes
+from strategies.example_limits import ExampleLimits
 
 app = ServerApp()
 
@@ -48,7 +48,7 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     reports, folder = [], Path(context.run_config["folder"])
-    strategy = BaseStrategy(min_nodes=context.run_config["num-nodes"], sizes=Sizes(most=1000, growing=False))
+    strategy = BaseStrategy(min_nodes=context.run_config["num-nodes"], sizes=ExampleLimits(most=1000, growing=False))
     initial = ArrayRecord([np.zeros((3, 2)), np.ones(2, np.float32)])
     result = strategy.start(grid, initial, num_rounds=1, on_round=lambda report: reports.append(asdict(report)))
     np.savez(folder / "arrays.npz", **{name: array.numpy() for name, array in result.arrays.items()})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from rogue import header, npy, serialised
 
-from strategies.arrays import check_alike, from_record, is_discrete, is_float, nbytes, outlines, select, to_record
+from strategies.arrays import check_alike, from_record, is_discrete, is_float, nbytes, placeholders, select, to_record
 
 NAMES = ["encoder.weight", "encoder.bias", "encoder.norm.steps", "head.weight"]
 DTYPES = st.sampled_from(["bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "float32", "float64"])
@@ -107,7 +107,7 @@ def test_differences_are_named():
 @given(DTYPES.flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0, max_side=4))))
 def test_outlines_are_the_forms_of_what_would_be_decoded(array):
     record = to_record({"c": array, "f": np.asfortranarray(array)})
-    for name, outline in outlines(record).items():
+    for name, outline in placeholders(record).items():
         decoded = from_record(record)[name]
         assert (outline.dtype, outline.shape) == (decoded.dtype, decoded.shape)
 

@@ -1,15 +1,18 @@
 """The memory of the server while nodes attack it: a small multiple of the model, and one reply."""
 
 import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
+from adding_nodes import START, add_partition
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from rogue import MEGABYTE, header, npy, serialised
-from toys import record_of
+from toys import arithmetic_app, record_of
 
+from sim.inprocess import InProcessGrid
 from strategies.base import BaseStrategy
-from strategies.fisher_exchange import PRECISION, FisherExchange
+from strategies.fisher_exchange import FisherExchange
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 MODEL = {"w": np.ones(2 * MEGABYTE, np.float32), "b": np.ones(1000, np.float32)}  # 8 MB
@@ -17,11 +20,11 @@ SIZE = sum(array.nbytes for array in MODEL.values())
 HONEST, LARGE = record_of(MODEL), record_of({"w": np.zeros(16 * MEGABYTE, np.float32)})
 TERABYTE = serialised(npy(header(shape="(274877906944,)"), b"\0" * SIZE))
 REPLIES = {
-    "honest": {"arrays": HONEST, PRECISION: HONEST},
+    "honest": {"arrays": HONEST, "fisher.precision": HONEST},
     "eight models": {"arrays": ArrayRecord({**HONEST, **LARGE})},
     "a header that claims a terabyte": {"arrays": ArrayRecord({**HONEST, "w": TERABYTE})},
     "many arrays": {"arrays": ArrayRecord(dict.fromkeys(map(str, range(3000)), serialised(b"\0" * 8)))},
-    "an extra record of eight models": {"arrays": HONEST, PRECISION: LARGE},
+    "an extra record of eight models": {"arrays": HONEST, "fisher.precision": LARGE},
 }
 
 
@@ -70,3 +73,29 @@ def test_a_refused_reply_takes_no_more_than_itself(reply):
     size, peak = taken_in(FisherExchange(others_now=0.5), reply)
     print(f"\npeak: {peak / SIZE:.1f} models, with one reply of {size / SIZE:.1f}")
     assert peak < 1.1 * size + 8 * MEGABYTE
+
+
+class CountingGrid(InProcessGrid):
+    """Counts the replies that somebody still holds."""
+
+    live = most = total = 0
+
+    def pull_messages(self, message_ids):
+        for reply in super().pull_messages(message_ids):
+            if reply.has_content() and "arrays" in reply.content:
+                self.total += 1
+                self.live += 1
+                self.most = max(self.most, self.live)
+                weakref.finalize(reply.content["arrays"], self._freed)
+            yield reply
+
+    def _freed(self):
+        self.live -= 1
+
+
+def test_one_reply_is_in_memory_at_a_time():
+    grid = CountingGrid(arithmetic_app(add_partition), [{} for _ in range(6)], {})
+    BaseStrategy().start(grid, record_of(START), num_rounds=2)
+    assert grid.total == 12
+    assert grid.most == 1
+    assert grid.live == 0

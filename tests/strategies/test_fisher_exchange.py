@@ -1,74 +1,20 @@
-"""FisherExchange: what holds a node, by hand and against the sum over pairs, and what it costs to send."""
-
-import re
+"""FisherExchange: the priors that it sends, by hand and against the sum over all pairs of nodes."""
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from fisher_nodes import START, SURE, published, staged, stages, trained
+from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, template_app, template_net
 
 from clients import fisher_client
-from strategies import fisher_exchange
+from strategies import wire
 from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange
-from strategies.replies import count_bytes
-from strategies.rounds import TooFewRepliesError
 from strategies.samplers import DropSchedule, Sampler
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
-START = {"w": np.array([0.0, 0.0], np.float32), "steps": np.array(0, np.int64)}
-# What nodes 0, 1, 2 find in every round, and how sure they are of it.
-FOUND = [[1.0, 2.0], [3.0, -1.0], [-2.0, 4.0]]
-SURE = [[1.0, 0.0], [2.0, 4.0], [0.5, 1.0]]
-
-
-def published(w, precision, steps=0):
-    """A reply as a node without this project would make it."""
-    arrays = record_of({"w": np.array(w, np.float32), "steps": np.array(steps, np.int64)})
-    precision = record_of({"w": np.array(precision, np.float32)})
-    metrics = MetricRecord({"num-examples": 1, "loss": 0.0})
-    return RecordDict({"arrays": arrays, "metrics": metrics, "fisher.precision": precision})
-
-
-def steady(partition, arrays, config):
-    return published(FOUND[partition], SURE[partition])
-
-
-def trained(strategy, train=steady, *, num_nodes=3, num_rounds=2, **more):
-    """Run, and give the prior that each node got in each round: (round, partition) -> (P, L) or None."""
-    seen, partitions = [], {}
-
-    def watched(partition, arrays, config):
-        partitions[id(seen[-1])] = partition
-        return train(partition, arrays, config)
-
-    result = federate(
-        strategy,
-        arithmetic_app(watched, seen=seen),
-        START,
-        num_nodes=num_nodes,
-        num_rounds=num_rounds,
-        evaluate_every=num_rounds,
-        **more,
-    )
-    priors = {}
-    for message in seen:
-        if message.metadata.message_type == "train":
-            key = (message.content["config"]["server-round"], partitions[id(message)])
-            priors[key] = prior_of(message.content)
-    return result, priors
-
-
-def prior_of(content):
-    if "fisher.prior-precision" not in content:
-        assert "fisher.prior-linear" not in content
-        return None
-    precision, linear = (arrays_of(content[f"fisher.prior-{part}"]) for part in ("precision", "linear"))
-    assert list(precision) == list(linear) == ["w"]
-    assert precision["w"].dtype == linear["w"].dtype == np.float32
-    return precision["w"].tolist(), linear["w"].tolist()
 
 
 # -- by hand ---------------------------------------------------------------------------------------------------
@@ -103,15 +49,6 @@ def test_a_node_that_misses_a_round_keeps_what_it_published():
     assert priors[3, 2] == ([3.0, 4.0], [2 * 1 + 2 * 2, 2 * 4])  # 0 and 1, of round 2
     assert priors[4, 0] == ([2.5, 5.0], [3 * 2.5, 3 * 5.0])  # 1 and 2, of round 3
     assert priors[4, 2] == ([3.0, 4.0], [2 * 1 + 3 * 2, 3 * 4])  # 0 of round 2, 1 of round 3
-
-
-def staged(partition, arrays, config):
-    """Two rounds a stage; the solutions grow by 10 from stage to stage, the precision is SURE throughout."""
-    return published(np.array(FOUND[partition]) + 10 * config.get("stage", 0), SURE[partition])
-
-
-def stages(server_round):
-    return ConfigRecord({"stage": (server_round - 1) // 2})
 
 
 @pytest.mark.parametrize(
@@ -170,7 +107,7 @@ class Scripted(Sampler):
     def __init__(self, rounds):
         self.rounds = rounds
 
-    def sample(self, profiles, server_round):
+    def sample(self, profiles, server_round, purpose):
         chosen = {f"part-{partition}" for partition in self.rounds[server_round - 1]}
         return [profile for profile in profiles if profile.key in chosen]
 
@@ -252,7 +189,7 @@ def test_a_node_far_surer_than_the_others_still_feels_them():
     np.testing.assert_allclose(priors[2, 0], [[2e-6, 3.0], [2e-6, 9.0]], rtol=1e-7)
 
 
-# -- what it becomes without weights or others -----------------------------------------------------------------
+# -- without weights or other nodes ----------------------------------------------------------------------------
 
 
 def followed(partition, arrays, config):
@@ -286,172 +223,6 @@ def test_a_single_node_is_held_by_nothing():
     assert set(priors.values()) == {None}
 
 
-# -- traffic and memory of the past ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("weights", [{"others_now": 0.5}, {"own_past": 0.1, "others_past": 0.5, "others_now": 0.5}])
-def test_bytes_of_a_node_do_not_depend_on_how_many_there_are(weights):
-    def train(partition, arrays, config):
-        return published([partition, -partition], [partition, 1])
-
-    down, up = set(), set()
-    for num_nodes in (3, 10, 100):
-        seen, reports = [], []
-        federate(
-            FisherExchange(**weights),
-            arithmetic_app(train, seen=seen),
-            START,
-            num_nodes=num_nodes,
-            num_rounds=4,
-            evaluate_every=4,
-            train_config=lambda r: ConfigRecord({"stage": r // 3}),
-            on_round=reports.append,
-        )
-        down |= {
-            count_bytes(message.content)
-            for message in seen
-            if message.metadata.message_type == "train" and message.content["config"]["server-round"] == 2
-        }
-        second = reports[1]
-        assert second.bytes_down == num_nodes * min(down)
-        up.add(second.bytes_up / num_nodes)
-        assert second.strategy["fisher"]["published"] == num_nodes
-    assert len(down) == len(up) == 1
-
-
-class Kept:
-    def __init__(self):
-        self.snapshots = []
-
-    def save(self, snapshot, *, best):
-        self.snapshots.append(snapshot)
-
-    def oldest_round(self):
-        return self.snapshots[0].round if self.snapshots else 0
-
-    def latest(self):
-        return self.snapshots[-1] if self.snapshots else None
-
-
-@pytest.mark.parametrize("cut_after", [1, 2, 3, 4])
-@pytest.mark.parametrize("anchors", ["online", "separate"])
-def test_a_resumed_run_sends_and_ends_bit_for_bit_the_same(cut_after, anchors):
-    options = {"train_config": stages}
-
-    def held(partition, arrays, config):
-        server_round = config["server-round"]
-        return published(arrays["w"] / 3 + np.float32(partition / 7), np.array(SURE[partition]) / (3 * server_round))
-
-    def strategy():
-        weights = {"own_past": 0.05, "others_past": 0.5, "others_now": 0.3}
-        return FisherExchange(**weights, anchors=anchors, sampler=DropSchedule(["part-1", "part-0", "part-2"]))
-
-    whole, parts = Kept(), Kept()
-    result, priors = trained(strategy(), held, num_rounds=5, checkpoints=whole, **options)
-    trained(strategy(), held, num_rounds=cut_after, checkpoints=parts, **options)
-    again, later = trained(strategy(), held, num_rounds=5, checkpoints=parts, resume=True, **options)
-    assert same_bits(arrays_of(again.arrays), arrays_of(result.arrays))
-    assert later == {key: prior for key, prior in priors.items() if key[0] > cut_after}
-    assert same_bits(parts.latest().arrays, whole.latest().arrays)
-
-
-def test_keys_and_names_of_any_form_survive_a_restart():
-    before = FisherExchange(others_now=1.0)
-    for key in ("node.1", "a/b %2E", "ü"):
-        arrays = {"enc.0.weight": np.ones(2, np.float32), "fisher.now.x": np.ones((), np.float32)}
-        before._now[key] = fisher_exchange._Published(arrays, arrays)
-    after = FisherExchange(others_now=1.0)
-    after.load_state(before.state())
-    assert same_bits(after.state(), before.state())
-    assert sorted(after._now) == sorted(before._now)
-
-
-# -- bad input -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("key", ["own_past", "others_past", "others_now"])
-@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
-def test_a_lambda_below_zero_or_not_finite_is_an_error(key, value):
-    with pytest.raises(ValueError, match=f"{key} = {value}: must be a finite number, at least 0"):
-        FisherExchange(**{key: value})
-
-
-@pytest.mark.parametrize(("key", "allowed"), [("anchors", "'online', 'separate'"), ("estimator", "'per-sample', ")])
-def test_an_unknown_choice_is_an_error_that_lists_the_known(key, allowed):
-    with pytest.raises(ValueError, match=f"{key} = 'other': must be one of {allowed}"):
-        FisherExchange(**{key: "other"})
-
-
-def test_a_stage_that_is_no_integer_is_an_error():
-    with pytest.raises(ValueError, match="config stage = '2': must be an integer"):
-        trained(FisherExchange(others_now=1.0), train_config=ConfigRecord({"stage": "2"}))
-
-
-def reply_with(precision):
-    reply = published(FOUND[2], SURE[2])
-    if precision is None:
-        del reply["fisher.precision"]
-    else:
-        reply["fisher.precision"] = record_of(precision)
-    return reply
-
-
-@pytest.mark.parametrize(
-    ("precision", "reason"),
-    [
-        (None, "no ArrayRecord of this name in the reply"),
-        ({"w": np.array([1, -1], np.float32)}, "values are below 0: w"),
-        ({"w": np.array([1, np.nan], np.float32)}, r"values are not finite: w \(1 of 2\)"),
-        ({"w": np.array([np.inf, 1], np.float32)}, r"values are not finite: w \(1 of 2\)"),
-        ({"w": np.ones(3, np.float32)}, r"w is \[3\] instead of \[2\]"),
-        ({"w": np.ones(2)}, "w is float64 instead of float32"),
-        ({"v": np.ones(2, np.float32)}, "missing w; unexpected v"),
-        ({"w": np.ones(2, np.float32), "steps": np.array(1)}, "unexpected steps"),
-        ({}, "missing w"),
-    ],
-)
-def test_a_precision_that_cannot_be_used_is_refused_and_the_round_goes_on(precision, reason):
-    reports = []
-
-    def train(partition, arrays, config):
-        return reply_with(precision) if partition == 2 else steady(partition, arrays, config)
-
-    result, priors = trained(FisherExchange(others_now=1.0), train, on_round=reports.append)
-    for report in reports:
-        (refusal,) = report.refused
-        assert refusal.node == "part-2"
-        assert re.search(reason, refusal.reason)
-        assert refusal.reason.startswith("fisher.precision: ")
-        assert report.replies == 2
-        assert report.bytes_up > 0
-    np.testing.assert_array_equal(arrays_of(result.arrays)["w"], [2.0, 0.5])  # of nodes 0 and 1
-    assert priors[2, 0] == ([2.0, 4.0], [6.0, -4.0])
-    assert priors[2, 2] == ([3.0, 4.0], [7.0, -4.0])  # the refused node is still held by the others
-
-
-def test_a_refused_reply_leaves_what_the_node_published_before():
-    def train(partition, arrays, config):
-        bad = partition == 2 and config["server-round"] == 2
-        return reply_with({"w": np.array([-1, -1], np.float32)}) if bad else steady(partition, arrays, config)
-
-    _, priors = trained(FisherExchange(others_now=1.0), train, num_rounds=3)
-    assert priors[3, 0] == ([2.5, 5.0], [5.0, 0.0])
-
-
-def test_an_arrays_fault_is_still_named():
-    def train(partition, arrays, config):
-        return published([np.nan, 0], SURE[2]) if partition == 2 else steady(partition, arrays, config)
-
-    reports = []
-    trained(FisherExchange(others_now=1.0), train, on_round=reports.append)
-    assert [refusal.reason for refusal in reports[1].refused] == ["values are not finite: w (1 of 2)"]
-
-
-def test_too_few_usable_precisions_fail_the_round():
-    with pytest.raises(TooFewRepliesError, match=r"part-0: fisher\.precision: no ArrayRecord"):
-        trained(FisherExchange(others_now=1.0), lambda k, arrays, config: reply_with(None))
-
-
 # -- nodes of other projects -----------------------------------------------------------------------------------
 
 
@@ -481,5 +252,11 @@ def test_a_node_of_numpy_alone_takes_part():
 
 
 def test_both_sides_name_the_records_alike():
-    for name in ("ORDER", "PRECISION", "PRIOR_PRECISION", "PRIOR_LINEAR", "Estimator"):
-        assert getattr(fisher_client, name) == getattr(fisher_exchange, name)
+    for ours, theirs in (
+        (wire.FISHER, fisher_client.ORDER),
+        (wire.FISHER_PRECISION, fisher_client.PRECISION),
+        (wire.FISHER_PRIOR_PRECISION, fisher_client.PRIOR_PRECISION),
+        (wire.FISHER_PRIOR_LINEAR, fisher_client.PRIOR_LINEAR),
+        (wire.FisherEstimator, fisher_client.Estimator),
+    ):
+        assert ours == theirs

@@ -5,7 +5,7 @@ import pytest
 from toys import arithmetic_app, arrays_of, record_of, same_bits
 
 from sim.inprocess import InProcessGrid
-from strategies import connected
+from strategies import node_registry as connected
 from strategies.base import BaseStrategy
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
@@ -61,7 +61,7 @@ def test_profiles_training_and_evaluation_keep_to_the_number_and_to_the_bits():
 
 
 def test_who_joins_in_a_round_is_asked_before_it_is_over(monkeypatch):
-    monkeypatch.setattr(connected, "GREETING_SECONDS", 0.0)
+    monkeypatch.setattr(connected, "POLL_SECONDS", 0.0)
     grid = SlowGrid(3, latecomer=True)
     run(grid)
     asked = [index for index, (what, kind, _) in enumerate(grid.log) if (what, kind) == ("out", "query.profile")]
@@ -69,6 +69,17 @@ def test_who_joins_in_a_round_is_asked_before_it_is_over(monkeypatch):
     assert len(asked) == 3
     assert asked[2] < trained[0]
     assert len(trained) == 2 + 3, "and takes part in the next round"
+
+
+def test_who_joins_in_a_round_is_asked_when_there_is_room(monkeypatch):
+    monkeypatch.setattr(connected, "POLL_SECONDS", 0.0)
+    grid = SlowGrid(4, latecomer=True)
+    run(grid, in_flight=2)
+    out = [(kind, number) for what, kind, number in grid.log if what == "out"]
+    assert max(number for _, number in out) == 2, "profile queries count as the others do"
+    kinds = [kind for kind, _ in out]
+    assert kinds.index("query.profile", 3) > kinds.index("train") + 1
+    assert kinds.count("train") == 3 + 4, "and takes part in the next round"
 
 
 @pytest.mark.parametrize("name", ["in_flight", "min_nodes", "min_replies"])

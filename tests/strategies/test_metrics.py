@@ -40,7 +40,7 @@ def test_a_mean_over_nothing_is_left_out():
 def test_lists_stay_with_the_node():
     result = mean_of(({"num-examples": 1, "per-class": [1.0, 2.0]}, 1.0))
     assert result == {"num-examples": 1}
-    assert MetricMean.reason_against(MetricRecord({"per-class": [1.0, float("nan")]})) is None
+    assert MetricMean.refusal_reason(MetricRecord({"per-class": [1.0, float("nan")]})) is None
 
 
 def test_a_metric_missing_from_a_reply_is_averaged_over_the_others():
@@ -53,13 +53,13 @@ def test_a_metric_missing_from_a_reply_is_averaged_over_the_others():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_a_value_that_is_not_finite_is_refused(bad):
-    reason = MetricMean.reason_against(MetricRecord({"fine": 1.0, "loss": bad}))
+    reason = MetricMean.refusal_reason(MetricRecord({"fine": 1.0, "loss": bad}))
     assert reason == f"metric 'loss' is {bad}, not finite"
 
 
 def test_a_negative_count_is_refused():
-    assert MetricMean.reason_against(MetricRecord({"loss": -1.0, "loss.count": 0})) is None
-    reason = MetricMean.reason_against(MetricRecord({"loss": -1.0, "loss.count": -1}))
+    assert MetricMean.refusal_reason(MetricRecord({"loss": -1.0, "loss.count": 0})) is None
+    reason = MetricMean.refusal_reason(MetricRecord({"loss": -1.0, "loss.count": -1}))
     assert reason == "metric 'loss.count' is -1, but a count is at least 0"
 
 
@@ -121,10 +121,10 @@ def test_many_replies_neither_underflow_nor_overflow():
 
 def test_a_negative_value_has_no_geometric_mean():
     metrics = MetricRecord({"local": -0.5, "global": -0.25})
-    assert MetricMean.reason_against(metrics) is None
-    reason = MetricMean.reason_against(metrics, RULES)
-    assert reason == "metric 'global' is -0.25, but its mean is geometric: it must be at least 0"
-    assert MetricMean.reason_against(MetricRecord({"local": -0.5, "global": 0.0}), RULES) is None
+    assert MetricMean.refusal_reason(metrics) is None
+    reason = MetricMean.refusal_reason(metrics, RULES)
+    assert reason == "metric 'global' is -0.25, but a geometric mean needs values of at least 0"
+    assert MetricMean.refusal_reason(MetricRecord({"local": -0.5, "global": 0.0}), RULES) is None
     with pytest.raises(ValueError, match=r"math domain|positive"):  # never a silent zero
         mean_of((dict(metrics), 1.0), rules=RULES)
 
@@ -139,7 +139,7 @@ def test_a_rule_that_does_not_exist_is_an_error():
 
 @pytest.mark.parametrize("name", ["num-examples", "accuracy.count"])
 def test_what_is_summed_has_no_rule(name):
-    with pytest.raises(ValueError, match=rf"metric_means\['{name}'\] = 'uniform': this metric is summed"):
+    with pytest.raises(ValueError, match=rf"metric_means\['{name}'\] = 'uniform': this metric is always summed"):
         MetricMean({name: "uniform"})
 
 
@@ -179,7 +179,7 @@ BOUNDS = {
     "is nan, not finite": {"loss": math.nan},
     "beyond": {"loss": -1e201},
     "is -1, but a count is at least 0": {"loss.count": -1},
-    "counting ends at 2^53": {"loss.count": 2**53 + 2},
+    "but a count is at most 2^53": {"loss.count": 2**53 + 2},
     "1001 metrics: at most 1000": dict.fromkeys(map(str, range(1001)), 1.0),
     "100001 numbers": {"losses": [0.0] * 100_001},
     "must have a short, printable name": {"x" * 201: 1.0},
@@ -190,11 +190,11 @@ BOUNDS = {
 
 @pytest.mark.parametrize("reason", BOUNDS)
 def test_what_cannot_be_averaged_or_kept(reason):
-    assert reason in MetricMean.reason_against(MetricRecord(BOUNDS[reason]))
+    assert reason in MetricMean.refusal_reason(MetricRecord(BOUNDS[reason]))
 
 
 def test_what_just_can():
     taken = {"loss": 1e200, "loss.count": 2**53, "x" * 200: -1e200, "losses": [math.nan] * 1000}
-    assert MetricMean.reason_against(MetricRecord(taken)) is None
+    assert MetricMean.refusal_reason(MetricRecord(taken)) is None
     mean = mean_of(*[(taken, 2.0**53)] * 1000)
     assert all(math.isfinite(value) for value in mean.values())

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
+from strategies.optimizers import OPTIMIZER_NAMES, SGD, AdaGrad, Adam, Momentum, Yogi, optimizer_by_name
 
 ALL = [SGD(0.5), Momentum(), Momentum(nesterov=True), AdaGrad(), Adam(), Adam(bias_correction=True), Yogi()]
 
@@ -215,3 +215,48 @@ def test_arrays_of_another_form_are_refused_before_anything_moves(optimizer):
 def test_ranges(kind, options, match):
     with pytest.raises(ValueError, match=match):
         kind(**options)
+
+
+# -- by name ---------------------------------------------------------------------------------------------------
+
+NAMED = {
+    "sgd": SGD(0.2),
+    "momentum": Momentum(0.2),
+    "adagrad": AdaGrad(0.2, tau=0.05),
+    "adam": Adam(0.2, tau=0.05),
+    "yogi": Yogi(0.2, tau=0.05),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZER_NAMES)
+def test_every_name_steps_as_the_optimizer_of_that_name(name):
+    named, expected = optimizer_by_name(name, 0.2, tau=0.05), fresh(NAMED[name])
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        current, mean = one(rng.normal(size=5)), one(rng.normal(size=5))
+        np.testing.assert_array_equal(named.step(current, mean)["w"], expected.step(current, mean)["w"])
+    assert named == expected
+
+
+def test_names_have_distinct_steps_and_every_call_makes_a_new_optimizer():
+    # The squared gradient, 4, lies far from v = tau², where Adam and Yogi differ in the second step.
+    def second_step(name):
+        optimizer = optimizer_by_name(name, 0.1)
+        optimizer.step(one([3.0]), one([1.0]))
+        return float(optimizer.step(one([3.0]), one([2.9]))["w"][0])
+
+    assert len({second_step(name) for name in OPTIMIZER_NAMES}) == len(OPTIMIZER_NAMES)
+    assert [second_step(name) for name in OPTIMIZER_NAMES] == [second_step(name) for name in OPTIMIZER_NAMES]
+
+
+@pytest.mark.parametrize("name", ["", "SGD", "yogi ", "adamw"])
+def test_an_unknown_name_is_an_error_that_lists_the_known(name):
+    with pytest.raises(ValueError, match=f"server optimizer {name!r}: must be one of sgd, momentum, adagrad, adam, yo"):
+        optimizer_by_name(name, 0.1)
+
+
+def test_the_numbers_of_a_named_optimizer_are_checked():
+    with pytest.raises(ValueError, match=r"learning_rate = 0\.0: must be finite and above 0"):
+        optimizer_by_name("sgd", 0.0)
+    with pytest.raises(ValueError, match="tau = -1"):
+        optimizer_by_name("yogi", 0.1, tau=-1.0)

@@ -11,7 +11,7 @@ from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
 
 from strategies.base import BaseStrategy
 from strategies.partial_aggregation import PartialAggregation
-from strategies.rounds import TooFewRepliesError
+from strategies.round_records import TooFewRepliesError
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 START = {
@@ -76,7 +76,7 @@ def test_patterns_that_share_nothing_or_all_are_errors_before_any_round(shared, 
 def test_at_least_one_pattern_is_needed():
     with pytest.raises(TypeError, match="shared"):
         PartialAggregation()
-    with pytest.raises(ValueError, match=r"shared = \[\]: nothing would travel.*BaseStrategy\(shared=\[\]\)"):
+    with pytest.raises(ValueError, match=r"shared = \[\]: must name a parameter.*BaseStrategy\(shared=\[\]\)"):
         PartialAggregation(shared=[])
     with pytest.raises(ValueError, match=r"shared = 'encoder\.\*': must be a list"):
         PartialAggregation(shared="encoder.*")

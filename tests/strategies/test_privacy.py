@@ -19,7 +19,7 @@ from strategies.fedweit import FedWeIT
 from strategies.fisher_exchange import FisherExchange
 from strategies.hierarchical import HierarchicalFedAvg
 from strategies.optimizers import Adam
-from strategies.privacy import CentralPrivacy, clipped
+from strategies.privacy import CentralPrivacy, clip_update
 from strategies.privacy_budget import delta_of, epsilon
 from strategies.samplers import ProportionalToSize
 from strategies.virtual_clients import IndependentDraws, VirtualClients
@@ -51,7 +51,7 @@ def test_by_hand_every_update_is_cut_to_the_clip_before_the_mean():
 def test_names_are_matched_whatever_their_order():
     sent = {"a": np.zeros(2), "b": np.full(2, 5.0)}
     reply = {"b": np.full(2, 5.0), "a": np.array([3.0, 4.0])}
-    found = clipped(reply, sent, 1.0)
+    found = clip_update(reply, sent, 1.0)
     np.testing.assert_allclose(found["a"], [0.6, 0.8])
     assert list(found) == ["a", "b"]
     assert (found["b"] == 5.0).all()
@@ -59,7 +59,7 @@ def test_names_are_matched_whatever_their_order():
 
 def test_integers_stay_as_they_were_sent():
     sent = {"n": np.array(3), "w": np.zeros(1)}
-    assert clipped({"n": np.array(9), "w": np.ones(1)}, sent, 10.0)["n"] == 3
+    assert clip_update({"n": np.array(9), "w": np.ones(1)}, sent, 10.0)["n"] == 3
 
 
 def test_on_the_same_draws_the_model_is_that_of_flowers_wrapper(monkeypatch):
@@ -106,14 +106,14 @@ numbers = arrays(np.float32, 4, elements=st.floats(-1e6, 1e6, width=32))
 
 @given(sent=numbers, reply=numbers, clip=st.floats(1e-3, 1e4))
 def test_what_enters_the_mean_never_moves_by_more_than_the_clip(sent, reply, clip):
-    found = clipped({"w": reply}, {"w": sent}, clip)["w"]
+    found = clip_update({"w": reply}, {"w": sent}, clip)["w"]
     # float64 rounds numbers of 1e6 to 1e-10
     assert np.linalg.norm(found - sent.astype(np.float64)) <= clip * (1 + 1e-6)
 
 
 @given(sent=numbers, reply=numbers)
 def test_what_is_short_enough_passes_untouched(sent, reply):
-    assert same_bits(clipped({"w": reply}, {"w": sent}, inf), {"w": reply.astype(np.float64)})
+    assert same_bits(clip_update({"w": reply}, {"w": sent}, inf), {"w": reply.astype(np.float64)})
 
 
 @settings(max_examples=20, deadline=None)
@@ -185,7 +185,7 @@ def test_a_node_is_drawn_once_a_round_at_most():
     [
         ({"clip": 0.0}, "clip = 0.0: must be above 0"),
         ({"clip": float("nan")}, "clip = nan"),
-        ({"clip": inf}, "must be finite with noise = 1.0"),
+        ({"clip": inf}, "must be finite if noise is above 0, here 1.0"),
         ({"noise": -1.0}, "noise = -1.0: must be finite and at least 0"),
         ({"noise": inf}, "noise = inf"),
         ({"seed": -1}, "seed = -1"),
@@ -198,8 +198,8 @@ def test_parameters_out_of_range_are_named(changes, message):
 
 
 def test_only_nodes_that_clip_are_told_the_norm():
-    assert CentralPrivacy(2.0, 1.0).orders() == {}
-    assert CentralPrivacy(2.0, 1.0, clipping="nodes").orders() == {"clipping_norm": 2.0}
+    assert CentralPrivacy(2.0, 1.0).train_config() == {}
+    assert CentralPrivacy(2.0, 1.0, clipping="nodes").train_config() == {"clipping_norm": 2.0}
 
 
 # -- the budget ----------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.enquiries import Enquiries
-from strategies.profiles import Profile, in_key_order, told_apart
+from strategies.profile_queries import ProfileQueries
+from strategies.profiles import Profile, in_key_order, with_distinct_keys
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ class FakeGrid:
 
 def told(grid, nodes):
     """What nodes tell when they are asked once."""
-    enquiries = Enquiries()
+    enquiries = ProfileQueries()
     enquiries.ask(nodes)
     return enquiries.hear(grid)
 
@@ -95,7 +95,7 @@ def test_a_node_without_a_profile_takes_part_under_its_id(answer, warnings):
 def test_who_is_silent_or_gone_tells_nothing(warnings):
     grid = FakeGrid({2: Error(ErrorCode.NODE_UNAVAILABLE, "gone"), 3: {"key": "a"}})
     assert told(grid, [1, 2, 3]) == [Profile(3, "a")]
-    assert warnings == ["node 2 told no profile and takes no part: gone"]
+    assert warnings == ["node 2 sent no profile and takes no part: gone"]
 
 
 @pytest.mark.parametrize("examples", [-1, True, 2.5, "9"])
@@ -117,12 +117,12 @@ def test_groups_are_kept_without_a_key():
 
 def test_a_key_claimed_twice_is_told_apart():
     claims = [Profile(1, "a"), Profile(2, "a#2"), Profile(3, "a"), Profile(4, "b")]
-    assert told_apart(claims) == [Profile(1, "a"), Profile(2, "a#2"), Profile(3, "a#3"), Profile(4, "b")]
+    assert with_distinct_keys(claims) == [Profile(1, "a"), Profile(2, "a#2"), Profile(3, "a#3"), Profile(4, "b")]
 
 
 @given(st.lists(st.sampled_from(["a", "b", "a#2", "node-1"]), min_size=1, max_size=8))
 def test_keys_are_always_distinct(claims):
-    profiles = told_apart([Profile(node, key) for node, key in enumerate(claims, 1)])
+    profiles = with_distinct_keys([Profile(node, key) for node, key in enumerate(claims, 1)])
     assert len({profile.key for profile in profiles}) == len(profiles) == len(claims)
     assert profiles == in_key_order(profiles[::-1])
 
@@ -140,7 +140,7 @@ def test_profiles_can_stand_in_sets():
 )
 def test_a_key_that_is_no_name_is_not_used(key, warnings):
     assert told(FakeGrid({1: {"key": key}}), [1]) == [Profile(1, "node-1")]
-    assert warnings == ["node 1 answered without a usable key in the record 'profile'"]
+    assert warnings == ["node 1 answered without a valid key in the record 'profile'"]
 
 
 def test_a_key_may_look_like_a_path_and_speak_any_language():
@@ -156,7 +156,7 @@ def test_groups_are_few_and_short(warnings):
     first, second = told(grid, [1, 2])
     assert list(first.groups) == [f"{index:04d}" for index in range(32)]
     assert second.groups == {"empty": ""}
-    assert warnings == ["node a says it belongs to 1000 groups: the first 32 count"]
+    assert warnings == ["node a reports 1000 groups: all but the first 32 are ignored"]
 
 
 def test_words_of_a_megabyte_are_cut(warnings):

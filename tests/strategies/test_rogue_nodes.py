@@ -17,14 +17,14 @@ from sim.inprocess import run_inprocess
 from strategies.adaptive_rates import AdaptiveRates
 from strategies.base import BaseStrategy
 from strategies.clustered import ClusteredFedAvg
-from strategies.fedweit import ADAPTIVE, KNOWLEDGE, MASK, FedWeIT
-from strategies.fisher_exchange import PRECISION, FisherExchange
+from strategies.example_limits import ExampleLimits
+from strategies.fedweit import FedWeIT
+from strategies.fisher_exchange import FisherExchange
 from strategies.hierarchical import HierarchicalFedAvg
 from strategies.optimizers import SGD, Adam
 from strategies.partial_aggregation import PartialAggregation
-from strategies.rounds import DivergedError
+from strategies.round_records import DivergedError
 from strategies.samplers import ProportionalToSize
-from strategies.sizes import Sizes
 from strategies.virtual_clients import VirtualClients
 
 START = {
@@ -32,7 +32,7 @@ START = {
     "b": np.array([0.5, -0.5], np.float32),
     "own": np.zeros(1, np.float32),
 }
-FIXED = Sizes(most=10_000, growing=False)
+FIXED = ExampleLimits(most=10_000, growing=False)
 STRATEGIES: dict[str, Callable[[], BaseStrategy]] = {
     "FedAvg": lambda: BaseStrategy(sizes=FIXED),
     "FedAdam": lambda: BaseStrategy(sizes=FIXED, server_optimizer=Adam(0.1)),
@@ -68,7 +68,9 @@ class Fleet:
         metrics = MetricRecord({"num-examples": partition + 2, "loss": 0.5 * partition})
         precision = record_of({name: np.full_like(a, partition) for name, a in arrays.items()})
         mask = record_of({"w": np.ones((2, 1), np.bool_)})
-        return RecordDict({"arrays": record_of(arrays), "metrics": metrics, PRECISION: precision, MASK: mask})
+        return RecordDict(
+            {"arrays": record_of(arrays), "metrics": metrics, "fisher.precision": precision, "fedweit.mask": mask}
+        )
 
     def _evaluate(self, partition, message):
         return RecordDict({"metrics": MetricRecord({"num-examples": 3, "loss": float(partition)})})
@@ -82,7 +84,7 @@ class Fleet:
         return RecordDict({"profile": ConfigRecord(profile)})
 
     def _query_adaptive(self, partition, message):
-        return RecordDict({ADAPTIVE: record_of({"w": np.full((2, 3), partition, np.float32)})})
+        return RecordDict({"fedweit.adaptive": record_of({"w": np.full((2, 3), partition, np.float32)})})
 
     def run(self, strategy, partitions=PARTITIONS, *, rounds=2, stages=1, **options):
         server_app, results = ServerApp(), []
@@ -153,10 +155,11 @@ def test_a_bad_evaluation_leaves_no_trace_but_its_refusal(name, fault):
 @pytest.mark.parametrize("fault", ARRAY_FAULTS)
 def test_a_bad_precision_is_refused(fault, alone):
     spoil, reason = ARRAY_FAULTS[fault]
-    fleet = Fleet(train=spoil(PRECISION))
+    fleet = Fleet(train=spoil("fisher.precision"))
     assert_as_alone(fleet.run(STRATEGIES["FisherExchange"]()), alone("FisherExchange"))
     assert all(
-        refusal.reason.startswith(f"{PRECISION}: ") or "bytes" in refusal.reason for refusal in fleet.refusals("train")
+        refusal.reason.startswith("fisher.precision: ") or "bytes" in refusal.reason
+        for refusal in fleet.refusals("train")
     )
     assert [reason in refusal.reason for refusal in fleet.refusals("train")] == [True, True]
     assert_bounded(fleet)
@@ -165,8 +168,8 @@ def test_a_bad_precision_is_refused(fault, alone):
 @pytest.mark.parametrize("fault", ["bomb", "overflowing shape", "broken header", "pickle", "zip", "NaN", "huge arrays"])
 def test_a_bad_mask_is_refused(fault, alone):
     spoil, _ = ARRAY_FAULTS[fault]
-    spoils = {"NaN": with_record(MASK, record_of({"w": np.full((2, 3), np.nan)}))}
-    fleet = Fleet(train=spoils.get(fault) or spoil(MASK))
+    spoils = {"NaN": with_record("fedweit.mask", record_of({"w": np.full((2, 3), np.nan)}))}
+    fleet = Fleet(train=spoils.get(fault) or spoil("fedweit.mask"))
     assert_as_alone(fleet.run(STRATEGIES["FedWeIT"]()), alone("FedWeIT"))
     assert len(fleet.refusals("train")) == 2
     assert_bounded(fleet)
@@ -175,14 +178,16 @@ def test_a_bad_mask_is_refused(fault, alone):
 @pytest.mark.parametrize("fault", ARRAY_FAULTS)
 def test_a_bad_answer_is_no_part_of_the_knowledge(fault):
     spoil, reason = ARRAY_FAULTS[fault]
-    fleet = Fleet(query=lambda content: spoil(ADAPTIVE)(content) if ADAPTIVE in content else content)
+    fleet = Fleet(
+        query=lambda content: spoil("fedweit.adaptive")(content) if "fedweit.adaptive" in content else content
+    )
     strategy = STRATEGIES["FedWeIT"]()
     fleet.run(strategy, stages=2)
     assert list(strategy.knowledge) == ["part-0", "part-2", "part-3"]
     (refusal,) = fleet.refusals("train")
     assert refusal.node == "part-1"
     assert reason in refusal.reason
-    told = [message for message in fleet.sent if any(name.startswith(KNOWLEDGE) for name in message.content)]
+    told = [message for message in fleet.sent if any(name.startswith("fedweit.knowledge.") for name in message.content)]
     assert len(told) == 4
     assert_bounded(fleet)
 
@@ -191,7 +196,7 @@ def test_the_precision_is_never_taken_for_the_parameters():
     """A foreign node may name its only ArrayRecord freely, but not after an algorithm's."""
 
     def only_precision(content):
-        return RecordDict({"metrics": content["metrics"], PRECISION: content["arrays"]})
+        return RecordDict({"metrics": content["metrics"], "fisher.precision": content["arrays"]})
 
     fleet = Fleet(train=only_precision)
     fleet.run(STRATEGIES["FisherExchange"]())
@@ -223,7 +228,7 @@ def test_a_lie_in_a_profile_costs_nobody_else_anything(name, lie):
     fleet.run(STRATEGIES[name]())
     refusals = fleet.refusals("train")
     assert len(refusals) == 2
-    assert all("claims 10001 examples: at most 10000 are believed" in refusal.reason for refusal in refusals)
+    assert all("num-examples is 10001: at most 10000 are accepted" in refusal.reason for refusal in refusals)
     assert all(len(refusal.node) < 50 and refusal.node.isprintable() for refusal in refusals)
     assert_bounded(fleet)
 
@@ -236,18 +241,20 @@ def test_nodes_that_tell_no_profile_are_bound_by_the_most_alone():
 
     @server_app.main()
     def main(grid, context):
-        strategy = BaseStrategy(sizes=Sizes(most=4, growing=False))
+        strategy = BaseStrategy(sizes=ExampleLimits(most=4, growing=False))
         strategy.start(grid, record_of(START), num_rounds=1, on_round=reports.append)
 
     run_inprocess(server_app, app, num_nodes=4, errors="reply")  # with 2, 3, 4 and 5 examples
     assert reports[0].replies == 3
-    assert [refusal.reason for refusal in reports[0].refused] == ["claims 5 examples: at most 4 are believed"]
+    assert [refusal.reason for refusal in reports[0].refused] == ["num-examples is 5: at most 4 are accepted"]
 
 
 def test_an_empty_share_leaves_no_room_for_arrays():
     fleet = Fleet(train=with_record("arrays", ArrayRecord([np.zeros(1 << 20, np.float32)])))
     fleet.run(BaseStrategy(shared=()))
-    assert ["bytes: at most 1,048,576 are taken" in refusal.reason for refusal in fleet.refusals("train")] == [True] * 2
+    assert ["bytes: at most 1,048,576 are accepted" in refusal.reason for refusal in fleet.refusals("train")] == [
+        True
+    ] * 2
 
 
 def test_a_server_that_diverges_says_so_and_keeps_nothing_of_it():

@@ -41,26 +41,66 @@ def keys(profiles):
 @settings(max_examples=25, deadline=None)
 @given(order=st.permutations(range(9)), server_round=st.integers(0, 50), first_id=st.integers(0, 2**60))
 def test_cohorts_depend_on_keys_seed_and_round_alone(sampler, order, server_round, first_id):
-    reference = sampler.sample(fleet(9), server_round)
-    sampler.sample(fleet(9), server_round + 1)
+    reference = sampler.sample(fleet(9), server_round, "train")
+    sampler.sample(fleet(9), server_round + 1, "train")
     renumbered = fleet(9, first_id)
-    shuffled = sampler.sample([renumbered[index] for index in order], server_round)
+    shuffled = sampler.sample([renumbered[index] for index in order], server_round, "train")
     assert keys(shuffled) == keys(reference) == sorted(set(keys(reference)))
     assert set(keys(reference)) <= set(keys(fleet(9)))
 
 
+# The cohorts of four rounds of ``fleet(9)`` with seed 3: published results depend on them.
+COHORTS = {
+    UniformFraction: ["1345", "0456", "0128", "0468"],
+    StratifiedFraction: ["0267", "3678", "0123", "1356"],
+    ProportionalToSize: ["347", "458", "567", "368"],
+    FixedPerCluster: ["027", "678", "123", "135"],
+    DropSchedule: ["01234567", "01234568", "01345678", "12345678"],
+}
+
+
+@pytest.mark.parametrize("sampler", [sampler for sampler in ALL if type(sampler) in COHORTS], ids=repr)
+def test_training_cohorts_are_those_of_published_results(sampler):
+    cohorts = [keys(sampler.sample(fleet(9), r, "train")) for r in (1, 2, 3, 4)]
+    assert cohorts == [[f"car-{number}" for number in cohort] for cohort in COHORTS[type(sampler)]]
+
+
+@pytest.mark.parametrize("sampler", [sampler for sampler in ALL if type(sampler) in COHORTS], ids=repr)
+def test_nodes_that_evaluate_are_drawn_independently_of_those_that_train(sampler):
+    train, evaluate = (
+        [keys(sampler.sample(fleet(9), server_round, purpose)) for server_round in range(1, 21)]
+        for purpose in ("train", "evaluate")
+    )
+    different = [one != other for one, other in zip(train, evaluate, strict=True)]
+    assert sum(different) >= 15  # equal cohorts can still occur by chance
+    again = [keys(sampler.sample(fleet(9), server_round, "evaluate")) for server_round in range(1, 21)]
+    assert again == evaluate
+
+
+def test_the_overlap_of_both_cohorts_is_that_of_independent_draws():
+    sampler, nodes, rounds = UniformFraction(0.5), fleet(10), 2000
+    both = [
+        len(set(keys(sampler.sample(nodes, r, "train"))) & set(keys(sampler.sample(nodes, r, "evaluate"))))
+        for r in range(rounds)
+    ]
+    # Hypergeometric: 5 of 10 nodes, 5 of them marked, so 2.5 on average with variance 25/36.
+    assert np.mean(both) == pytest.approx(2.5, abs=4 * (25 / 36 / rounds) ** 0.5)
+
+
 @pytest.mark.parametrize("sampler", ALL, ids=repr)
 def test_nobody_is_drawn_from_nobody(sampler):
-    assert sampler.sample([], 1) == []
+    assert sampler.sample([], 1, "train") == []
 
 
 @pytest.mark.parametrize("sampler", [sampler for sampler in ALL if hasattr(sampler, "seed")], ids=repr)
 def test_rounds_and_seeds_differ(sampler):
     nodes = fleet(9)
-    assert len({tuple(keys(sampler.sample(nodes, server_round))) for server_round in range(1, 21)}) > 1
+    assert len({tuple(keys(sampler.sample(nodes, server_round, "train"))) for server_round in range(1, 21)}) > 1
     parameters = {**vars(sampler), "seed": 4}
     other = type(sampler)(**parameters)
-    assert [keys(sampler.sample(nodes, r)) for r in range(20)] != [keys(other.sample(nodes, r)) for r in range(20)]
+    assert [keys(sampler.sample(nodes, r, "train")) for r in range(20)] != [
+        keys(other.sample(nodes, r, "train")) for r in range(20)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -78,70 +118,70 @@ def test_rounds_and_seeds_differ(sampler):
     ],
 )
 def test_the_size_of_a_uniform_cohort(fraction, minimum, total, expected):
-    assert len(UniformFraction(fraction, minimum).sample(fleet(total), 1)) == expected
+    assert len(UniformFraction(fraction, minimum).sample(fleet(total), 1, "train")) == expected
 
 
 def test_all_nodes_are_taken_by_default():
-    assert keys(UniformFraction().sample(fleet(5)[::-1], 1)) == keys(fleet(5))
+    assert keys(UniformFraction().sample(fleet(5)[::-1], 1, "train")) == keys(fleet(5))
 
 
 def test_a_uniform_draw_is_uniform():
-    counts = Counter(key for r in range(3000) for key in keys(UniformFraction(0.4).sample(fleet(5), r)))
+    counts = Counter(key for r in range(3000) for key in keys(UniformFraction(0.4).sample(fleet(5), r, "train")))
     np.testing.assert_allclose([counts[f"car-{index}"] / 3000 for index in range(5)], 0.4, atol=0.04)
 
 
 def test_each_stratum_has_its_fraction():
     nodes = [Profile(i, f"h{i:02}", None, {"seen": "yes" if i < 61 else "no"}) for i in range(72)]
     nodes.append(Profile(99, "h99"))
-    chosen = keys(StratifiedFraction("seen", {"yes": 0.18, "no": 0.6}, default=0.0).sample(nodes, 1))
+    chosen = keys(StratifiedFraction("seen", {"yes": 0.18, "no": 0.6}, default=0.0).sample(nodes, 1, "train"))
     assert sum(key < "h61" for key in chosen) == 11  # .18 · 61 = 10.98
     assert sum("h61" <= key < "h99" for key in chosen) == 7  # .6 · 11 = 6.6
     assert "h99" not in chosen
-    assert "h99" in keys(StratifiedFraction("seen", {"yes": 0.18, "no": 0.6}).sample(nodes, 1))
+    assert "h99" in keys(StratifiedFraction("seen", {"yes": 0.18, "no": 0.6}).sample(nodes, 1, "train"))
 
 
 def test_one_stratum_does_not_disturb_another():
     sampler = StratifiedFraction("city", {}, default=0.5)
     lagos = [node for node in fleet(12) if node.groups["city"] == "lagos"]
     for server_round in range(10):
-        together = sampler.sample(fleet(12), server_round)
-        alone = sampler.sample(lagos, server_round)
+        together = sampler.sample(fleet(12), server_round, "train")
+        alone = sampler.sample(lagos, server_round, "train")
         assert [node for node in together if node in lagos] == alone
 
 
 def test_one_stratum_of_everybody_has_the_size_of_a_uniform_cohort():
     nodes = [Profile(index, f"n{index}", None, {"all": "x"}) for index in range(10)]
     sampler = StratifiedFraction("all", {"x": 0.35})
-    assert len(sampler.sample(nodes, 1)) == len(UniformFraction(0.35).sample(nodes, 1)) == 4
+    assert len(sampler.sample(nodes, 1, "train")) == len(UniformFraction(0.35).sample(nodes, 1, "train")) == 4
 
 
 def test_large_nodes_are_drawn_in_proportion():
     nodes = [Profile(0, "a", 10), Profile(1, "b", 30), Profile(2, "c", 60), Profile(3, "d", 0)]
-    counts = Counter(keys(ProportionalToSize(1).sample(nodes, r))[0] for r in range(4000))
+    counts = Counter(keys(ProportionalToSize(1).sample(nodes, r, "train"))[0] for r in range(4000))
     np.testing.assert_allclose([counts[key] / 4000 for key in "abc"], [0.1, 0.3, 0.6], atol=0.03)
     assert counts["d"] == 0
-    assert keys(ProportionalToSize(9).sample(nodes, 1)) == ["a", "b", "c"]
+    assert keys(ProportionalToSize(9).sample(nodes, 1, "train")) == ["a", "b", "c"]
 
 
 def test_two_draws_without_replacement():
     nodes = [Profile(0, "a", 1), Profile(1, "b", 1), Profile(2, "c", 2)]
-    counts = Counter("".join(keys(ProportionalToSize(2).sample(nodes, r))) for r in range(6000))
+    counts = Counter("".join(keys(ProportionalToSize(2).sample(nodes, r, "train"))) for r in range(6000))
     # P{a,b} = 1/4·1/3 · 2 = 1/6; P{a,c} = 1/4·2/3 + 1/2·1/2 = 5/12
     np.testing.assert_allclose([counts[pair] / 6000 for pair in ("ab", "ac", "bc")], [1 / 6, 5 / 12, 5 / 12], atol=0.03)
 
 
 def test_nodes_of_unknown_size_count_as_the_mean():
     nodes = [Profile(0, "a", 30), Profile(1, "b", 10), Profile(2, "c")]
-    counts = Counter(keys(ProportionalToSize(1).sample(nodes, r))[0] for r in range(4000))
+    counts = Counter(keys(ProportionalToSize(1).sample(nodes, r, "train"))[0] for r in range(4000))
     np.testing.assert_allclose([counts[key] / 4000 for key in "abc"], [1 / 2, 1 / 6, 1 / 3], atol=0.03)
     nobody_told = [Profile(0, "a"), Profile(1, "b")]
-    assert len(ProportionalToSize(2).sample(nobody_told, 1)) == 2
+    assert len(ProportionalToSize(2).sample(nobody_told, 1, "train")) == 2
 
 
 def test_every_cluster_sends_the_same_number():
     nodes = [*fleet(8), Profile(7, "lost")]  # lagos 3, oslo 3, lima 2, none 1
     for server_round in range(5):
-        chosen = FixedPerCluster("city", 2).sample(nodes, server_round)
+        chosen = FixedPerCluster("city", 2).sample(nodes, server_round, "train")
         assert Counter(node.groups.get("city", "") for node in chosen) == {
             "lagos": 2,
             "oslo": 2,
@@ -152,33 +192,33 @@ def test_every_cluster_sends_the_same_number():
 
 def test_one_node_sits_out_after_the_other():
     nodes, schedule = fleet(3), DropSchedule(["car-2", "car-0"])
-    present = [keys(schedule.sample(nodes, r)) for r in range(4)]
+    present = [keys(schedule.sample(nodes, r, "train")) for r in range(4)]
     assert present == [
         ["car-0", "car-1", "car-2"],
         ["car-0", "car-1"],
         ["car-1", "car-2"],
         ["car-0", "car-1"],
     ]
-    assert keys(schedule.sample(nodes[2:], 1)) == ["car-2"]
+    assert keys(schedule.sample(nodes[2:], 1, "train")) == ["car-2"]
 
 
 def test_a_drawn_node_sits_out():
     dropped = Counter()
     for server_round in range(1, 1201):
-        present = keys(DropSchedule(seed=1).sample(fleet(3), server_round))
+        present = keys(DropSchedule(seed=1).sample(fleet(3), server_round, "train"))
         assert len(present) == 2
         dropped.update(set(keys(fleet(3))) - set(present))
     np.testing.assert_allclose([dropped[key] / 1200 for key in keys(fleet(3))], 1 / 3, atol=0.05)
 
 
 def test_fixed_nodes_that_are_away_are_left_out():
-    assert keys(FixedNodes(["car-9", "car-1"]).sample(fleet(3), 1)) == ["car-1"]
+    assert keys(FixedNodes(["car-9", "car-1"]).sample(fleet(3), 1, "train")) == ["car-1"]
 
 
 @pytest.mark.parametrize("sampler", [FixedNodes(["cra-1"]), DropSchedule(["cra-1"])], ids=repr)
 def test_keys_of_nobody_are_answered_with_those_there_are(sampler):
     with pytest.raises(ValueError, match=r"\['cra-1'\]: none of them is a node; the nodes are: car-0, car-1"):
-        sampler.sample(fleet(2), 1)
+        sampler.sample(fleet(2), 1, "train")
 
 
 @pytest.mark.parametrize(

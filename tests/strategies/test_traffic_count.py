@@ -6,7 +6,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
 
 from strategies.base import BaseStrategy
-from strategies.fedweit import MASK, FedWeIT
+from strategies.fedweit import FedWeIT
 from strategies.replies import count_bytes
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
@@ -78,6 +78,30 @@ def test_a_refused_reply_is_counted_and_a_failure_is_not():
     assert 2 * SIZE <= report.train_bytes_up <= 1.02 * 2 * SIZE
 
 
+def test_the_report_counts_the_bytes_of_both_ways():
+    start = {"w": np.zeros(5000, np.float32), "private": np.zeros(7000, np.float32)}
+    reports = []
+    app = arithmetic_app(unchanged)
+    federate(BaseStrategy(shared=["w"]), app, start, num_nodes=3, num_rounds=2, on_round=reports.append)
+    size, framing = 5000 * 4, 300
+    for report in reports:
+        # down: to train and to evaluate; up: from training only
+        assert 6 * size <= report.bytes_down <= 6 * (1.02 * size + framing)
+        assert 3 * size <= report.bytes_up <= 3 * (1.02 * size + framing)
+
+
+def test_a_refused_reply_has_travelled_too():
+    def train(partition, arrays, config):
+        arrays, metrics = unchanged(partition, arrays, config)
+        return arrays, {**metrics, "num-examples": partition}
+
+    reports = []
+    start = {"w": np.zeros(5000, np.float32)}
+    federate(BaseStrategy(), arithmetic_app(train), start, num_nodes=2, num_rounds=1, on_round=reports.append)
+    assert len(reports[0].refused) == 1
+    assert reports[0].bytes_up >= 2 * 5000 * 4
+
+
 # -- a strategy with messages of its own -----------------------------------------------------------------------
 
 
@@ -112,7 +136,7 @@ def test_a_reply_that_the_strategy_itself_refuses_is_counted():
         metrics = MetricRecord({"num-examples": 1, "loss": 0.0})
         content = RecordDict({"arrays": record_of(arrays), "metrics": metrics})
         if partition == 1:
-            content[MASK] = record_of({"w": np.ones((3, 3), np.bool_)})
+            content["fedweit.mask"] = record_of({"w": np.ones((3, 3), np.bool_)})
         return content
 
     start = {"w": np.zeros((500, 100), np.float32)}
@@ -162,7 +186,7 @@ def test_metric_means_do_not_touch_the_model_nor_the_other_metrics():
 def test_a_negative_value_under_a_geometric_mean_is_refused():
     strategy = BaseStrategy(metric_means=RULES)
     (report,) = reports_of(strategy, with_accuracy(-1.0), SMALL, num_nodes=2, num_rounds=1)
-    reason = "metric 'global' is -0.2, but its mean is geometric: it must be at least 0"
+    reason = "metric 'global' is -0.2, but a geometric mean needs values of at least 0"
     assert [(r.node, r.phase, r.reason) for r in report.refused] == [
         ("part-0", "train", reason),
         ("part-0", "evaluate", reason),

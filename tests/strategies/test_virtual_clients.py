@@ -133,7 +133,7 @@ def nodes(sizes):
 
 def test_nodes_come_in_proportion_to_their_examples():
     sampler, rounds = IndependentDraws(8, seed=3), 2000
-    drawn = [node.key for r in range(rounds) for node in sampler.sample(nodes([1, 2, 5, 0]), r)]
+    drawn = [node.key for r in range(rounds) for node in sampler.sample(nodes([1, 2, 5, 0]), r, "train")]
     assert len(drawn) == 8 * rounds
     shares = [drawn.count(f"part-{k}") / len(drawn) for k in range(4)]
     # within four standard errors of n_k / n
@@ -144,20 +144,27 @@ def test_nodes_come_in_proportion_to_their_examples():
 def test_a_draw_depends_on_seed_and_round_and_not_on_ids_or_order():
     profiles = nodes([3, 1, 4, 1, 5])
     renamed = [Profile(k, p.key, p.num_examples) for k, p in enumerate(reversed(profiles))]
-    draw = [p.key for p in IndependentDraws(6, seed=1).sample(profiles, 2)]
-    assert draw == sorted(draw) == [p.key for p in IndependentDraws(6, seed=1).sample(renamed, 2)]
-    assert draw != [p.key for p in IndependentDraws(6, seed=1).sample(profiles, 3)]
-    assert draw != [p.key for p in IndependentDraws(6, seed=2).sample(profiles, 2)]
+    draw = [p.key for p in IndependentDraws(6, seed=1).sample(profiles, 2, "train")]
+    assert draw == sorted(draw) == [p.key for p in IndependentDraws(6, seed=1).sample(renamed, 2, "train")]
+    assert draw != [p.key for p in IndependentDraws(6, seed=1).sample(profiles, 3, "train")]
+    assert draw != [p.key for p in IndependentDraws(6, seed=2).sample(profiles, 2, "train")]
+    assert draw != [p.key for p in IndependentDraws(6, seed=1).sample(profiles, 2, "evaluate")]
+
+
+def test_training_draws_are_those_of_published_results():
+    sampler = IndependentDraws(4, seed=3)
+    drawn = [[p.key for p in sampler.sample(nodes(range(10, 100, 10)), r, "train")] for r in (1, 2, 3, 4)]
+    assert drawn == [[f"part-{k}" for k in round_] for round_ in ("4555", "1278", "2348", "2258")]
 
 
 def test_an_unknown_size_counts_as_the_mean():
-    drawn = [p.key for r in range(2000) for p in IndependentDraws(4).sample(nodes([2, None, 4]), r)]
+    drawn = [p.key for r in range(2000) for p in IndependentDraws(4).sample(nodes([2, None, 4]), r, "train")]
     assert abs(drawn.count("part-1") / len(drawn) - 3 / 9) < 0.03
 
 
 @pytest.mark.parametrize("sizes", [[], [0, 0]])
 def test_without_examples_nobody_is_drawn(sizes):
-    assert IndependentDraws(4).sample(nodes(sizes), 1) == []
+    assert IndependentDraws(4).sample(nodes(sizes), 1, "train") == []
 
 
 # -- bad input -------------------------------------------------------------------------------------------------
@@ -171,7 +178,10 @@ def test_without_examples_nobody_is_drawn(sizes):
         ({"examples": -1}, "examples = -1: must be an integer of at least 1"),
         ({"steps": 1.5}, "steps = 1.5: must be an integer"),
         ({"steps": True}, "steps = True: must be an integer"),
-        ({"steps": 2, "weighting": "num-examples"}, "weighting = 'num-examples': virtual clients all count alike"),
+        (
+            {"steps": 2, "weighting": "num-examples"},
+            "weighting = 'num-examples': virtual clients all have equal weights",
+        ),
     ],
 )
 def test_bad_parameters_are_refused(options, message):
@@ -186,7 +196,7 @@ def test_a_bad_number_of_draws_is_refused(count):
 
 
 def test_a_config_that_asks_for_other_work_is_refused():
-    with pytest.raises(ValueError, match="train_config has steps = 9, but virtual clients all do 5"):
+    with pytest.raises(ValueError, match="train_config has steps = 9, but the strategy sets it to 5"):
         federate(
             VirtualClients(sampler=ProportionalToSize(1), steps=5),
             grouped_app(sized([1]), add),

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tasks.base import DataError
-from tasks.driving import DrivingTask, Options
+from tasks.driving.options import Options
+from tasks.driving.task import DrivingTask
 
 SMALL = Options(sessions_train=3, sessions_test=2, hidden=8, latent=2, samples=2)
 

@@ -6,9 +6,9 @@ import torch
 from toys import ToyTask
 
 from tasks.base import NodeData
-from tasks.social import SocialTask
 from tasks.social.graphs import compact_graphs
 from tasks.social.scenes import Scene
+from tasks.social.task import SocialTask
 
 
 def social_data(counts):

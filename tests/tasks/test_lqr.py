@@ -11,7 +11,9 @@ from hypothesis.extra import numpy as arrays
 
 from sim import lqr
 from tasks.base import DataError, Task
-from tasks.lqr import LqrModel, LqrOptions, LqrTask
+from tasks.lqr.model import LqrModel
+from tasks.lqr.options import LqrOptions
+from tasks.lqr.task import LqrTask
 
 TINY = LqrOptions(trajectories=4, horizon=5)
 HEADER = ",".join(lqr.COLUMNS)

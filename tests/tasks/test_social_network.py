@@ -9,12 +9,13 @@ from torch.nn.functional import elu
 from torch_geometric.nn import GCNConv, RGCNConv
 
 from clients.fisher import diagonal_fisher
-from tasks.social import Options, SocialTask
 from tasks.social.compact import compact_graphs
 from tasks.social.graphs import graphs
 from tasks.social.networks import GraphConvolutions, RelationalConvolutions
+from tasks.social.options import Options
 from tasks.social.relational import PARTY, RELATIONS, UNIT, relational_graphs
 from tasks.social.scenes import Scene
+from tasks.social.task import SocialTask
 
 BOTH = ("compact", "relational")
 

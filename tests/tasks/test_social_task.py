@@ -10,10 +10,11 @@ import torch
 from torch.nn.functional import mse_loss
 
 from tasks.base import DataError
-from tasks.social import Options, SocialTask
 from tasks.social.compact import compact_graphs
+from tasks.social.options import Options
 from tasks.social.scenes import Scene, read_participant
 from tasks.social.score_map import telling
+from tasks.social.task import SocialTask
 
 SMALL = Options(participants="a,b;c,d", source="simulated", world_scenes=40, hidden=8)
 BOTH = ("compact", "relational")

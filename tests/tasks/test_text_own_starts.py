@@ -23,9 +23,10 @@ from text_world import (
 )
 from tiny_encoder import encoder_folder
 
-from tasks.base import DataError, Privacy
-from tasks.text import TextTask
+from tasks.base import DataError
+from tasks.private_parameters import PrivateParameters
 from tasks.text.starts import dealt_start
+from tasks.text.task import TextTask
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,9 @@ class TestOwnStart:
         dealt = Counter(dealt_start(options, OWN_START, f"client-{k:03d}") for k in range(300))
         assert set(dealt) == {"a", "b", "c"}
         assert min(dealt.values()) > 70
-        assert {dealt_start(options, privacy, "k") for privacy in (SHARED, FEDVOCAB, Privacy((), True))} == {""}
+        assert {dealt_start(options, privacy, "k") for privacy in (SHARED, FEDVOCAB, PrivateParameters((), True))} == {
+            ""
+        }
         assert dealt_start(SMALL, OWN_START, "k") == ""
 
     def test_files_for_digits_alone_are_refused(self):
@@ -96,7 +99,7 @@ class TestOwnStartOfTransformers:
 
     def test_of_a_private_table_of_words_alone_only_this_is_drawn(self, world, model):
         table = "embedding.word_embeddings.weight"
-        task = TextTask(replace(SMALL, model=model, max_length=8)).under(Privacy((table,), own_start=True))
+        task = TextTask(replace(SMALL, model=model, max_length=8)).under(PrivateParameters((table,), own_start=True))
         assert_equal(
             state(model_for(task, task.load_node(world, 0, NODES)), table),
             state(model_of(task), table),
@@ -124,7 +127,7 @@ class TestOwnStartOfTransformers:
         task = TextTask(replace(SMALL, model=model, own_starts=wide, max_length=8)).under(OWN_START)
         with pytest.raises(DataError, match=r"'.*wide' have 12 numbers per token, but .* '.*model' reads 8; name enc"):
             model_for(task, task.load_node(world, 0, NODES))
-        words_alone = Privacy(("embedding.word_embeddings.*",), own_start=True)
+        words_alone = PrivateParameters(("embedding.word_embeddings.*",), own_start=True)
         task = TextTask(replace(SMALL, model=model, own_starts=model, max_length=8)).under(words_alone)
         with pytest.raises(DataError, match=r"cannot share embedding\.LayerNorm\.bias, .*leave it empty"):
             model_for(task, task.load_node(world, 0, NODES))

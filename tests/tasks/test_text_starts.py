@@ -25,8 +25,8 @@ from text_world import (
 from tiny_encoder import encoder_folder
 
 from tasks.base import NodeData
-from tasks.text import TextTask
 from tasks.text.split_embedding import SplitEmbedding
+from tasks.text.task import TextTask
 from tasks.text.vocabulary import DIGITS, SPECIAL, WordVocabulary
 
 

@@ -10,14 +10,16 @@ import pytest
 import torch
 from tiny_encoder import encoder_folder
 
-from tasks.base import DataError, Privacy
-from tasks.text import Options, TextTask
+from tasks.base import DataError
+from tasks.private_parameters import PrivateParameters
 from tasks.text.batches import CommonTest
+from tasks.text.options import Options
 from tasks.text.scope import Kept, kept_words, source_of_words
+from tasks.text.task import TextTask
 
 SMALL = Options(source="simulated", hidden=8, embedding_width=12, dropout=0.0, partition_seed=1)
 NODES = 6
-FEDVOCAB = Privacy(("embedding.*",))
+FEDVOCAB = PrivateParameters(("embedding.*",))
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
 
 
@@ -302,7 +304,7 @@ def test_options_that_do_not_go_together(options, message):
     ],
 )
 def test_where_words_come_from_under_a_method(options, private, source):
-    assert source_of_words(options, Privacy(private)) == source
+    assert source_of_words(options, PrivateParameters(private)) == source
 
 
 @pytest.mark.parametrize(
@@ -318,7 +320,7 @@ def test_where_words_come_from_under_a_method(options, private, source):
     ],
 )
 def test_what_of_the_words_a_method_keeps(model, private, kept):
-    assert kept_words(Options(model=model), Privacy(private)) is kept
+    assert kept_words(Options(model=model), PrivateParameters(private)) is kept
 
 
 @pytest.mark.parametrize(
@@ -331,7 +333,7 @@ def test_what_of_the_words_a_method_keeps(model, private, kept):
 )
 def test_a_method_that_does_not_go_with_the_options_is_refused_at_once(options, private, message):
     with pytest.raises(DataError, match=message):
-        TextTask(options).under(Privacy(private))
+        TextTask(options).under(PrivateParameters(private))
 
 
 def test_a_nodes_own_folder_cannot_tell_the_words_of_all_nodes(world):
@@ -363,13 +365,13 @@ def test_a_made_up_corpus_serves_all_that_differ_only_in_what_is_learned_from_it
 
 def test_the_same_options_under_another_privacy_are_another_task():
     task, other = TextTask(SMALL), TextTask(SMALL).under(FEDVOCAB)
-    assert task == TextTask(SMALL).under(Privacy())
+    assert task == TextTask(SMALL).under(PrivateParameters())
     assert other == TextTask(SMALL).under(FEDVOCAB)
     assert task != other
     assert other != TextTask(SMALL).under(replace(FEDVOCAB, own_start=True))
     assert len({task, other, TextTask(SMALL)}) == 2
     assert other.options is SMALL
-    assert other.under(Privacy()) == task
+    assert other.under(PrivateParameters()) == task
 
 
 def test_one_configuration_serves_methods_that_share_words_and_methods_that_do_not(world, tmp_path):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedapps.config import parse
-from fedapps.launch import check_data
+from fedapps.config.parsing import parse
+from fedapps.launch.launch import check_data
 from tasks.base import DataError
 from tasks.vpr.fitting import check_network
 from tasks.vpr.networks import place_network

@@ -1,4 +1,4 @@
-"""The sections of a report. Each is a function of the run that gives markup, or None with nothing to show."""
+"""The sections of a report. Each is a function from the run to markup; None if there is nothing to show."""
 
 from __future__ import annotations
 
@@ -45,4 +45,4 @@ SECTIONS: tuple[Callable[[RunData], str | None], ...] = (
     refused.section,
     configuration.section,
 )
-"""In the order of the page: the result, how it came about, and the details."""
+"""The sections in the order of the page: results first, then details."""

@@ -1,15 +1,15 @@
-"""Methods over several seeds: mean and deviation beside the paper's numbers, and the paired tests."""
+"""Comparison over seeds: means, standard deviations, the paper's numbers, its claims and paired tests."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 
-from fedapps.report.markup import details, swatch, table
-from fedapps.report.markup import section as block
-from fedapps.report.metrics import Metric, bare, columns, describe, number, p_value
-from fedapps.report.palette import looks
-from fedapps.report.records import Claim, Comparison, PairedTest
+from fedapps.report.formats import format_number, format_p_value
+from fedapps.report.markup import details, render_section, swatch, table
+from fedapps.report.metrics import Metric, bare, columns, describe
+from fedapps.report.palette import plot_styles
+from fedapps.report.records import CheckedClaim, Comparison, PairedTest
 from fedapps.report.results import leading_metric
 from fedapps.report.run_data import RunData
 
@@ -19,7 +19,7 @@ _DRIVEN = "closed_loop.cost"
 
 
 def section(run: RunData) -> str | None:
-    """The comparison, where the folder holds one, and the paired tests of the run."""
+    """The tables of a comparison; None if the folder holds none."""
     compared = {title: part for title, part in (run.comparison.parts if run.comparison else {}).items() if part.table}
     if not compared:
         return None
@@ -27,11 +27,11 @@ def section(run: RunData) -> str | None:
     for title, found in compared.items():
         parts += [details(title, *_part(run, found))] if title else _part(run, found)
     if run.comparison and run.comparison.varied and run.comparison.claims:
-        parts += ["<h3>What the paper claims</h3>", _claims(run.comparison.claims)]
+        parts += ["<h3>Claims of the paper</h3>", _claims(run.comparison.claims)]
     count = max(found.seeds for found in compared.values())
     seeds = f"{count} seed{'s' if count > 1 else ''}. " if count else ""
-    lead = f"{seeds}Mean ± standard deviation; ★ marks the best mean, grey numbers are the paper's."
-    return block("comparison", "Comparison over seeds", *parts, lead=lead)
+    lead = f"{seeds}Mean ± standard deviation over seeds. ★ marks the best mean; grey numbers are the paper's."
+    return render_section("comparison", "Comparison over seeds", *parts, lead=lead)
 
 
 def _part(run: RunData, found: Comparison) -> list[str]:
@@ -42,18 +42,18 @@ def _part(run: RunData, found: Comparison) -> list[str]:
     if names[_COLUMNS:]:
         parts.append(details("More metrics", _table(run, found, names[_COLUMNS:])))
     if found.claims:
-        parts += ["<h3>What the paper claims</h3>", _claims(found.claims)]
+        parts += ["<h3>Claims of the paper</h3>", _claims(found.claims)]
     if found.tests:
         parts.append("<h3>Paired tests</h3>")
         first = [test for test in found.tests if bare(test.metric) in (bare(leading.name) if leading else "", _DRIVEN)]
         rest = [test for test in found.tests if test not in first]
         parts.append(_tests(first) if first else "")
-        parts.append(details("Tests of other metrics", _tests(rest)) if rest else "")
+        parts.append(details("Tests on other metrics", _tests(rest)) if rest else "")
     return parts
 
 
 def _table(run: RunData, found: Comparison, names: Sequence[str]) -> str:
-    look = looks(run.methods)
+    styles = plot_styles(run.methods)
     metrics = [describe(name) for name in names]
     best = {}
     for metric in metrics:
@@ -61,7 +61,7 @@ def _table(run: RunData, found: Comparison, names: Sequence[str]) -> str:
         best[metric.name] = metric.best(means)
     rows = [
         [
-            f"{swatch(look[method])}{escape(method)}",
+            f"{swatch(styles[method])}{escape(method)}",
             *(_cell(found, metric, method, best[metric.name] == method) for metric in metrics),
         ]
         for method in run.methods
@@ -78,28 +78,28 @@ def _cell(found: Comparison, metric: Metric, method: str, best: bool) -> str:
     spread = found.table[method].get(metric.name)
     if spread is None:
         return "–" + _paper(found, metric, method)
-    mean = f'<b class="best">★ {number(spread.mean)}</b>' if best else number(spread.mean)
-    return f"{mean} <small>± {number(spread.std, 2)}</small>{_paper(found, metric, method)}"
+    mean = f'<b class="best">★ {format_number(spread.mean)}</b>' if best else format_number(spread.mean)
+    return f"{mean} <small>± {format_number(spread.std, 2)}</small>{_paper(found, metric, method)}"
 
 
 def _paper(found: Comparison, metric: Metric, method: str) -> str:
     values = found.paper.get(method, {})
-    return f'<span class="paper">{number(values[metric.name])}</span>' if metric.name in values else ""
+    return f'<span class="paper">{format_number(values[metric.name])}</span>' if metric.name in values else ""
 
 
-def _claims(claims: Sequence[Claim]) -> str:
+def _claims(claims: Sequence[CheckedClaim]) -> str:
     head = ["claim", "metric", "methods", "difference<small>first − second</small>", "here"]
     rows = [
         [
             escape(claim.line),
             escape(describe(claim.metric).axis),
             f"{escape(claim.method)} against {escape(claim.rival)}",
-            number(claim.margin),
+            format_number(claim.margin),
             "holds" if claim.holds else "<b>does not hold</b>",
         ]
         for claim in claims
     ]
-    return table(head, rows, texts=3, caption="Claims of the paper, and the differences found here")
+    return table(head, rows, texts=3, caption="Claims of the paper and the differences found here")
 
 
 def _tests(tests: Sequence[PairedTest]) -> str:
@@ -117,9 +117,9 @@ def _tests(tests: Sequence[PairedTest]) -> str:
             escape(describe(test.metric).axis),
             f"{escape(test.a)} against {escape(test.b)}",
             str(test.n),
-            number(test.median_difference),
-            p_value(test.p),
-            f"<b>{p_value(test.p_holm)}</b>" if test.p_holm < _SIGNIFICANT else p_value(test.p_holm),
+            format_number(test.median_difference),
+            format_p_value(test.p),
+            f"<b>{format_p_value(test.p_holm)}</b>" if test.p_holm < _SIGNIFICANT else format_p_value(test.p_holm),
             f"{test.nodes_lower} : {test.nodes_higher}" if test.nodes_lower + test.nodes_higher else "–",
         ]
         for test in tests

@@ -1,17 +1,16 @@
-"""What was run: the whole run config, to read or to repeat it."""
+"""The run config."""
 
 from __future__ import annotations
 
 from html import escape
 
-from fedapps.report.markup import details, table
-from fedapps.report.markup import section as block
+from fedapps.report.markup import details, render_section, table
 from fedapps.report.run_data import RunData
 
 
 def section(run: RunData) -> str | None:
-    """The run config, behind a click; None where the folder holds none."""
+    """A collapsed table of all keys; None if the folder has no config."""
     if not run.config:
         return None
     rows = [[f"<code>{escape(key)}</code>", escape(str(value))] for key, value in run.config.items()]
-    return block("config", "Run config", details(f"{len(rows)} keys", table(["key", "value"], rows, texts=2)))
+    return render_section("config", "Run config", details(f"{len(rows)} keys", table(["key", "value"], rows, texts=2)))

@@ -1,4 +1,4 @@
-"""Learning curves: the evaluated metrics, the leading one first, and the training losses over the rounds."""
+"""Learning curves: evaluation metrics (the main one first) and training metrics over the rounds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedapps.report.figures import drawing
-from fedapps.report.markup import details, legend, panels
-from fedapps.report.markup import section as block
+from fedapps.report.markup import details, legend, panels, render_section
 from fedapps.report.metrics import describe, measures
-from fedapps.report.palette import Look, looks
+from fedapps.report.palette import PlotStyle, plot_styles
 from fedapps.report.records import RoundRecord
 from fedapps.report.results import curve, leading_in_rounds
 from fedapps.report.run_data import RunData
@@ -23,19 +22,19 @@ _WIDE_RANGE = 30
 
 
 def section(run: RunData) -> str | None:
-    """Up to 12 panels, two of them open; None where no round has metrics."""
+    """Up to 12 panels, two of them open; None if no round has metrics."""
     leading = leading_in_rounds(run)
     wanted = [("evaluate", name) for name in _names(run, "evaluate")]
     if leading and ("evaluate", leading.name) in wanted:
         wanted.insert(0, wanted.pop(wanted.index(("evaluate", leading.name))))
     trained = [("train", name) for name in _names(run, "train") if not name.endswith("_parameters")]
-    # What the leading metric looks like from the other side belongs beside it.
+    # Show the first training metric beside the main metric.
     wanted = [*wanted[:1], *trained[:1], *wanted[1:], *trained[1:]][:_MOST]
     drawn = [panel for phase, name in wanted if (panel := _panel(run, phase, name))]
     if not drawn:
         return None
     more = [details("More curves", panels(drawn[_OPEN:]))] if drawn[_OPEN:] else []
-    return block("curves", "Learning curves", legend(looks(run.methods)), panels(drawn[:_OPEN]), *more)
+    return render_section("curves", "Learning curves", legend(plot_styles(run.methods)), panels(drawn[:_OPEN]), *more)
 
 
 def _names(run: RunData, phase: str) -> list[str]:
@@ -52,12 +51,12 @@ def _panel(run: RunData, phase: str, name: str) -> str | None:
     curves = {method: points for method, points in curves.items() if any(map(math.isfinite, points[1]))}
     if not curves:
         return None
-    title = metric.axis if phase == "evaluate" else f"while training: {metric.axis}"
-    ends = ", ".join(f"{method} ends at {points[1][-1]:.4g}" for method, points in curves.items())
-    with drawing(f"Line chart of {title} over rounds: {ends}") as figure:
+    title = metric.axis if phase == "evaluate" else f"training: {metric.axis}"
+    ends = ", ".join(f"{method} {points[1][-1]:.4g}" for method, points in curves.items())
+    with drawing(f"Line chart of {title} over rounds; final values: {ends}") as figure:
         axes = figure.axes[0]
         for method, (x, y) in curves.items():
-            draw_line(axes, x, y, looks(run.methods)[method])
+            draw_line(axes, x, y, plot_styles(run.methods)[method])
         finite = [y for _, points in curves.values() for y in points if math.isfinite(y)]
         if min(finite) > 0 and max(finite) / min(finite) > _WIDE_RANGE:
             axes.set_yscale("log")
@@ -67,7 +66,7 @@ def _panel(run: RunData, phase: str, name: str) -> str | None:
     return figure.markup
 
 
-def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], look: Look) -> None:
-    """A line in the look of its method, with markers while they do not crowd."""
+def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], style: PlotStyle) -> None:
+    """Draw a line, with markers if it has few points."""
     few = len(x) <= 30
-    axes.plot(x, y, look.dash, color=look.colour, marker=look.marker if few else None, markersize=4)
+    axes.plot(x, y, style.dash, color=style.colour, marker=style.marker if few else None, markersize=4)

@@ -1,14 +1,15 @@
-"""The result before anything else: one sentence, and a table with a line for each method."""
+"""The main result: one sentence and a table with one row per method."""
 
 from __future__ import annotations
 
 from collections import Counter
 from html import escape
 
-from fedapps.catalogue import TASKS, task_class
+from fedapps.registry.tasks import task_class, task_names
+from fedapps.report.formats import format_bytes, format_duration, format_number, format_p_value
 from fedapps.report.markup import details, swatch, table
-from fedapps.report.metrics import CONTINUAL, Metric, bare, columns, describe, duration, number, p_value, size
-from fedapps.report.palette import looks
+from fedapps.report.metrics import CONTINUAL, Metric, bare, columns, describe
+from fedapps.report.palette import plot_styles
 from fedapps.report.records import Metrics
 from fedapps.report.results import final_metrics, leading_metric
 from fedapps.report.run_data import RunData
@@ -17,23 +18,23 @@ _COLUMNS = 4
 
 
 def section(run: RunData) -> str | None:
-    """The headline and the table of final results; None before the first round."""
+    """The headline and the table of final metrics; None if there are no results."""
     if not run.rounds and not run.summary:
-        told = run.comparison and any(part.table for part in run.comparison.parts.values())
-        said = varied_sentence(run) if run.comparison and run.comparison.varied else sentence(run)
-        return f'<section id="result"><p class="headline">{said}</p></section>' if told else None
+        has_results = run.comparison and any(part.table for part in run.comparison.parts.values())
+        text = varied_sentence(run) if run.comparison and run.comparison.varied else sentence(run)
+        return f'<section id="result"><p class="headline">{text}</p></section>' if has_results else None
     final = final_metrics(run)
     leading = leading_metric(run)
     names = columns(name for values in final.values() for name in values)
     first = [leading.name] if leading else []
     first += [name for name in names if bare(name) in CONTINUAL]
-    first += task_class(run.task).headline if run.task in TASKS else ()
+    first += task_class(run.task).headline if run.task in task_names() else ()
     names = [*dict.fromkeys(name for name in first if name in names), *(name for name in names if name not in first)]
     parts = [
         '<section id="result">',
         f'<p class="headline">{sentence(run)}</p>',
         _table(run, final, [describe(name) for name in names[:_COLUMNS]], costs=True),
-        '<p class="note">★ marks the best method of a column.</p>',
+        '<p class="note">★ marks the best value of each column.</p>',
     ]
     if len(names) > _COLUMNS:
         parts.append(details("All final metrics", _table(run, final, [describe(n) for n in names], costs=False)))
@@ -41,27 +42,27 @@ def section(run: RunData) -> str | None:
 
 
 def sentence(run: RunData) -> str:
-    """What came out, in a sentence, as markup."""
+    """The main result as one sentence of markup."""
     leading = leading_metric(run)
     if leading is None:
-        return f"{_rounds(run)}, not evaluated yet."
+        return f"{_rounds(run)}, no evaluation yet."
     values = _values(run, leading.name)
     best = leading.best(values)
     if best is None:
-        found = ", ".join(f"<b>{escape(method)}</b> {number(value)}" for method, value in values.items())
+        found = ", ".join(f"<b>{escape(method)}</b> {format_number(value)}" for method, value in values.items())
         return f"{escape(leading.label).capitalize()}: {found}." if found else f"{_rounds(run)}."
     others = {method: value for method, value in values.items() if method != best}
     runner = leading.best(others) or next(iter(others))
     word = "lowest" if leading.better < 0 else "highest"
     return (
-        f"<b>{escape(best)}</b> has the {word} {escape(leading.label)}: <b>{number(values[best])}</b>"
-        f"{_margin(values[best], values[runner])} {escape(runner)} ({number(values[runner])})"
+        f"<b>{escape(best)}</b> has the {word} {escape(leading.label)}: <b>{format_number(values[best])}</b>"
+        f"{_margin(values[best], values[runner])} {escape(runner)} ({format_number(values[runner])})"
         f"{_basis(run)}.{_doubt(run, leading.name, best, runner)}"
     )
 
 
 def varied_sentence(run: RunData) -> str:
-    """Who is best at how many values of the varied key, as markup."""
+    """The method that is best at most values of a varied key, as one sentence of markup."""
     leading = leading_metric(run)
     if leading is None or run.comparison is None or run.comparison.varied is None:
         return ""
@@ -86,10 +87,10 @@ def _basis(run: RunData) -> str:
 
 
 def _doubt(run: RunData, metric: str, best: str, runner: str) -> str:
-    """What a paired test of the two leaders says, where it does not bear the difference out."""
+    """A sentence if the paired test of the two best methods finds no significant difference."""
     for test in run.comparison.tests if run.comparison else ():
         if bare(test.metric) == bare(metric) and {test.a, test.b} == {best, runner} and not test.p_holm < 0.05:
-            return f" A paired test does not bear this out (p = {p_value(test.p_holm)})."
+            return f" The difference is not significant (paired test, p = {format_p_value(test.p_holm)})."
     return ""
 
 
@@ -108,27 +109,27 @@ def _rounds(run: RunData) -> str:
 def _margin(best: float, other: float) -> str:
     change = 100 * (best - other) / abs(other) if other else 0.0
     if not abs(change) >= 0.05:
-        return ", just ahead of"
+        return ", slightly better than"
     return (
         f", {abs(change):.2g}\N{NO-BREAK SPACE}% {'below' if change < 0 else 'above'}"
         if abs(change) < 100
-        else ", ahead of"
+        else ", better than"
     )
 
 
 def _table(run: RunData, final: dict[str, Metrics], metrics: list[Metric], *, costs: bool) -> str:
-    look = looks(run.methods)
+    styles = plot_styles(run.methods)
     best = {}
     for metric in metrics:
         found = {method: row[metric.name] for method, row in final.items() if metric.name in row}
         best[metric.name] = metric.best(found)
     rows = []
     for method in run.methods:
-        cells = [f"{swatch(look[method])}{escape(method)}"]
+        cells = [f"{swatch(styles[method])}{escape(method)}"]
         for metric in metrics:
             cells.append(_cell(final, metric, method, best[metric.name] == method))
         rows.append(cells + (_costs(run, method) if costs else []))
-    head = ["method", *map(_title, metrics), *(["rounds", "to nodes", "from nodes", "time"] if costs else [])]
+    head = ["method", *map(_title, metrics), *(["rounds", "sent to nodes", "sent by nodes", "time"] if costs else [])]
     return table(head, rows, caption="Final metrics of each method")
 
 
@@ -139,7 +140,7 @@ def _title(metric: Metric) -> str:
 
 def _cell(final: dict[str, Metrics], metric: Metric, method: str, best: bool) -> str:
     value = final.get(method, {}).get(metric.name)
-    shown = "–" if value is None else number(value)
+    shown = "–" if value is None else format_number(value)
     return f'<b class="best">★ {shown}</b>' if best else shown
 
 
@@ -155,4 +156,4 @@ def _costs(run: RunData, method: str) -> list[str]:
             sum(r.bytes_up for r in records),
             sum(r.seconds for r in records),
         )
-    return [str(costs[0]), size(costs[1]), size(costs[2]), duration(costs[3])]
+    return [str(costs[0]), format_bytes(costs[1]), format_bytes(costs[2]), format_duration(costs[3])]

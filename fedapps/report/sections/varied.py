@@ -1,12 +1,11 @@
-"""How the methods fare as one key of the run config changes, as in experiments on the amount of data."""
+"""The main metric against a varied key of the run config, such as the amount of data."""
 
 from __future__ import annotations
 
 from fedapps.report.figures import drawing
-from fedapps.report.markup import legend, panels
-from fedapps.report.markup import section as block
+from fedapps.report.markup import legend, panels, render_section
 from fedapps.report.metrics import Metric
-from fedapps.report.palette import looks
+from fedapps.report.palette import plot_styles
 from fedapps.report.records import Varied
 from fedapps.report.results import leading_metric
 from fedapps.report.run_data import RunData
@@ -15,17 +14,19 @@ _WIDE_RANGE = 10
 
 
 def section(run: RunData) -> str | None:
-    """The leading metric against the varied key; None where nothing was varied."""
+    """One figure of all methods; None if no key was varied."""
     varied, metric = run.comparison and run.comparison.varied, leading_metric(run)
     if not varied or metric is None:
         return None
     seeds = max(part.seeds for _, part in varied.values)
     lead = (
-        f"Each method at each value of {varied.key}. A line is the mean of {seeds} seed{'s' if seeds != 1 else ''}, "
-        "the band around it one standard deviation to either side."
+        f"Each method at each value of {varied.key}. Lines are means over {seeds} seed{'s' if seeds != 1 else ''}, "
+        "bands extend one standard deviation to both sides."
     )
     figure = _figure(run, varied, metric)
-    return block("varied", "Value by value", legend(looks(run.methods)), panels([figure], wide=True), lead=lead)
+    return render_section(
+        "varied", f"Results by {varied.key}", legend(plot_styles(run.methods)), panels([figure], wide=True), lead=lead
+    )
 
 
 def _figure(run: RunData, varied: Varied, metric: Metric) -> str:
@@ -42,11 +43,11 @@ def _figure(run: RunData, varied: Varied, metric: Metric) -> str:
     with drawing(f"Line chart of {metric.axis} against {varied.key}: {said}", width=7.6, height=4.2) as figure:
         axes = figure.axes[0]
         for method, points in lines.items():
-            look = looks(run.methods)[method]
+            style = plot_styles(run.methods)[method]
             x, means = [x for x, _, _ in points], [mean for _, mean, _ in points]
             low, high = [mean - std for _, mean, std in points], [mean + std for _, mean, std in points]
-            axes.fill_between(x, low, high, color=look.colour, alpha=0.12, linewidth=0)
-            axes.plot(x, means, look.dash, color=look.colour, marker=look.marker, markersize=4.5)
+            axes.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0)
+            axes.plot(x, means, style.dash, color=style.colour, marker=style.marker, markersize=4.5)
         found = [mean for points in lines.values() for _, mean, _ in points]
         if min(found) > 0 and max(found) > _WIDE_RANGE * min(found):
             axes.set_yscale("log")
@@ -60,6 +61,6 @@ def _figure(run: RunData, varied: Varied, metric: Metric) -> str:
 
 
 def _places(varied: Varied) -> list[float]:
-    """Where each value stands along the axis: numbers at their place, others one after another."""
+    """The x coordinate of each value: the value if all are numbers, or else its index."""
     numbers = [float(v) for v, _ in varied.values if isinstance(v, int | float) and not isinstance(v, bool)]
     return numbers if len(numbers) == len(varied.values) else [float(place) for place in range(len(varied.values))]

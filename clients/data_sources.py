@@ -1,0 +1,120 @@
+"""Where a node's data comes from: its own folder, a shared folder and a partition of it, or a simulated world."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.profiles import DataError, NodeProfile, TaskProfiles
+
+if TYPE_CHECKING:
+    from tasks.base import NodeData, Task
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A folder and this node's part of it; ``partition`` is ``None`` where the whole folder is the node's own."""
+
+    folder: Path
+    partition: int | None
+    num_partitions: int
+
+    def load(self, task: Task) -> NodeData:
+        """The node's data. Raises :class:`DataError` when it is missing or malformed."""
+        if self.partition is None:
+            return task.load_own(self.folder)
+        return task.load_node(self.folder, self.partition, self.num_partitions)
+
+    def profile(self, task: TaskProfiles) -> NodeProfile:
+        """Who the node is. Raises :class:`DataError` when its data is missing or malformed."""
+        if self.partition is None:
+            return task.own_profile(self.folder)
+        return task.node_profile(self.folder, self.partition, self.num_partitions)
+
+    def pooled(self, task: Task) -> NodeData:
+        """The data of all nodes together. Raises ``DataError`` on a node that only has its own folder."""
+        if self.partition is None:
+            raise DataError(
+                f"{self.folder} is a node's own folder: training on the pooled data of all nodes (the Cloud "
+                "baseline) is only possible in simulation, where one folder holds the data of all"
+            )
+        return task.load_all(self.folder)
+
+
+def find_source(
+    task: TaskProfiles, node_config: Mapping[str, Any], *, data_dir: str, cache_dir: Path, seed: int
+) -> DataSource:
+    """The source for one node, by the first that is given.
+
+    1. ``data-dir`` in the node's own config: the node's own folder.
+    2. ``data_dir`` of the run config, with the node's ``partition-id`` of ``num-partitions``.
+    3. A simulated world for ``num-partitions`` nodes in ``cache_dir``, made once and then kept.
+    """
+    if own := str(node_config.get("data-dir", "")):
+        return DataSource(_existing(own, "the node's data-dir"), None, 1)
+    if "partition-id" not in node_config:
+        raise DataError(
+            "this node has neither a data-dir nor a partition-id: start it with "
+            "--node-config 'data-dir=\"/path/to/its/data\"'"
+        )
+    partition, count = int(node_config["partition-id"]), int(node_config["num-partitions"])
+    if data_dir:
+        return DataSource(_existing(data_dir, "data-dir"), partition, count)
+    return DataSource(world_folder(task, count, seed, cache_dir), partition, count)
+
+
+def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path) -> Path:
+    """The folder of the simulated world for this task, number of nodes and seed; made where it is missing."""
+    identity = json.dumps([task.name, task.world_version, dict(task.world_options), num_nodes, seed], sort_keys=True)
+    name = f"{task.name}-{num_nodes}-{seed}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    folder = cache_dir / name
+    if folder.exists():
+        return folder
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    with _locked(cache_dir / f".{name}.lock"):
+        if not folder.exists():
+            logger.warning("simulating the data of %s nodes for task %s in %s", num_nodes, task.name, folder)
+            unfinished = cache_dir / f".{name}.{os.getpid()}"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            try:
+                task.make_world(unfinished, num_nodes, seed)
+                unfinished.replace(folder)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
+
+
+@lru_cache(maxsize=256)
+def cached_load(source: DataSource, task: Task, pooled: bool) -> NodeData:
+    """A source's data, kept for the life of the process: it is expensive to decode and never changes."""
+    return source.pooled(task) if pooled else source.load(task)
+
+
+def _existing(folder: str, what: str) -> Path:
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise DataError(f"{what} = {folder!r}: no such folder; give the folder that holds the data files")
+    return path
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)

@@ -1,0 +1,1 @@
+"""Local parts: the local algorithms that a node composes, one module each."""

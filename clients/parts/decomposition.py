@@ -1,0 +1,302 @@
+"""Additive parameter decomposition on a node: share the base of the weights, keep what each stage adds (APD, FedWeIT).
+
+Yoon et al., Scalable and Order-robust Continual Learning with Additive Parameter Decomposition (APD), ICLR 2020,
+Section 3 (https://arxiv.org/abs/1902.09432); Yoon et al., Federated Continual Learning with Weighted Inter-client
+Transfer (FedWeIT), ICML 2021, Section 3.2 and Algorithm 1 (https://arxiv.org/abs/2003.03196). The records are those
+of the server's strategy ``FedWeIT``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor, nn
+
+from clients.decomposed_model import DecomposedModel, Drift, PartsPrior
+from clients.decomposition import Layout, Parts
+from clients.local_part import LocalPart, Loss, NodeRound
+from clients.named_arrays import Arrays, get_arrays
+from clients.node_memory import PREFIX
+from clients.penalties import QuadraticPrior
+from tasks.base import Metrics
+
+from .adaptive_updating import PHASES
+from .earlier_stages import EARLIER_STAGES
+
+ORDER = "fedweit"
+KNOWLEDGE = "fedweit.knowledge."
+MASK = "fedweit.mask"
+ADAPTIVE = "fedweit.adaptive"
+QUERY = "adaptive"
+_PARTS = "parts."
+_KEPT = PREFIX + _PARTS
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What a TRAIN message brings of the last stage: the adaptive parameters of every node in ``keys``. Empty: none."""
+
+    stage: int = 0
+    keys: tuple[str, ...] = ()
+    adaptive: tuple[Arrays, ...] = ()
+
+    @classmethod
+    def read(cls, content: RecordDict) -> Knowledge:
+        """From a message's records; a message without the ConfigRecord ``fedweit`` brings none.
+
+        Raises ``ValueError`` when one of the models that it announces is missing.
+        """
+        order = content.get(ORDER)
+        if not isinstance(order, ConfigRecord):
+            return cls()
+        stage, keys = order.get("stage"), order.get("keys")
+        if not isinstance(stage, int) or not isinstance(keys, list):
+            raise ValueError(f"{ORDER} stage = {stage!r}, keys = {keys!r}: must be an integer and a list of node keys")
+        adaptive = []
+        for index, key in enumerate(keys):
+            record = content.get(f"{KNOWLEDGE}{index}")
+            if not isinstance(record, ArrayRecord):
+                raise ValueError(f"{KNOWLEDGE}{index}, of node {key}: must come as an ArrayRecord with {ORDER}")
+            adaptive.append({name: array.numpy() for name, array in record.items()})
+        return cls(stage, tuple(map(str, keys)), tuple(adaptive))
+
+    def flat(self, layout: Layout) -> Tensor:
+        """``[K, n]``; zeros for weights of which nothing came.
+
+        Raises ``ValueError`` for what does not fit the model.
+        """
+        for key, arrays in zip(self.keys, self.adaptive, strict=True):
+            for name, array in arrays.items():
+                if name not in layout.weights:
+                    raise ValueError(
+                        f"what node {key} learned: {name!r} is no weight of the model: {', '.join(layout.weights)}"
+                    )
+                if array.shape != layout.weights[name]:
+                    raise ValueError(
+                        f"what node {key} learned: {name!r} is {list(array.shape)}, not {list(layout.weights[name])}"
+                    )
+        return torch.stack(
+            [
+                layout.flat(layout.weights, {n: torch.from_numpy(a) for n, a in arrays.items()})
+                for arrays in self.adaptive
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Decomposition(LocalPart):
+    """Train every weight as shared times masked plus stage-specific: θ_t = B ⊙ σ(m_t) + A_t (+ Σ_k α_k K_k in FedWeIT).
+
+    Only the base B of the weights travels; everything else is private (:mod:`clients.decomposition`). APD goes on
+    training the A_s and m_s of earlier stages, which lets B move while θ_s stays; FedWeIT does not: it borrows what
+    the other nodes learned in the stage before. The part must be the first of a node, because it replaces the model.
+
+    A received unit of B that is zero throughout was sent by no node: the node keeps its value. FedWeIT sends the units
+    with the largest mask of each weight, ``mask_share`` of them, and zeros for the others. The loss that a reply
+    reports is the task's, without any penalty. Weight decay acts on the base and on the present stage, as in the code
+    of FedWeIT; not on the A_s and m_s of APD, where nothing but the drift works against it and Adam scales both up to
+    full steps. Earlier stages are evaluated with their parameters on the base as received, stages not yet met with
+    the present one's.
+
+    Parameters
+    ----------
+    decomposition : "apd" or "fedweit"
+    l1_adaptive, l1_mask : float
+        Weights ≥ 0 of Σ|A_t| and Σ|m_t|.
+    drift : float
+        Weight ≥ 0 of the squared changes of earlier stages' weights.
+    mask_share : float
+        Share of a layer's units that a FedWeIT node sends, in (0, 1].
+    sparsity : float
+        Absolute value, at least 0, up to which a number of A is reported as zero.
+    knowledge : Knowledge
+        What other nodes learned in the last stage. It is kept for the rest of the stage; delivered once more, α goes
+        on.
+    """
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES, PHASES, "the evaluated model"})
+
+    decomposition: str = "apd"
+    l1_adaptive: float = 0.0
+    l1_mask: float = 0.0
+    drift: float = 0.0
+    mask_share: float = 0.7
+    sparsity: float = 0.0
+    knowledge: Knowledge | None = field(default=None, compare=False)
+
+    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        part = super().read(config, content)
+        if part.decomposition not in ("apd", "fedweit"):
+            raise ValueError(f"config decomposition = {part.decomposition!r}: must be 'apd' or 'fedweit'")
+        return replace(part, knowledge=Knowledge.read(content))
+
+    # -- memory ----------------------------------------------------------------------------------------------------
+
+    def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        return {_PARTS + name: array for name, array in _decomposed(model).parts().arrays().items()}
+
+    def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
+        return carried | {name: array for name, array in kept.items() if name.startswith(_KEPT)}
+
+    # -- the model -------------------------------------------------------------------------------------------------
+
+    def wrap(self, model: nn.Module, node_round: NodeRound) -> nn.Module:
+        """As in the parent. Raises ``ValueError`` for received parameters that every stage has for itself."""
+        layout, received, stage = Layout.of(model), node_round.received, node_round.settings.stage
+        if own := [name for name in received if name in layout.own]:
+            raise ValueError(
+                f"received {', '.join(own)}: every stage has its own; only {', '.join(layout.weights)} can be shared"
+            )
+        before = _read(node_round.kept)
+        if before is None:
+            initial = layout.flat(layout.weights, dict(node_round.initial_model().named_parameters()))
+            parts = Parts.first(
+                layout,
+                stage,
+                _merged(layout, initial, model, received),
+                layout.flat(layout.own, dict(model.named_parameters())),
+            )
+        else:
+            parts = replace(before, base=_merged(layout, before.base, model, received))
+            if stage != parts.stages[-1]:
+                parts = parts.begin(layout, stage)
+        if self.knowledge is not None and self.knowledge.keys:
+            if self.knowledge.stage != stage:
+                raise ValueError(f"{ORDER} stage = {self.knowledge.stage}: must be {stage}, as in the message's config")
+            parts = parts.borrow(layout, self.knowledge.flat(layout))
+        device = node_round.device
+        return DecomposedModel(model.to(device), layout.to(device), parts.to(device), node_round.task.loss)
+
+    def stage_model(self, model: nn.Module, stage: int) -> nn.Module:
+        return _decomposed(model).at(stage)
+
+    def shared_parameters(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, nn.Parameter] | None:
+        return {"base": _decomposed(model).base}
+
+    def private(self, model: nn.Module, node_round: NodeRound) -> Arrays | None:
+        """The buffers; all parameters are in the memory of the part."""
+        plain = _decomposed(model).plain
+        parameters = dict(plain.named_parameters())
+        names = [n for n in plain.state_dict() if n not in parameters and n not in node_round.received]
+        return get_arrays(plain, names)
+
+    def outgoing(self, model: nn.Module, node_round: NodeRound) -> Arrays | None:
+        """The base; under FedWeIT the units that are not sent are zero."""
+        decomposed, received = _decomposed(model), node_round.received
+        layout = decomposed.layout
+        base = _arrays(layout.split(layout.weights, decomposed.base.detach()))
+        arrays = {**get_arrays(decomposed.plain, received), **{n: base[n] for n in received if n in base}}
+        sent = self._sent(decomposed)
+        return {name: array * sent[name] if name in sent else array for name, array in arrays.items()}
+
+    # -- training --------------------------------------------------------------------------------------------------
+
+    def loss(self, loss: Loss) -> Loss:
+        return lambda model, batch: _decomposed(model).loss(batch)
+
+    def prior(
+        self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
+    ) -> QuadraticPrior | None:
+        decomposed = _decomposed(model)
+        parts = decomposed.parts()
+        drift = None
+        if self.drift and len(parts.old):
+            drift = Drift(self.drift, decomposed.layout, parts.old, node_round.settings.weight_decay)
+        # Without A_s and m_s to train, the drift is quadratic in the base.
+        fixed = drift.on_base(parts) if drift and self.decomposition == "fedweit" else None
+        quadratic = fixed or QuadraticPrior({}, {})
+        absolute = {"adaptive": self.l1_adaptive, "mask": self.l1_mask}
+        return PartsPrior(
+            quadratic.precision,
+            quadratic.linear,
+            {name: weight for name, weight in absolute.items() if weight},
+            None if fixed else drift,
+        )
+
+    # -- the reply -------------------------------------------------------------------------------------------------
+
+    def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
+        """Under FedWeIT which units are sent: the record ``fedweit.mask``."""
+        sent = {name: mask for name, mask in self._sent(_decomposed(model)).items() if name in trained}
+        return {MASK: _record(sent)} if sent else {}
+
+    def answer(self, query: str, node_round: NodeRound) -> Mapping[str, ArrayRecord] | None:
+        """To the query ``adaptive``: what the node learned in the stage of the settings, as ``fedweit.adaptive``."""
+        return {ADAPTIVE: _record(self.adaptive(node_round))} if query == QUERY else None
+
+    def adaptive(self, node_round: NodeRound) -> Arrays:
+        """What the node learned in ``settings.stage``, its last one before ``settings.server_round``: A, by weight.
+
+        Numbers with \\|a\\| ≤ ``sparsity`` are zero. A is what the stage itself added, without what it borrowed, which
+        the other nodes know already (Algorithm 1 of FedWeIT).
+
+        Raises
+        ------
+        ValueError
+            The node did not train in that stage.
+        """
+        settings = node_round.settings
+        parts = _read(node_round.state.load(settings.server_round) or {})
+        if parts is None or parts.stages[-1] != settings.stage:
+            last = "none" if parts is None else parts.stages[-1]
+            raise ValueError(
+                f"node {node_round.data.key} did not train in stage {settings.stage}: its last one is {last}"
+            )
+        layout = Layout.of(node_round.initial_model())
+        adaptive = parts.adaptive[-1]
+        kept = torch.where(adaptive.abs() > self.sparsity, adaptive, torch.zeros_like(adaptive))
+        return _arrays(layout.split(layout.weights, kept))
+
+    def count_parameters(
+        self, counted: Metrics, shared: Mapping[str, nn.Parameter], memory: Arrays, model: nn.Module, stages: int
+    ) -> Metrics:
+        """Trained: the base, A, m and the other parameters of all stages, α of all but the first. Held fixed: the
+        weights that earlier stages had, and the knowledge.
+
+        For the network of Elastic Transfer APD trains 7,424 + 4 (7,424 + 257 + 257) = 39,176, as in its Table 1.
+        FedWeIT has 96 more there, which are 8 layers of 3 nodes in 4 stages; α is here of 9 layers, in 3 stages: 81.
+        """
+        parts = _decomposed(model).parts()
+        per_stage = parts.adaptive[0].numel() + parts.mask[0].numel() + parts.own[0].numel()
+        trained = parts.base.numel() + stages * per_stage + (stages - 1) * parts.alpha.numel()
+        held = parts.old.numel() + parts.knowledge.numel()
+        return {"trainable_parameters": float(trained), "static_parameters": float(held)}
+
+    def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
+        return version_bytes * (stages - 1)
+
+    def _sent(self, decomposed: DecomposedModel) -> Arrays:
+        """For every weight which of its units are sent under FedWeIT; nothing for APD, which sends all."""
+        if self.decomposition != "fedweit":
+            return {}
+        layout = decomposed.layout
+        return _arrays(layout.by_weight(layout.strongest(decomposed.parts().mask[-1], self.mask_share)))
+
+
+def _decomposed(model: nn.Module) -> DecomposedModel:
+    assert isinstance(model, DecomposedModel)
+    return model
+
+
+def _read(kept: Arrays) -> Parts | None:
+    return Parts.read({name.removeprefix(_KEPT): a for name, a in kept.items() if name.startswith(_KEPT)})
+
+
+def _merged(layout: Layout, own: Tensor, plain: nn.Module, received: Arrays) -> Tensor:
+    """The base ``[n]``: the units received where anybody sent them, the node's own elsewhere."""
+    came = layout.flat(layout.weights, dict(plain.named_parameters()))
+    sizes = torch.zeros(len(layout.layer_of_unit), dtype=came.dtype).index_add_(0, layout.unit_of, came.abs())
+    there = layout.among(received) & (sizes > 0).index_select(0, layout.unit_of)
+    return torch.where(there, came, own)
+
+
+def _arrays(named: dict[str, Tensor]) -> Arrays:
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in named.items()}
+
+
+def _record(arrays: Arrays) -> ArrayRecord:
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})

@@ -1,0 +1,140 @@
+"""Continual learning on a node: hold the parameters near the solutions of its own earlier stages.
+
+Kirkpatrick et al., Overcoming Catastrophic Forgetting in Neural Networks, PNAS 2017, Equation 3 (EWC),
+https://arxiv.org/abs/1612.00796. Schwarz et al., Progress & Compress, ICML 2018, Section 3.2 (Online-EWC),
+https://arxiv.org/abs/1805.06370. Li & Hoiem, Learning without Forgetting, 2017, Section 4 (L2 transfer).
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import nn
+
+from clients.ewc_state import Anchors, EwcState
+from clients.fisher import Estimator
+from clients.local_part import LocalPart, NodeRound
+from clients.measurements import fisher_of_node
+from clients.named_arrays import Arrays, get_arrays
+from clients.node_memory import kept_arrays, memory_of
+from clients.penalties import QuadraticPrior
+from tasks.base import Metrics
+
+EARLIER_STAGES = "the memory of earlier stages"
+
+
+@dataclass(frozen=True)
+class _EarlierStages(LocalPart):
+    """A quadratic prior from the node's finished stages (:class:`~clients.ewc_state.EwcState`)."""
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES})
+
+    @property
+    @abstractmethod
+    def weight(self) -> float:
+        """λ ≥ 0, the weight of the prior; with 0 nothing is remembered."""
+
+    @property
+    @abstractmethod
+    def anchors(self) -> Anchors:
+        """How several finished stages are combined."""
+
+    @abstractmethod
+    def precision(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        """The precision of the solution that the round ended with, by parameter."""
+
+    def prior(
+        self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
+    ) -> QuadraticPrior | None:
+        return EwcState.read(memory_of(node_round.kept)).prior(self.weight)
+
+    def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        if self.weight == 0:
+            return {}
+        solution = get_arrays(model, [name for name, _ in model.named_parameters()])
+        before = EwcState.read(memory_of(node_round.kept))
+        return before.found(solution, self.precision(model, node_round)).arrays()
+
+    def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
+        finished = EwcState.read(memory_of(kept)).next_stage(self.anchors)
+        return kept_arrays(carried, finished.arrays())
+
+    def count_parameters(
+        self, counted: Metrics, shared: Mapping[str, nn.Parameter], memory: Arrays, model: nn.Module, stages: int
+    ) -> Metrics:
+        held = sum(array.size for name, array in memory.items() if name.startswith(("past.", "now.")))
+        return counted | {"static_parameters": float(str(counted["static_parameters"])) + held}
+
+    def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
+        return version_bytes * (stages - 1) if self.weight else 0
+
+
+@dataclass(frozen=True)
+class Ewc(_EarlierStages):
+    """Elastic weight consolidation: ½ λ Σ_s F_s (θ − θ_s)² over the node's earlier stages s.
+
+    Parameters
+    ----------
+    ewc : float
+        λ ≥ 0. With 0 this is plain training.
+    ewc_anchors : "separate" or "online"
+        Each stage at its solution, or all precisions summed at the newest solution (Online-EWC).
+    fisher_estimator : Estimator
+        How F is estimated (:func:`~clients.fisher.diagonal_fisher`).
+    """
+
+    ewc: float = 0.0
+    ewc_anchors: Anchors = "separate"
+    fisher_estimator: Estimator = "per-sample"
+
+    @property
+    def weight(self) -> float:
+        return self.ewc
+
+    @property
+    def anchors(self) -> Anchors:
+        return self.ewc_anchors
+
+    def precision(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        return fisher_of_node(model, node_round, self.fisher_estimator)
+
+
+@dataclass(frozen=True)
+class L2Transfer(_EarlierStages):
+    """L2 transfer: ½ λ ‖θ − θ_{t−1}‖², which holds the parameters near the solution of the last stage.
+
+    Parameters
+    ----------
+    l2_transfer : float
+        λ ≥ 0. With 0 this is plain training.
+    """
+
+    l2_transfer: float = 0.0
+
+    @property
+    def weight(self) -> float:
+        return self.l2_transfer
+
+    @property
+    def anchors(self) -> Anchors:
+        return "newest"
+
+    def precision(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        return {name: np.ones(p.shape, p.detach().cpu().numpy().dtype) for name, p in model.named_parameters()}
+
+
+@dataclass(frozen=True)
+class FreshStages(LocalPart):
+    """Single-task learning: every stage starts from the initial model."""
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES})
+
+    def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
+        return {}
+
+    def count_parameters(
+        self, counted: Metrics, shared: Mapping[str, nn.Parameter], memory: Arrays, model: nn.Module, stages: int
+    ) -> Metrics:
+        return counted | {"trainable_parameters": float(str(counted["trainable_parameters"])) * stages}

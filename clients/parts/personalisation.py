@@ -1,0 +1,67 @@
+"""Personalisation: a node trains a copy of the shared model on its own data before it evaluates it.
+
+Nakanoya et al., Personalized Federated Learning of Driver Prediction Models for Autonomous Driving, Algorithm 1: the
+rates of the copy are the same for all parameters (SPFL), or follow the variance between nodes (APFL), which the
+server's strategy ``AdaptiveRates`` sends.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from flwr.app import RecordDict
+from torch import nn
+
+from clients.local_part import LocalPart, NodeRound
+from clients.named_arrays import get_arrays
+from clients.training import Phase, run_plan
+
+RATES = "adaptive.rates"
+
+
+@dataclass(frozen=True)
+class Personalisation(LocalPart):
+    """Train the model that is about to be evaluated; it stays on the node.
+
+    Parameters
+    ----------
+    personalise : bool
+        Whether to personalise before this evaluation.
+    personal_epochs : int
+        Local epochs, at least 1.
+    personal_learning_rate : float
+        L, above 0.
+    rates : mapping of names to arrays, or None
+        Scale the step of each parameter; ``None`` = full steps for all.
+    """
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({"the evaluated model"})
+
+    personalise: bool = False
+    personal_epochs: int = 1
+    personal_learning_rate: float = 0.001
+    rates: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
+
+    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        part = super().read(config, content)
+        record = content.array_records.get(RATES)
+        return part if record is None else replace(part, rates={name: a.numpy() for name, a in record.items()})
+
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> None:
+        if not self.personalise:
+            return
+        phase = Phase(
+            epochs=self.personal_epochs,
+            learning_rate=self.personal_learning_rate,
+            batch_size=node_round.settings.batch_size,
+            optimizer=node_round.settings.optimizer,
+            rates=None if self.rates is None else {n: torch.as_tensor(r) for n, r in self.rates.items()},
+        )
+        with node_round.torch_seed("personalise"):
+            run_plan(model, [phase], node_round.epochs(model, node_round.data), node_round.task.loss)
+        node_round.state.save_extra("personal", get_arrays(model, model.state_dict()))
+
+    def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
+        return model_bytes

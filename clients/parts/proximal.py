@@ -1,0 +1,40 @@
+"""FedProx on a node: hold the shared parameters near the values that were received.
+
+Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, Section 3.2, https://arxiv.org/abs/1812.06127.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from clients.local_part import LocalPart, NodeRound
+from clients.named_arrays import Arrays
+from clients.penalties import QuadraticPrior
+from tasks.base import Metrics
+
+
+@dataclass(frozen=True)
+class Proximal(LocalPart):
+    """Add ½ µ ‖θ − θ_received‖² over the shared parameters to the loss.
+
+    Parameters
+    ----------
+    proximal : float
+        µ ≥ 0. With 0 this is FedAvg.
+    """
+
+    proximal: float = 0.0
+
+    def prior(
+        self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
+    ) -> QuadraticPrior | None:
+        if self.proximal == 0:
+            return None
+        return QuadraticPrior.around({name: p.detach().clone() for name, p in shared.items()}, self.proximal)
+
+    def count_parameters(
+        self, counted: Metrics, shared: Mapping[str, nn.Parameter], memory: Arrays, model: nn.Module, stages: int
+    ) -> Metrics:
+        held = sum(p.numel() for p in shared.values()) if self.proximal else 0
+        return counted | {"static_parameters": float(str(counted["static_parameters"])) + held}

@@ -1,0 +1,110 @@
+"""Federated reconstruction: a node reconstructs its private parameters in every round and forgets them afterwards.
+
+Singhal et al., Federated Reconstruction: Partially Local Federated Learning, NeurIPS 2021, Section 3 and Algorithm 1
+(FedRecon), https://arxiv.org/abs/2102.03448.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from flwr.app import RecordDict
+from torch import nn
+
+from clients.local_part import LocalPart, NodeRound
+from clients.named_arrays import Arrays
+from clients.training import Phase, run_plan
+from sim.seeding import generator
+from tasks.base import NodeData
+
+from .adaptive_updating import PHASES
+from .earlier_stages import EARLIER_STAGES
+
+_SUPPORT = "support"
+
+
+@dataclass(frozen=True)
+class Reconstruction(LocalPart):
+    """Start the private parameters from the initial model in every round and train them on a support set.
+
+    The training examples are split in two by node and round. On the support set the node trains the private parameters
+    with the received ones frozen; on the query set it trains the received ones with the private ones frozen. Its
+    example count is that of the query set. Before an evaluation it reconstructs on the same support set. It keeps
+    nothing between rounds, so any node can be evaluated, whether it ever trained or not. Where everything is shared
+    this is plain training on the query set.
+
+    Parameters
+    ----------
+    reconstruct_epochs : int
+        Epochs on the support set, at least 1.
+    support_share : float
+        Share of the examples in the support set, between 0 and 1, both excluded; neither set is ever empty.
+    """
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({PHASES, EARLIER_STAGES})
+
+    reconstruct_epochs: int = 1
+    support_share: float = 0.5
+
+    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        """As in :class:`~clients.local_part.LocalPart`. Raises ``ValueError`` for a value out of range."""
+        part = super().read(config, content)
+        if part.reconstruct_epochs < 1:
+            raise ValueError(f"config reconstruct-epochs = {part.reconstruct_epochs}: must be at least 1")
+        if not 0 < part.support_share < 1:
+            raise ValueError(f"config support-share = {part.support_share}: must be between 0 and 1, both excluded")
+        return part
+
+    def check(self, node_round: NodeRound) -> None:
+        """Raise ``ValueError`` where the learning rate follows a plateau, which needs memory between rounds."""
+        if patience := node_round.settings.plateau_patience:
+            raise ValueError(
+                f"plateau-patience = {patience}: must be 0 with reconstruction, because a node keeps nothing between "
+                "rounds"
+            )
+
+    def kept(self, kept: Arrays) -> Arrays:
+        return {}
+
+    def private(self, model: nn.Module, node_round: NodeRound) -> Arrays | None:
+        return {}
+
+    def draw(self, data: NodeData, node_round: NodeRound) -> NodeData:
+        draw = generator(node_round.seed, _SUPPORT, node_round.settings.server_round, data.key)
+        return _split(data, self.support_share, draw)
+
+    def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        received = [name for name, _ in model.named_parameters() if name in node_round.received]
+        return [*self._reconstruct(model, data, node_round), replace(plan[-1], trainable=received)]
+
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> None:
+        with node_round.torch_seed("reconstruct"):
+            split = self.draw(node_round.data, node_round)
+            plan = self._reconstruct(model, split, node_round)
+            run_plan(model, plan, node_round.epochs(model, split), node_round.task.loss)
+
+    def _reconstruct(self, model: nn.Module, data: NodeData, node_round: NodeRound) -> list[Phase]:
+        """The phase on the support set; none where no parameter is private."""
+        private = [name for name, _ in model.named_parameters() if name not in node_round.received]
+        if not private:
+            return []
+        phase = node_round.settings.phase(self.reconstruct_epochs)
+        support = node_round.epochs(model, replace(data, splits={"train": data.splits[_SUPPORT]}))
+        return [replace(phase, trainable=private, epoch=support)]
+
+
+def _split(data: NodeData, share: float, draw: np.random.Generator) -> NodeData:
+    """The training examples as two splits, ``support`` and ``train`` (the query set), neither of them empty."""
+    count = data.count("train")
+    if count < 2:
+        raise ValueError(
+            f"node {data.key} has {count} training examples: reconstruction needs at least 2, or leave it out"
+        )
+    order = torch.from_numpy(draw.permutation(count))
+    border = min(max(round(share * count), 1), count - 1)
+    train = data.splits["train"]
+    support = {name: tensor[order[:border]] for name, tensor in train.items()}
+    query = {name: tensor[order[border:]] for name, tensor in train.items()}
+    return replace(data, splits={**data.splits, _SUPPORT: support, "train": query})

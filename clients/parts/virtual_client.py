@@ -1,0 +1,41 @@
+"""A node that trains as a virtual client: on a fixed number of examples, whatever it has (FedVC).
+
+Hsu, Qi and Brown, Federated Visual Classification with Real-World Data Distribution, ECCV 2020, Section 4.2,
+https://arxiv.org/abs/2003.08082. The config keys are those of the server's strategy ``VirtualClients``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from clients.example_selection import of_virtual_client
+from clients.local_part import LocalPart, NodeRound
+from clients.training import Phase
+from tasks.base import NodeData
+
+
+@dataclass(frozen=True)
+class VirtualClient(LocalPart):
+    """Draw the examples of the round.
+
+    Parameters
+    ----------
+    virtual_examples : int
+        Train one epoch on this many examples, drawn without replacement if the node has as many, otherwise with
+        replacement; 0 = train on all examples.
+    virtual_draw : int
+        Counts the virtual clients that one node is in a round, from 0; each draws different examples.
+    """
+
+    virtual_examples: int = 0
+    virtual_draw: int = 0
+
+    def seed_labels(self) -> tuple[int | str, ...]:
+        return (self.virtual_draw,) if self.virtual_draw else ()
+
+    def draw(self, data: NodeData, node_round: NodeRound) -> NodeData:
+        return of_virtual_client(data, self.virtual_examples)
+
+    def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        return [replace(phase, epochs=1) for phase in plan] if self.virtual_examples else plan

@@ -1,0 +1,156 @@
+"""A node as one message finds it: config, task, method, data; and what it does with the message."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from clients.base import FederatedClient, RoundResult
+from clients.data_sources import cached_load
+from clients.round_settings import RoundSettings, with_config
+from clients.state import ContextState, DiskState, PrivateState
+from fedapps.config.parsing import Config, parse
+from fedapps.config.run_config import RunConfig
+from fedapps.methods.base import Method
+from fedapps.runs.run_folder import run_path
+from strategies.arrays import from_record
+from tasks.base import Task
+
+from .profile_query import data_source
+
+#: Where a deployed node keeps its private state if its node config has no state-dir.
+DEFAULT_STATE = "~/fedapps/nodes"
+
+
+class Node:
+    """A node that works on one message."""
+
+    def __init__(self, message: Message, context: Context) -> None:
+        self.message = message
+        self.context = context
+        self.config = run_config_of(context)
+        torch.set_num_threads(self.config.run.node_cpus)
+        self.round_config = message.content.config_records.get("config", ConfigRecord())
+        self.settings = with_config(default_settings(self.config.run, context), self.round_config)
+        self.method = self._method()
+        self.source = data_source(self.config.run, self.config.task, context.node_config)
+
+    def train(self) -> Message:
+        """The reply to a TRAIN message."""
+        return self._reply(self.client().train_round(_arrays(self.message), self.settings), arrays=True)
+
+    def evaluate(self) -> Message:
+        """The reply to an EVALUATE message."""
+        return self._reply(self.client().evaluate_round(_arrays(self.message), self.settings), arrays=False)
+
+    def answer(self, query: str) -> Message:
+        """The reply to a QUERY message of the method."""
+        records = self.client().answer(query, self.settings)
+        return Message(RecordDict(dict(records)), reply_to=self.message)
+
+    def client(self) -> FederatedClient:
+        """The client on this node's data and private state, with the method's local parts as the message sets them."""
+        run, task = self.config.run, self._task()
+        own = cached_load(self.source, task, False)
+        state = self._state(own.key)
+        return FederatedClient(
+            task,
+            cached_load(self.source, task, True) if self.settings.pooled else own,
+            state,
+            self.settings,
+            parts=[part.read(self.round_config, self.message.content) for part in self.method.local_parts()],
+            collectors=state.siblings() if self.settings.pooled else [state],
+            memory=self.context.state,
+            seed=run.seed,
+            device=choose_device(run.device),
+        )
+
+    def _method(self) -> Method:
+        """The method that the message names; plain federated averaging where it names none, as Flower's strategies do.
+
+        Raises ``ValueError`` for a method that the run config does not have.
+        """
+        if "method" not in self.round_config:
+            return Method()
+        if self.settings.method not in self.config.methods:
+            known = ", ".join(self.config.methods)
+            raise ValueError(f"config method = {self.settings.method!r}: the run config has the methods {known}")
+        return self.config.methods[self.settings.method]
+
+    def _task(self) -> Task:
+        return self.config.task_of(self.method)
+
+    def _state(self, key: str) -> PrivateState:
+        run = self.config.run
+        if run.state_backend == "context":
+            return ContextState(self.context.state, scope=f"private.{self.settings.method}")
+        return DiskState(state_root(run, self.context) / self.settings.run / self.settings.method / key)
+
+    def _reply(self, result: RoundResult, *, arrays: bool) -> Message:
+        metrics = MetricRecord({**result.metrics, "num-examples": result.num_examples})
+        content = RecordDict({"metrics": metrics})
+        if arrays:
+            content["arrays"] = ArrayRecord({name: Array(array) for name, array in result.arrays.items()})
+        for name, record in result.records.items():
+            content[name] = record
+        return Message(content, reply_to=self.message)
+
+
+def run_config_of(context: Context) -> Config:
+    """The validated run config of a node."""
+    return _parsed(tuple(sorted(context.run_config.items())))
+
+
+def default_settings(run: RunConfig, context: Context) -> RoundSettings:
+    """How a node trains when the message does not say, as under Flower's own strategies."""
+    return RoundSettings(
+        run=f"run-{context.run_id}",
+        epochs=run.epochs,
+        learning_rate=run.learning_rate,
+        batch_size=run.batch_size,
+        optimizer=run.optimizer,  # type: ignore[arg-type]
+        weight_decay=run.weight_decay,
+        clip_norm=run.clip_norm,
+        linear_decay=run.linear_decay,
+        plateau_patience=run.plateau_patience,
+        plateau_factor=run.plateau_factor,
+        min_learning_rate=run.min_learning_rate,
+    )
+
+
+def state_root(run: RunConfig, context: Context) -> Path:
+    """Where this node keeps its private state: its own ``state-dir``, or in simulation the run's folder."""
+    if own := context.node_config.get("state-dir"):
+        return Path(str(own)).expanduser()
+    if "partition-id" in context.node_config:
+        return run_path(run, context.run_id) / "nodes"
+    return Path(DEFAULT_STATE).expanduser()
+
+
+def choose_device(wanted: str) -> torch.device:
+    """The device of the nodes; ``auto`` is a GPU if there is one.
+
+    Raises
+    ------
+    ValueError
+        ``cuda`` is wanted and there is no GPU.
+    """
+    available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise ValueError("device = 'cuda', but torch finds no GPU on this node: use 'auto' or 'cpu'")
+    return torch.device("cuda" if available and wanted != "cpu" else "cpu")
+
+
+@lru_cache(maxsize=8)
+def _parsed(run_config: tuple[tuple[str, Any], ...]) -> Config:
+    return parse(dict(run_config))
+
+
+def _arrays(message: Message) -> dict[str, np.ndarray]:
+    records = message.content.array_records
+    if "arrays" not in records:
+        raise ValueError(f"the message has no ArrayRecord 'arrays', only: {', '.join(records) or 'none'}")
+    return from_record(records["arrays"])

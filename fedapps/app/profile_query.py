@@ -1,0 +1,62 @@
+"""The answer to the profile query: no torch is imported, no model built, no picture decoded.
+
+A deployed node starts a worker for every message. A worker that only answers this query must not cost what training
+costs: on a small machine many of them would keep each other from answering in time.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from logging import WARNING
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context
+from flwr.common.logger import log
+
+from clients.data_sources import DataSource, find_source
+from fedapps.config.parsing import Config, read
+from fedapps.config.run_config import RunConfig
+from tasks.profiles import DataError, TaskProfiles
+
+
+def profile_record(context: Context) -> ConfigRecord:
+    """The node's stable key, its number of training examples and its groups (:mod:`strategies.profiles`).
+
+    A deployed node whose data is missing or cannot be read says so, here and to the server, which then asks it nothing
+    more. The first method of the run decides how the data are read.
+    """
+    config = _read(tuple(sorted(context.run_config.items())))
+    try:
+        task = _task(config)
+        profile = data_source(config.run, task, context.node_config).profile(task)
+    except (DataError, OSError) as error:
+        if not has_own_folder(context.node_config):
+            raise
+        log(WARNING, "this node takes no part in the run, it has no data for it: %s", error)
+        return ConfigRecord({"key": f"no-data-{context.node_id}", "num-examples": 0, "no-data": str(error)})
+    groups = {f"group.{name}": label for name, label in profile.groups.items()}
+    return ConfigRecord({"key": profile.key, "num-examples": profile.num_examples, **groups})
+
+
+def has_own_folder(node_config: Mapping[str, Any]) -> bool:
+    """Whether a node with this config is deployed and learns from its own folder."""
+    return bool(node_config.get("data-dir")) or "partition-id" not in node_config
+
+
+def data_source(run: RunConfig, task: TaskProfiles, node_config: Mapping[str, Any]) -> DataSource:
+    """Where a node with this config finds its data; see :func:`~clients.data_sources.find_source`."""
+    cache_dir = Path(run.cache_dir or "~/fedapps/worlds").expanduser()
+    return find_source(task, node_config, data_dir=run.data_dir, cache_dir=cache_dir, seed=run.seed)
+
+
+def _task(config: Config) -> TaskProfiles:
+    """The task as the nodes of the first method see it; the whole task where the method looks at its model."""
+    first = next(iter(config.methods.values()))
+    if first.needs_model:
+        return config.task_of(first)
+    return config.profiles.under(first.private(config.profiles))
+
+
+@lru_cache(maxsize=8)
+def _read(run_config: tuple[tuple[str, Any], ...]) -> Config:
+    return read(dict(run_config))

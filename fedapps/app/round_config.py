@@ -1,0 +1,58 @@
+"""The config of the messages that nodes receive in each round of a method."""
+
+from flwr.app import ConfigRecord
+
+from fedapps.config.parsing import Config
+from fedapps.config.run_config import RunConfig
+from fedapps.methods.base import Round
+
+
+def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:
+    """The stage of a round, counted from 0.
+
+    Stages of the data share the rounds equally; without them stage 1 begins after nodes have collected data.
+    """
+    if num_stages > 1:
+        return (server_round - 1) * num_stages // run.rounds
+    return int(0 < run.collect_after < server_round)
+
+
+def train_config(config: Config, label: str, run_label: str, server_round: int) -> ConfigRecord:
+    """The config of the TRAIN messages of the method ``label``; ``run_label`` names the folder of private states."""
+    run = config.run
+    return ConfigRecord(
+        {
+            "run": run_label,
+            "method": label,
+            "stage": stage_of(run, server_round, config.num_stages),
+            "epochs": run.epochs,
+            "steps": run.steps,
+            "learning-rate": run.learning_rate,
+            "batch-size": run.batch_size,
+            "optimizer": run.optimizer,
+            "weight-decay": run.weight_decay,
+            "plateau-patience": run.plateau_patience,
+            "plateau-factor": run.plateau_factor,
+            "min-learning-rate": run.min_learning_rate,
+            "clip-norm": run.clip_norm,
+            "linear-decay": run.linear_decay,
+            **config.methods[label].round_config(Round(run, server_round, "train")),
+        }
+    )
+
+
+def evaluate_config(config: Config, label: str, run_label: str, server_round: int) -> ConfigRecord:
+    """The config of the EVALUATE messages of the method ``label``."""
+    run = config.run
+    return ConfigRecord(
+        {
+            "run": run_label,
+            "method": label,
+            "stage": stage_of(run, server_round, config.num_stages),
+            "batch-size": run.batch_size,
+            "optimizer": run.optimizer,
+            "final": server_round == run.rounds,
+            "collect": server_round == run.collect_after,
+            **config.methods[label].round_config(Round(run, server_round, "evaluate")),
+        }
+    )

@@ -1,0 +1,133 @@
+"""The ServerApp: run each method to its end, record every round, write the report."""
+
+import time
+from collections.abc import Mapping, Sequence
+from logging import INFO
+from typing import Any
+
+from flwr.app import ArrayRecord, Context
+from flwr.common.logger import log
+from flwr.serverapp import Grid, ServerApp
+
+from fedapps.config.parsing import Config, parse
+from fedapps.config.run_config import RunConfig
+from fedapps.report import write_report
+from fedapps.runs.continual import continual_metrics
+from fedapps.runs.run_folder import RunFolder
+from fedapps.runs.tables import summary_table
+from strategies.round_records import RoundReport
+from tasks.seeding import torch_seed
+
+from .privacy import spent
+from .round_config import evaluate_config, stage_of, train_config
+from .strategy import build_strategy, tracked_metric
+
+app = ServerApp()
+STAGES = ("given data", "collected data")
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Flower calls this once per run."""
+    config = parse(context.run_config)
+    folder = RunFolder.open(config, context.run_id)
+    log(INFO, "run folder: %s", folder.path)
+    for method in config.methods:
+        if folder.finished(method):
+            log(INFO, "method %s has already run to its end", method)
+            continue
+        run_method(grid, config, folder, method)
+    for line in summary_table(folder).splitlines():
+        log(INFO, "%s", line)
+    log(INFO, "report: %s", write_report(folder.path))
+
+
+def run_method(grid: Grid, config: Config, folder: RunFolder, method: str) -> None:
+    """Run the method of a label from its initial arrays or its last checkpoint to its line in the summary."""
+    run = config.run
+    log(INFO, "")
+    log(INFO, "== %s on %s, seed %s, %s rounds", method, run.task, run.seed, run.rounds)
+    for name, value in spent(config, method, run.rounds).items():
+        said = "dp = %s: %s %.3g at delta %g for a node that trains in all rounds"
+        log(INFO, said, run.dp, name, value, run.dp_delta)
+    begun = time.monotonic()
+    checkpoints = folder.checkpoints(method)
+    latest = checkpoints.latest()
+    folder.drop_after(method, latest.round if latest else 0)
+
+    stages = config.num_stages
+
+    def record(report: RoundReport) -> None:
+        folder.record(method, stage_label(stage_of(run, report.round, stages), stages), report)
+
+    initial = initial_arrays(config, method)
+    build_strategy(config, method, initial.keys()).start(
+        grid,
+        initial,
+        num_rounds=run.rounds,
+        timeout=run.timeout,
+        train_config=lambda server_round: train_config(config, method, folder.label, server_round),
+        evaluate_config=lambda server_round: evaluate_config(config, method, folder.label, server_round),
+        evaluate_every=run.evaluate_every,
+        tracked=tracked_metric(run),
+        checkpoints=checkpoints,
+        resume=True,  # a new run has no checkpoints yet
+        on_round=record,
+    )
+    folder.finish(config, method, summarise(config, folder, method, time.monotonic() - begun))
+
+
+def stage_label(stage: int, num_stages: int) -> str:
+    """What the records call a stage, counted from 0."""
+    return f"stage {stage + 1} of {num_stages}" if num_stages > 1 else STAGES[stage]
+
+
+def initial_arrays(config: Config, label: str) -> ArrayRecord:
+    """What the strategy of a method starts from: the untrained model of the run's seed, or a part of it.
+
+    Nodes start their private parameters from the same model.
+    """
+    method = config.methods[label]
+    with torch_seed(config.run.seed, "model"):
+        model = config.task_of(method).build_model()
+    return method.initial_arrays(ArrayRecord(model.state_dict()))
+
+
+def summarise(config: Config, folder: RunFolder, method: str, seconds: float) -> dict[str, Any]:
+    """What the summary says of a method: its last evaluation, its traffic, its refusals."""
+    rounds = [row for row in folder.lines("metrics.jsonl") if row["method"] == method]
+    evaluated = [row for row in rounds if row["evaluate"]]
+    final = evaluated[-1]["evaluate"] if evaluated else {}
+    if config.num_stages > 1:
+        final = final | continual_metrics(rounds, config.num_stages, rounds=config.run.rounds)
+        final |= {name: value for name, value in rounds[-1]["train"].items() if name.endswith("_parameters")}
+    final = final | spent(config, method, len(rounds)) | _traffic(rounds) | _time_to_target(config.run, evaluated)
+    return {
+        "rounds": len(rounds),
+        "final": final,
+        "seconds": seconds,
+        "bytes_up": sum(row["bytes_up"] for row in rounds),
+        "bytes_down": sum(row["bytes_down"] for row in rounds),
+        "refused": sum(len(row["refused"]) for row in rounds),
+    }
+
+
+def _traffic(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Bytes of one node in one round of training: what it sent, and what it received."""
+    sent, received = (sum(row[name] for row in rounds) for name in ("train_bytes_up", "train_bytes_down"))
+    replies, messages = (sum(row[name] for row in rounds) for name in ("train_replies", "train_messages"))
+    return {
+        "bytes_per_client_round": sent / max(replies, 1),
+        "bytes_down_per_client_round": received / max(messages, 1),
+    }
+
+
+def _time_to_target(run: RunConfig, evaluated: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The first evaluated round whose tracked metric reaches the target; nothing where none does."""
+    if not run.target:
+        return {}
+    sign = 1 if run.track_mode == "max" else -1
+    for row in evaluated:
+        if sign * row["evaluate"][run.track_metric] >= sign * run.target:
+            return {"rounds_to_target": float(row["round"])}
+    return {}

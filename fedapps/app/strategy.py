@@ -1,0 +1,88 @@
+"""The strategy of a method, made of the parts of the run."""
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from fedapps.config.parsing import Config
+from fedapps.config.run_config import RunConfig
+from fedapps.methods.strategy_parts import StrategyParts
+from strategies.base import BaseStrategy
+from strategies.example_limits import ExampleLimits
+from strategies.optimizers import optimizer_by_name
+from strategies.round_records import TrackedMetric
+from strategies.samplers import DropSchedule, Sampler, UniformFraction
+from tasks.private_parameters import PrivateParameters
+
+from .privacy import central_privacy
+
+
+def build_strategy(config: Config, label: str, parameters: Iterable[str] = ()) -> BaseStrategy:
+    """The strategy of the method ``label`` with the run's sampling, weighting and server optimizer.
+
+    Parameters
+    ----------
+    config : Config
+    label : str
+        One of ``config.methods``.
+    parameters : iterable of str
+        The names of the model's parameters, some of which the method may keep private.
+
+    Raises
+    ------
+    ValueError
+        The method keeps parameters private that the model does not have.
+    """
+    run, method = config.run, config.methods[label]
+    common = {
+        "shared": shared_names(method.private(config.task), config.task.fixed, parameters),
+        "sampler": _sampler(run),
+        "evaluate_sampler": UniformFraction(run.fraction_evaluate, seed=run.seed),
+        "weighting": run.weighting,
+        "sizes": ExampleLimits(most=run.max_examples, growing=_may_grow(config, label)),
+        "privacy": central_privacy(run),
+        "server_optimizer": optimizer_by_name(run.server_optimizer, run.server_learning_rate, tau=run.server_tau),
+        "min_replies": run.min_replies,
+        "min_nodes": run.num_nodes,
+        "node_wait": run.node_wait,
+        "in_flight": run.in_flight or None,
+        "metric_means": config.task.metric_means,
+    }
+    return method.strategy(StrategyParts(run, common))
+
+
+def tracked_metric(run: RunConfig) -> TrackedMetric | None:
+    """The metric that decides the best round and early stopping, if there is one."""
+    if not run.track_metric:
+        return None
+    return TrackedMetric(run.track_metric, run.track_mode, run.patience)  # type: ignore[arg-type]
+
+
+def shared_names(private: PrivateParameters, fixed: tuple[str, ...], parameters: Iterable[str]) -> tuple[str, ...]:
+    """The names, or patterns, of what travels: neither what is private nor what never changes.
+
+    Raises
+    ------
+    ValueError
+        A private pattern matches none of the ``parameters``.
+    """
+    staying = (*private.patterns, *fixed)
+    if not staying:
+        return ("*",)
+    if private.everything:
+        return ()
+    names = list(parameters)
+    idle = [pattern for pattern in private.patterns if not any(fnmatchcase(name, pattern) for name in names)]
+    if idle:
+        raise ValueError(f"private = {', '.join(idle)}: no parameter of the model matches; it has {', '.join(names)}")
+    return tuple(name for name in names if not any(fnmatchcase(name, pattern) for pattern in staying))
+
+
+def _may_grow(config: Config, label: str) -> bool:
+    """Whether a node may train on more examples than its profile says: that of the first method, in the first stage."""
+    first, method = next(iter(config.methods.values())), config.methods[label]
+    differs = method.pools_data or method.private(config.task) != first.private(config.task)
+    return config.run.collect_after > 0 or config.num_stages > 1 or differs
+
+
+def _sampler(run: RunConfig) -> Sampler:
+    return DropSchedule(seed=run.seed) if run.drop_nodes else UniformFraction(run.fraction_train, seed=run.seed)

@@ -1,0 +1,1 @@
+"""Comparisons of methods over seeds, beside the numbers of the papers."""

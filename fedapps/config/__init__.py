@@ -1,0 +1,1 @@
+"""The run config: keys, validation, recipes."""

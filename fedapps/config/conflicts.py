@@ -1,0 +1,106 @@
+"""Settings that cannot work together, each with a message; without these checks a run would fail rounds later."""
+
+from collections.abc import Iterator, Mapping
+
+from clients.local_part import composed
+from fedapps.methods.base import Conflict, Method
+from tasks.base import Task
+
+from .privacy_conflicts import privacy_conflicts
+from .run_config import RunConfig
+
+
+def conflicts(run: RunConfig, task: Task, methods: Mapping[str, Method]) -> Iterator[Conflict]:
+    """The fields of the run config that are in conflict, with the message, for the run, its task and its methods."""
+    yield from _run_conflicts(run)
+    if run.collect_after:
+        yield from _collection_conflicts(run)
+    yield from privacy_conflicts(run, methods)
+    for label, method in methods.items():
+        if method.task not in ("", run.task):
+            yield {"methods", "task"}, f"methods: {label!r} is for task {method.task!r}, not {run.task!r}: leave it out"
+            return
+    try:
+        stages = task.num_stages
+        for method in methods.values():
+            task.under(method.private(task))
+            composed(method.local_parts())
+    except ValueError as error:
+        yield {"task", "methods"}, str(error)
+        return
+    for method in methods.values():
+        yield from method.conflicts(run, task)
+    if run.collect_after and not task.can_collect:
+        yield (
+            {"collect_after"},
+            f"collect-after = {run.collect_after}: must be 0, because this only learns from given data",
+        )
+    yield from _stage_conflicts(run, methods, stages)
+
+
+def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
+    if run.min_replies > run.training_nodes:
+        yield (
+            {"min_replies", "num_nodes", "fraction_train"},
+            f"min-replies = {run.min_replies}: must be at most {run.training_nodes}, the nodes that train in a round "
+            f"(fraction-train = {run.fraction_train:g} of num-nodes = {run.num_nodes})",
+        )
+    if run.total_steps and not run.steps:
+        yield (
+            {"total_steps", "steps"},
+            f"total-steps = {run.total_steps}: needs steps, the local steps of a round",
+        )
+    if run.patience and not run.track_metric:
+        yield (
+            {"patience", "track_metric"},
+            f"patience = {run.patience}: needs a track-metric, whose lack of improvement stops the run",
+        )
+    if run.target and not run.track_metric:
+        yield (
+            {"target", "track_metric"},
+            f"target = {run.target:g}: needs a track-metric, to say which metric is to reach it",
+        )
+
+
+def _stage_conflicts(run: RunConfig, methods: Mapping[str, Method], stages: int) -> Iterator[Conflict]:
+    """What does not fit the stages of the task's data."""
+    staged = [label for label, method in methods.items() if method.needs_stages]
+    if stages == 1:
+        if staged:
+            yield (
+                {"methods"},
+                f"methods: {', '.join(staged)}: must have earlier stages to remember, but the data of task "
+                f"{run.task!r} comes in one stage",
+            )
+    elif run.rounds % stages:
+        yield (
+            {"rounds"},
+            f"rounds = {run.rounds}: must be a multiple of {stages}, the stages of the data, which share them equally",
+        )
+    elif run.rounds // stages % run.evaluate_every:
+        yield (
+            {"rounds", "evaluate_every"},
+            f"evaluate-every = {run.evaluate_every}: must divide the {run.rounds // stages} rounds of a stage, because "
+            "continual learning is measured at the end of each",
+        )
+
+
+def _collection_conflicts(run: RunConfig) -> Iterator[Conflict]:
+    given = f"collect-after = {run.collect_after}"
+    if run.collect_after >= run.rounds:
+        yield (
+            {"collect_after", "rounds"},
+            f"{given}: must be below rounds = {run.rounds}, or nothing is learned from what was collected",
+        )
+    if run.collect_after % run.evaluate_every:
+        yield (
+            {"collect_after", "evaluate_every"},
+            f"evaluate-every = {run.evaluate_every}: must divide {given}, because nodes collect data when they "
+            "evaluate",
+        )
+    if run.fraction_evaluate < 1:
+        yield (
+            {"collect_after", "fraction_evaluate"},
+            f"fraction-evaluate = {run.fraction_evaluate:g}: must be 1 with {given}, because nodes collect data when "
+            "they evaluate, and cannot train in the next stage without",
+        )

@@ -1,0 +1,113 @@
+"""All keys that a run config can have, with their defaults, their meaning and the keys of earlier versions."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import tomli_w
+
+from fedapps.registry.methods import method_class, method_names, own_methods
+from fedapps.registry.tasks import own_tasks, profiles_class, task_names
+from tasks.options import allowed, key_of
+
+from .run_config import RunConfig
+
+
+def options_by_key(prefix: str, options: type) -> dict[str, Any]:
+    """The dataclass fields of options by their keys, ``prefix`` included."""
+    return {prefix + key_of(setting.name): setting for setting in fields(options)}
+
+
+def declared() -> dict[str, Any]:
+    """The fields of every key in ``[tool.flwr.app.config]``: of the run, this package's tasks and its methods."""
+    found = options_by_key("", RunConfig)
+    for name in own_tasks():
+        found |= options_by_key(f"{name}.", profiles_class(name).Options)
+    for name, kind in own_methods().items():
+        found |= options_by_key(f"{name}.", kind.Options)
+    return found
+
+
+def defaults() -> dict[str, Any]:
+    """Every declared key with its default, flat."""
+    return {key: setting.default for key, setting in declared().items()}
+
+
+def path_keys() -> set[str]:
+    """The declared keys that name files or folders."""
+    return {key for key, setting in declared().items() if setting.metadata["path"]}
+
+
+def renamed_keys() -> dict[str, list[str]]:
+    """Keys of earlier versions, each with the keys that took its place."""
+    found: dict[str, list[str]] = {}
+    for key, setting in declared().items():
+        if former := setting.metadata["formerly"]:
+            found.setdefault(former, []).append(key)
+    return found
+
+
+def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str, str]]:
+    """What every key means, allows and defaults to, by group: the run, each task, each method.
+
+    Parameters
+    ----------
+    task : str
+        Only the keys of this task; all tasks if empty.
+    methods : iterable of str
+        Only the keys of these methods, by name; all methods if empty.
+    """
+    chosen = list(methods) or method_names()
+    groups = {"run": options_by_key("", RunConfig)}
+    groups |= {
+        f"task {t}": options_by_key(f"{t}.", profiles_class(t).Options) for t in ([task] if task else task_names())
+    }
+    groups |= {f"method {name}": options_by_key(f"{name}.", method_class(name).Options) for name in chosen}
+    return {
+        group: {
+            key: f"{s.metadata['doc']} ({s.default!r}; {allowed(s.metadata, type(s.default))})"
+            for key, s in settings.items()
+        }
+        for group, settings in groups.items()
+        if settings
+    }
+
+
+def with_extra(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The flat run config with the keys of ``extra`` beside the others.
+
+    Raises
+    ------
+    ValueError
+        ``extra`` is no TOML inline table.
+    """
+    text = str(given.get("extra", "")).strip()
+    if not text:
+        return dict(given)
+    try:
+        table = tomllib.loads(f"extra = {{{text}}}")["extra"]
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(
+            f"extra = {text!r}: must be keys of a TOML inline table, such as tabular.alpha = 0.3, tabular.name = "
+            f"'digits' ({error})"
+        ) from None
+    return {**given, **flattened(table)}
+
+
+def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one flat mapping with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def for_flower(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """A flat run config as Flower takes it: keys that the app does not declare travel in ``extra``."""
+    known = declared()
+    others = {key: value for key, value in flat.items() if key not in known}
+    if not others:
+        return dict(flat)
+    pairs = [f"{key} = {tomli_w.dumps({'x': value}).strip().removeprefix('x = ')}" for key, value in others.items()]
+    return {key: value for key, value in flat.items() if key in known} | {"extra": ", ".join(pairs)}

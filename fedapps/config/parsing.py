@@ -1,0 +1,196 @@
+"""The run config: typed, validated, with all its errors at once."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from fedapps.methods.base import Method
+from fedapps.registry.expressions import read_expressions
+from fedapps.registry.methods import build_method, method_class, method_names, options_of
+from fedapps.registry.tasks import profiles_class, task_class, task_names
+from tasks.options import key_of, parse_options
+
+from .keys import renamed_keys, with_extra
+from .run_config import RunConfig, with_source
+
+if TYPE_CHECKING:
+    from tasks.base import Task
+    from tasks.profiles import TaskProfiles
+
+
+class ConfigError(ValueError):
+    """The run config cannot be used; the message lists every error in it."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A validated run config.
+
+    Parameters
+    ----------
+    run : RunConfig
+    options : Options
+        The options of the task.
+    methods : mapping of str to Method
+        By the labels under which they run, in their order.
+    blocks : mapping
+        The keys of the named methods' options, such as ``fedprox.mu``; arguments go before them.
+    """
+
+    run: RunConfig
+    options: Any
+    methods: Mapping[str, Method]
+    blocks: Mapping[str, Any]
+
+    @cached_property
+    def task(self) -> "Task":
+        """The task with its options, before a method leaves parameters to the nodes."""
+        return task_class(self.run.task)(self.options)
+
+    @cached_property
+    def profiles(self) -> "TaskProfiles":
+        """The half of the task that needs no torch."""
+        return profiles_class(self.run.task)(self.options)
+
+    def task_of(self, method: Method) -> "Task":
+        """The task as the nodes of a method see it."""
+        return self.task.under(method.private(self.task))
+
+    @property
+    def num_stages(self) -> int:
+        """How many stages of data the nodes meet one after another."""
+        return self.task.num_stages
+
+    def flat(self) -> dict[str, Any]:
+        """The keys of the run, its task and its methods with their values, as in a run-config file."""
+        flat = {key_of(name): value for name, value in asdict(self.run).items()}
+        options = {f"{self.run.task}.{key_of(n)}": value for n, value in asdict(self.options).items()}
+        return flat | options | dict(self.blocks)
+
+
+def parse(given: Mapping[str, Any]) -> Config:
+    """Check a flat run config and fill in the defaults.
+
+    Raises
+    ------
+    ConfigError
+        With one line per error: unknown keys, keys of earlier versions, wrong types, values out of range, unknown tasks
+        and methods, and combinations that cannot work.
+    """
+    from .conflicts import conflicts  # imports torch, which `read` does not
+
+    config, errors, refused = _read(given, others=True)
+    if config is not None:
+        found = conflicts(config.run, config.task, config.methods)
+        errors += [message for settings, message in found if not {key_of(s) for s in settings} & refused]
+    if config is None or errors:
+        raise _config_error(errors)
+    return config
+
+
+def read(given: Mapping[str, Any]) -> Config:
+    """As :func:`parse`, without torch: combinations and the keys of other tasks are not checked."""
+    config, errors, _ = _read(given, others=False)
+    if config is None or errors:
+        raise _config_error(errors)
+    return config
+
+
+def _read(given: Mapping[str, Any], *, others: bool) -> tuple[Config | None, list[str], set[str]]:
+    """The config as far as it can be read, errors, and the keys of the run that were refused."""
+    try:
+        flat = with_extra(given)
+    except ValueError as error:
+        return None, [str(error)], set()
+    general, of_tasks, of_methods, errors = _sorted_keys(flat)
+    arguments, bad = parse_options(RunConfig, general)
+    run, refused = _with_rounds(RunConfig(**arguments)), set(general) - {key_of(name) for name in arguments}
+    run = replace(run, extra="")  # its keys stand beside the others
+    options, bad_options = _task_options(run, of_tasks, others=others)
+    methods, bad_methods = _methods(run, of_methods)
+    errors += bad + bad_options + bad_methods
+    if options is None or bad_options:
+        return None, errors, refused
+    return Config(run, options, {} if bad_methods else methods, _blocks(methods, of_methods)), errors, refused
+
+
+def _config_error(errors: list[str]) -> ConfigError:
+    count = f"{len(errors)} errors" if len(errors) > 1 else "an error"
+    return ConfigError(f"the run config has {count}:\n  " + "\n  ".join(errors))
+
+
+def _sorted_keys(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]:
+    """The keys of the run, of tasks and of methods, and a message for each key that is none."""
+    general: dict[str, Any] = {}
+    of_tasks: dict[str, Any] = {}
+    of_methods: dict[str, Any] = {}
+    errors = []
+    known = {key_of(f.name) for f in fields(RunConfig)}
+    for key, value in flat.items():
+        owner, dot, _ = key.partition(".")
+        if not dot and (key in known or key not in renamed_keys()):
+            general[key] = value
+        elif not dot:
+            errors.append(f"{key}: this key is now called {' or '.join(renamed_keys()[key])}")
+        elif owner in task_names():
+            of_tasks[key] = value
+        elif owner in method_names():
+            of_methods[key] = value
+        else:
+            others = ", ".join([*task_names(), *method_names()])
+            errors.append(f"{key}: unknown key; {owner!r} is neither a task nor a method; they are {others}")
+    return general, of_tasks, of_methods, errors
+
+
+def _task_options(run: RunConfig, of_tasks: Mapping[str, Any], *, others: bool) -> tuple[Any, list[str]]:
+    """The options of the run's task, ``None`` for an unknown task, and what is wrong with them, or with all keys."""
+    options: Any = None
+    errors: list[str] = []
+    known = run.task in task_names()
+    if not known:
+        errors.append(f"task = {run.task!r}: must be one of {', '.join(task_names())}")
+    named = [key.partition(".")[0] for key in of_tasks] if others else []
+    for name in dict.fromkeys([*([run.task] if known else []), *named]):
+        prefix = f"{name}."
+        own = {key.removeprefix(prefix): value for key, value in of_tasks.items() if key.startswith(prefix)}
+        kind = profiles_class(name).Options
+        arguments, bad = parse_options(kind, own, prefix)
+        errors += bad
+        if name == run.task:
+            options = kind(**arguments)
+    return with_source(options, run) if known else None, errors
+
+
+def _methods(run: RunConfig, of_methods: Mapping[str, Any]) -> tuple[dict[str, Method], list[str]]:
+    """The run's methods by their labels, and what is wrong with them or with the options of any method."""
+    expressions, errors = read_expressions(run.methods)
+    if not expressions and not errors:
+        errors.append(f"methods = {run.methods!r}: names no method; known methods: {', '.join(method_names())}")
+    found: dict[str, Method] = {}
+    for expression in expressions:
+        if expression.label in found:
+            errors.append(f"methods: {expression.label!r} is given twice")
+            continue
+        try:
+            found[expression.label] = build_method(expression, of_methods)
+        except ValueError as error:
+            errors += [f"methods: {line}" for line in str(error).splitlines()]
+        if set(expression.label) & set("/\\"):
+            errors.append(f"methods: {expression.label!r}: must not contain / or \\, because it names folders")
+    named = {type(method).name for method in found.values()}
+    for name in {key.partition(".")[0] for key in of_methods} - named:
+        own = {key.removeprefix(f"{name}."): v for key, v in of_methods.items() if key.startswith(f"{name}.")}
+        errors += parse_options(method_class(name).Options, own, f"{name}.")[1]
+    return found, list(dict.fromkeys(errors))
+
+
+def _blocks(methods: Mapping[str, Method], of_methods: Mapping[str, Any]) -> dict[str, Any]:
+    names = dict.fromkeys(type(method).name for method in methods.values())
+    known = {key: value for name in names for key, value in options_of(name).items()}
+    return {key: of_methods.get(key, value) for key, value in known.items()}
+
+
+def _with_rounds(run: RunConfig) -> RunConfig:
+    """With the number of rounds that ``total_steps`` asks for."""
+    return replace(run, rounds=max(1, round(run.total_steps / run.steps))) if run.total_steps and run.steps else run

@@ -1,0 +1,109 @@
+"""The keys of the run config that belong to no task and no method."""
+
+from dataclasses import dataclass, replace
+from math import floor
+from typing import Any
+
+from fedapps.registry.expressions import labels
+from strategies.optimizers import OPTIMIZER_NAMES
+from tasks.options import option
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What one run does. Each field is a key of Flower's run config, written with hyphens.
+
+    Options of a task and of a method are further keys that start with its name (``driving.scenario``, ``fedprox.mu``).
+    """
+
+    name: str = option("", "name of the run folder; empty = the task and Flower's run id")
+    task: str = option("driving", "task to learn; see `fedapps list`")
+    methods: str = option(
+        "local,fedavg,spfl,apfl", "methods to run one after another, such as fedavg,fedprox(mu=0.1); see `fedapps list`"
+    )
+    seed: int = option(0, "seed of every random draw", minimum=0)
+    rounds: int = option(10, "communication rounds", minimum=1)
+    num_nodes: int = option(7, "nodes that must be connected before the first round; see node-wait", minimum=1)
+    output_dir: str = option("", "folder of the run folders; empty = ~/fedapps/runs")
+    data_dir: str = option("", "folder with the data of all nodes; empty = a simulated world")
+    cache_dir: str = option("", "folder of simulated worlds; empty = ~/fedapps/worlds")
+    extra: str = option(
+        "", "keys of tasks and methods of other packages as a TOML inline table, such as tabular.alpha = 0.3"
+    )
+    resume: bool = option(False, "resume the run of this name from its last checkpoint")
+    device: str = option("auto", "device of the nodes; auto = a GPU if there is one", choices=["auto", "cpu", "cuda"])
+    node_cpus: int = option(1, "torch threads of a node; results are bit-identical for the same number", minimum=1)
+    state_backend: str = option("disk", "where nodes keep private parameters", choices=["disk", "context"])
+
+    epochs: int = option(10, "local epochs per round", minimum=1)
+    steps: int = option(0, "local optimizer steps per round instead of epochs; 0 = use epochs", minimum=0)
+    total_steps: int = option(
+        0, "local steps over all rounds; sets rounds to total-steps / steps; 0 = use rounds", minimum=0
+    )
+    learning_rate: float = option(0.001, "local learning rate", above=0)
+    batch_size: int = option(128, "examples per local step", minimum=1)
+    optimizer: str = option("adam", "local optimizer", choices=["adam", "adamw", "sgd"])
+    weight_decay: float = option(0.0, "weight decay of the local optimizer", minimum=0)
+    clip_norm: float = option(0.0, "clip local gradients to this norm; 0 = no clipping", minimum=0)
+    linear_decay: bool = option(False, "decay the local learning rate linearly to 0 within each round")
+    plateau_patience: int = option(
+        0, "epochs without a lower validation loss before the local learning rate is reduced; 0 = never", minimum=0
+    )
+    plateau_factor: float = option(0.5, "factor of that reduction", above=0, maximum=1)
+    min_learning_rate: float = option(1e-5, "lower bound of the reduced learning rate", above=0)
+    collect_after: int = option(6, "round after which nodes collect new data with their model; 0 = never", minimum=0)
+
+    fraction_train: float = option(1.0, "fraction of the nodes that train in a round", above=0, maximum=1)
+    fraction_evaluate: float = option(1.0, "fraction of the nodes that evaluate", above=0, maximum=1)
+    evaluate_every: int = option(2, "rounds between two evaluations; the last round is always evaluated", minimum=1)
+    min_replies: int = option(1, "fail a round with fewer usable replies than this", minimum=1)
+    max_examples: int = option(0, "reject example counts above this; 0 = unlimited", minimum=0)
+    weighting: str = option("uniform", "weight of a node in means", choices=["num-examples", "uniform"])
+    dp: str = option(
+        "none",
+        "differential privacy: noise on each node, or on the server after clipping by the server or by the nodes",
+        choices=["none", "local", "central-server", "central-client"],
+    )
+    dp_clip: float = option(1.0, "clip a node's update to this L2 norm under dp", above=0)
+    dp_noise: float = option(1.0, "noise multiplier: standard deviation of the noise divided by dp-clip", minimum=0)
+    dp_delta: float = option(1e-5, "delta at which epsilon is reported", above=0, maximum=0.5)
+    dp_seeded: bool = option(
+        False, "draw the noise from seed to repeat an experiment; this protects from nobody who knows the seed"
+    )
+    secure_aggregation: bool = option(False, "must be false: Flower's SecAgg+ supports its older API only")
+    server_optimizer: str = option("sgd", "server optimizer", choices=OPTIMIZER_NAMES)
+    server_learning_rate: float = option(1.0, "server learning rate; 1 with sgd is FedAvg", above=0)
+    server_tau: float = option(0.001, "tau of the server optimizers adam, adagrad and yogi", above=0)
+    drop_nodes: bool = option(False, "leave one random node out of each round; the same node for every method")
+    track_metric: str = option("", "evaluation metric that decides the best round and early stopping; empty = none")
+    track_mode: str = option("min", "whether a lower or a higher tracked metric is better", choices=["min", "max"])
+    patience: int = option(0, "stop after this many evaluations without improvement; 0 = never", minimum=0)
+    target: float = option(0.0, "report the first round in which the tracked metric reaches this; 0 = none", minimum=0)
+    timeout: float = option(3600.0, "seconds to wait for a node's reply, also to the profile query", above=0)
+    in_flight: int = option(
+        0,
+        "nodes that work at the same time, also on profile queries; the next starts when one has replied; 0 = all",
+        minimum=0,
+    )
+    node_wait: float = option(
+        60.0,
+        "stop waiting for num-nodes nodes and their profiles after this many seconds without a sign of life: a node "
+        "that joins or answers, or, while too few are known, a connected node that has not answered yet",
+        minimum=0,
+    )
+
+    def method_labels(self) -> list[str]:
+        """The methods as they are written, in their order."""
+        return labels(self.methods)
+
+    @property
+    def training_nodes(self) -> int:
+        """How many nodes train in a round."""
+        return max(1, floor(self.fraction_train * self.num_nodes + 0.5))
+
+
+def with_source(options: Any, run: RunConfig) -> Any:
+    """A task's options with what ``source = "auto"`` stands for: files if the run has a data-dir."""
+    if getattr(options, "source", "") != "auto":
+        return options
+    return replace(options, source="files" if run.data_dir else "simulated")

@@ -1,0 +1,1 @@
+"""Deployment: a SuperLink with SuperNodes on this machine, certificates, node keys and the check of a node."""

@@ -1,0 +1,186 @@
+"""``python -m fedapps check-node``: check whether a machine can take part in a run as a node.
+
+The check reads the data, then trains one step and evaluates once with every method of the recipe. It uses the same
+messages, the same ClientApp and the same checks of the reply as a real round, all in this process.
+"""
+
+import os
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clients.data_sources import cached_load
+from fedapps.app.node import DEFAULT_STATE, choose_device
+from fedapps.app.profile_query import data_source
+from fedapps.config.parsing import Config, parse
+from fedapps.config.recipe_files import read_recipe
+from fedapps.launch.launch import resolve
+from fedapps.report.formats import format_bytes
+from tasks.base import DataError, NodeData, Task
+
+from .dry_run import DryRun
+
+
+def check(recipe: Path, overrides: Mapping[str, Any], data_dir: Path, state_dir: str | None) -> int:
+    """Check this machine as a node of a run, and print the results.
+
+    Parameters
+    ----------
+    recipe : Path
+        Run config of the run to join.
+    overrides : mapping
+        Keys of the run config that replace those of the recipe.
+    data_dir : Path
+        Folder of the node's data.
+    state_dir : str or None
+        Folder for the node's private state; None: the default of the ClientApp.
+
+    Returns
+    -------
+    int
+        0 if the node can join, 1 if not; then the problems are printed too.
+
+    Raises
+    ------
+    ConfigError
+        If the run config is invalid.
+    """
+    config = parse(resolve(read_recipe(recipe) | dict(overrides), "runs"))
+    report = NodeCheck(config, data_dir.expanduser().absolute(), Path(state_dir or DEFAULT_STATE).expanduser())
+    report.run()
+    print("\n".join(report.lines))
+    if not report.problems:
+        print("this node can join")
+        return 0
+    print(f"this node cannot join: {len(report.problems)} problem{'s' if report.problems[1:] else ''}")
+    for problem in report.problems:
+        print("- " + problem.replace("\n", "\n  "))
+    return 1
+
+
+@dataclass
+class NodeCheck:
+    """The check of one node.
+
+    Attributes
+    ----------
+    lines : list of str
+        Facts to print.
+    problems : list of str
+        Reasons why the node cannot join; empty if it can.
+    """
+
+    config: Config
+    data_dir: Path
+    state_dir: Path
+    lines: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Check the data, the device and the state folder; if there is no problem, dry-run every method."""
+        usable = self._data(self.config.task)
+        self._device()
+        state_disk = self._state()
+        if self.problems or state_disk is None:
+            return
+        _warm_up()
+        with tempfile.TemporaryDirectory(prefix=".fedapps-check-", dir=state_disk) as state:
+            dry_runs = [
+                DryRun.of(self.config, method, data, self.data_dir, Path(state)) for method, data in usable.items()
+            ]
+        for dry_run in dry_runs:
+            self.lines += dry_run.lines
+            self.problems += [problem for problem in dry_run.problems if problem not in self.problems]
+        self._memory()
+        self._disk(state_disk, dry_runs, {label: self.config.task_of(self.config.methods[label]) for label in usable})
+
+    def _data(self, task: Task) -> dict[str, NodeData]:
+        """Load the node's data for each method."""
+        found: dict[str, NodeData] = {}
+        for label, method in self.config.methods.items():
+            if method.pools_data:
+                self._wrong(f"methods: {label} trains on the pooled data of all nodes, which no deployed node has")
+                continue
+            try:
+                source = data_source(self.config.run, task, {"data-dir": str(self.data_dir)})
+                found[label] = cached_load(source, self.config.task_of(method), False)  # the ClientApp's cache
+            except (DataError, OSError) as error:
+                self._wrong(f"data: {error}")
+        for label, data in found.items():
+            task_of_node = self.config.task_of(self.config.methods[label])
+            sizes = ", ".join(f"{count} {what}" for what, count in task_of_node.sizes(data).items())
+            groups = "".join(f", {kind} {label}" for kind, label in data.groups.items())
+            self._say(f"data:   node {data.key}: {sizes or 'no examples'}{groups}")
+            if not data.count("train"):
+                self._wrong(f"data: {self.data_dir} has no training examples: the run would exclude this node")
+        return found
+
+    def _device(self) -> None:
+        run = self.config.run
+        try:
+            device = choose_device(run.device)
+        except ValueError as error:
+            self._wrong(str(error))
+            return
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
+        self._say(f"device: {name}, {run.node_cpus} torch thread{'s'[: run.node_cpus - 1]} (node-cpus)")
+
+    def _state(self) -> Path | None:
+        """The state folder, or its nearest existing parent; None if it is not writable."""
+        path = self.state_dir.absolute()
+        try:
+            existing = next(folder for folder in (path, *path.parents) if folder.exists())
+            with tempfile.TemporaryDirectory(prefix=".fedapps-check-", dir=existing) as scratch:
+                (Path(scratch) / "file").write_bytes(b"written")
+        except OSError as error:
+            self._wrong(
+                f"--state-dir {self.state_dir}: cannot be written ({error}): create it and give it to the user that "
+                "runs the node"
+            )
+            return None
+        return existing
+
+    def _memory(self) -> None:
+        unit = 1 if sys.platform == "darwin" else 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._say(f"memory: peak of {format_bytes(peak)} in this process; the machine has {format_bytes(total)}")
+        if torch.cuda.is_initialized():
+            self._say(f"        peak of {format_bytes(torch.cuda.max_memory_allocated())} on the GPU")
+
+    def _disk(self, state_disk: Path, dry_runs: "list[DryRun]", tasks: Mapping[str, Task]) -> None:
+        free, methods = shutil.disk_usage(state_disk).free, self.config.methods
+        needed = sum(
+            dry_run.bytes_to_keep(tasks[dry_run.method], methods[dry_run.method], self.config.num_stages)
+            for dry_run in dry_runs
+        )
+        if self.config.run.state_backend == "context":
+            needed = 0
+        self._say(f"disk:   a run needs up to {format_bytes(needed)} in {self.state_dir}; {format_bytes(free)} free")
+        if needed > free:
+            self._wrong(
+                f"--state-dir {self.state_dir}: a run needs up to {format_bytes(needed)}, but only "
+                f"{format_bytes(free)} are free: free some space or choose another disk"
+            )
+
+    def _say(self, line: str) -> None:
+        if line not in self.lines:  # most methods load the same data
+            self.lines.append(line)
+
+    def _wrong(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+def _warm_up() -> None:
+    """Take one optimizer step, so that the time of torch's lazy imports is not measured with the first method."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    torch.optim.Adam([parameter]).step()

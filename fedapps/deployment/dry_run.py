@@ -1,0 +1,143 @@
+"""Dry run of a method: one round with one node and one training step, in this process."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import ceil
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context, Message
+
+from fedapps.app.client_app import app
+from fedapps.app.round_config import evaluate_config, train_config
+from fedapps.app.server_app import initial_arrays
+from fedapps.app.strategy import build_strategy
+from fedapps.config.parsing import Config
+from fedapps.methods.base import Method
+from fedapps.report.formats import format_bytes
+from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
+from sim.inprocess import InProcessGrid, flower_identity
+from strategies.round_records import RoundReport, TooFewRepliesError
+from tasks.base import NodeData, Task
+
+#: Versions of its private arrays that a node stores: one for each snapshot of the server, the newest, and the one that
+#: is being written.
+KEPT_VERSIONS = KEPT_SNAPSHOTS + 2
+_LABEL = "check"
+#: Only evaluate: do not personalise the model or collect data before the evaluation.
+_EVALUATION = {"personalise": False, "collect": False, "final": False}
+
+
+@dataclass
+class DryRun:
+    """The result of one dry run.
+
+    Attributes
+    ----------
+    method : str
+        Name of the method.
+    data : NodeData
+        The node's data.
+    lines : list of str
+        Measured times and message sizes, to print.
+    problems : list of str
+        Reasons why training or evaluation failed.
+    version_bytes : int
+        Size on disk of one version of the node's private arrays.
+    """
+
+    method: str
+    data: NodeData
+    lines: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    version_bytes: int = 0
+
+    @classmethod
+    def of(cls, config: Config, method: str, data: NodeData, data_dir: Path, state: Path) -> "DryRun":
+        """Dry-run a method.
+
+        Parameters
+        ----------
+        config : Config
+            The run config.
+        method : str
+            Label of the method.
+        data : NodeData
+            The node's data, loaded from ``data_dir``.
+        data_dir : Path
+            Folder of the node's data.
+        state : Path
+            Scratch folder for the node's private state.
+        """
+        alone = replace(config, run=replace(config.run, num_nodes=1, min_replies=1, steps=1))
+        run = alone.run
+        seconds: dict[str, float] = {}
+        reports: list[RoundReport] = []
+        result = cls(method, data)
+        initial = initial_arrays(config, method)
+        strategy = build_strategy(alone, method, initial.keys())
+        node_config = {"data-dir": str(data_dir), "state-dir": str(state)}
+        grid = InProcessGrid(_Timed(seconds), [node_config], config.flat(), errors="reply")  # type: ignore[arg-type]
+        orders = evaluate_config(alone, method, _LABEL, 1)
+        try:
+            with flower_identity(), _quiet():
+                strategy.start(
+                    grid,
+                    initial,
+                    num_rounds=1,
+                    train_config=train_config(alone, method, _LABEL, 1),
+                    evaluate_config=ConfigRecord({**orders, **_EVALUATION}),
+                    on_round=reports.append,
+                )
+        except (TooFewRepliesError, ValueError) as error:
+            result.problems.append(f"{method}: {error}")
+            return result
+        (report,) = reports
+        result.problems += [f"{method}: {refusal.phase} failed: {refusal.reason}" for refusal in report.refused]
+        versions = (state / _LABEL / method).rglob("round-*")
+        result.version_bytes = sum(path.stat().st_size for path in versions if path.is_file())
+        examples = min(run.batch_size, data.count("train"))
+        steps = config.run.steps or config.run.epochs * ceil(data.count("train") / run.batch_size)
+        result.lines.append(
+            f"{method}: one step of {examples} examples took {seconds['train']:.2f} s (steps per round: {steps}), "
+            f"the evaluation {seconds.get('evaluate', 0):.2f} s; training messages per round: "
+            f"{format_bytes(report.train_bytes_down)} received, {format_bytes(report.train_bytes_up)} sent"
+        )
+        return result
+
+    def bytes_to_keep(self, task: Task, method: Method, num_stages: int) -> int:
+        """Upper bound in bytes of what the node stores: its private arrays, and what the local parts keep beside them.
+
+        Collected data are not counted.
+        """
+        versions = self.version_bytes * KEPT_VERSIONS
+        model = sum(int(t.nbytes) for t in task.build_model_for(self.data).state_dict().values())
+        return versions + sum(part.bytes_on_disk(model, versions, num_stages) for part in method.local_parts())
+
+
+class _Timed:
+    """The ClientApp; measures how many seconds each message type takes."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds = seconds
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        begun = time.monotonic()
+        try:
+            return app(message, context)
+        finally:
+            self.seconds[message.metadata.message_type] = time.monotonic() - begun
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Flower's log: the check prints the problems at the end."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,119 @@
+"""``python -m fedapps fleet``: run one federation on a SuperLink and SuperNodes that it starts on this machine."""
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedapps.config.keys import for_flower
+from fedapps.config.parsing import Config, parse
+from fedapps.launch.launch import APP, conclude, resolve
+from fedapps.runs.run_folder import RunFolder
+from sim.processes import usable_cores
+
+from .fleet_data import FleetData
+from .processes import FleetError
+from .superlink import Deployment, deployment
+
+WORKERS_PER_CORE = 3
+
+
+def run_fleet(
+    overrides: Mapping[str, Any],
+    *,
+    nodes: int | None = None,
+    node_data: str = "",
+    tls: bool = False,
+    auth: bool = False,
+    output_dir: str = "runs",
+) -> int:
+    """Run a federation on a fleet on this machine.
+
+    The fleet keeps its logs, keys, private states and database in a folder next to the run folder.
+
+    Parameters
+    ----------
+    overrides : mapping
+        Keys of the run config.
+    nodes : int, optional
+        Number of SuperNodes; see :meth:`FleetData.read`.
+    node_data : str
+        Data folders of the nodes; see :meth:`FleetData.read`.
+    tls : bool
+        Encrypt all connections to the SuperLink.
+    auth : bool
+        Authenticate SuperNodes by their keys. Implies ``tls``, which Flower requires for it.
+    output_dir : str
+        Where run folders are created.
+
+    Returns
+    -------
+    int
+        Exit status: 0 on success, 1 if a process of the fleet failed or a method did not finish.
+
+    Raises
+    ------
+    ValueError
+        Before anything starts, if the config, the folders or the data are invalid.
+    KeyboardInterrupt
+        On SIGINT, SIGTERM and SIGHUP, after all processes have ended.
+    """
+    config = parse(resolve(overrides, output_dir))
+    path = RunFolder.check(config, run_id=0)
+    data = FleetData.read(config, nodes, node_data)
+    folder = fleet_folder(path, resume=config.run.resume)
+    data.check(config)
+    begun = time.monotonic()
+    try:
+        with deployment(folder, tls=tls or auth, auth=auth) as fleet:
+            _deploy_and_run(config, data, fleet)
+    except FleetError as error:
+        kept = f"\nfinished rounds are saved in {path}: set resume = true to continue" if path.exists() else ""
+        print(f"\nfedapps: {error}{kept}", file=sys.stderr)
+        return 1
+    return conclude(config, path, "a fleet", begun)
+
+
+def fleet_folder(run: Path, *, resume: bool) -> Path:
+    """The folder of the fleet that runs the run in folder ``run``.
+
+    Raises
+    ------
+    ValueError
+        If it exists and ``resume`` is false, or does not exist and ``resume`` is true: a resumed run needs the
+        private states of its nodes.
+    """
+    folder = run.with_name(f"{run.name}-fleet")
+    if resume and not folder.is_dir():
+        raise ValueError(
+            f"resume = true, but there is no fleet folder {folder}: resume the run with the command that started it"
+        )
+    if folder.exists() and not resume:
+        raise ValueError(f"{folder} exists: choose another name, remove the folder, or set resume = true")
+    return folder
+
+
+def limit_in_flight(config: Config, nodes: int, cores: int) -> Config:
+    """Set ``in-flight``, if it is 0, to the number of nodes that the cores can serve at the same time.
+
+    A worker process needs about 4 s of CPU time to import torch, and Flower starts a second one if it does not hear
+    from the first within 30 s. If too many start at the same time, none of them gets ready.
+    """
+    most = WORKERS_PER_CORE * cores
+    if config.run.in_flight or nodes <= most:
+        return config
+    print(f"fleet: {most} of {nodes} nodes work at the same time, because there are {cores} cores (in-flight = {most})")
+    return replace(config, run=replace(config.run, in_flight=most))
+
+
+def _deploy_and_run(config: Config, data: FleetData, fleet: Deployment) -> None:
+    fleet.start_superlink()
+    security = "TLS, node keys" if fleet.auth else "TLS" if fleet.ca else "not encrypted"
+    ports = f"port {fleet.control_port} for flwr, port {fleet.fleet_port} for SuperNodes"
+    print(f"fleet: SuperLink at 127.0.0.1: {ports} ({security})")
+    print(f"fleet: logs, keys and private states: {fleet.folder}", flush=True)
+    fleet.start_supernodes(data.configs())
+    print(f"fleet: {data.nodes} SuperNodes are connected", flush=True)
+    fleet.run(APP, for_flower(limit_in_flight(config, data.nodes, usable_cores()).flat()))

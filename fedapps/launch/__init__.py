@@ -1,0 +1,1 @@
+"""Runs started on an engine of this machine."""

@@ -1,0 +1,83 @@
+"""Who the nodes of a recipe are, and how much each of them has."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+from fedapps.app.profile_query import data_source
+from fedapps.comparison.matrix import Plan, Vary
+from fedapps.config.parsing import Config
+from fedapps.config.recipe_files import Value, read_recipe
+from fedapps.runs.tables import text_table
+from tasks.base import NodeData, Task
+
+from .launch import check_data, resolve
+
+_MOST_LABELS = 12
+
+
+def nodes_text(recipe: Path, overrides: Mapping[str, Any], vary: Vary | None = None) -> str:
+    """A line per value of the varied key, or one: the number of nodes, and mean ± deviation of what a node has.
+
+    Below it, the groups that nodes belong to. A simulated world is made where there is none yet. Raises
+    ``ConfigError`` or ``DataError`` when the recipe or its data cannot be used.
+    """
+    base = resolve(read_recipe(recipe) | dict(overrides), "runs")
+    plan = Plan.of(recipe, base, (), [int(base.get("seed", 0))], "inline", vary)
+    found = {value: _found(config) for value, config in zip(plan.values, plan.configs(), strict=True)}
+    texts = [_table(plan.vary, found)]
+    for value, of_value in found.items():
+        lines = [*of_value.remarks, *_groups(of_value.nodes)]
+        texts += [f"{value}: {line}" for line in lines] if plan.vary else lines
+    return "\n".join(texts)
+
+
+@dataclass(frozen=True)
+class _Found:
+    task: Task
+    nodes: list[NodeData]
+    remarks: Sequence[str]
+
+
+def _found(config: Config) -> _Found:
+    run = config.run
+    check_data(config)
+    task = config.task_of(next(iter(config.methods.values())))
+    places = ({"partition-id": node, "num-partitions": run.num_nodes} for node in range(run.num_nodes))
+    sources = [data_source(run, task, place) for place in places]
+    nodes = [source.load(task) for source in sources]
+    return _Found(task, nodes, task.remarks(sources[0].folder, run.num_nodes))
+
+
+def _table(vary: Vary | None, found: Mapping[Value | None, _Found]) -> str:
+    rows = {}
+    for value, of_value in found.items():
+        sizes = [of_value.task.sizes(node) for node in of_value.nodes]
+        names = list(dict.fromkeys(name for of_node in sizes for name in of_node))
+        rows[value] = {"nodes": str(len(sizes))} | {
+            name: _spread([of_node.get(name, 0) for of_node in sizes]) for name in names
+        }
+    columns = list(dict.fromkeys(name for row in rows.values() for name in row))
+    header = [vary.key if vary else "", *columns]
+    return text_table(
+        header, [[str(value or ""), *(row.get(name, "-") for name in columns)] for value, row in rows.items()]
+    )
+
+
+def _spread(values: Sequence[int]) -> str:
+    mean, deviation = fmean(values), pstdev(values)
+    return f"{mean:.1f} ± {deviation:.1f}" if deviation else f"{mean:g}"
+
+
+def _groups(data: Sequence[NodeData]) -> list[str]:
+    """A line for each kind of group: how many nodes have each label, the most frequent first."""
+    lines = []
+    for kind in sorted({kind for node in data for kind in node.groups}):
+        counts = Counter(node.groups.get(kind, "none") for node in data).most_common()
+        shown = ", ".join(f"{label} {count}" for label, count in counts[:_MOST_LABELS])
+        more = f" and {len(counts) - _MOST_LABELS} more" if len(counts) > _MOST_LABELS else ""
+        lines.append(f"{kind}: {shown}{more}")
+    return lines

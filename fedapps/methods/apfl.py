@@ -1,0 +1,37 @@
+"""APFL: personalisation whose rates follow the variance of the parameters across nodes."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from strategies.adaptive_rates import AdaptiveRates
+from strategies.base import BaseStrategy
+from tasks.options import option
+
+from .spfl import PersonalisationMethod, PersonalisationOptions
+from .strategy_parts import StrategyParts
+
+
+@dataclass(frozen=True)
+class ApflOptions(PersonalisationOptions):
+    """The options of APFL."""
+
+    granularity: str = option(
+        "tensor", "one adaptive rate per", choices=["tensor", "parameter"], formerly="rate-granularity"
+    )
+    power: float = option(1.0, "power of the ratio of variances; 0.5 = ratio of standard deviations", above=0)
+
+
+class Apfl(PersonalisationMethod):
+    """FedAvg; before an evaluation each node trains its copy at the rates that the server measured."""
+
+    name = "apfl"
+    line = "FedAvg, then each node personalises at rates from the variance across nodes"
+    citation = "Nakanoya et al., Personalized Federated Learning of Driver Prediction Models, 2021, Algorithm 1"
+    Options = ApflOptions
+    former_names: ClassVar = {"apfl-sqrt": "apfl(power=0.5)"}
+
+    def strategy(self, parts: StrategyParts) -> BaseStrategy:
+        return parts.build(AdaptiveRates, granularity=self.options.granularity, power=self.options.power)
+
+    def privacy_conflict(self, dp: str) -> str:
+        return AdaptiveRates.privacy_gap if dp.startswith("central") else ""

@@ -1,0 +1,126 @@
+"""What a method of federated learning is: options, a strategy on the server, local parts on the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from flwr.app import ArrayRecord
+
+from strategies.base import BaseStrategy
+from tasks.private_parameters import PrivateParameters
+
+from .strategy_parts import StrategyParts
+
+if TYPE_CHECKING:
+    from clients.local_part import LocalPart
+    from fedapps.config.run_config import RunConfig
+    from tasks.base import Task
+    from tasks.profiles import TaskProfiles
+
+Scalar = bool | int | float | str
+#: The fields of the run config that are involved, and the message.
+Conflict = tuple[set[str], str]
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A method without options."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round as a method sees it, when the config of its messages is made.
+
+    Parameters
+    ----------
+    run : RunConfig
+    number : int
+        Counted from 1.
+    message : "train" or "evaluate"
+    """
+
+    run: RunConfig
+    number: int
+    message: Literal["train", "evaluate"]
+
+
+class Method:
+    """A method of federated learning. A subclass overrides what differs from FedAvg.
+
+    The class is the whole method: nothing outside its module knows its name. The module must not import torch at
+    its top; :meth:`local_parts` is called on nodes and imports what it needs.
+
+    Parameters
+    ----------
+    options : Options, optional
+        An instance of :attr:`Options`; the defaults if missing.
+    """
+
+    #: The name in run configs, tables and folders.
+    name: ClassVar[str]
+    #: One line of help.
+    line: ClassVar[str]
+    #: Authors, title, year, URL.
+    citation: ClassVar[str] = ""
+    #: Other names, each with the arguments that it stands for, such as ``{"fedavg-ewc": "ewc(local=false)"}``.
+    aliases: ClassVar[Mapping[str, str]] = {}
+    #: Names of earlier versions, each with what to write now.
+    former_names: ClassVar[Mapping[str, str]] = {}
+    #: A frozen dataclass of ``tasks.options.option`` fields; ``fedprox.mu`` is the key of the field ``mu``.
+    Options: ClassVar[type[Any]] = NoOptions
+    #: The task that the method is made for; empty for all tasks.
+    task: ClassVar[str] = ""
+    #: Whether one node trains on the data of all nodes, which is possible only in simulation.
+    pools_data: ClassVar[bool] = False
+    #: Whether the method needs data in stages (continual learning).
+    needs_stages: ClassVar[bool] = False
+    #: Whether :meth:`private` builds the task's model; a profile query then imports torch.
+    needs_model: ClassVar[bool] = False
+    #: Names of QUERY messages that the local parts answer, beside ``profile``.
+    queries: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, options: Any = None) -> None:
+        self.options: Any = self.Options() if options is None else options
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.options == other.options
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.options))
+
+    # -- server --------------------------------------------------------------------------------------------------
+
+    def private(self, task: TaskProfiles) -> PrivateParameters:
+        """The parameters that never leave their node.
+
+        Where they depend on the modules of the task's model, set :attr:`needs_model`; ``task`` is then the whole task.
+        """
+        return PrivateParameters()
+
+    def initial_arrays(self, arrays: ArrayRecord) -> ArrayRecord:
+        """The part of the initial model that the strategy starts from."""
+        return arrays
+
+    def strategy(self, parts: StrategyParts) -> BaseStrategy:
+        """The strategy with the common parts of the run."""
+        return parts.build(BaseStrategy)
+
+    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
+        """Further keys of the config of this round's messages; the local parts read them."""
+        return {}
+
+    def conflicts(self, run: RunConfig, task: Task) -> Iterator[Conflict]:
+        """What in the run config or the task rules the method out, before anything runs."""
+        yield from ()
+
+    def privacy_conflict(self, dp: str) -> str:
+        """Why the method cannot be combined with a kind of differential privacy; empty if it can."""
+        return ""
+
+    # -- nodes ---------------------------------------------------------------------------------------------------
+
+    def local_parts(self) -> Sequence[LocalPart]:
+        """The local algorithms of a node, in the order in which they act; they read their settings from messages."""
+        return ()

@@ -1,0 +1,74 @@
+"""Clustered FL: clusters of nodes whose updates are alike, found during training."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from strategies.base import BaseStrategy
+from strategies.clustered import ClusteredFedAvg
+from strategies.optimizers import OPTIMIZER_NAMES
+from tasks.options import option
+
+from .base import Conflict, Method
+from .strategy_parts import StrategyParts
+
+if TYPE_CHECKING:
+    from clients.local_part import LocalPart
+    from fedapps.config.run_config import RunConfig
+    from tasks.base import Task
+
+
+@dataclass(frozen=True)
+class ClusteredOptions:
+    """The options of clustered FL."""
+
+    clusters: int = option(2, "clusters to find, at most", minimum=1, formerly="num-clusters")
+    first: int = option(1, "round after which they are found", minimum=1, formerly="cluster-first")
+    every: int = option(0, "rounds until they are found again; 0 = never", minimum=0, formerly="cluster-every")
+    optimizer: str = option(
+        "sgd",
+        "server optimizer of each cluster; server-optimizer is that of the average of the clusters",
+        choices=OPTIMIZER_NAMES,
+        formerly="cluster-optimizer",
+    )
+    learning_rate: float = option(
+        1.0, "server learning rate of each cluster", above=0, formerly="cluster-learning-rate"
+    )
+
+
+class Clustered(Method):
+    """A model per cluster of nodes with similar updates; nodes are evaluated on the global model, too."""
+
+    name = "clustered"
+    line = "clustered FL: several models, each for nodes whose updates are alike"
+    citation = (
+        "Briggs, Fan and Andras, Federated Learning with Hierarchical Clustering of Local Updates, 2020, "
+        "https://arxiv.org/abs/2004.11791"
+    )
+    Options = ClusteredOptions
+
+    def strategy(self, parts: StrategyParts) -> BaseStrategy:
+        return parts.build(
+            ClusteredFedAvg,
+            num_clusters=self.options.clusters,
+            first=self.options.first,
+            every=self.options.every,
+            cluster_optimizer=partial(parts.optimizer, self.options.optimizer, self.options.learning_rate),
+            evaluate_shared=True,
+        )
+
+    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+        if self.options.clusters > run.num_nodes:
+            yield (
+                {"methods", "num_nodes"},
+                f"clustered.clusters = {self.options.clusters}: must be at most num-nodes = {run.num_nodes}",
+            )
+
+    def privacy_conflict(self, dp: str) -> str:
+        return ClusteredFedAvg.privacy_gap if dp.startswith("central") else ""
+
+    def local_parts(self) -> "Sequence[LocalPart]":
+        from clients.parts.shared_evaluation import SharedEvaluation
+
+        return [SharedEvaluation()]

@@ -1,0 +1,64 @@
+"""Elastic Transfer: nodes are held near their own past, the others' past and the others' present."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from strategies.base import BaseStrategy
+from strategies.fisher_exchange import FisherExchange
+from tasks.options import option
+
+from .ewc import ESTIMATORS
+from .fedcurv import FisherMethod
+from .strategy_parts import StrategyParts
+
+
+@dataclass(frozen=True)
+class ElasticTransferOptions:
+    """The options of Elastic Transfer."""
+
+    own_past: float = option(0.0, "λ1: weight of a node's own earlier stages", minimum=0, formerly="elastic-own-past")
+    others_past: float = option(
+        0.5, "λ2: weight of other nodes' earlier stages", minimum=0, formerly="elastic-others-past"
+    )
+    others_now: float = option(0.0, "λ3: weight of other nodes' last round", minimum=0, formerly="elastic-others-now")
+    anchors: str = option(
+        "online",
+        "earlier stages: each at its own solution, or all at the newest one",
+        choices=["online", "separate"],
+        formerly="elastic-anchors",
+    )
+    estimator: str = option(
+        "per-sample",
+        "Fisher information from gradients of single examples, of batches, or of batches times the batch size",
+        choices=ESTIMATORS,
+        formerly="fisher-estimator",
+    )
+
+
+class ElasticTransfer(FisherMethod):
+    """FedAvg with a quadratic penalty from the Fisher information of all nodes and stages."""
+
+    name = "elastic-transfer"
+    line = "Elastic Transfer: nodes are held near their own past, the others' past and the others' present"
+    citation = (
+        "Guerdan and Gunes, Decentralized Robot Learning for Personalization and Privacy, 2022, Algorithm 1, "
+        "https://arxiv.org/abs/2201.05527"
+    )
+    former_names: ClassVar = {
+        f"elastic-transfer-{own:g}-{past:g}-{now:g}": f"elastic-transfer(own-past={own:g},others-past={past:g},"
+        f"others-now={now:g})"
+        for own in (0.5, 0.05, 0)
+        for past in (0.5, 0.05, 0)
+        for now in (0.5, 0.05, 0)
+    }
+    Options = ElasticTransferOptions
+
+    def strategy(self, parts: StrategyParts) -> BaseStrategy:
+        return parts.build(
+            FisherExchange,
+            own_past=self.options.own_past,
+            others_past=self.options.others_past,
+            others_now=self.options.others_now,
+            anchors=self.options.anchors,
+            estimator=self.options.estimator,
+        )

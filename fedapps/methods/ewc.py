@@ -1,0 +1,61 @@
+"""EWC: nodes are held near the solutions of their own earlier stages, alone or in a federation."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from tasks.options import option
+
+from .base import Round, Scalar
+from .continual import ContinualMethod, FederationOptions
+
+if TYPE_CHECKING:
+    from clients.local_part import LocalPart
+
+ESTIMATORS = ("per-sample", "per-batch", "per-batch-scaled")
+
+
+@dataclass(frozen=True)
+class EwcOptions(FederationOptions):
+    """The options of EWC."""
+
+    lambda_: float = option(0.05, "weight λ of a node's earlier stages", minimum=0, formerly="ewc-lambda")
+    anchors: str = option(
+        "separate",
+        "earlier stages: each at its own solution, or all at the newest one (Online-EWC)",
+        choices=["separate", "online"],
+        formerly="ewc-anchors",
+    )
+    estimator: str = option(
+        "per-sample",
+        "Fisher information from gradients of single examples, of batches, or of batches times the batch size",
+        choices=ESTIMATORS,
+        formerly="fisher-estimator",
+    )
+
+
+class Ewc(ContinualMethod):
+    """The Fisher information of earlier stages weighs how far each parameter may move."""
+
+    name = "ewc"
+    line = "EWC: nodes are held near their earlier stages by their Fisher information"
+    citation = (
+        "Kirkpatrick et al., Overcoming Catastrophic Forgetting in Neural Networks, PNAS 2017, "
+        "https://arxiv.org/abs/1612.00796"
+    )
+    aliases: ClassVar = {"fedavg-ewc": "ewc(mu=0)", "local-ewc": "ewc(local=true)", "fedprox-ewc": "ewc(mu=0.05)"}
+    Options = EwcOptions
+
+    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
+        proximal = {"proximal": self.options.mu} if self.options.mu and server_round.message == "train" else {}
+        return {
+            **proximal,
+            "ewc": self.options.lambda_,
+            "ewc-anchors": self.options.anchors,
+            "fisher-estimator": self.options.estimator,
+        }
+
+    def local_parts(self) -> "Sequence[LocalPart]":
+        from clients.parts.earlier_stages import Ewc as EwcPart
+
+        return [*self.proximal(), EwcPart()]

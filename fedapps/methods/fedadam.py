@@ -1,0 +1,28 @@
+"""FedAdam: Adam at the server."""
+
+from dataclasses import dataclass
+
+from strategies.base import BaseStrategy
+from tasks.options import option
+
+from .base import Method
+from .strategy_parts import StrategyParts
+
+
+@dataclass(frozen=True)
+class FedAdamOptions:
+    """The options of FedAdam."""
+
+    learning_rate: float = option(0.1, "server learning rate", above=0, formerly="fedadam-rate")
+
+
+class FedAdam(Method):
+    """FedAvg whose server steps on the pseudo-gradient with the optimizer ``adam``."""
+
+    name = "fedadam"
+    line = "FedAdam: Adam at the server"
+    citation = "Reddi et al., Adaptive Federated Optimization, ICLR 2021, https://arxiv.org/abs/2003.00295"
+    Options = FedAdamOptions
+
+    def strategy(self, parts: StrategyParts) -> BaseStrategy:
+        return parts.build(BaseStrategy, server_optimizer=parts.optimizer("adam", self.options.learning_rate))

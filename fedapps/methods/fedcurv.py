@@ -1,0 +1,60 @@
+"""FedCurv: nodes are held near the present solutions of the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strategies.base import BaseStrategy
+from strategies.fisher_exchange import FisherExchange
+from tasks.options import option
+
+from .base import Method
+from .ewc import ESTIMATORS
+from .strategy_parts import StrategyParts
+
+if TYPE_CHECKING:
+    from clients.local_part import LocalPart
+
+
+@dataclass(frozen=True)
+class FedCurvOptions:
+    """The options of FedCurv."""
+
+    lambda_: float = option(
+        0.5, "weight λ, with the 1/2 of a quadratic penalty before it", minimum=0, formerly="fedcurv-lambda"
+    )
+    estimator: str = option(
+        "per-sample",
+        "Fisher information from gradients of single examples, of batches, or of batches times the batch size",
+        choices=ESTIMATORS,
+        formerly="fisher-estimator",
+    )
+
+
+class FisherMethod(Method):
+    """A method whose nodes exchange the diagonal of their Fisher information."""
+
+    def privacy_conflict(self, dp: str) -> str:
+        return FisherExchange.privacy_gap
+
+    def local_parts(self) -> "Sequence[LocalPart]":
+        from clients.parts.fisher_exchange import FisherPrior
+
+        return [FisherPrior()]
+
+
+class FedCurv(FisherMethod):
+    """FedAvg with EWC between nodes."""
+
+    name = "fedcurv"
+    line = "FedCurv: nodes are held near the other nodes' present solutions"
+    citation = (
+        "Shoham et al., Overcoming Forgetting in Federated Learning on Non-IID Data, 2019, "
+        "https://arxiv.org/abs/1910.07796"
+    )
+    Options = FedCurvOptions
+
+    def strategy(self, parts: StrategyParts) -> BaseStrategy:
+        weights = {"own_past": 0.0, "others_past": 0.0, "others_now": self.options.lambda_}
+        # Without stages the anchors have no effect; they have the default of the strategy's other user.
+        return parts.build(FisherExchange, **weights, anchors="online", estimator=self.options.estimator)

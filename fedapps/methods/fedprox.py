@@ -1,0 +1,38 @@
+"""FedProx: FedAvg with a proximal term on the nodes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tasks.options import option
+
+from .base import Method, Round, Scalar
+
+if TYPE_CHECKING:
+    from clients.local_part import LocalPart
+
+
+@dataclass(frozen=True)
+class FedProxOptions:
+    """The options of FedProx."""
+
+    mu: float = option(0.05, "weight µ of the proximal term; 0 = FedAvg", minimum=0, formerly="fedprox-mu")
+
+
+class FedProx(Method):
+    """The nodes are held near the shared model with weight µ."""
+
+    name = "fedprox"
+    line = "FedProx: FedAvg with a proximal term that holds the nodes near the shared model"
+    citation = (
+        "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, https://arxiv.org/abs/1812.06127"
+    )
+    Options = FedProxOptions
+
+    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
+        return {"proximal": self.options.mu} if server_round.message == "train" else {}
+
+    def local_parts(self) -> "Sequence[LocalPart]":
+        from clients.parts.proximal import Proximal
+
+        return [Proximal()]

@@ -1,0 +1,60 @@
+"""FedRecon: the private parameters are reconstructed in every round."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tasks.options import option
+
+from .base import Round, Scalar
+from .partial import PartialMethod
+
+if TYPE_CHECKING:
+    from clients.local_part import LocalPart
+
+
+@dataclass(frozen=True)
+class FedReconOptions:
+    """The options of FedRecon."""
+
+    epochs: int = option(
+        1, "epochs in which nodes train their private parameters", minimum=1, formerly="reconstruct-epochs"
+    )
+    support_share: float = option(
+        0.5,
+        "share of a node's examples for that; the rest trains the shared parameters",
+        above=0,
+        maximum=0.99,
+        formerly="support-share",
+    )
+
+
+class FedRecon(PartialMethod):
+    """The embeddings of digit words stay private; the nodes keep nothing between rounds."""
+
+    name = "fedrecon"
+    line = "FedRecon: the embeddings of digit words stay private, reconstructed in every round"
+    citation = (
+        "Singhal et al., Federated Reconstruction: Partially Local Federated Learning, NeurIPS 2021, "
+        "https://arxiv.org/abs/2102.03448"
+    )
+    task = "text"
+    patterns = ("embedding*private",)
+    Options = FedReconOptions
+
+    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
+        run = server_round.run
+        # An evaluation reconstructs, too, so it needs what training needs.
+        return {
+            "reconstruct-epochs": self.options.epochs,
+            "support-share": self.options.support_share,
+            "learning-rate": run.learning_rate,
+            "weight-decay": run.weight_decay,
+            "clip-norm": run.clip_norm,
+            "linear-decay": run.linear_decay,
+        }
+
+    def local_parts(self) -> "Sequence[LocalPart]":
+        from clients.parts.reconstruction import Reconstruction
+
+        return [Reconstruction()]

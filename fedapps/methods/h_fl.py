@@ -1,0 +1,108 @@
+"""Hierarchical FL: a model for each group of nodes, averaged with the others every few rounds."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from strategies.base import BaseStrategy
+from strategies.hierarchical import CLUSTER, HierarchicalFedAvg
+from strategies.optimizers import OPTIMIZER_NAMES
+from strategies.samplers import FixedPerCluster
+from tasks.options import option
+
+from .base import Conflict, Method
+from .strategy_parts import StrategyParts
+
+if TYPE_CHECKING:
+    from clients.local_part import LocalPart
+    from fedapps.config.run_config import RunConfig
+    from tasks.base import Task
+
+
+@dataclass(frozen=True)
+class HFlOptions:
+    """The options of hierarchical FL."""
+
+    groups: str = option(
+        "city",
+        "groups of nodes that are the clusters, the finest first, separated by commas (city,continent)",
+        formerly="cluster-groups",
+    )
+    intervals: str = option(
+        "15",
+        "for each group, the rounds between two averages of its clusters; 0 = never (5,15)",
+        formerly="cluster-intervals",
+    )
+    cohort: int = option(
+        0,
+        "nodes of each cluster that train in a round; 0 = the nodes that the other methods train",
+        minimum=0,
+        formerly="cluster-cohort",
+    )
+    optimizer: str = option(
+        "sgd",
+        "server optimizer of each cluster; server-optimizer is that of the average of the clusters",
+        choices=OPTIMIZER_NAMES,
+        formerly="cluster-optimizer",
+    )
+    learning_rate: float = option(
+        1.0, "server learning rate of each cluster", above=0, formerly="cluster-learning-rate"
+    )
+
+    def tiers(self) -> tuple[list[str], list[int]]:
+        """The groups and their intervals. Raises ``ValueError`` that names the key."""
+        groups = [name.strip() for name in self.groups.split(",") if name.strip()]
+        try:
+            intervals = [int(number) for number in self.intervals.split(",")]
+        except ValueError:
+            raise ValueError(
+                f"h-fl.intervals = {self.intervals!r}: must be whole numbers separated by commas, one for each of "
+                "h-fl.groups"
+            ) from None
+        try:
+            HierarchicalFedAvg(groups=groups, intervals=intervals)
+        except ValueError as error:
+            raise ValueError(f"h-fl.groups = {self.groups!r}, h-fl.intervals = {self.intervals!r}: {error}") from None
+        return groups, intervals
+
+
+class HFl(Method):
+    """A model per cluster on any number of tiers; nodes are evaluated on the global model, too."""
+
+    name = "h-fl"
+    line = "hierarchical FL: a model for each cluster of nodes, averaged every few rounds"
+    citation = "Dutto et al., Collaborative Visual Place Recognition through Federated Learning, 2024, Section 4.4"
+    Options = HFlOptions
+
+    def strategy(self, parts: StrategyParts) -> BaseStrategy:
+        groups, intervals = self.options.tiers()
+        optimizer = partial(parts.optimizer, self.options.optimizer, self.options.learning_rate)
+        changes = {}
+        if self.options.cohort:
+            changes["sampler"] = FixedPerCluster(CLUSTER, self.options.cohort, parts.run.seed)
+        return parts.build(
+            HierarchicalFedAvg,
+            groups=groups,
+            intervals=intervals,
+            cluster_optimizers=[optimizer] * len(groups),
+            evaluate_shared=True,
+            **changes,
+        )
+
+    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+        try:
+            self.options.tiers()
+        except ValueError as error:
+            yield {"methods"}, str(error)
+        if run.drop_nodes and self.options.cohort:
+            yield (
+                {"methods", "drop_nodes"},
+                f"drop-nodes = true: must be false with h-fl.cohort = {self.options.cohort}, which draws nodes by "
+                "cluster",
+            )
+
+    def local_parts(self) -> "Sequence[LocalPart]":
+        from clients.parts.shared_evaluation import SharedEvaluation
+
+        return [SharedEvaluation()]

@@ -1,0 +1,39 @@
+"""L2 transfer: nodes are held near the solution of their last stage, alone or in a federation."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from tasks.options import option
+
+from .base import Round, Scalar
+from .continual import ContinualMethod, FederationOptions
+
+if TYPE_CHECKING:
+    from clients.local_part import LocalPart
+
+
+@dataclass(frozen=True)
+class L2TransferOptions(FederationOptions):
+    """The options of L2 transfer."""
+
+    lambda_: float = option(0.05, "weight λ of the pull to the last stage", minimum=0, formerly="l2t-lambda")
+
+
+class L2Transfer(ContinualMethod):
+    """A penalty on the squared distance to the last stage's parameters."""
+
+    name = "l2-transfer"
+    line = "L2 transfer: nodes are held near the parameters of their last stage"
+    citation = "Li and Hoiem, Learning without Forgetting, 2017, Section 4, https://arxiv.org/abs/1606.09282"
+    aliases: ClassVar = {"fedavg-l2t": "l2-transfer(mu=0)", "local-l2t": "l2-transfer(local=true)"}
+    Options = L2TransferOptions
+
+    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
+        proximal = {"proximal": self.options.mu} if self.options.mu and server_round.message == "train" else {}
+        return {**proximal, "l2-transfer": self.options.lambda_}
+
+    def local_parts(self) -> "Sequence[LocalPart]":
+        from clients.parts.earlier_stages import L2Transfer as L2TransferPart
+
+        return [*self.proximal(), L2TransferPart()]

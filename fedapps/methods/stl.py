@@ -1,0 +1,28 @@
+"""Single-task learning: every node alone, with a fresh model in every stage."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tasks.private_parameters import PrivateParameters
+
+from .continual import ContinualMethod
+from .local import EVERYTHING
+
+if TYPE_CHECKING:
+    from clients.local_part import LocalPart
+    from tasks.profiles import TaskProfiles
+
+
+class Stl(ContinualMethod):
+    """The baseline of continual learning that cannot forget, because it keeps nothing."""
+
+    name = "stl"
+    line = "single-task learning: every node alone, a fresh model in every stage"
+
+    def private(self, task: "TaskProfiles") -> PrivateParameters:
+        return EVERYTHING
+
+    def local_parts(self) -> "Sequence[LocalPart]":
+        from clients.parts.earlier_stages import FreshStages
+
+        return [FreshStages()]

@@ -1,0 +1,24 @@
+"""No training: the initial model is evaluated as it is, for example with weights from a file."""
+
+from collections.abc import Mapping
+
+from strategies.base import BaseStrategy
+
+from .base import Method, Round, Scalar
+from .strategy_parts import FirstNode, StrategyParts
+
+
+class Untrained(Method):
+    """The floor of a comparison: one node replies without a step in every round."""
+
+    name = "untrained"
+    line = "no training: the initial model, for example with weights from a file"
+
+    def strategy(self, parts: StrategyParts) -> BaseStrategy:
+        return parts.build(BaseStrategy, sampler=FirstNode(), min_replies=1)
+
+    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
+        return {"epochs": 0, "steps": 0} if server_round.message == "train" else {}
+
+    def privacy_conflict(self, dp: str) -> str:
+        return "no node trains, so noise would only spoil the initial model"

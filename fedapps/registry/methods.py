@@ -1,0 +1,160 @@
+"""Methods by their names: the modules of ``fedapps/methods``, and the entry points ``fedapps.methods`` of others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+from fedapps import methods
+from fedapps.methods.base import Method
+from tasks.options import key_of, parse_options
+
+from .expressions import Expression, read_expression
+from .plugins import load, plugins
+
+GROUP = "fedapps.methods"
+
+
+@cache
+def own_methods() -> Mapping[str, type[Method]]:
+    """The methods of this package by their names, in the order of their modules."""
+    found: dict[str, type[Method]] = {}
+    for module in iter_modules(methods.__path__):
+        place = import_module(f"{methods.__name__}.{module.name}")
+        kinds = [kind for kind in vars(place).values() if isinstance(kind, type) and issubclass(kind, Method)]
+        found |= {k.name: k for k in kinds if k.__module__ == place.__name__ and "name" in vars(k)}
+    return found
+
+
+def method_names() -> tuple[str, ...]:
+    """The names of all methods, without aliases, this package's first."""
+    return (*own_methods(), *(name for name in plugins(GROUP) if name not in own_methods()))
+
+
+@cache
+def method_class(name: str) -> type[Method]:
+    """The class of a method by its name, not by an alias.
+
+    Raises
+    ------
+    ValueError
+        The name is unknown, or the entry point of another package cannot be used.
+    """
+    if name in own_methods():
+        return own_methods()[name]
+    if name not in plugins(GROUP):
+        raise ValueError(f"{name!r} is unknown; known methods: {', '.join(method_names())}")
+    kind: type[Method] = load(plugins(GROUP)[name], Method)
+    return kind
+
+
+@cache
+def aliases() -> Mapping[str, Expression]:
+    """Other names of this package's methods, and what they stand for."""
+    return {
+        alias: read_expression(meaning or kind.name)
+        for kind in own_methods().values()
+        for alias, meaning in kind.aliases.items()
+    }
+
+
+@dataclass(frozen=True)
+class Call:
+    """A method's name and arguments, with aliases resolved."""
+
+    name: str
+    arguments: Mapping[str, str]
+
+
+def resolved(expression: Expression) -> Call:
+    """What an expression stands for. Raises ``ValueError`` for an unknown name, and for one of an earlier version."""
+    named, given = expression, dict(expression.arguments)
+    if expression.name in aliases():
+        named = aliases()[expression.name]
+        given = dict(named.arguments) | given
+    if named.name not in method_names():
+        for kind in own_methods().values():
+            if named.name in kind.former_names:
+                raise ValueError(f"{named.name!r} is now written {kind.former_names[named.name]}")
+    return Call(method_class(named.name).name, given)
+
+
+def build_method(expression: Expression, blocks: Mapping[str, Any]) -> Method:
+    """The method of an expression.
+
+    Parameters
+    ----------
+    expression : Expression
+        Its arguments go before the ``blocks``.
+    blocks : mapping
+        Flat keys of the run config such as ``fedprox.mu``; those of other methods are ignored.
+
+    Raises
+    ------
+    ValueError
+        The name or an option is unknown, or a value is not allowed; the message has a line per error.
+    """
+    call = resolved(expression)
+    kind, prefix = method_class(call.name), f"{call.name}."
+    own = {key.removeprefix(prefix): value for key, value in blocks.items() if key.startswith(prefix)}
+    arguments, errors = parse_options(kind.Options, own, prefix)
+    typed = {key: _typed(kind.Options, key, text) for key, text in call.arguments.items()}
+    given, bad = parse_options(kind.Options, typed, f"{expression.name}: ")
+    if errors or bad:
+        raise ValueError("\n".join([*errors, *bad]))
+    options: Any = kind.Options(**(arguments | given))
+    return kind(options)
+
+
+@cache
+def method_of(label: str) -> Method:
+    """The method that a label such as ``fedprox(mu=0.1)`` names, with default options for the rest."""
+    return build_method(read_expression(label), {})
+
+
+@cache
+def canonical(label: str) -> str:
+    """The label of the same method without aliases and without arguments that are the defaults."""
+    call = resolved(read_expression(label))
+    kind = method_class(call.name)
+    make: Any = kind.Options
+    standard = make()
+    differing = {
+        key_of(f.name): text
+        for f in fields(kind.Options)
+        if (text := call.arguments.get(key_of(f.name))) is not None
+        and _typed(kind.Options, key_of(f.name), text) != getattr(standard, f.name)
+    }
+    return Expression(call.name, tuple(differing.items())).label
+
+
+def options_of(name: str) -> Mapping[str, Any]:
+    """The default options of a method, by their keys in the run config."""
+    return {f"{name}.{key_of(f.name)}": f.default for f in fields(method_class(name).Options)}
+
+
+def method_lines() -> Mapping[str, str]:
+    """One line of help for each method, with its aliases."""
+    lines = {}
+    for name in method_names():
+        others = [alias for alias, meaning in aliases().items() if meaning.name == name]
+        lines[name] = method_class(name).line + (f" [also: {', '.join(others)}]" if others else "")
+    return lines
+
+
+def queries() -> tuple[str, ...]:
+    """The names of the QUERY messages that nodes answer for their methods."""
+    return tuple(dict.fromkeys(query for name in method_names() for query in method_class(name).queries))
+
+
+def _typed(options: type, key: str, text: str) -> Any:
+    """The text of an argument as its option's type, or unchanged where it is none; then it is refused as it stands."""
+    kind: Any = next((type(f.default) for f in fields(options) if key_of(f.name) == key), str)
+    if kind is bool:
+        return {"true": True, "false": False}.get(text, text)
+    try:
+        return kind(text)
+    except ValueError:
+        return text

@@ -1,0 +1,88 @@
+"""Tasks by their names: the folders of ``tasks/``, and the entry points ``fedapps.tasks`` of other packages."""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
+
+import tasks
+
+from .plugins import load, plugins
+
+if TYPE_CHECKING:
+    from tasks.base import Task
+    from tasks.profiles import TaskProfiles
+
+GROUP = "fedapps.tasks"
+
+
+@cache
+def own_tasks() -> tuple[str, ...]:
+    """The names of the tasks of this package: a folder of ``tasks/`` with a module ``task``."""
+    folders = [module.name for module in iter_modules(tasks.__path__) if module.ispkg]
+    return tuple(name for name in folders if _has_module(name, "task"))
+
+
+def task_names() -> tuple[str, ...]:
+    """The names of all tasks, this package's first."""
+    return (*own_tasks(), *(name for name in plugins(GROUP) if name not in own_tasks()))
+
+
+def task_lines() -> Mapping[str, str]:
+    """One line of help for each task: the first of its package's docstring, or of its class for other packages."""
+    lines = {name: _first_line(import_module(f"tasks.{name}").__doc__) for name in own_tasks()}
+    others = {name: _first_line(task_class(name).__doc__) for name in task_names() if name not in lines}
+    return lines | others
+
+
+@cache
+def task_class(name: str) -> "type[Task]":
+    """The class of a task.
+
+    Raises
+    ------
+    ValueError
+        The name is unknown, or the entry point of another package cannot be used.
+    """
+    from tasks.base import Task
+
+    if name in own_tasks():
+        found: type[Task] = _class_of(f"tasks.{name}.task", name, Task)
+        return found
+    if name not in plugins(GROUP):
+        raise ValueError(f"task = {name!r}: must be one of {', '.join(task_names())}")
+    other: type[Task] = load(plugins(GROUP)[name], Task)
+    return other
+
+
+@cache
+def profiles_class(name: str) -> "type[TaskProfiles]":
+    """The half of a task that imports no torch: its options, its world and the profiles of its nodes.
+
+    It is the one class of that name in the module ``profile`` of the task's folder; tasks without such a module, and
+    those of other packages, are returned whole. Raises ``ValueError`` as :func:`task_class`.
+    """
+    from tasks.profiles import TaskProfiles
+
+    if name not in own_tasks() or not _has_module(name, "profile"):
+        return task_class(name)
+    found: type[TaskProfiles] = _class_of(f"tasks.{name}.profile", name, TaskProfiles)
+    return found
+
+
+def _has_module(task: str, module: str) -> bool:
+    return any(found.name == module for found in iter_modules([f"{path}/{task}" for path in tasks.__path__]))
+
+
+def _class_of(module: str, name: str, parent: type[Any]) -> Any:
+    """The one subclass of ``parent`` in a module whose ``name`` is the task's."""
+    kinds = [
+        kind for kind in vars(import_module(module)).values() if isinstance(kind, type) and issubclass(kind, parent)
+    ]
+    (found,) = {kind for kind in kinds if getattr(kind, "name", "") == name and kind.__module__ == module}
+    return found
+
+
+def _first_line(doc: str | None) -> str:
+    return (doc or "").strip().partition("\n")[0]

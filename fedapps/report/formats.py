@@ -1,0 +1,40 @@
+"""Numbers, p-values, sizes and durations as text."""
+
+from __future__ import annotations
+
+import math
+
+
+def format_number(value: float, digits: int = 4) -> str:
+    """A number with ``digits`` significant digits."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
+    if value == int(value) and abs(value) < 1e6:
+        return f"{int(value):,}".replace("-", "−")
+    if abs(value) >= 1e6 or abs(value) < 1e-4:
+        return f"{value:.3e}".replace("-", "−")
+    return (f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:#.{digits}g}").replace("-", "−")
+
+
+def format_p_value(value: float) -> str:
+    """A p-value with two significant digits."""
+    return "below 0.0001" if value < 1e-4 else f"{value:.2g}" if math.isfinite(value) else "NaN"
+
+
+def format_bytes(count: float) -> str:
+    """A number of bytes in decimal units."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count:.0f} B" if math.isfinite(count) else "NaN"
+
+
+def format_duration(seconds: float) -> str:
+    """A duration in seconds as text."""
+    if not math.isfinite(seconds):
+        return "NaN"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.3g} s"

@@ -1,0 +1,1 @@
+"""What a run leaves on disk: folders, records, checkpoints, tables."""

@@ -1,0 +1,142 @@
+"""Measures of continual learning: the train-test matrix, average error, backward and forward transfer.
+
+L. Guerdan and H. Gunes, "Decentralized Robot Learning for Personalization and Privacy", appendix A.2. The data of the
+tasks arrive one after another, in S stages with the same number of rounds; after each stage the model is tested on all
+stages. Round r of R, counted from 1, belongs to stage ceil(r / (R / S)). All measures are based on an error, so lower
+is better.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.float64]
+Row = Mapping[str, Any]
+
+#: Name of a metric measured on one stage: ``stage-<j>.<split>.<metric>``, stages counted from 1.
+_ON_STAGE = re.compile(r"stage-([1-9]\d*)\.(.+)")
+
+
+def on_stage(stage: int, metric: str) -> str:
+    """The name of a metric measured on one stage, counted from 1, such as ``stage-2.test.mse``."""
+    return f"stage-{stage}.{metric}"
+
+
+def is_on_stage(name: str) -> bool:
+    """Whether a metric is measured on one stage; tables and learning curves omit these."""
+    return _ON_STAGE.fullmatch(name) is not None
+
+
+def stage_metrics(rows: Iterable[Row]) -> dict[str, int]:
+    """The metrics measured on single stages, without the stage prefix, and the highest stage of each."""
+    found: dict[str, int] = {}
+    for row in rows:
+        for match in filter(None, map(_ON_STAGE.fullmatch, row["evaluate"])):
+            found[match[2]] = max(found.get(match[2], 0), int(match[1]))
+    return found
+
+
+def last_rounds(num_stages: int, rounds: int) -> list[int]:
+    """The last round of each stage.
+
+    Raises
+    ------
+    ValueError
+        If ``rounds`` is not a multiple of ``num_stages``.
+    """
+    if num_stages < 1 or rounds % num_stages:
+        raise ValueError(f"rounds = {rounds}: must be a multiple of the number of stages, {num_stages}")
+    return [rounds // num_stages * stage for stage in range(1, num_stages + 1)]
+
+
+def train_test_matrix(
+    rows: Sequence[Row], metric: str = "test.mse", *, num_stages: int | None = None, rounds: int | None = None
+) -> Matrix:
+    """The train-test matrix P (Fig. 5): ``P[i, j]`` is the metric on stage j after training on stage i.
+
+    Parameters
+    ----------
+    rows : sequence of mappings
+        The rounds of one method, with ``round`` and ``evaluate`` as in ``metrics.jsonl``. Only evaluations at the end
+        of a stage are used.
+    metric : str
+        Name of the metric, without the stage.
+    num_stages : int, optional
+        Number of stages S; by default the highest stage in ``rows``.
+    rounds : int, optional
+        Number of rounds of the whole run; by default the last round in ``rows``. Required if the run may be unfinished.
+
+    Returns
+    -------
+    ndarray of shape [S, S]
+        NaN where the metric was not evaluated.
+    """
+    count = num_stages if num_stages is not None else stage_metrics(rows).get(metric, 0)
+    matrix = np.full((count, count), np.nan)
+    if not count or not rows:
+        return matrix
+    evaluated = {row["round"]: row["evaluate"] for row in rows if row["evaluate"]}
+    for i, last in enumerate(last_rounds(count, rounds or max(row["round"] for row in rows))):
+        for j in range(count):
+            value = evaluated.get(last, {}).get(on_stage(j + 1, metric))
+            matrix[i, j] = np.nan if value is None else value
+    return matrix
+
+
+def average(matrix: Matrix) -> float:
+    """AMSE: the mean over stages of the error on a stage directly after training on it."""
+    return float(np.mean(np.diag(matrix)))
+
+
+def backward_transfer(matrix: Matrix) -> float:
+    """BWT (Eq. 5), the increase of the error on earlier stages: the mean of P[i, j] - P[j, j] over j < i.
+
+    It is negative if later stages improve earlier ones, and NaN for a single stage.
+    """
+    differences = (matrix - np.diag(matrix))[np.tril_indices(len(matrix), -1)]
+    return float(np.mean(differences)) if differences.size else np.nan
+
+
+def forward_transfer(matrix: Matrix) -> float:
+    """FWT (Eq. 6), the error on later stages: the mean of P[i, j] over i < j. NaN for a single stage."""
+    ahead = matrix[np.triu_indices(len(matrix), 1)]
+    return float(np.mean(ahead)) if ahead.size else np.nan
+
+
+def continual_metrics(rows: Sequence[Row], num_stages: int, *, rounds: int | None = None) -> dict[str, float]:
+    """The average error and both transfers of every metric that is measured on single stages.
+
+    For ``test.mse`` they are named ``test.amse``, ``test.bwt`` and ``test.fwt``; for any other metric, such as
+    ``test.mae``, they are named ``test.average_mae``, ``test.bwt_mae`` and ``test.fwt_mae``.
+
+    Parameters
+    ----------
+    rows : sequence of mappings
+        See :func:`train_test_matrix`.
+    num_stages : int
+        Number of stages.
+    rounds : int, optional
+        Number of rounds of the whole run; see :func:`train_test_matrix`.
+
+    Returns
+    -------
+    dict
+        Measures by name. A measure that cannot be computed is omitted: both transfers of a single stage, and the
+        average and backward transfer before the last stage has ended.
+    """
+    found: dict[str, float] = {}
+    for metric in stage_metrics(rows):
+        matrix = train_test_matrix(rows, metric, num_stages=num_stages, rounds=rounds)
+        values = (average(matrix), backward_transfer(matrix), forward_transfer(matrix))
+        found |= {name: value for name, value in zip(measure_names(metric), values, strict=True) if np.isfinite(value)}
+    return found
+
+
+def measure_names(metric: str) -> tuple[str, str, str]:
+    """The names of the average, backward and forward transfer of a metric; see :func:`continual_metrics`."""
+    split, dot, bare = metric.rpartition(".")
+    names = ("amse", "bwt", "fwt") if bare == "mse" else (f"average_{bare}", f"bwt_{bare}", f"fwt_{bare}")
+    return (split + dot + names[0], split + dot + names[1], split + dot + names[2])

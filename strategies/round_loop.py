@@ -1,0 +1,158 @@
+"""The loop over rounds: train, evaluate, remember, and go on where a run was cut off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from logging import INFO
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from .arrays import Arrays, from_record, to_record
+from .metrics import SERVER
+from .round_records import BestRound, Checkpoints, RoundReport, Snapshot, TrackedMetric
+from .validation import check_reply
+
+if TYPE_CHECKING:
+    from .base import BaseStrategy
+
+RoundConfig = ConfigRecord | Callable[[int], ConfigRecord] | None
+_SHOWN = 6  # metrics per line of the log
+_HISTORIES = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
+
+
+@dataclass
+class Training:
+    """One federation from its first round (or its last snapshot) to its end."""
+
+    strategy: BaseStrategy
+    grid: Grid
+    num_rounds: int
+    timeout: float
+    train_config: RoundConfig
+    evaluate_config: RoundConfig
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
+    evaluate_every: int
+    tracked: TrackedMetric | None
+    checkpoints: Checkpoints | None
+    on_round: Callable[[RoundReport], None] | None
+    result: Result = field(default_factory=Result)
+    best: BestRound = field(default_factory=BestRound)
+    durable_round: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def run(self, arrays: ArrayRecord, *, resume: bool) -> Result:
+        """All rounds that are still to do; see :meth:`BaseStrategy.start`."""
+        if self.num_rounds < 1 or self.evaluate_every < 1:
+            raise ValueError(f"num_rounds = {self.num_rounds}, evaluate_every = {self.evaluate_every}: both at least 1")
+        first = 1
+        snapshot = self.checkpoints.latest() if resume and self.checkpoints else None
+        if snapshot is not None:
+            arrays = self._restore(snapshot, arrays)
+            first = snapshot.round + 1
+            log(INFO, "resuming after round %s", snapshot.round)
+        elif self.evaluate_fn and (initial := self.evaluate_fn(0, arrays)) is not None:
+            self.result.evaluate_metrics_serverapp[0] = initial
+        self.result.arrays = arrays
+        self.strategy.summary()
+        self.strategy.registry.queries.timeout = self.timeout
+        self.strategy.registry.connected(self.grid)  # waits, which is no part of the first round
+        for server_round in range(first, self.num_rounds + 1):
+            if self.tracked and self.best.exhausted(self.tracked):
+                log(INFO, "no better %s than in round %s: stopping", self.tracked.metric, self.best.round)
+                break
+            self._round(server_round, first)
+        return self.result
+
+    def _round(self, server_round: int, first: int) -> None:
+        begun = time.monotonic()
+        report = self.strategy.report = RoundReport(server_round)
+        self._train(server_round, report)
+        if server_round % self.evaluate_every == 0 or server_round == self.num_rounds:
+            self._evaluate(server_round, report)
+        report.strategy = self.strategy.round_info()
+        report.seconds = time.monotonic() - begun
+        improved = self._track(server_round, report)
+        if self.on_round:
+            self.on_round(report)
+        if self.checkpoints:
+            self.checkpoints.save(self._snapshot(server_round), best=improved)
+        self.durable_round = self.checkpoints.oldest_round() if self.checkpoints else server_round
+        done, left = server_round - first + 1, self.num_rounds - server_round
+        eta = (time.monotonic() - self.started) / done * left
+        log(
+            INFO,
+            "round %s/%s took %.1f s, about %.0f s to go",
+            server_round,
+            self.num_rounds,
+            report.seconds,
+            eta,
+        )
+
+    def _train(self, server_round: int, report: RoundReport) -> None:
+        config = self._config(self.train_config, server_round)
+        messages = self.strategy.configure_train(server_round, self.result.arrays, config, self.grid)
+        replies = self.strategy.send(self.grid, messages, self.timeout)
+        arrays, metrics = self.strategy.aggregate_train(server_round, replies)
+        if arrays is not None:
+            self.result.arrays = arrays
+        if metrics is not None:
+            self.result.train_metrics_clientapp[server_round] = metrics
+            report.train = dict(metrics)
+
+    def _evaluate(self, server_round: int, report: RoundReport) -> None:
+        config = self._config(self.evaluate_config, server_round)
+        messages = self.strategy.configure_evaluate(server_round, self.result.arrays, config, self.grid)
+        replies = self.strategy.send(self.grid, messages, self.timeout)
+        metrics = self.strategy.aggregate_evaluate(server_round, replies)
+        if metrics is not None:
+            self.result.evaluate_metrics_clientapp[server_round] = metrics
+            report.evaluate = dict(metrics)
+            shown = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float)]
+            log(INFO, "round %s: %s", server_round, ", ".join(shown[:_SHOWN]))
+        if self.evaluate_fn and (own := self.evaluate_fn(server_round, self.result.arrays)) is not None:
+            self.result.evaluate_metrics_serverapp[server_round] = own
+            report.evaluate.update({f"{SERVER}{name}": value for name, value in own.items()})
+
+    def _track(self, server_round: int, report: RoundReport) -> bool:
+        if self.tracked is None or not report.evaluate:
+            return False
+        if self.tracked.metric not in report.evaluate:
+            known = ", ".join(sorted(report.evaluate))
+            raise ValueError(f"tracked metric {self.tracked.metric!r} is not reported; the nodes report: {known}")
+        return self.best.update(self.tracked, server_round, float(report.evaluate[self.tracked.metric]))
+
+    def _config(self, given: RoundConfig, server_round: int) -> ConfigRecord:
+        config = given(server_round) if callable(given) else given
+        # Nodes may forget private state older than the last round that the server can go back to.
+        return ConfigRecord({**(config or {}), "durable-round": self.durable_round})
+
+    def _snapshot(self, server_round: int) -> Snapshot:
+        shared = {f"shared.{name}": array for name, array in from_record(self.result.arrays).items()}
+        state = {f"state.{name}": array for name, array in self.strategy.state().items()}
+        facts: dict[str, Any] = {"best": asdict(self.best)}
+        for history in _HISTORIES:
+            facts[history] = {str(r): dict(m) for r, m in getattr(self.result, history).items()}
+        return Snapshot(server_round, {**shared, **state}, facts)
+
+    def _restore(self, snapshot: Snapshot, initial: ArrayRecord) -> ArrayRecord:
+        shared = _under("shared.", snapshot.arrays)
+        misfit = check_reply(from_record(initial), shared, 1)
+        if misfit:
+            raise ValueError(f"the checkpoint of round {snapshot.round} does not fit this model: {misfit}")
+        self.strategy.load_state(_under("state.", snapshot.arrays))
+        self.best = BestRound(**snapshot.facts["best"])
+        self.durable_round = self.checkpoints.oldest_round() if self.checkpoints else 0
+        for history in _HISTORIES:
+            restored = {int(r): MetricRecord(metrics) for r, metrics in snapshot.facts[history].items()}
+            getattr(self.result, history).update(restored)
+        return to_record({name: shared[name] for name in initial})
+
+
+def _under(prefix: str, arrays: Mapping[str, Any]) -> Arrays:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

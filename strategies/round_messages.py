@@ -1,0 +1,47 @@
+"""The messages of one phase of a round, one for each node of the cohort."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from . import wire
+from .profiles import Profile
+
+ExtraRecords = Mapping[str, ArrayRecord | ConfigRecord]
+
+
+def build_messages(
+    cohort: Sequence[Profile],
+    kind: str,
+    server_round: int,
+    arrays: ArrayRecord,
+    config: ConfigRecord,
+    arrays_for: Callable[[Profile, ArrayRecord], ArrayRecord],
+    records_for: Callable[[int, Profile], ExtraRecords],
+) -> list[Message]:
+    """Build one message for each node.
+
+    Parameters
+    ----------
+    cohort : sequence of Profile
+        The receivers; messages have the same order.
+    kind : str
+        Flower's message type.
+    server_round : int
+        Number of the round, which is added to the config.
+    arrays : ArrayRecord
+        The shared arrays.
+    config : ConfigRecord
+        Entries of the config of all messages; each message gets a copy.
+    arrays_for : function of a Profile and the shared arrays
+        The arrays that a node receives.
+    records_for : function of the round and a Profile
+        Further records that a node receives, by name.
+    """
+    messages = []
+    for node in cohort:
+        own = ConfigRecord({**config, wire.SERVER_ROUND: server_round})
+        further = records_for(server_round, node)
+        content = RecordDict({wire.ARRAYS: arrays_for(node, arrays), wire.CONFIG: own, **further})
+        messages.append(Message(content, node.node_id, kind))
+    return messages

@@ -1,0 +1,103 @@
+"""Names on the wire: message types, records, keys and metrics that servers and nodes exchange.
+
+This module holds constants only and imports nothing of this project, so that both sides can read it. "Shared arrays"
+are the parameters that the server sends, named as in the model's ``state_dict``.
+
+============================ ========================== ================================================================
+message                      record                     content
+============================ ========================== ================================================================
+TRAIN, EVALUATE, their       ``arrays``                 ArrayRecord: the shared arrays; not in replies to EVALUATE
+replies
+TRAIN, EVALUATE              ``config``                 ConfigRecord: ``server-round``, ``durable-round`` and the keys
+                                                        of the strategy and of the run
+replies                      ``metrics``                MetricRecord: ``num-examples`` and further metrics
+TRAIN, EVALUATE, replies     ``<strategy>.<record>``    ArrayRecords of one strategy; their names contain a dot
+``query.profile``            -                          no record
+its reply                    ``profile``                ConfigRecord: ``key``, ``num-examples``, ``group.<kind>``,
+                                                        ``no-data``
+``query.adaptive``           ``config``                 ConfigRecord, as of the stage that ended
+its reply                    ``fedweit.adaptive``       ArrayRecord: adaptive parameters of that stage
+============================ ========================== ================================================================
+"""
+
+from typing import Literal
+
+# -- every strategy --------------------------------------------------------------------------------------------
+
+#: Record of the shared arrays.
+ARRAYS = "arrays"
+#: Record of the settings of a round.
+CONFIG = "config"
+#: Record of the metrics of a reply.
+METRICS = "metrics"
+
+#: Config key: number of the round, an integer ≥ 1.
+SERVER_ROUND = "server-round"
+#: Config key: the oldest round that the server can return to, an integer ≥ 0. Nodes may delete older private state.
+DURABLE_ROUND = "durable-round"
+#: Config key: stage of a continual run, an integer ≥ 0; 0 if missing.
+STAGE = "stage"
+
+#: Metric and profile key: number of examples. Above 0 in replies; ≥ 0 in profiles, where 0 means "do not train".
+NUM_EXAMPLES = "num-examples"
+#: Suffix of a metric that holds the weight of another metric: ``loss.count`` is the weight of ``loss``.
+COUNT_SUFFIX = ".count"
+
+# -- profiles --------------------------------------------------------------------------------------------------
+
+#: Message type: asks a node for its profile.
+PROFILE_QUERY = "query.profile"
+#: Record of a profile.
+PROFILE = "profile"
+#: Profile key: the node's stable key, a string.
+KEY = "key"
+#: Prefix of profile keys: ``group.city`` holds the node's label in the groups of kind "city", a string.
+GROUP_PREFIX = "group."
+#: Profile key: why the node has no data for this run, a string; missing or empty if it has data.
+NO_DATA = "no-data"
+
+# -- strategies ------------------------------------------------------------------------------------------------
+
+#: AdaptiveRates, record of EVALUATE: a rate in [0, 1] for every shared floating-point array, 0-d or in its shape.
+ADAPTIVE_RATES = "adaptive.rates"
+
+#: CentralPrivacy, config key of TRAIN: the largest L2 norm of an update, a float > 0 (Flower's own key).
+CLIPPING_NORM = "clipping_norm"
+
+#: VirtualClients, config key of TRAIN: number of examples to train on, an integer ≥ 1.
+VIRTUAL_EXAMPLES = "virtual-examples"
+#: VirtualClients, config key of TRAIN: number of optimizer steps to take, an integer ≥ 1.
+VIRTUAL_STEPS = "steps"
+#: VirtualClients, config key of TRAIN: counts the messages to one node in one round, an integer ≥ 0.
+VIRTUAL_DRAW = "virtual-draw"
+
+#: HierarchicalFedAvg, record of EVALUATE: the shared result, in the form of the shared arrays.
+HIERARCHICAL_SHARED = "hierarchical.shared"
+#: HierarchicalFedAvg, prefix of metrics: ``shared.loss`` is the loss of the shared result.
+SHARED_METRICS_PREFIX = "shared."
+
+#: FisherExchange, record of TRAIN (a ConfigRecord): asks for a precision.
+FISHER = "fisher"
+#: Key of ``fisher``: how to estimate the Fisher information, one of :data:`FisherEstimator`.
+FISHER_ESTIMATOR = "estimator"
+FisherEstimator = Literal["per-sample", "per-batch", "per-batch-scaled"]
+#: FisherExchange, record of TRAIN: the precision P ≥ 0, in the form of the shared floating-point arrays.
+FISHER_PRIOR_PRECISION = "fisher.prior-precision"
+#: FisherExchange, record of TRAIN: the linear term L, in the same form.
+FISHER_PRIOR_LINEAR = "fisher.prior-linear"
+#: FisherExchange, record of replies to TRAIN: the diagonal Fisher information, finite and ≥ 0, in the same form.
+FISHER_PRECISION = "fisher.precision"
+
+#: FedWeIT, message type: asks a node for its adaptive parameters of the stage that ended.
+ADAPTIVE_QUERY = "query.adaptive"
+#: FedWeIT, record of the reply: shared floating-point arrays of two or more dimensions, in their shapes and dtypes.
+FEDWEIT_ADAPTIVE = "fedweit.adaptive"
+#: FedWeIT, record of replies to TRAIN: for shared floating-point arrays, which units were sent; booleans or integers 0
+#: and 1 with as many dimensions as the array and length 1 along dimensions that the mask does not distinguish.
+FEDWEIT_MASK = "fedweit.mask"
+#: FedWeIT, record of TRAIN (a ConfigRecord): describes the knowledge base, with the keys ``stage`` and ``keys``.
+FEDWEIT = "fedweit"
+#: Key of ``fedweit``: the stable keys of the nodes that the knowledge base comes from, a list of strings.
+FEDWEIT_KEYS = "keys"
+#: FedWeIT, prefix of records of TRAIN: ``fedweit.knowledge.<i>`` holds the adaptive parameters of the i-th node.
+FEDWEIT_KNOWLEDGE_PREFIX = "fedweit.knowledge."

@@ -1,0 +1,78 @@
+"""Who the nodes of the task "driving" are, without torch."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from sim.traffic.styles import read_styles
+from tasks.profiles import DataError, NodeProfile, TaskProfiles
+
+from .data import Recording, read_sessions
+from .options import Options as DrivingOptions
+
+
+class DrivingProfiles(TaskProfiles):
+    """A node is a robot that always meets the same driver, a block of the files."""
+
+    name: ClassVar[str] = "driving"
+    Options: ClassVar[type] = DrivingOptions
+
+    def __init__(self, options: DrivingOptions) -> None:
+        super().__init__(options)
+        self.options: DrivingOptions = options
+
+    @property
+    def has_world(self) -> bool:
+        return self.options.scenario != "trials"
+
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        """As :meth:`DrivingTask.make_world`: driving takes torch."""
+        from .task import DrivingTask
+
+        DrivingTask(self.options).make_world(folder, num_nodes, seed)
+
+    def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
+        recording = read_sessions(folder)
+        self.check(folder, recording)
+        return self._profile(folder, recording, block_of(folder, recording, partition, num_partitions))
+
+    def own_profile(self, folder: Path) -> NodeProfile:
+        recording = read_sessions(folder)
+        self.check(folder, recording)
+        return self._profile(folder, recording, list(recording.blocks))
+
+    def check(self, folder: Path, recording: Recording) -> None:
+        """Raise :class:`DataError` for sessions of another scenario's cars."""
+        expected = (self.options.dynamics, self.options.cars)
+        if (recording.dynamics, recording.cars) != expected:
+            raise DataError(
+                f"{folder}: holds {recording.cars} cars with {recording.dynamics} dynamics; scenario "
+                f"{self.options.scenario!r} expects {expected[1]} cars with {expected[0]} dynamics"
+            )
+
+    def _profile(self, folder: Path, recording: Recording, blocks: list[int]) -> NodeProfile:
+        try:
+            styles = read_styles(folder)
+        except ValueError as error:
+            raise DataError(str(error)) from error
+        lengths = [len(s.states) for block in blocks for s in recording.blocks[block] if s.split == "train"]
+        windows = sum(len(self.options.moments(length)) for length in lengths)
+        return NodeProfile(key_of(blocks), windows, groups_of(blocks, styles))
+
+
+def block_of(folder: Path, recording: Recording, partition: int, num_partitions: int) -> list[int]:
+    """The block of node ``partition``. Raises :class:`DataError` where there are fewer blocks than nodes."""
+    blocks = list(recording.blocks)
+    if num_partitions > len(blocks):
+        raise DataError(f"{folder}: holds {len(blocks)} blocks (drivers); {num_partitions} nodes were asked for")
+    return blocks[partition : partition + 1]
+
+
+def key_of(blocks: Sequence[int]) -> str:
+    """The key of a node that has these blocks."""
+    return f"driver-{blocks[0]:02d}" if len(blocks) == 1 else "pooled"
+
+
+def groups_of(blocks: Sequence[int], styles: Mapping[int, float]) -> dict[str, str]:
+    """The driver's style, where a node meets one driver who is simulated."""
+    return {"style": f"{styles[blocks[0]]:+.2f}"} if len(blocks) == 1 and blocks[0] in styles else {}

@@ -1,0 +1,53 @@
+"""Who the nodes of the task "lqr" are, and their world, without torch."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from sim import lqr
+from tasks.profiles import DataError, NodeProfile, TaskProfiles
+
+from .options import LqrOptions
+from .rollouts import read_rollouts, robot_files
+
+
+class LqrProfiles(TaskProfiles):
+    """A node is a robot, whose file has its rollouts."""
+
+    name: ClassVar[str] = "lqr"
+    Options: ClassVar[type] = LqrOptions
+
+    def __init__(self, options: LqrOptions | None = None) -> None:
+        super().__init__(options or LqrOptions())
+
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        """Robots with ``R`` = 1, 50 and 100, or spaced over [1, 100] where there are not three of them."""
+        chosen = self.options
+        lqr.write_world(
+            folder,
+            num_nodes,
+            seed,
+            count=chosen.trajectories,
+            horizon=chosen.horizon,
+            test_fraction=chosen.test_fraction,
+            start_range=chosen.start_range,
+            noise_variance=chosen.noise_variance,
+        )
+
+    def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
+        return _profile([robot_file(folder, partition, num_partitions)])
+
+    def own_profile(self, folder: Path) -> NodeProfile:
+        return _profile(robot_files(folder))
+
+
+def robot_file(folder: Path, partition: int, num_partitions: int) -> Path:
+    """The file of node ``partition``. Raises :class:`DataError` where there are fewer files than nodes."""
+    files = robot_files(folder)
+    if len(files) < num_partitions or not 0 <= partition < num_partitions:
+        raise DataError(f"{folder}: expected a robot for node {partition} of {num_partitions}, found {len(files)}")
+    return files[partition]
+
+
+def _profile(files: list[Path]) -> NodeProfile:
+    found = read_rollouts(files)
+    return NodeProfile(found.key, len(found.tables.get("train", ())), found.groups)

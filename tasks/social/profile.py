@@ -1,0 +1,133 @@
+"""Who the nodes of the task "social" are, and their world, without torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from sim.social.world import write_world
+from tasks.profiles import DataError, NodeProfile, TaskProfiles
+
+from .options import Options as SocialOptions
+from .scenes import Scene, participant_files, read_participant
+from .splits import SPLITS, split_scenes
+
+
+@dataclass(frozen=True)
+class Participants:
+    """Whom a node meets, stage by stage; their files are in ``folder``."""
+
+    folder: Path
+    key: str
+    stages: Sequence[Sequence[str]]
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """All participants, in their order."""
+        return {"participants": "+".join(participant for stage in self.stages for participant in stage)}
+
+
+class SocialProfiles(TaskProfiles):
+    """A node is a robot that meets its participants one after another, one stage each."""
+
+    name: ClassVar[str] = "social"
+    Options: ClassVar[type] = SocialOptions
+    world_version: ClassVar[int] = 2  # 2: everybody stands at least 0.3 m from every wall
+
+    def __init__(self, options: SocialOptions | None = None) -> None:
+        """Raises :class:`DataError` when the option ``participants`` makes no sense (:meth:`Options.nodes`)."""
+        super().__init__(options or SocialOptions())
+        self.options: SocialOptions
+        self.nodes = self.options.nodes()
+
+    @property
+    def num_stages(self) -> int:
+        return 1 if self.options.together else len(self.nodes[0])
+
+    @property
+    def has_world(self) -> bool:
+        return self.options.source == "simulated"
+
+    def check_nodes(self, num_nodes: int) -> None:
+        if num_nodes != len(self.nodes):
+            raise DataError(
+                f"participants = {self.options.participants!r} are those of {len(self.nodes)} nodes, but num-nodes is "
+                f"{num_nodes}: set num-nodes = {len(self.nodes)}, or name the participants of {num_nodes} nodes"
+            )
+
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        """A file of ``world_scenes`` scenes for every participant of the option, all of different taste.
+
+        Raises :class:`DataError` for the source "recorded", and when ``num_nodes`` is not the number of nodes in the
+        option ``participants``.
+        """
+        if not self.has_world:
+            raise DataError(
+                "source 'recorded' is rated by people, not simulated: name the folder of its files as data-dir, or "
+                "set source = 'simulated'"
+            )
+        self.check_nodes(num_nodes)
+        participants = [participant for node in self.nodes for participant in node]
+        write_world(folder, participants, seed, scenes=self.options.world_scenes)
+
+    def node(self, folder: Path, partition: int, num_partitions: int) -> Participants:
+        """Whom node ``partition`` meets. Raises :class:`DataError` where there is no such node."""
+        self.check_nodes(num_partitions)
+        if not 0 <= partition < num_partitions:
+            raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
+        return Participants(folder, f"client-{partition + 1}", self._stages(self.nodes[partition]))
+
+    def whole(self, folder: Path) -> Participants:
+        """All where the folder has every participant of the option, else those of a deployed node.
+
+        Stage s of the pooled data has the s-th participant of every node. A deployed node meets the participants
+        in its folder in the order of the option, others after them by name. Raises :class:`DataError` when the
+        node's files are not as many as its stages.
+        """
+        files = participant_files(folder)
+        named = [participant for node in self.nodes for participant in node]
+        if set(named) <= set(files):
+            pooled = [named] if self.options.together else list(zip(*self.nodes, strict=True))
+            return Participants(folder, "pooled", pooled)
+        own = sorted(files, key=lambda participant: (participant not in named, _index(named, participant), participant))
+        stages = self._stages(own)
+        if not own or len(stages) != self.num_stages:
+            found = ", ".join(path.name for path in files.values()) or "none"
+            raise DataError(
+                f"{folder}: expected {self.num_stages} files <participant>.json, one for each of a node's stages, or "
+                f"those of all participants ({self.options.participants}); found {found}. Add or remove files, or "
+                "adapt the options participants and together"
+            )
+        return Participants(folder, "+".join(own), stages)
+
+    def scenes(self, folder: Path, participants: Sequence[str]) -> Mapping[str, Sequence[Scene]]:
+        """The splits of some participants together."""
+        chosen = self.options
+        parts = [
+            split_scenes(
+                read_participant(folder, participant),
+                participant,
+                seed=chosen.split_seed,
+                train_fraction=chosen.train_fraction,
+                augment=chosen.augment,
+            )
+            for participant in participants
+        ]
+        return {split: [scene for part in parts for scene in part[split]] for split in SPLITS}
+
+    def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
+        return self._profile(self.node(folder, partition, num_partitions))
+
+    def own_profile(self, folder: Path) -> NodeProfile:
+        return self._profile(self.whole(folder))
+
+    def _profile(self, node: Participants) -> NodeProfile:
+        stages = [self.scenes(node.folder, participants) for participants in node.stages]
+        return NodeProfile(node.key, len(stages[0]["train"]), node.groups)
+
+    def _stages(self, participants: Sequence[str]) -> list[Sequence[str]]:
+        return [participants] if self.options.together else [[participant] for participant in participants]
+
+
+def _index(named: Sequence[str], participant: str) -> int:
+    return named.index(participant) if participant in named else len(named)

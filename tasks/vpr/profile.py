@@ -1,0 +1,102 @@
+"""Who the nodes of the task "vpr" are, and their world, without torch and without decoding pictures."""
+
+import csv
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from sim.streets.world import StreetWorld, write_streets
+from tasks.profiles import DataError, NodeProfile, TaskProfiles
+
+from .clients import Client
+from .datasets import Dataset
+from .msls import CONTINENTS_FILE
+from .options import Options as VprOptions
+from .options import require_weights
+from .places import Places
+from .shares import as_many, clients_of, dataset_of, groups_of, queries_to_train_on
+
+
+class VprProfiles(TaskProfiles):
+    """A node has sequences of queries and of the database, and trains on queries that have both near and far ones.
+
+    Whether weights fit the network, and whether the pictures of common tests can be read, shows when it trains. The
+    split "clustering" goes by what pictures look like to the network, and takes torch.
+    """
+
+    name: ClassVar[str] = "vpr"
+    Options: ClassVar[type] = VprOptions
+
+    def __init__(self, options: VprOptions | None = None) -> None:
+        """Raises :class:`DataError` for options that do not go together (:meth:`Options.check`)."""
+        super().__init__(options or VprOptions())
+        self.options: VprOptions
+        self.options.check()
+
+    @property
+    def has_world(self) -> bool:
+        return self.options.source != "files"
+
+    @property
+    def world_options(self) -> dict[str, object]:
+        """The options that :meth:`make_world` depends on: the same cities serve all others."""
+        names = ("size", "world_cities", "world_test_cities", "world_metres", "world_spacing")
+        return {name: getattr(self.options, name) for name in names}
+
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        """Made-up cities. Raises :class:`DataError` for the source "files"."""
+        chosen = self.options
+        if not self.has_world:
+            raise DataError(
+                "vpr.source = 'files': name the folder of pictures as data-dir, or set vpr.source = 'simulated' for "
+                "made-up cities"
+            )
+        try:
+            world = StreetWorld(
+                cities=chosen.world_cities,
+                test_cities=chosen.world_test_cities,
+                size=chosen.size[::-1],
+                spacing=chosen.world_spacing,
+            ).enough_for(num_nodes, chosen.world_metres)
+        except ValueError as error:
+            raise DataError(f"vpr.world-*: {error}") from error
+        write_streets(folder, world, seed)
+        with (folder / CONTINENTS_FILE).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("city", "continent"), *((n, c) for n, (c, _) in world.names().items())])
+
+    def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
+        check_partition(partition, num_partitions)
+        require_weights(self.options.weights_file)
+        dataset = dataset_of(folder, self.options, own=False)
+        found = _clients(folder, self.options, num_partitions)
+        client = as_many(found, dataset, num_partitions, folder, self.options)[partition]
+        return self._profile(dataset, client.key, client.places(dataset.training), client.groups)
+
+    def own_profile(self, folder: Path) -> NodeProfile:
+        require_weights(self.options.weights_file)
+        dataset = dataset_of(folder, self.options, own=True)
+        return self._profile(dataset, folder.resolve().name, dataset.training, groups_of(dataset.training))
+
+    def _profile(self, dataset: Dataset, key: str, places: Places, groups: dict[str, str]) -> NodeProfile:
+        dataset.inspection.require_readable(places)
+        return NodeProfile(key, len(queries_to_train_on(key, places, self.options)), groups)
+
+
+def check_partition(partition: int, num_partitions: int) -> None:
+    """Raise :class:`DataError` where there is no such node."""
+    if not 0 <= partition < num_partitions:
+        raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
+
+
+@lru_cache(maxsize=4)
+def _clients(folder: Path, options: VprOptions, num_nodes: int) -> tuple[Client, ...]:
+    dataset = dataset_of(folder, options, own=False)
+    return clients_of(dataset, options, num_nodes, partial(_features, dataset, options))[0]
+
+
+def _features(dataset: Dataset, options: VprOptions) -> np.ndarray:
+    from .nodes import sequence_features
+
+    return sequence_features(dataset, options)

@@ -1,0 +1,145 @@
+"""Where a node's data come from, and that a simulated world is made once."""
+
+import multiprocessing
+from dataclasses import replace
+
+import pytest
+from small_world import make_small_world
+from toys import ToyOptions, ToyTask
+
+from clients.data_sources import DataSource, cached_load, find_source, world_folder
+from tasks.base import DataError
+
+TASK = ToyTask()
+PARTITION = {"partition-id": 1, "num-partitions": 3}
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A node's own folder with the data of partition 2, a shared one with 0 to 3, and a cache."""
+    own, shared, cache = (tmp_path / name for name in ("own", "shared", "cache"))
+    own.mkdir()
+    shared.mkdir()
+    (own / "2.txt").touch()
+    for partition in range(4):
+        (shared / f"{partition}.txt").touch()
+    return own, shared, cache
+
+
+def source(node_config, cache, data_dir=""):
+    return find_source(TASK, node_config, data_dir=str(data_dir), cache_dir=cache, seed=5)
+
+
+def test_a_nodes_own_folder_comes_first(folders):
+    own, shared, cache = folders
+    found = source({**PARTITION, "data-dir": str(own)}, cache, data_dir=shared)
+    assert found == DataSource(own, None, 1)
+    assert found.load(TASK).key == "all-1"
+    assert not cache.exists()
+
+
+def test_then_the_partition_of_the_shared_folder(folders):
+    _, shared, cache = folders
+    found = source(PARTITION, cache, data_dir=shared)
+    assert found == DataSource(shared, 1, 3)
+    assert found.load(TASK).key == "toy-1"
+    assert not cache.exists()
+
+
+def test_then_a_world_in_the_cache(folders):
+    _, _, cache = folders
+    found = source(PARTITION, cache)
+    assert found.folder.parent == cache
+    assert found.load(TASK).key == "toy-1"
+    assert (found.folder / "2.txt").read_text() == "2 5"  # its seed has come through
+
+
+def test_without_folder_and_partition_the_error_says_what_to_do(folders):
+    with pytest.raises(DataError, match="--node-config 'data-dir="):
+        source({}, folders[2], data_dir=folders[1])
+
+
+@pytest.mark.parametrize(
+    ("node_config", "data_dir", "what"),
+    [({"data-dir": "/nowhere/at/all"}, "", "the node's data-dir"), (PARTITION, "/nowhere/at/all", "data-dir")],
+)
+def test_a_missing_folder_is_an_error_that_names_it(node_config, data_dir, what, tmp_path):
+    with pytest.raises(DataError, match=f"^{what} = '/nowhere/at/all': no such folder"):
+        source(node_config, tmp_path, data_dir=data_dir)
+
+
+def test_a_folder_of_too_few_nodes_is_the_tasks_error(folders):
+    own, _, cache = folders
+    with pytest.raises(DataError, match="no data for node 1 of 3"):
+        source(PARTITION, cache, data_dir=own).load(TASK)
+
+
+def test_pooled_data_are_those_of_all_nodes_and_refused_on_an_own_folder(folders):
+    own, shared, cache = folders
+    assert source(PARTITION, cache, data_dir=shared).pooled(TASK).count("train") == 4 * 6
+    with pytest.raises(DataError, match=r"a node's own folder.*only possible in simulation"):
+        source({"data-dir": str(own)}, cache).pooled(TASK)
+
+
+def test_a_world_is_made_once_and_kept(tmp_path):
+    diary = tmp_path / "diary"
+    diary.mkdir()
+    task = ToyTask(ToyOptions(diary=str(diary)))
+    folder = world_folder(task, 2, 0, tmp_path / "cache")
+    assert world_folder(task, 2, 0, tmp_path / "cache") == folder
+    assert len(list(diary.iterdir())) == 1
+
+
+def test_other_nodes_seeds_and_options_have_other_worlds(tmp_path):
+    worlds = [
+        world_folder(ToyTask(ToyOptions(examples=examples)), nodes, seed, tmp_path)
+        for examples, nodes, seed in [(6, 2, 0), (6, 3, 0), (6, 2, 1), (7, 2, 0)]
+    ]
+    assert len(set(worlds)) == 4
+    assert [len(list(world.iterdir())) for world in worlds] == [2, 3, 2, 2]
+
+
+def test_a_new_version_of_the_world_is_made_anew(tmp_path, monkeypatch):
+    before = world_folder(TASK, 2, 0, tmp_path)
+    monkeypatch.setattr(ToyTask, "world_version", 2)
+    assert world_folder(TASK, 2, 0, tmp_path) != before
+
+
+def test_a_world_that_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
+    def fail(self, folder, num_nodes, seed):
+        (folder / "0.txt").touch()
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ToyTask, "make_world", fail)
+        with pytest.raises(OSError, match="no space left"):
+            world_folder(TASK, 2, 0, tmp_path)
+        assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
+    assert len(list(world_folder(TASK, 2, 0, tmp_path).iterdir())) == 2
+
+
+@pytest.mark.subprocesses
+@pytest.mark.processes
+def test_processes_that_come_at_once_make_one_world(tmp_path):
+    diary, cache = tmp_path / "diary", tmp_path / "cache"
+    diary.mkdir()
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        found = pool.starmap(make_small_world, [(cache, diary)] * 2, chunksize=1)
+    assert found[0] == found[1]
+    assert len(list(diary.iterdir())) == 1
+    assert sorted(path.name for path in found[0].iterdir()) == ["0.txt", "1.txt"]
+    assert [path for path in cache.iterdir() if path.is_dir()] == [found[0]]
+
+
+def test_loaded_data_are_kept_for_the_process(folders, monkeypatch):
+    _, shared, _ = folders
+    task, loads = ToyTask(), []
+    real = task.load_node
+    monkeypatch.setattr(task, "load_node", lambda *arguments: loads.append(1) or real(*arguments))
+    first = cached_load(DataSource(shared, 1, 3), task, False)
+    assert cached_load(DataSource(shared, 1, 3), task, False) is first
+    assert cached_load(DataSource(shared, 1, 3), ToyTask(), False) is first
+    assert len(loads) == 1
+    other = ToyTask(replace(task.options, examples=4))
+    assert cached_load(DataSource(shared, 1, 3), other, False).count("train") == 4
+    assert cached_load(DataSource(shared, 1, 3), task, True).key == "all-4"

@@ -1,0 +1,126 @@
+"""Runs under the keys dp*: every method does what the table of docs/privacy.md says."""
+
+import json
+from math import sqrt
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from small_runs import run_inline
+
+from fedapps.config.parsing import ConfigError, parse
+from fedapps.registry.methods import method_class, method_names
+from strategies.privacy_budget import epsilon
+
+SMALL = {
+    "task": "lqr", "num-nodes": 3, "rounds": 2, "evaluate-every": 2, "epochs": 1, "batch-size": 32,
+    "learning-rate": 0.01, "collect-after": 0, "name": "dp", "methods": "sfl",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return tmp_path_factory.mktemp("worlds")
+
+
+@pytest.fixture
+def run(tmp_path, world):
+    def start(**changes):
+        given = SMALL | {key.replace("_", "-"): value for key, value in changes.items()}
+        given |= {"cache-dir": str(world), "name": f"dp-{len(list(tmp_path.iterdir()))}"}
+        return run_inline(given, tmp_path / given["name"])
+
+    return start
+
+
+def last_model(folder, method="sfl"):
+    (newest,) = sorted((folder.path / "checkpoints").glob(f"**/{method}/**/*2*.safetensors"))[-1:]
+    return {name: a for name, a in load_file(newest).items() if name.startswith("shared.")}
+
+
+def summary(folder):
+    return json.loads((folder.path / "summary.json").read_text())["methods"]
+
+
+def distance(left, right):
+    return sqrt(sum(float(((left[name] - right[name]) ** 2).sum()) for name in left))
+
+
+@pytest.mark.parametrize("dp", ["local", "central-server", "central-client"])
+def test_without_noise_and_with_a_clip_that_nothing_reaches_the_run_is_that_without_privacy(run, dp):
+    plain, guarded = run(), run(dp=dp, dp_clip=1e6, dp_noise=0.0)
+    assert distance(last_model(plain), last_model(guarded)) < 1e-6
+    assert "epsilon" not in summary(guarded)["sfl"]["final"]
+
+
+@pytest.mark.parametrize("dp", ["local", "central-server", "central-client"])
+def test_in_each_round_the_model_moves_by_the_clip_at_most(run, dp):
+    held = run(dp=dp, dp_clip=1e-3, dp_noise=0.0)
+    begin = run(dp="central-server", dp_clip=1e-12, dp_noise=0.0)
+    assert 1e-4 < distance(last_model(begin), last_model(held)) <= 2e-3 * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("dp", ["local", "central-server"])
+def test_seeded_noise_repeats_and_is_as_large_as_it_says(run, dp):
+    first, again = (run(dp=dp, dp_clip=1e-9, dp_noise=1e9, dp_seeded=True) for _ in range(2))
+    unseeded = run(dp=dp, dp_clip=1e-9, dp_noise=1e9)
+    still = last_model(run(dp="central-server", dp_clip=1e-9, dp_noise=0.0))
+    assert distance(last_model(first), last_model(again)) == 0
+    assert distance(last_model(first), last_model(unseeded)) > 0
+    size = sum(array.size for array in still.values())
+    # two rounds; the mean of three nodes' own noise, or a third of the clip's
+    expected = sqrt(2 * size) * (1 / sqrt(3) if dp == "local" else 1 / 3)
+    assert distance(still, last_model(first)) == pytest.approx(expected, rel=4 / sqrt(size))
+
+
+def test_the_summary_tells_epsilon(run):
+    methods = summary(run(dp="central-server", methods="sfl,local"))
+    assert methods["sfl"]["final"]["epsilon"] == epsilon(1.0, 2, 1e-5)
+    assert "epsilon" not in methods["local"]["final"]
+
+
+@pytest.mark.parametrize("dp", ["local", "central-client"])
+def test_methods_that_the_table_allows_run_to_their_end(run, dp):
+    names = ["local", "spfl", "fedadam", "fedvc", *(["apfl", "clustered"] if dp == "local" else [])]
+    folder = run(dp=dp, methods=",".join(names), dp_noise=0.01)
+    assert all(folder.finished(name) for name in names)
+    assert all(entry["refused"] == 0 for entry in summary(folder).values())
+
+
+REFUSED = {
+    "local": {"centralized": "data of all nodes", "untrained": "no node trains", "fedcurv": "Fisher",
+              "fedweit": "masks", "elastic-transfer": "Fisher"},
+    "central-server": {"apfl": "deviation", "clustered": "single updates", "centralized": "data",
+                       "elastic-transfer": "Fisher", "fedcurv": "Fisher", "fedweit": "masks",
+                       "untrained": "no node trains"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dp", REFUSED)
+def test_methods_that_the_table_refuses_are_named_with_the_reason(dp):
+    assert {name for name in method_names() if method_class(name)().privacy_conflict(dp)} == REFUSED[dp].keys()
+    for name, reason in REFUSED[dp].items():
+        if not method_class(name).needs_stages:
+            with pytest.raises(ConfigError, match=f"dp = '{dp}': leave out of methods {name}.*{reason}"):
+                parse(SMALL | {"methods": f"sfl,{name}", "dp": dp})
+
+
+def test_central_privacy_wants_uniform_weights():
+    with pytest.raises(ConfigError, match="weighting = 'num-examples': must be 'uniform' with dp = 'central-client'"):
+        parse(SMALL | {"dp": "central-client", "weighting": "num-examples"})
+    parse(SMALL | {"dp": "local", "weighting": "num-examples"})
+
+
+def test_secure_aggregation_is_refused_with_the_reason():
+    with pytest.raises(ConfigError, match=r"secure-aggregation = true: must be false, because.*older API only"):
+        parse(SMALL | {"secure-aggregation": True})
+
+
+def test_values_out_of_range_are_named():
+    with pytest.raises(ConfigError, match="dp-clip"):
+        parse(SMALL | {"dp-clip": 0.0})
+    with pytest.raises(ConfigError, match="dp-noise"):
+        parse(SMALL | {"dp-noise": -1.0})
+    with pytest.raises(ConfigError, match="dp ="):
+        parse(SMALL | {"dp": "central"})
+    assert np.isclose(parse(SMALL).run.dp_delta, 1e-5)

@@ -1,0 +1,324 @@
+"""Whole runs in one process, of robots that learn in milliseconds."""
+
+import csv
+import json
+import tomllib
+
+import numpy as np
+import pytest
+from left_behind import assert_same, left_behind
+from safetensors.numpy import load_file
+from small_runs import run_inline, with_changes
+from toys import same_bits
+
+import strategies.adaptive_rates
+from fedapps.cli.commands import main
+from fedapps.config.parsing import parse
+from fedapps.launch.launch import launch
+from fedapps.registry.methods import method_class, method_names
+from fedapps.runs.checkpoints import DiskCheckpoints, read_snapshot
+from fedapps.runs.run_folder import RunFolder
+from strategies.round_records import TooFewRepliesError
+from tasks.lqr.options import LqrOptions
+from tasks.lqr.task import LqrTask
+
+#: What tasks with one stage can run: nothing that needs earlier stages to remember.
+METHODS = [
+    *(name for name in method_names() if not method_class(name).needs_stages and not method_class(name).task),
+    "spfl(rate-scale=0.2)",
+]
+NODES = 3
+ROUNDS = 3
+#: How many nodes train in a round.
+TRAINING = {method: 1 if method in ("centralized", "untrained") else NODES for method in METHODS}
+SMALL = {
+    "task": "lqr", "num-nodes": NODES, "rounds": ROUNDS, "epochs": 1, "batch-size": 16, "learning-rate": 0.01,
+    "spfl.epochs": 1, "apfl.epochs": 1, "spfl.learning-rate": 0.01, "apfl.learning-rate": 0.01, "collect-after": 0,
+    "evaluate-every": 1,
+    "lqr.trajectories": 4, "lqr.horizon": 6, "name": "run", "h-fl.groups": "control-weight",
+    "h-fl.intervals": "2",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory):
+    return {"cache-dir": str(tmp_path_factory.mktemp("worlds"))}
+
+
+@pytest.fixture
+def federate(tmp_path, worlds, monkeypatch):
+    """Run the app with some keys changed; the run's folder. Reports are drawn by the first test only."""
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+
+    def run(place="run", node_configs=(), **changes):
+        return run_inline(with_changes(SMALL | worlds, changes), tmp_path / place, node_configs)
+
+    return run
+
+
+def rows(folder, method, phase):
+    return [row for row in folder.lines("nodes.jsonl") if (row["method"], row["phase"]) == (method, phase)]
+
+
+def evaluations(folder, method):
+    return [row["evaluate"] for row in folder.lines("metrics.jsonl") if row["method"] == method]
+
+
+# -- a whole run -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, worlds):
+    """A launched run of every method."""
+    folder = tmp_path_factory.mktemp("whole")
+    overrides = SMALL | worlds | {"methods": ",".join(METHODS), "track-metric": "test.total_loss"}
+    assert launch(overrides, engine="inline", output_dir=str(folder)) == 0
+    return RunFolder(folder / "run", "")
+
+
+def test_a_run_leaves_everything_it_promises(whole):
+    assert {path.name for path in whole.path.iterdir()} == {
+        "config.toml", "label", "metrics.jsonl", "nodes.jsonl", "checkpoints", "nodes", "summary.json", "report.html",
+    }  # fmt: skip
+    config = tomllib.loads((whole.path / "config.toml").read_text())
+    assert parse(config).flat() == config
+    assert config.items() >= SMALL.items()
+    assert "<svg" in (whole.path / "report.html").read_text()
+
+
+def test_every_method_has_a_line_per_round(whole):
+    lines = whole.lines("metrics.jsonl")
+    assert [(row["method"], row["round"]) for row in lines] == [(m, r) for m in METHODS for r in (1, 2, 3)]
+    for row in lines:
+        assert row["stage"] == "given data"
+        assert row["replies"] == TRAINING[row["method"]]
+        assert row["refused"] == []
+        assert row["bytes_up"] > 0
+        assert row["bytes_down"] > 0
+        assert row["seconds"] > 0
+        assert np.isfinite(row["evaluate"]["test.total_loss"])
+        assert row["method"] == "untrained" or np.isfinite(row["train"]["loss"])
+
+
+def test_every_node_has_a_line_per_round_and_phase(whole):
+    robots = [f"robot-{robot:02d}" for robot in range(NODES)]
+    for method in METHODS:
+        trained = robots[: TRAINING[method]]
+        assert [(row["round"], row["node"]) for row in rows(whole, method, "train")] == [
+            (r, node) for r in (1, 2, 3) for node in trained
+        ]
+        assert [(row["round"], row["node"]) for row in rows(whole, method, "evaluate")] == [
+            (r, node) for r in (1, 2, 3) for node in robots
+        ]
+
+
+def test_the_pooled_node_trains_on_everybodys_examples(whole):
+    own = [row["num_examples"] for row in rows(whole, "sfl", "train") if row["round"] == 1]
+    assert {row["num_examples"] for row in rows(whole, "cloud", "train")} == {sum(own)}
+    assert {row["num_examples"] for row in rows(whole, "cloud", "evaluate")} == {
+        row["num_examples"] for row in rows(whole, "sfl", "evaluate")
+    }
+
+
+def test_the_summary_sums_up(whole):
+    summary = json.loads((whole.path / "summary.json").read_text())
+    assert (summary["name"], summary["task"], summary["seed"]) == ("run", "lqr", 0)
+    assert list(summary["methods"]) == list(METHODS)
+    for method, facts in summary["methods"].items():
+        lines = [row for row in whole.lines("metrics.jsonl") if row["method"] == method]
+        traffic = {
+            "bytes_per_client_round": sum(row["train_bytes_up"] for row in lines) / (ROUNDS * TRAINING[method]),
+            "bytes_down_per_client_round": sum(row["train_bytes_down"] for row in lines) / (ROUNDS * TRAINING[method]),
+        }
+        assert facts["final"] == lines[-1]["evaluate"] | traffic
+        assert (facts["rounds"], facts["refused"]) == (ROUNDS, 0)
+        assert facts["bytes_up"] == sum(row["bytes_up"] for row in lines)
+        assert facts["bytes_down"] == sum(row["bytes_down"] for row in lines)
+        assert facts["seconds"] > 0
+
+
+def test_the_checkpoints_hold_what_is_shared(whole):
+    for method in METHODS:
+        snapshot = whole.checkpoints(method).latest()
+        shared = {name for name in snapshot.arrays if name.startswith("shared.")}
+        everything = {"shared.dynamics.A", "shared.dynamics.B", "shared.policy.K"}
+        assert shared == (set() if method == "local" else everything)
+        assert snapshot.round == ROUNDS
+        losses = [row["test.total_loss"] for row in evaluations(whole, method)]
+        best = read_snapshot(whole.checkpoints(method).folder / "best.safetensors")
+        assert best.round == 1 + int(np.argmin(losses))
+
+
+def test_training_and_personalisation_do_something(whole):
+    for method in METHODS:
+        losses = [row["test.total_loss"] for row in evaluations(whole, method)]
+        assert losses[-1] < losses[0] or (method == "untrained" and len(set(losses)) == 1)
+    finals = {method: evaluations(whole, method)[-1]["test.total_loss"] for method in METHODS}
+    # One stage has no past: Elastic Transfer from the past alone is FedAvg.
+    assert finals["fedavg"] == finals["elastic-transfer"]
+    assert len(set(finals.values())) == len(METHODS) - 1
+    assert finals["spfl"] < finals["spfl(rate-scale=0.2)"] < finals["fedavg"]
+
+
+# -- the same bits ---------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(federate):
+    first, second = (federate(place, methods="local,apfl", fraction_train=0.7) for place in ("a", "b"))
+    assert_same(first, second)
+    other = federate("c", methods="local,apfl", seed=1)
+    ours, theirs = (folder.checkpoints("apfl").latest().arrays for folder in (first, other))
+    assert ours.keys() == theirs.keys()
+    assert not any(np.array_equal(ours[name], theirs[name]) for name in ours if name.startswith("shared."))
+
+
+def test_the_order_of_the_nodes_does_not_matter(federate):
+    backwards = [{"partition-id": index, "num-partitions": NODES} for index in reversed(range(NODES))]
+    given = {"methods": "local,cloud,apfl", "fraction_train": 0.7, "server_optimizer": "adam"}
+    assert_same(federate("a", **given), federate("b", node_configs=backwards, **given))
+
+
+def test_private_state_in_the_context_computes_the_same(federate):
+    disk, context = (federate(kind, methods="local", state_backend=kind) for kind in ("disk", "context"))
+    assert not (context.path / "nodes").exists()
+    assert left_behind(disk)[2:] == left_behind(context)[2:]
+
+
+@pytest.mark.parametrize("method", ["local", "apfl"])
+@pytest.mark.parametrize("when", ["before the lines", "before the checkpoint"])
+def test_a_resumed_run_ends_as_if_nothing_had_happened(federate, monkeypatch, method, when):
+    given = {"methods": "local,apfl", "server_optimizer": "momentum", "fraction_train": 0.7}
+    undisturbed = federate("undisturbed", **given)
+    with monkeypatch.context() as patch:
+        if when == "before the lines":
+            record = RunFolder.record
+
+            def crash(self, name, stage, report):
+                if (name, report.round) == (method, 2):
+                    raise ConnectionError("power cut")
+                record(self, name, stage, report)
+
+            patch.setattr(RunFolder, "record", crash)
+        else:
+            save = DiskCheckpoints.save
+
+            def crash(self, snapshot, *, best):
+                if (self.folder.name, snapshot.round) == (method, 2):
+                    raise ConnectionError("power cut")
+                save(self, snapshot, best=best)
+
+            patch.setattr(DiskCheckpoints, "save", crash)
+        with pytest.raises(ConnectionError, match="power cut"):
+            federate("cut", **given)
+    cut = federate("cut", resume=True, **given)
+    assert_same(undisturbed, cut)
+    assert list(cut.summary()["methods"]) == ["local", "apfl"]
+
+
+def test_resuming_a_finished_run_runs_nothing(federate):
+    finished = federate(methods="sfl")
+    before = {name: (finished.path / name).read_bytes() for name in ("metrics.jsonl", "nodes.jsonl", "summary.json")}
+    federate(methods="sfl", resume=True)
+    assert before == {name: (finished.path / name).read_bytes() for name in before}
+
+
+# -- degenerate cases ------------------------------------------------------------------------------------------
+
+
+def test_a_node_alone_learns_the_same_by_every_method(federate):
+    """One node's mean is itself: federated, pooled and local training are one; its adaptive rates are all one."""
+    folder = federate(methods="local,cloud,sfl,spfl,apfl", num_nodes=1)
+    assert evaluations(folder, "local") == evaluations(folder, "sfl") == evaluations(folder, "cloud")
+    assert evaluations(folder, "apfl") == evaluations(folder, "spfl") != evaluations(folder, "sfl")
+    private = next(folder.path.glob("nodes/*/local/robot-00/round-000003.safetensors"))
+    shared = folder.checkpoints("sfl").latest().arrays
+    assert same_bits({f"shared.{name}": array for name, array in load_file(private).items()}, shared)
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "parameter"])
+def test_adaptive_rates_of_one_are_plain_personalisation(federate, monkeypatch, granularity):
+    original = strategies.adaptive_rates.adaptive_rates
+
+    def ones(*given):
+        return {name: np.ones_like(rate) for name, rate in original(*given).items()}
+
+    monkeypatch.setattr("strategies.adaptive_rates.adaptive_rates", ones)
+    folder = federate(methods="spfl,apfl", rate_granularity=granularity)
+    assert evaluations(folder, "apfl") == evaluations(folder, "spfl")
+    monkeypatch.undo()
+
+
+# -- failures --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_clients_all_raise_fails_with_their_traceback(tmp_path, worlds, monkeypatch, capsys):
+    def loss_of_the_culprit(self, model, batch):
+        raise ArithmeticError("no loss today")
+
+    monkeypatch.setattr(LqrTask, "loss", loss_of_the_culprit)
+    pairs = [f"--set={key}={value}" for key, value in (SMALL | worlds | {"methods": "sfl,apfl"}).items()]
+    assert main(["run", "--engine", "inline", "--output-dir", str(tmp_path), *pairs]) == 1
+    said = capsys.readouterr().err
+    assert "round 1: 0 usable replies, but min-replies is 1. Refused:" in said
+    assert all(f"robot-{robot:02d}: " in said for robot in range(NODES))
+    assert "in loss_of_the_culprit" in said
+    assert said.count("ArithmeticError: no loss today") == NODES
+    assert f"the run failed in: sfl, apfl. The log is above; what was trained is in {tmp_path / 'run'}" in said
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.fixture
+def spoilt(tmp_path):
+    """A data folder; ``spoilt(column, text)`` writes a value into every row of the second robot."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    LqrTask(LqrOptions(trajectories=4, horizon=6)).make_world(folder, NODES, 0)
+
+    def spoil(column, text):
+        path = folder / "robot-01.csv"
+        with path.open(newline="") as file:
+            table = list(csv.DictReader(file))
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, table[0])
+            writer.writeheader()
+            writer.writerows({**row, column: text} for row in table)
+        return str(folder)
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("text", "reasons"),
+    [
+        ("nan", {"train": "expected a finite number", "evaluate": "expected a finite number"}),
+        ("1e200", {"train": "the training loss is ", "evaluate": "not finite"}),
+    ],
+)
+def test_one_bad_node_is_refused_and_the_run_goes_on(federate, spoilt, text, reasons):
+    folder = federate(methods="sfl", min_replies=2, data_dir=spoilt("next_y", text))
+    lines = folder.lines("metrics.jsonl")
+    assert [row["replies"] for row in lines] == [2, 2, 2]
+    for row in lines:
+        assert [refusal["phase"] for refusal in row["refused"]] == ["train", "evaluate"]
+        assert all(reasons[refusal["phase"]] in refusal["reason"] for refusal in row["refused"])
+        assert np.isfinite(row["evaluate"]["test.total_loss"])
+    assert {row["node"] for row in folder.lines("nodes.jsonl")} == {"robot-00", "robot-02"}
+    assert folder.summary()["methods"]["sfl"]["refused"] == 6
+
+
+def test_but_not_with_fewer_replies_than_wanted(federate, spoilt):
+    with pytest.raises(TooFewRepliesError, match="round 1: 2 usable replies, but min-replies is 3") as caught:
+        federate(methods="sfl", min_replies=3, data_dir=spoilt("next_y", "nan"))
+    assert "robot-01.csv, line 2: next_y = 'nan': expected a finite number" in str(caught.value)
+
+
+def test_a_name_that_is_taken_is_refused(federate, worlds, tmp_path, capsys):
+    federate(methods="sfl", rounds=1)
+    given = SMALL | worlds
+    with pytest.raises(ValueError, match="run exists: choose another name"):
+        launch(given, engine="inline", output_dir=str(tmp_path / "run"))
+
+
+def test_the_wrong_tracked_metric_names_those_that_exist(federate):
+    with pytest.raises(ValueError, match=r"tracked metric 'loss' is not reported; .*test\.total_loss"):
+        federate(methods="sfl", track_metric="loss")

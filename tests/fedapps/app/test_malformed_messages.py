@@ -1,0 +1,96 @@
+"""What a node does with TRAIN messages that no server of ours sends: it says what is wrong, and keeps what it has."""
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from rogue import header, npy, serialised
+from toys import arrays_of, record_of
+
+from fedapps.app.client_app import app as client_app
+from fedapps.app.server_app import initial_arrays
+from fedapps.config.parsing import parse
+from sim.inprocess import InProcessGrid
+
+pytestmark = pytest.mark.usefixtures("flower_identity")
+
+
+class Node:
+    """One node of the app, with private parameters, that is sent messages by hand."""
+
+    def __init__(self, folder):
+        given = {"task": "lqr", "methods": "sfl", "num-nodes": 1, "rounds": 2, "collect-after": 0, "name": "run"}
+        config = parse(given | {"output-dir": str(folder), "cache-dir": str(folder / "worlds")})
+        self.states = folder / "run" / "nodes"
+        self.grid = InProcessGrid(client_app, [{}], config.flat(), errors="reply")
+        name, *_ = whole = arrays_of(initial_arrays(config))
+        self.shared = {name: whole[name]}
+        assert len(whole) > 1, "the others are private"
+
+    def train(self, server_round, arrays=None, **config):
+        orders = {"run": "label", "method": "sfl", "server-round": server_round, "epochs": 1}
+        orders |= {name.replace("_", "-"): value for name, value in config.items()}
+        record = {} if arrays == {} else {"arrays": arrays or record_of(self.shared)}
+        content = RecordDict({**record, "config": ConfigRecord(orders)})
+        (node,) = self.grid.get_node_ids()
+        (reply,) = self.grid.send_and_receive([Message(content, node, MessageType.TRAIN)])
+        return reply
+
+    def kept(self):
+        return {path: path.read_bytes() for path in self.states.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    """It has trained in the first round."""
+    trained = Node(tmp_path_factory.mktemp("node"))
+    assert trained.train(1).has_content()
+    assert trained.kept()
+    return trained
+
+
+FAULTS = {
+    "no arrays": (lambda shared: {"arrays": {}}, "the message has no ArrayRecord 'arrays'"),
+    "other shapes": (
+        lambda shared: {"arrays": record_of({name: array[None] for name, array in shared.items()})},
+        "received parameters that do not fit the model",
+    ),
+    "unknown names": (lambda shared: {"arrays": record_of({"huh": np.ones(2)})}, "huh: not a parameter of the model"),
+    "a bomb": (
+        lambda shared: {
+            "arrays": ArrayRecord(dict.fromkeys(shared, serialised(npy(header(shape="(1099511627776,)")))))
+        },
+        "array '.*' cannot be decoded: its header states 4398046511104 bytes",
+    ),
+    "a header that is no header": (
+        lambda shared: {"arrays": ArrayRecord(dict.fromkeys(shared, serialised(npy("{("))))},
+        "array '.*' cannot be decoded",
+    ),
+    "a word for a number": (lambda shared: {"epochs": "many"}, "config epochs = 'many': must be of type int"),
+    "a list for a number": (
+        lambda shared: {"learning_rate": [0.1]},
+        "config learning-rate = .*: must be of type float",
+    ),
+    "a path for a run": (lambda shared: {"run": "../../elsewhere"}, "must be the name of a folder, not a path"),
+    "a path for a method": (lambda shared: {"method": "/tmp"}, "must be the name of a folder, not a path"),
+    "no name for a run": (lambda shared: {"run": ".."}, "must be the name of a folder, not a path"),
+    "NaN": (
+        lambda shared: {"arrays": record_of({n: a * np.nan for n, a in shared.items()})},
+        "the training loss is nan",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_malformed_order_is_answered_with_what_is_wrong(node, fault):
+    spoil, reason = FAULTS[fault]
+    before = node.kept()
+    reply = node.train(2, **spoil(node.shared))
+    assert reply.has_error()
+    with pytest.raises(ValueError, match=reason):
+        raise ValueError(reply.error.reason)
+    assert node.kept() == before
+    assert not list(node.states.parent.parent.glob("**/elsewhere"))
+
+
+def test_keys_that_a_node_does_not_know_are_not_for_it(node):
+    assert node.train(2, something_new="x").has_content()

@@ -1,0 +1,122 @@
+"""The config of the messages of each round of a method."""
+
+import pytest
+
+from clients.round_settings import RoundSettings, with_config
+from fedapps.app.round_config import evaluate_config, stage_of, train_config
+from fedapps.config.parsing import parse
+
+GIVEN = {
+    "rounds": 8, "collect-after": 4, "epochs": 2, "learning-rate": 0.1, "batch-size": 16, "optimizer": "sgd",
+    "clip-norm": 3.0, "linear-decay": True, "weight-decay": 0.01, "plateau-patience": 4,
+}  # fmt: skip
+SOCIAL = GIVEN | {"task": "social", "collect-after": 0}
+TEXT = GIVEN | {"task": "text", "collect-after": 0}
+
+
+def configs(label, server_round=1, given=GIVEN, **keys):
+    """The config of TRAIN and EVALUATE messages."""
+    config = parse(given | {"methods": label} | keys)
+    (label,) = config.methods
+    return [dict(make(config, label, "run-x", server_round)) for make in (train_config, evaluate_config)]
+
+
+def test_a_train_message_has_all_that_training_needs():
+    train, _ = configs("fedavg")
+    assert train == {
+        "run": "run-x", "method": "fedavg", "stage": 0, "epochs": 2, "steps": 0, "learning-rate": 0.1,
+        "batch-size": 16, "optimizer": "sgd", "weight-decay": 0.01, "plateau-patience": 4, "plateau-factor": 0.5,
+        "min-learning-rate": 1e-5, "clip-norm": 3.0, "linear-decay": True,
+    }  # fmt: skip
+
+
+def test_an_evaluate_message_has_what_an_evaluation_needs():
+    _, evaluate = configs("fedavg")
+    assert evaluate == {
+        "run": "run-x", "method": "fedavg", "stage": 0, "batch-size": 16, "optimizer": "sgd", "final": False,
+        "collect": False,
+    }  # fmt: skip
+
+
+#: What a method adds to the messages of FedAvg: to train, to evaluate.
+ADDED = {
+    "fedprox(mu=0.5)": ({"proximal": 0.5}, {}),
+    "centralized": ({"pooled": True}, {}),
+    "spfl(epochs=7,learning-rate=0.01,rate-scale=0.2)": (
+        {}, {"personalise": True, "personal-epochs": 7, "personal-learning-rate": 0.01 * 0.2},
+    ),
+    "apfl(epochs=7,learning-rate=0.01)": (
+        {}, {"personalise": True, "personal-epochs": 7, "personal-learning-rate": 0.01},
+    ),
+    "untrained": ({"epochs": 0, "steps": 0}, {}),
+}  # fmt: skip
+EWC = {"ewc": 0.1, "ewc-anchors": "online", "fisher-estimator": "per-batch"}
+APD = {"decomposition": "apd", "l1-adaptive": 0.3, "drift": 0.4}
+FEDWEIT = {
+    "decomposition": "fedweit", "l1-adaptive": 0.6, "l1-mask": 0.5, "drift": 0.7, "mask-share": 0.8, "sparsity": 0.6,
+}  # fmt: skip
+#: The same of methods for data in stages.
+STAGED = {
+    "stl": ({}, {}),
+    "ewc(lambda=0.1,anchors=online,estimator=per-batch)": (EWC, EWC),
+    "local-ewc(lambda=0.1,anchors=online,estimator=per-batch)": (EWC, EWC),
+    "fedprox-ewc(mu=0.9,lambda=0.1,anchors=online,estimator=per-batch)": (EWC | {"proximal": 0.9}, EWC),
+    "fedavg-l2t(lambda=0.2)": ({"l2-transfer": 0.2}, {"l2-transfer": 0.2}),
+    "fedprox-apd(mu=0.9,l1=0.3,drift=0.4)": (APD | {"proximal": 0.9}, APD),
+    "fedweit(l1-mask=0.5,l1-adaptive=0.6,drift=0.7,mask-share=0.8)": (FEDWEIT, FEDWEIT),
+}
+
+
+@pytest.mark.parametrize(
+    ("label", "given"), [*((label, GIVEN) for label in ADDED), *((label, SOCIAL) for label in STAGED)]
+)
+def test_what_a_method_adds(label, given):
+    plain = configs("fedavg", given=given)
+    for added, base, found in zip((ADDED | STAGED)[label], plain, configs(label, given=given), strict=True):
+        assert found == base | added | {"method": label}
+
+
+def test_reconstruction_needs_the_hyperparameters_of_training_to_evaluate():
+    _, evaluate = configs("fedrecon(epochs=3,support-share=0.4)", given=TEXT)
+    expected = {"reconstruct-epochs": 3, "support-share": 0.4, "learning-rate": 0.1, "clip-norm": 3.0}
+    assert expected.items() <= evaluate.items()
+
+
+@pytest.mark.parametrize("label", ["fedavg", *ADDED, *STAGED, "fedvc", "h-fl", "clustered", "fedcurv", "fedweit"])
+def test_the_nodes_parts_read_every_key(label):
+    given = SOCIAL if label in STAGED or label == "fedweit" else GIVEN
+    train, evaluate = configs(label, given=given)
+    config = parse(given | {"methods": label})
+    added = set(train | evaluate) - set(configs("fedavg", given=given)[0]) - {"final", "collect"}
+    parts = config.methods[label].local_parts()
+    read = {name.replace("_", "-") for part in (*parts, RoundSettings()) for name in vars(part)}
+    assert added <= read
+    for message in (train, evaluate):
+        with_config(RoundSettings(), message)
+
+
+def test_steps_in_place_of_epochs():
+    assert configs("fedavg", steps=7)[0]["steps"] == 7
+
+
+def test_the_second_stage_begins_after_the_collection():
+    run = parse(GIVEN | {"methods": "fedavg"}).run
+    assert [stage_of(run, r) for r in range(1, 9)] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert [configs("fedavg", r)[0]["stage"] for r in (4, 5)] == [0, 1]
+    evaluations = {r: configs("fedavg", r)[1] for r in range(1, 9)}
+    assert [r for r in evaluations if evaluations[r]["collect"]] == [4]
+    assert [r for r in evaluations if evaluations[r]["final"]] == [8]
+    assert [r for r in evaluations if evaluations[r]["stage"]] == [5, 6, 7, 8]
+
+
+def test_without_a_collection_there_is_one_stage():
+    given = GIVEN | {"collect-after": 0, "rounds": 4}
+    assert [configs("fedavg", r, given)[0]["stage"] for r in (1, 2, 3, 4)] == [0, 0, 0, 0]
+    assert not any(configs("fedavg", r, given)[1]["collect"] for r in (1, 2, 3, 4))
+
+
+def test_stages_of_the_data_share_the_rounds():
+    run = parse(GIVEN).run
+    assert [stage_of(run, r, 4) for r in range(1, 9)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    train, evaluate = configs("fedavg", 8, SOCIAL)
+    assert train["stage"] == evaluate["stage"] == 3

@@ -1,0 +1,121 @@
+"""Deployed nodes that have no data for a run: left out, said why, and the run goes on without them."""
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from small_runs import run_inline, with_changes
+
+from fedapps.app.client_app import NodeFailedError, app
+from fedapps.config.parsing import parse
+from sim.lqr import write_world
+from strategies.round_records import TooFewRepliesError
+
+SMALL = {
+    "task": "lqr", "epochs": 1, "batch-size": 16, "collect-after": 0, "evaluate-every": 1,
+    "name": "run",
+}  # fmt: skip
+pytestmark = pytest.mark.usefixtures("flower_identity")
+
+
+@pytest.fixture
+def warnings():
+    """What Flower's log warns of."""
+    records: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("flwr")
+    logger.addHandler(handler)
+    yield records
+    logger.removeHandler(handler)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Two robots' own folders."""
+    found = []
+    for index, path in enumerate(write_world(tmp_path / "world", 2, seed=1)):
+        folder = tmp_path / f"data-{index}"
+        folder.mkdir()
+        path.rename(folder / path.name)
+        found.append({"data-dir": str(folder), "state-dir": str(tmp_path / f"state-{index}")})
+    return found
+
+
+def run(place, nodes, monkeypatch, **changes):
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+    given = {"methods": "sfl", "rounds": 2, "num-nodes": len(nodes)}
+    return run_inline(with_changes(SMALL | given, changes), place, nodes)
+
+
+def told(node_config):
+    """A node's answer to the query for its profile."""
+    run_config = parse(SMALL | {"methods": "sfl"}).flat()
+    context = Context(run_id=1, node_id=7, node_config=node_config, state=RecordDict(), run_config=run_config)
+    reply = app(Message(RecordDict(), dst_node_id=7, message_type="query.profile"), context)
+    return reply.content["profile"]
+
+
+def test_a_run_goes_on_as_if_nodes_without_data_were_not_there(folders, tmp_path, monkeypatch, warnings):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    missing = str(tmp_path / "missing")
+    without = [{"data-dir": str(empty)}, {"data-dir": missing}]
+    more = run(tmp_path / "more", [without[0], folders[0], without[1], folders[1]], monkeypatch)
+    for folder in folders:
+        folder["state-dir"] += "-again"
+    alone = run(tmp_path / "alone", folders, monkeypatch)
+    for mine, theirs in zip(more.lines("metrics.jsonl"), alone.lines("metrics.jsonl"), strict=True):
+        assert (mine["replies"], mine["refused"]) == (2, [])
+        assert (mine["train"], mine["evaluate"]) == (theirs["train"], theirs["evaluate"])
+    latest = [folder.checkpoints("sfl").latest() for folder in (more, alone)]
+    for name, array in latest[0].arrays.items():
+        np.testing.assert_array_equal(array, latest[1].arrays[name], err_msg=name)
+    assert {row["node"] for row in more.lines("nodes.jsonl")} == {"robot-00", "robot-01"}
+    node, server = ([line for line in warnings if missing in line and "run" in line.split(":")[0]][i] for i in (0, 1))
+    assert node.startswith("this node takes no part in the run, it has no data for it: the node's data-dir = ")
+    assert server.startswith("node no-data-4 has no data for this run and is left out: the node's data-dir = ")
+    assert sum(f"{empty}: expected files robot-*.csv" in line for line in warnings) == 2, "once by either side"
+
+
+def test_the_profile_of_a_node_without_data_says_why(tmp_path):
+    for node_config, reason in (
+        ({"data-dir": str(tmp_path / "none")}, "no such folder; give the folder that holds the data files"),
+        ({"data-dir": str(tmp_path)}, f"{tmp_path}: expected files robot-*.csv"),
+        ({}, "this node has neither a data-dir nor a partition-id"),
+    ):
+        profile = told(node_config)
+        assert (profile["key"], profile["num-examples"]) == ("no-data-7", 0)
+        assert reason in profile["no-data"]
+
+
+def test_data_that_cannot_be_opened_are_none(tmp_path, monkeypatch):
+    def denied(*_):
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr("fedapps.app.profile_query.data_source", denied)
+    assert "Permission denied" in told({"data-dir": str(tmp_path)})["no-data"]
+
+
+def test_a_simulation_without_data_fails_with_the_reason(tmp_path, monkeypatch):
+    nowhere = {"data-dir": str(tmp_path / "none"), "output-dir": str(tmp_path)}
+    with pytest.raises(TooFewRepliesError, match="no such folder"):
+        run(tmp_path, [{}, {}], monkeypatch, **nowhere)
+
+
+def test_where_no_node_has_data_the_run_fails(tmp_path, monkeypatch, warnings):
+    with pytest.raises(TooFewRepliesError, match="0 usable replies"):
+        run(tmp_path / "runs", [{"data-dir": str(tmp_path)}] * 2, monkeypatch)
+    assert sum("expected files robot-*.csv" in line for line in warnings) == 4
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_a_node_without_data_that_is_asked_all_the_same_refuses_in_one_line(tmp_path, kind):
+    run_config = parse(SMALL | {"methods": "sfl"}).flat()
+    context = Context(
+        run_id=1, node_id=7, node_config={"data-dir": str(tmp_path)}, state=RecordDict(), run_config=run_config
+    )
+    with pytest.raises(NodeFailedError) as refused:
+        app(Message(RecordDict(), dst_node_id=7, message_type=kind), context)
+    assert str(refused.value) == f"{tmp_path}: expected files robot-*.csv, .csv.gz or .csv.xz, found none"

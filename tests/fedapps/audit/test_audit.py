@@ -1,0 +1,290 @@
+"""Audits from the command line: rows, files, tables, and invalid arguments."""
+
+import contextlib
+import csv
+import io
+import json
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_encoder import encoder_folder
+
+import fedapps.audit.run
+from fedapps.audit import AuditPlan
+from fedapps.audit.jobs import finished
+from fedapps.audit.text import audit_text, row_line, statement
+from fedapps.audit.victim import trained_victim
+from fedapps.cli.commands import main
+from fedapps.config.parsing import parse
+from tasks.text.privacy.attackers import ATTACKERS
+from tasks.text.privacy.sharing import METHODS
+
+WORDS = [f"{first}{second}" for first in "bdfgklmn" for second in ("ado", "elu", "imi", "oru")]
+RECIPE = """task = "text"
+num-nodes = 2
+rounds = 1
+collect-after = 0
+evaluate-every = 1
+epochs = 1
+batch-size = 8
+learning-rate = 0.005
+[text]
+dataset = "agnews"
+embedding-width = 8
+hidden = 12
+dropout = 0.1
+"""
+PLAN = AuditPlan(tuple(METHODS), tuple(ATTACKERS), ("dlg", "rows"), (1, 2), 4, 8, 1)
+
+
+def write_texts(folder, words=WORDS):
+    rng = random.Random(0)
+    for name, count in (("train", 32), ("test", 8)):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            for number in range(count):
+                digits = rng.sample(range(100, 140), 3)
+                text = f"{rng.choice(words)} {digits[0]} {rng.choice(words)} {digits[1]} {digits[2]}"
+                csv.writer(file).writerow([1 + number % 4, text, "!"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    return write_texts(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    path = tmp_path_factory.mktemp("recipes") / "tiny.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+def in_this_process(cells, work, *, jobs, show):
+    for number, cell in enumerate(cells):
+        work(**cell)
+        show(f"[{number + 1}/{len(cells)}]")
+
+
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch):
+    monkeypatch.setattr(fedapps.audit.run, "run_matrix", in_this_process)
+    trained_victim.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def audited(recipe, texts, tmp_path_factory):
+    """The output of an audit, its folder, and the file given with ``--json``."""
+    folder = tmp_path_factory.mktemp("audits")
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(fedapps.audit.run, "run_matrix", in_this_process)
+        status = main(
+            ["audit", str(recipe), "--sentences", "3", "--batch-sizes", "1,3", "--steps", "3",
+             "--set", f"data-dir={texts}", "--output-dir", str(folder), "--json", str(folder / "new" / "asked.json")]
+        )  # fmt: skip
+    assert status == 0
+    (made,) = folder.glob("audit-tiny-*")
+    return printed.getvalue(), made, folder / "new" / "asked.json"
+
+
+def rows_by(found):
+    return {(row["method"], row["attacker"], row["attack"], row["batch_size"]): row for row in found["rows"]}
+
+
+def test_rows_and_recovered_sentences_are_written(audited):
+    _, made, asked = audited
+    found = json.loads(asked.read_text())
+    assert json.loads((made / "audit.json").read_text()) == found
+    assert found.keys() == {"recipe", "rows", "recovered"}
+    assert found["recipe"] == "tiny"
+    rows = rows_by(found)
+    guessed = {(method, name, "dlg", size) for method in METHODS for name in ATTACKERS for size in (1, 3)}
+    assert rows.keys() == guessed | {(method, "anybody", "rows", size) for method in METHODS for size in (1, 3)}
+    for row in rows.values():
+        assert row.keys() == {
+            "method", "attacker", "attack", "batch_size", "precision", "recall", "f1", "ptlr", "seconds", "sentences",
+        }  # fmt: skip
+        assert row["sentences"] == 3
+    for one in found["recovered"]:
+        assert one.keys() == {"method", "attacker", "attack", "batch_size", "target", "recovered"}
+        assert len(one["target"].split()) >= 6
+
+
+def test_shared_rows_reveal_all_words_or_all_but_digits_or_none(audited):
+    rows = rows_by(json.loads(audited[2].read_text()))
+    for size in (1, 3):
+        measures = ("precision", "recall", "ptlr")
+        assert [rows["fedavg", "anybody", "rows", size][name] for name in measures] == [1, 1, 1]
+        assert [rows["fedvocab", "anybody", "rows", size][name] for name in measures] == [0, 0, 0]
+        assert [rows["fedrecon", "anybody", "rows", size][name] for name in measures] == [1, pytest.approx(0.5), 0]
+
+
+def test_attackers_with_the_current_or_initial_table_read_words_and_a_foreign_table_does_not(audited):
+    rows = rows_by(json.loads(audited[2].read_text()))
+    recall = {name: rows["fedvocab", name, "dlg", 1]["recall"] for name in ATTACKERS}
+    assert recall["known"] > 0.7
+    assert recall["public"] > 0.7
+    assert recall["foreign"] < 0.4
+    # One search serves all methods, which share the same gradients of an LSTM.
+    for name in ("public", "foreign"):
+        assert len({rows[method, name, "dlg", 1]["recall"] for method in METHODS}) == 1
+    assert rows["fedavg", "known", "dlg", 1]["recall"] == recall["known"]
+    assert rows["fedrecon", "known", "dlg", 1]["ptlr"] < rows["fedavg", "known", "dlg", 1]["ptlr"]
+
+
+def test_progress_and_findings_are_printed(audited):
+    printed = audited[0]
+    lines = printed.splitlines()
+    done = [number for number, line in enumerate(lines) if line.startswith("[")]
+    assert len(done) == 4
+    assert lines[done[0] + 1].startswith("  fedavg, known, dlg, batch size 1: precision ")
+    assert "almost zero" in printed
+    assert "original: " in printed
+    assert "  fedvocab: words read by known (" in printed
+    assert "audit.json" in lines[-1]
+
+
+def test_results_are_saved_after_every_job(recipe, texts, tmp_path, monkeypatch):
+    seen = []
+
+    def cut_off(cells, work, *, jobs, show):
+        for cell in cells[:2]:
+            work(**cell)
+            show("one more")
+            (path,) = tmp_path.glob("audit-*/audit.json")
+            seen.append({(row["attack"], row["batch_size"]) for row in json.loads(path.read_text())["rows"]})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fedapps.audit.run, "run_matrix", cut_off)
+    arguments = ["audit", str(recipe), "--attack", "rows", "--batch-sizes", "1,2", "--sentences", "4"]
+    assert main([*arguments, "--set", f"data-dir={texts}", "--output-dir", str(tmp_path)]) == 130
+    assert seen == [{("rows", 1)}, {("rows", 1), ("rows", 2)}]
+
+
+def test_an_audit_runs_on_a_simulated_world(recipe, tmp_path):
+    arguments = ["audit", str(recipe), "--attack", "rows", "--sentences", "2", "--output-dir", str(tmp_path)]
+    sets = ["--set", "text.source=simulated", "--set", f"cache-dir={tmp_path}", "--set", "num-nodes=3"]
+    assert main([*arguments, *sets]) == 0
+
+
+def test_special_tokens_of_a_tokenizer_do_not_count(recipe, tmp_path):
+    model = encoder_folder(tmp_path / "model")
+    tokenizer = (model / "tokenizer.json").read_text()
+    for number, word in enumerate(("one", "two", "three"), start=1):
+        tokenizer = tokenizer.replace(f'"{word}"', f'"{number}"')
+    (model / "tokenizer.json").write_text(tokenizer)
+    (tmp_path / "texts").mkdir()
+    for name in ("train", "test"):
+        rows = [f'"{1 + number % 4}","1 2 {1 + number % 3}","3"' for number in range(8)]
+        (tmp_path / "texts" / f"{name}.csv").write_text("\n".join(rows))
+    asked = tmp_path / "asked.json"
+    # With seed 0, all units of the ReLU layer are 0, and so are the gradients below it.
+    sets = [f"data-dir={tmp_path / 'texts'}", f"text.model={model}", "text.max-length=12", "seed=1"]
+    arguments = ["audit", str(recipe), "--sentences", "2", "--batch-sizes", "2", "--steps", "1", "--json", str(asked)]
+    few = ["--methods", "fedavg,fedvocab", "--attackers", "known", "--attack", "dlg,rows"]
+    assert (
+        main([*arguments, *few, *(part for one in sets for part in ("--set", one)), "--output-dir", str(tmp_path)]) == 0
+    )
+    found = json.loads(asked.read_text())
+    assert len(found["rows"]) == 4
+    assert all(set(one["target"].split()) <= {"1", "2", "3"} for one in found["recovered"])
+    assert rows_by(found)["fedavg", "anybody", "rows", 2]["recall"] == 1
+
+
+def test_the_victim_is_deterministic_and_trained(recipe, texts):
+    flat = tuple(sorted(parse({"task": "text", "data-dir": str(texts), "num-nodes": 2, "rounds": 1, "collect-after": 0,
+                               "evaluate-every": 1, "epochs": 1, "text.hidden": 4, "text.embedding-width": 4,
+                               "methods": "fedvocab"}).flat().items()))  # fmt: skip
+    first = trained_victim(flat, 3)
+    trained_victim.cache_clear()
+    again = trained_victim(flat, 3)
+    assert first.sentences == again.sentences
+    assert first.victim.table.words == first.before_training.table.words
+    assert (first.victim.table.vectors == again.victim.table.vectors).all()
+    moved = (first.victim.table.vectors != first.before_training.table.vectors).any(1)
+    written = {word for sentence in first.sentences for word in sentence.words}
+    assert all(moved[first.victim.table.index[word]] for word in written)
+    assert not first.victim.body.training
+
+
+# -- invalid arguments ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--methods", "fedavg,fedsgd"], "--methods fedsgd: unknown; must be among fedavg, fedrecon, fedvocab"),
+        (["--attackers", "clever"], "--attackers clever: unknown; must be among known, public, foreign"),
+        (["--attack", "dlg,guess"], "--attack guess: unknown; must be among dlg, tag, rows"),
+        (["--attack", "dlg,dlg"], "--attack 'dlg,dlg': name at least one of dlg, tag, rows, and none twice"),
+        (["--methods", ""], "--methods '': name at least one"),
+        (["--batch-sizes", "1,0"], "--batch-sizes 0: must be between 1 and 4, the number of sentences"),
+        (["--batch-sizes", "5"], "--batch-sizes 5: must be between 1 and 4"),
+        (["--batch-sizes", "1,1"], "--batch-sizes '1,1': name at least one, and none twice"),
+        (["--batch-sizes", "two"], "--batch-sizes two: must be whole numbers, separated by commas"),
+        (["--steps", "0"], "--steps 0: must be at least 1"),
+        (["--restarts", "-1"], "--restarts -1: must be at least 1"),
+        (["--sentences", "1000"], "--sentences 1000: sentences = 1000: only 3"),
+        (["--set", "task=lqr"], "task = 'lqr': must be 'text'"),
+        (["--set", "data-dir="], "data-dir = '': this recipe learns from recorded data; add --set data-dir=FOLDER"),
+        (["--set", "data-dir=/no/where"], "no such folder"),
+        (["--set", "text.hidden=0"], "text.hidden = 0: must be"),
+    ],
+)
+def test_invalid_arguments_are_refused_before_anything_runs(arguments, told, recipe, texts, tmp_path, capsys):
+    common = ["audit", str(recipe), "--sentences", "4", "--set", f"data-dir={texts}", "--output-dir", str(tmp_path)]
+    assert main([*common, *arguments]) == 2
+    assert told in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_errors_are_reported_at_once(recipe, capsys):
+    assert main(["audit", str(recipe), "--methods", "x", "--attack", "y", "--steps", "0"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 4
+
+
+# -- plans and texts ------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 40), st.data())
+def test_jobs_cover_every_sentence_once_in_whole_batches(sentences, data):
+    size = data.draw(st.integers(1, sentences))
+    plan = replace(PLAN, sentences=sentences, batch_sizes=(size,))
+    for attack in plan.attacks:
+        jobs = [job for job in plan.jobs() if job["attack"] == attack]
+        assert [n for job in jobs for n in range(job["start"], job["stop"])] == list(range(sentences))
+        assert all(job["start"] % size == 0 for job in jobs)
+
+
+def write_result(folder, name, **facts):
+    part = {"method": "fedavg", "attacker": "known", "attack": "dlg", "batch_size": 1} | facts
+    (folder / f"{name}.json").write_text(json.dumps([part]))
+
+
+def test_results_of_jobs_are_combined_into_rows(tmp_path):
+    write_result(tmp_path, "b", start=1, sentences=1, seconds=4.0, recoveries=[[["c", "d"], ["c", "x"]]])
+    write_result(tmp_path, "a", start=0, sentences=1, seconds=2.0, recoveries=[[["a", "7"], ["a", "7"]]])
+    write_result(tmp_path, "c", attacker="foreign", start=0, sentences=1, seconds=1.0, recoveries=[[["a"], ["b"]]])
+    found = finished(tmp_path, "r")
+    first, second = found["rows"]
+    assert (first["precision"], first["recall"], first["ptlr"]) == (0.75, 0.75, 1)
+    assert (first["seconds"], first["sentences"]) == (3, 2)
+    assert (second["attacker"], second["recall"], second["ptlr"]) == ("foreign", 0, None)
+    assert [one["recovered"] for one in found["recovered"]] == ["a 7", "c x", "b"]
+    text = audit_text(found)
+    assert "original: c d\n  fedavg/known: C x" in text
+    assert "words read by known (0.750); protected from foreign (0.000)\n    digit tokens read by known (1.000)" in text
+    assert row_line(second).startswith(
+        "fedavg, foreign, dlg, batch size 1: precision 0.000, recall 0.000, digit tokens -"
+    )
+
+
+def test_the_statement_reports_the_worst_case():
+    row = {"method": "fedvocab", "attacker": "public", "ptlr": None}
+    assert "fedvocab: words protected from public (0.100)" in statement([row | {"recall": 0.1}])
+    assert "fedvocab: words partly read by public (0.300)" in statement([row | {"recall": 0.1}, row | {"recall": 0.3}])
+    assert "fedvocab: words read by public (0.500)" in statement([row | {"recall": 0.5}, row | {"recall": 0.3}])

@@ -1,0 +1,129 @@
+"""The command line: what it prints, what it refuses, and its exit status."""
+
+import pytest
+
+from fedapps.cli.commands import _assignments, main
+from fedapps.config.recipe_files import recipes
+from fedapps.registry.methods import method_names
+from fedapps.registry.tasks import task_names
+
+
+def said(capsys):
+    """What went to stderr, after nothing went to stdout."""
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
+def test_list_names_all(capsys):
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == ["tasks:", "methods:", "recipes:"]
+    assert [line.split()[0] for line in lines if line.startswith(" ")] == [*task_names(), *method_names(), *recipes()]
+    assert all(len(line.split()) > 3 for line in lines if line.startswith(" "))
+
+
+def test_run_tells_every_error_and_makes_nothing(tmp_path, capsys):
+    given = ["run", "lqr", "--engine", "inline", "--output-dir", str(tmp_path / "runs")]
+    assert main([*given, "--set", "seeed=1", "--set", "rounds=none", "--set", "lqr.horizon=0"]) == 2
+    head, *lines = said(capsys).splitlines()
+    assert head == "fedapps: the run config has 3 errors:"
+    assert lines[0] == "  rounds = 'none': must be a whole number at least 1"
+    assert lines[1].startswith("  seeed: unknown key; known keys: ")
+    assert " batch-size, " in lines[1]
+    assert lines[2] == "  lqr.horizon = 0: must be a whole number at least 1"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unknown_recipe_is_told_with_those_that_exist(capsys):
+    assert main(["run", "chess", "--engine", "inline"]) == 2
+    head, _, names = said(capsys).partition("fedapps: no recipe chess: give a run-config file, or one of ")
+    assert not head
+    assert "human-trials, lane-swap, lqr, " in names
+
+
+def test_compare_refuses_before_any_work(tmp_path, capsys):
+    given = ["compare", "lqr", "--output-dir", str(tmp_path / "runs"), "--json", str(tmp_path / "json" / "c.json")]
+    assert main([*given, "--methods", "sfl,magic"]) == 2
+    assert "methods: 'magic' is unknown; known methods: apd, apfl, centralized" in said(capsys)
+    assert main([*given, "--seeds", "0"]) == 2
+    assert said(capsys) == "fedapps: --seeds 0: must be at least 1\n"
+    assert main([*given, "--set", "rounds=0"]) == 2
+    assert "rounds = 0: must be a whole number" in said(capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compare_refuses_a_key_that_cannot_be_varied(tmp_path, capsys):
+    given = ["compare", "lqr", "--output-dir", str(tmp_path / "runs"), "--vary"]
+    for text in ("rounds", "=1", "rounds=", "rounds=,"):
+        assert main([*given, text]) == 2
+        assert said(capsys) == f"fedapps: --vary {text!r}: write it as key=value,value,...\n"
+    assert main([*given, "roundz=1,2"]) == 2
+    assert "  roundz: unknown key; known keys: " in said(capsys)
+    assert main([*given, "rounds=20,0"]) == 2
+    assert "rounds = 0: must be a whole number" in said(capsys)
+    assert main([*given, "driving.horizon=5,10"]) == 2
+    assert "--vary driving.horizon: the task 'lqr' does not read it" in said(capsys)
+    assert main([*given, "seed=1,2"]) == 2
+    assert "--vary seed: the comparison sets it itself" in said(capsys)
+    assert main([*given, "rounds=20,20"]) == 2
+    assert "--vary rounds: 20 is given twice" in said(capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resume_refuses_what_is_no_comparison(tmp_path, capsys):
+    assert main(["compare", "--resume", str(tmp_path)]) == 2
+    assert said(capsys) == f"fedapps: --resume {tmp_path}: no comparison's folder (it has no plan.json)\n"
+    (tmp_path / "plan.json").write_text('{"recipe": "lqr"}')
+    assert main(["compare", "--resume", str(tmp_path)]) == 2
+    assert "plan.json is damaged (KeyError('vary')); start the comparison anew" in said(capsys)
+
+
+def test_report_of_a_missing_folder(tmp_path, capsys):
+    assert main(["report", str(tmp_path / "nothing")]) == 2
+    assert said(capsys) == f"fedapps: {tmp_path / 'nothing'}: no such run folder\n"
+
+
+def test_an_output_folder_that_cannot_be_made(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["compare", "lqr", "--output-dir", str(tmp_path / "file")]) == 2
+    assert str(tmp_path / "file") in said(capsys)
+
+
+def test_an_interruption_is_no_traceback(capsys, monkeypatch):
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedapps.report.write_report", interrupted)
+    assert main(["report", "anywhere"]) == 130
+    assert said(capsys).startswith("fedapps: interrupted; what was trained is in the run's folder")
+
+
+@pytest.mark.parametrize(
+    "given", [[], ["dance"], ["compare"], ["compare", "lqr", "--resume", "runs"], ["run", "lqr", "--engine", "steam"]]
+)
+def test_what_cannot_be_parsed_has_status_2(given, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(given)
+    assert caught.value.code == 2
+    assert "usage: fedapps" in capsys.readouterr().err
+
+
+# -- --set -----------------------------------------------------------------------------------------------------
+
+
+def test_set_reads_numbers_truth_values_and_strings():
+    pairs = ["a=1", "b=1.5", "c=1e-3", "d=true", "e=false", "f=adam", "g='7'", 'h="true"', "i=", "j=x=y", " k = -2 "]
+    expected = {"a": 1, "b": 1.5, "c": 0.001, "d": True, "e": False, "f": "adam", "g": "7", "h": "true", "i": "",
+                "j": "x=y", "k": -2}  # fmt: skip
+    assert repr(_assignments(pairs)) == repr(expected)
+
+
+def test_the_last_set_of_a_key_holds():
+    assert _assignments(["a=1", "a=2"]) == {"a": 2}
+
+
+@pytest.mark.parametrize("pair", ["rounds", "=3", "rounds 3"])
+def test_a_set_without_key_or_value_is_refused(pair, capsys):
+    assert main(["run", "lqr", "--engine", "inline", "--set", pair]) == 2
+    assert said(capsys) == f"fedapps: --set {pair!r}: write it as key=value\n"

@@ -1,0 +1,312 @@
+"""Methods times seeds: the file, the table, the tests, and the same numbers however many processes."""
+
+import json
+import math
+import re
+import shutil
+from statistics import mean, stdev
+
+import pytest
+
+import fedapps.comparison.compare
+from fedapps.comparison.compare import compare_recipe, execute, resume_comparison, run_cell, table_of
+from fedapps.comparison.matrix import Vary
+from fedapps.comparison.papers import paper_of
+from fedapps.comparison.significance import all_tests, paired_tests
+from fedapps.config.recipe_files import RECIPES
+from fedapps.runs.tables import comparison_text
+
+METHODS = ["sfl", "apfl"]
+TINY = {
+    "rounds": 2, "epochs": 1, "apfl.epochs": 1, "evaluate-every": 2, "lqr.trajectories": 4, "lqr.horizon": 5,
+}  # fmt: skip
+
+
+def in_this_process(cells, work, *, jobs, show=print):
+    return [work(**cell) for cell in cells]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return TINY | {"cache-dir": str(tmp_path_factory.mktemp("worlds"))}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory, tiny):
+    """A comparison in this process, with its folder and what it wrote to the file that was asked for."""
+    folder = tmp_path_factory.mktemp("compared")
+    asked_for = folder / "not" / "yet" / "there.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
+        comparison = compare_recipe(
+            RECIPES / "lqr.toml", methods=METHODS, seeds=2, first_seed=3, overrides=tiny, output_dir=str(folder),
+            json_path=asked_for,
+        )  # fmt: skip
+    (made,) = folder.glob("compare-*")
+    return comparison, made, asked_for
+
+
+def test_the_file_holds_exactly_the_comparison(compared):
+    comparison, folder, asked_for = compared
+    text = (folder / "compare.json").read_text()
+    assert asked_for.read_text() == text
+    assert json.loads(text) == comparison
+    assert comparison.keys() == {"recipe", "rows", "table", "paper", "tests", "claims"}
+    assert comparison["recipe"] == "lqr"
+    assert comparison["paper"] == paper_of("lqr", METHODS)
+    assert re.fullmatch(r"compare-lqr-\d{8}-\d{6}", folder.name)
+
+
+def test_there_is_a_row_per_method_and_seed(compared):
+    comparison, folder, _ = compared
+    rows = comparison["rows"]
+    assert [(row["method"], row["seed"]) for row in rows] == [("sfl", 3), ("apfl", 3), ("sfl", 4), ("apfl", 4)]
+    for row in rows:
+        assert row.keys() == {"method", "seed", "metrics"}
+        assert {"state_loss", "control_loss", "total_loss", "excess"} <= row["metrics"].keys()
+        assert not [name for name in row["metrics"] if name.startswith("test.")]
+        summary = json.loads((folder / f"{row['method']}-{row['seed']}" / "summary.json").read_text())
+        assert summary["seed"] == row["seed"]
+        assert summary["methods"][row["method"]]["final"]["test.excess"] == row["metrics"]["excess"]
+
+
+def test_the_table_holds_means_and_standard_deviations(compared):
+    comparison, _, _ = compared
+    for method in METHODS:
+        values = [row["metrics"]["total_loss"] for row in comparison["rows"] if row["method"] == method]
+        assert comparison["table"][method]["total_loss"] == {"mean": mean(values), "std": stdev(values)}
+        assert comparison["table"][method]["total_loss"]["std"] > 0
+
+
+def test_means_and_deviations_by_hand():
+    rows = [{"method": "a", "metrics": {"x": value}} for value in (1.0, 2.0, 6.0)]
+    rows.append({"method": "b", "metrics": {"x": 5.0}})
+    assert table_of(rows) == {"a": {"x": {"mean": 3.0, "std": math.sqrt(7)}}, "b": {"x": {"mean": 5.0, "std": 0.0}}}
+
+
+def test_the_pairs_are_the_nodes_of_each_seed(compared):
+    comparison, folder, _ = compared
+    (test,) = [test for test in comparison["tests"] if test["metric"] == "test.excess"]
+    assert (test["a"], test["b"], test["n"]) == ("sfl", "apfl", 6)
+    samples = {method: {} for method in METHODS}
+    for method in METHODS:
+        for seed in (3, 4):
+            lines = (folder / f"{method}-{seed}" / "nodes.jsonl").read_text().splitlines()
+            for row in map(json.loads, lines):
+                if row["phase"] == "evaluate":
+                    samples[method][seed, row["node"], 0] = row["metrics"]["test.excess"]
+    assert [test] == paired_tests("test.excess", samples)
+
+
+def test_the_closed_loop_is_tested_per_session_and_against_the_plain_robot():
+    def row(method, cost, plain):
+        nodes = [{"node": "a", "metrics": {"closed_loop.cost": cost, "non_proactive.cost": plain}}]
+        return {"method": method, "seed": 0, "metrics": {}, "nodes": nodes}
+
+    rows = [row("sfl", [1.0, 2.0], [5.0, 6.0]), row("apfl", [1.5, 1.0], [5.0, 6.0])]
+    tests = all_tests(rows, ["sfl", "apfl"])
+    assert [(t["metric"], t["a"], t["b"], t["n"], t["median_difference"]) for t in tests] == [
+        ("closed_loop.cost", "sfl", "apfl", 2, 0.25),
+        ("closed_loop.cost", "sfl", "non-proactive", 2, -4.0),
+        ("closed_loop.cost", "apfl", "non-proactive", 2, -4.25),
+    ]
+
+
+def test_the_text_shows_ours_and_the_papers_number(compared):
+    comparison, _, _ = compared
+    text = comparison_text(comparison)
+    loss = comparison["table"]["sfl"]["total_loss"]
+    assert f"{loss['mean']:.4g} ± {loss['std']:.2g} [0.21146]" in text
+    test = comparison["tests"][0]
+    (line,) = [line.split() for line in text.splitlines() if line.startswith("sfl - apfl ")]
+    assert line[3:6] == [str(test["n"]), f"{test['median_difference']:.4g}", f"{test['p']:.2g}"]
+    assert "num-examples" not in text
+
+
+def test_the_text_of_one_method_has_no_tests():
+    ours = {"x": {"mean": 1.0, "std": 0.0}, "n.count": {"mean": 3.0, "std": 0.0}}
+    text = comparison_text({"table": {"sfl": ours}, "paper": {}, "tests": []})
+    assert text.rstrip().splitlines() == ["method      x", "-------------", "sfl     1 ± 0"]
+
+
+def test_the_report_is_drawn(compared):
+    comparison, folder, _ = compared
+    page = (folder / "report.html").read_text()
+    assert page.endswith("</html>\n")
+    assert all(f"{comparison['table'][method]['excess']['mean']:.4g}" in page for method in METHODS)
+
+
+@pytest.mark.subprocesses
+def test_two_processes_give_the_same_numbers(compared, tiny, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(fedapps.comparison.compare, "write_report", lambda folder: folder)
+    comparison, _, _ = compared
+    again = compare_recipe(
+        RECIPES / "lqr.toml", methods=["sfl ", " apfl"], seeds=2, first_seed=3, jobs=2, overrides=tiny,
+        output_dir=str(tmp_path),
+    )  # fmt: skip
+    assert again == comparison
+    assert "[4/4]" in capsys.readouterr().out
+
+
+def test_without_methods_the_recipes_are_compared(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('task = "lqr"\nmethods = "local, sfl"\nnum-nodes = 2\ncollect-after = 0\n')
+    comparison = compare_recipe(recipe, methods=[], seeds=1, overrides=tiny, output_dir=str(tmp_path))
+    assert [(row["method"], row["seed"]) for row in comparison["rows"]] == [("local", 0), ("sfl", 0)]
+    assert (comparison["recipe"], comparison["paper"]) == ("mine", {})
+
+
+def test_a_cell_that_fails_ends_the_comparison(tiny, tmp_path, monkeypatch):
+    def loss(self, model, batch):
+        raise ArithmeticError("no loss today")
+
+    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
+    monkeypatch.setattr("tasks.lqr.task.LqrTask.loss", loss)
+    with pytest.raises(RuntimeError, match="no loss today"):
+        compare_recipe(RECIPES / "lqr.toml", methods=["sfl"], seeds=1, overrides=tiny, output_dir=str(tmp_path))
+    assert not list(tmp_path.glob("*/compare.json"))
+
+
+def test_a_run_that_only_says_so_in_its_folder_fails_too(tiny, tmp_path, monkeypatch):
+    """``flwr run`` has status 0 whatever the app did."""
+    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
+    monkeypatch.setattr(fedapps.comparison.compare, "execute", lambda config, engine: None)
+    with pytest.raises(RuntimeError, match=r"sfl with seed 0 failed; its log is above, its folder is .*sfl-0"):
+        compare_recipe(RECIPES / "lqr.toml", methods=["sfl"], seeds=1, overrides=tiny, output_dir=str(tmp_path))
+
+
+def test_an_unknown_method_is_refused_before_any_work(tiny, tmp_path):
+    with pytest.raises(ValueError, match="methods: 'magic' is unknown"):
+        compare_recipe(
+            RECIPES / "lqr.toml", methods=["sfl", "magic"], seeds=1, overrides=tiny, output_dir=str(tmp_path)
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- a key that varies -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def varied(tmp_path_factory, tiny):
+    """A comparison whose number of trajectories takes two values, the recipe's own among them."""
+    folder = tmp_path_factory.mktemp("varied")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
+        comparison = compare_recipe(
+            RECIPES / "lqr.toml", methods=METHODS, seeds=2, overrides=tiny, output_dir=str(folder),
+            vary=Vary("lqr.trajectories", (8, 4)),
+        )  # fmt: skip
+    (made,) = folder.glob("compare-*")
+    return comparison, made
+
+
+def test_the_matrix_is_repeated_for_each_value(varied):
+    comparison, folder = varied
+    assert json.loads((folder / "compare.json").read_text()) == comparison
+    expected = [(value, seed, method) for value in (8, 4) for seed in (0, 1) for method in METHODS]
+    assert [(row["varied"]["value"], row["seed"], row["method"]) for row in comparison["rows"]] == expected
+    for row in comparison["rows"]:
+        run = folder / f"{row['method']}-{row['seed']}-{row['varied']['value']}"
+        assert f'"lqr.trajectories" = {row["varied"]["value"]}\n' in (run / "config.toml").read_text()
+        final = json.loads((run / "summary.json").read_text())["methods"][row["method"]]["final"]
+        assert row["metrics"]["excess"] == final["test.excess"]
+
+
+def test_each_value_has_its_table_and_its_tests(varied):
+    comparison, _ = varied
+    assert (comparison["table"], comparison["tests"]) == ({}, [])
+    assert comparison["varied"]["key"] == "lqr.trajectories"
+    eight, four = comparison["varied"]["values"]
+    assert (eight["value"], four["value"]) == (8, 4)
+    for part, rows in ((eight, comparison["rows"][:4]), (four, comparison["rows"][4:])):
+        assert part["table"] == table_of(rows)
+        assert [(test["a"], test["b"], test["n"]) for test in part["tests"]] == [("sfl", "apfl", 6)]
+    assert eight["table"] != four["table"]
+
+
+def test_the_papers_numbers_stand_at_the_recipes_own_value(varied):
+    comparison, _ = varied
+    eight, four = comparison["varied"]["values"]
+    assert (eight["paper"], four["paper"]) == ({}, paper_of("lqr", METHODS))
+    head, tail = comparison_text(comparison).split("lqr.trajectories = 4\n")
+    assert head.startswith("lqr.trajectories = 8\n")
+    assert "[0.21146]" not in head
+    assert "[0.21146]" in tail
+
+
+# -- going on --------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_that_was_cut_off_goes_on(compared, tiny, tmp_path, monkeypatch):
+    """One run is whole, one was killed in its last round, one before its config was written, one never begun."""
+    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
+    monkeypatch.setattr(fedapps.comparison.compare, "write_report", lambda folder: folder)
+    comparison, folder, _ = compared
+    kept = tmp_path / "elsewhere"
+    shutil.copytree(folder, kept)
+    (kept / "compare.json").unlink()
+    shutil.rmtree(kept / "sfl-4")
+    shutil.rmtree(kept / "apfl-4")
+    (kept / "apfl-4").mkdir()
+    (kept / "apfl-4" / "label").write_text("apfl-4-0")
+    (kept / "apfl-3" / "summary.json").unlink()
+    whole = (kept / "sfl-3" / "summary.json").read_text()
+    ran = []
+    monkeypatch.setattr(
+        fedapps.comparison.compare, "execute", lambda config, engine: ran.append(config) or execute(config, engine)
+    )
+    assert resume_comparison(kept) == comparison
+    assert [(config.run.name, config.run.resume) for config in ran] == [
+        ("apfl-3", True), ("sfl-4", False), ("apfl-4", False),
+    ]  # fmt: skip
+    assert json.loads((kept / "compare.json").read_text()) == comparison
+    assert (kept / "sfl-3" / "summary.json").read_text() == whole
+
+
+# -- stages ----------------------------------------------------------------------------------------------------
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_run_with_stages_gives_its_matrices_and_each_nodes_error_right_after_each_stage(tmp_path, monkeypatch):
+    """Two stages of two rounds; node b missed the first stage's end."""
+    monkeypatch.setattr(
+        fedapps.comparison.compare, "execute", lambda config, engine: pytest.fail("the run has finished")
+    )
+    folder = tmp_path / "sfl-0"
+    folder.mkdir()
+    mean_of = {2: [1.0, 5.0], 3: [9.0, 9.0], 4: [2.0, 3.0]}
+    named = {r: {f"stage-{j}.test.mse": v for j, v in enumerate(values, 1)} for r, values in mean_of.items()}
+    write_lines(
+        folder / "metrics.jsonl", [{"method": "sfl", "round": r, "evaluate": named.get(r, {})} for r in range(1, 5)]
+    )
+    head = {"method": "sfl", "phase": "evaluate"}
+    nodes = [head | {"node": "a", "round": r, "metrics": named[r]} for r in (2, 3, 4)]
+    nodes += [head | {"node": "b", "round": r, "metrics": named[r]} for r in (3, 4)]
+    write_lines(folder / "nodes.jsonl", nodes)
+    summary = {"methods": {"sfl": {"final": {"test.mse": 3.0, "test.amse": 2.0, "test.bwt": 1.0}}}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    config = {"task": "lqr", "rounds": 4, "collect-after": 0, "methods": "sfl", "seed": 0, "name": "sfl-0",
+              "output-dir": str(tmp_path)}  # fmt: skip
+    row = run_cell("sfl", 0, config, "inline")
+    assert row["metrics"] == {"mse": 3.0, "amse": 2.0, "bwt": 1.0}
+    assert row["matrices"] == {"mse": [[1.0, 5.0], [2.0, 3.0]]}
+    assert row["on_stages"] == {"amse": {"a": [1.0, 3.0], "b": [None, 3.0]}}
+    assert {(node["node"], node["round"]) for node in row["nodes"]} == {("a", 4), ("b", 4)}
+
+
+def test_methods_with_stages_are_paired_over_seed_node_and_stage():
+    def row(method, seed, errors):
+        return {"method": method, "seed": seed, "metrics": {}, "nodes": [], "on_stages": {"amse": errors}}
+
+    rows = [
+        row("sfl", 0, {"a": [1.0, 2.0], "b": [3.0, 4.0]}), row("apfl", 0, {"a": [2.0, 4.0], "b": [None, 8.0]}),
+        row("sfl", 1, {"a": [5.0, 6.0]}), row("apfl", 1, {"a": [5.5, 6.5]}),
+    ]  # fmt: skip
+    (test,) = all_tests(rows, ["sfl", "apfl"])
+    assert (test["metric"], test["a"], test["b"], test["n"]) == ("amse", "sfl", "apfl", 5)
+    assert test["median_difference"] == -1.0  # of -1, -2, -4, -.5, -.5
+    assert (test["nodes_lower"], test["nodes_higher"]) == (2, 0)

@@ -1,0 +1,143 @@
+"""``check-node``: what it prints, which problems it finds, and that it leaves no files."""
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from fedapps.cli.commands import main
+from fedapps.deployment.dry_run import KEPT_VERSIONS
+from fedapps.report.formats import format_bytes
+from sim.corpus import write_examples
+from sim.lqr import write_world
+
+ROBOT = ["lqr", "--set", "collect-after=0"]
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with a robot's data in ``data``, and nothing else."""
+    (path,) = write_world(tmp_path / "data", 1, seed=1)
+    assert path.parent == tmp_path / "data"
+    return tmp_path
+
+
+def checked(capsys, *arguments):
+    """The exit status and the printed lines of a check."""
+    status = main(["check-node", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    assert err == ""
+    return status, out.splitlines()
+
+
+def test_a_node_that_can_join_prints_its_requirements(place, capsys):
+    before = sorted(place.rglob("*"))
+    status, lines = checked(
+        capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place / "state", "--set", "methods=local,apfl"
+    )
+    assert status == 0, lines
+    assert lines[-1] == "this node can join"
+    assert lines[0].startswith("data:   node robot-00: ")
+    assert "train examples" in lines[0]
+    assert [line.partition(":")[0].strip() for line in lines[1:-1]] == ["device", "local", "apfl", "memory", "disk"]
+    for line in lines[2:4]:
+        assert "one step of 32 examples took " in line
+        assert " s; training messages per round: " in line
+    assert sorted(place.rglob("*")) == before, "no files are left, not even the state folder"
+
+
+def test_the_disk_holds_the_kept_versions_and_the_personal_model(place, capsys, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "fedapps.deployment.check_node.format_bytes", lambda count: seen.append(count) or format_bytes(count)
+    )
+    given = [*ROBOT, "--data-dir", place / "data", "--state-dir", place]
+    checked(capsys, *given, "--set", "methods=sfl")
+    assert seen[-2] == 0, "FedAvg stores nothing on a node"
+    checked(capsys, *given, "--set", "methods=apfl")
+    assert seen[-2] == 8 * 4, "a personalised model of eight float32 parameters"
+    checked(capsys, *given, "--set", "methods=local")
+    assert seen[-2] % KEPT_VERSIONS == 0
+    assert seen[-2] > KEPT_VERSIONS * 8 * 4, "every version has a header besides its parameters"
+
+
+def test_a_text_node_with_its_own_vocabulary_cannot_share_it(tmp_path, capsys):
+    texts = [f"{word} {number} goals" for word in ("win", "loss") for number in range(8)]
+    (tmp_path / "shop").mkdir()
+    for name in ("train", "test"):
+        write_examples(tmp_path / "shop" / f"{name}.jsonl", texts, [i % 2 for i in range(len(texts))])
+    options = {
+        "task": "text", "text.dataset": "mine", "text.classes": 2, "text.hidden": 3, "text.embedding-width": 4,
+        "collect-after": 0, "methods": "fedvocab", "node-cpus": 1,
+    }  # fmt: skip
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("".join(f'"{key}" = {value!r}\n' for key, value in options.items()))
+    status, lines = checked(capsys, recipe, "--data-dir", tmp_path / "shop", "--state-dir", tmp_path)
+    assert status == 0, lines
+    assert lines[0].startswith("data:   node shop: ")
+    shared = checked(
+        capsys, recipe, "--data-dir", tmp_path / "shop", "--state-dir", tmp_path, "--set", "methods=fedavg"
+    )
+    assert shared[0] == 1
+    assert "- data: text.vocabulary: nodes with folders of their own cannot know" in "\n".join(shared[1])
+
+
+def test_all_problems_are_reported_at_once(place, capsys):
+    (place / "file").write_text("")
+    (place / "empty").mkdir()
+    status, lines = checked(
+        capsys, *ROBOT, "--data-dir", place / "empty", "--state-dir", place / "file" / "state",
+        "--set", "methods=cloud,sfl,apfl",
+    )  # fmt: skip
+    assert status == 1
+    assert lines[1] == "this node cannot join: 3 problems"
+    assert lines[2:4] == [
+        "- methods: cloud trains on the pooled data of all nodes, which no deployed node has",
+        f"- data: {place / 'empty'}: expected files robot-*.csv, .csv.gz or .csv.xz, found none",
+    ]
+    assert lines[4].startswith(f"- --state-dir {place / 'file' / 'state'}: cannot be written (")
+
+
+def test_a_node_without_data_or_training_examples_cannot_join(place, capsys):
+    plain = [*ROBOT, "--state-dir", place, "--set", "methods=sfl"]
+    status, lines = checked(capsys, *plain, "--data-dir", place / "none")
+    assert status == 1
+    assert f"- data: the node's data-dir = '{place / 'none'}': no such folder" in lines[-1]
+    (path,) = (place / "data").iterdir()
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([header, *(row for row in rows if "train" not in row)]) + "\n")
+    status, lines = checked(capsys, *plain, "--data-dir", place / "data")
+    assert status == 1
+    assert lines[-1] == f"- data: {place / 'data'} has no training examples: the run would exclude this node"
+
+
+def test_a_disk_that_is_too_small_is_a_problem(place, capsys, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    status, lines = checked(
+        capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place, "--set", "methods=local"
+    )
+    assert status == 1
+    assert "but only 10 B are free: free some space or choose another disk" in lines[-1]
+
+
+def test_a_failed_training_step_is_reported_with_its_reason(place, capsys, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("tasks.lqr.task.LqrTask.loss", broken)
+    status, lines = checked(capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place, "--set", "methods=sfl")
+    assert status == 1
+    assert any(line.startswith("- sfl: round 1: 0 usable replies") for line in lines)
+    assert any("out of memory" in line for line in lines)
+
+
+def test_a_missing_gpu_is_a_problem(place, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    status, lines = checked(capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place, "--set", "device=cuda")
+    assert status == 1
+    assert "- device = 'cuda', but torch finds no GPU on this node: use 'auto' or 'cpu'" in lines
+
+
+def test_an_invalid_run_config_is_refused(place, capsys):
+    assert main(["check-node", "lqr", "--data-dir", str(place / "data"), "--set", "rounds=0"]) == 2
+    assert "rounds = 0: must be a whole number at least 1" in capsys.readouterr().err

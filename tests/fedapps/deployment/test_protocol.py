@@ -1,0 +1,34 @@
+"""The port for SuperNodes by Flower version, and that the tests cover a version of each protocol."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedapps.deployment import protocol
+from fedapps.deployment.protocol import node_options, node_port, nodes_speak_http
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("flower", "http"),
+    [("1.9.0", False), ("1.39.0", False), ("1.40.0", True), ("1.42.0.dev20261101", True), ("2.0", True)],
+)
+def test_supernodes_use_http_from_1_40_on(flower: str, http: bool):
+    assert nodes_speak_http(flower) is http
+
+
+def test_grpc_needs_a_separate_port_and_http_does_not(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(protocol, "version", lambda name: "1.39.0")
+    assert node_port(8000) != 8000
+    assert node_options("127.0.0.1:9092")[-2:] == ["--fleet-api-address", "127.0.0.1:9092"]
+    monkeypatch.setattr(protocol, "version", lambda name: "1.41.0")
+    assert node_port(8000) == 8000
+    assert node_options("127.0.0.1:8000") == []
+
+
+def test_the_two_test_environments_cover_both_protocols():
+    for name, http in {"constraints.txt": False, "constraints-http.txt": True}.items():
+        (flower,) = re.findall(r"^flwr==(\S+)$", (ROOT / name).read_text(), re.MULTILINE)
+        assert nodes_speak_http(flower) is http, name

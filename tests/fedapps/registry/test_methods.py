@@ -1,0 +1,175 @@
+"""Methods found by name, by alias, with arguments and in other packages."""
+
+import sys
+from dataclasses import dataclass, fields
+from importlib import import_module
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
+
+import pytest
+
+from fedapps import methods
+from fedapps.methods.base import Method
+from fedapps.methods.fedprox import FedProx, FedProxOptions
+from fedapps.registry import methods as registry
+from fedapps.registry.expressions import read_expression
+from fedapps.registry.methods import (
+    aliases,
+    build_method,
+    canonical,
+    method_class,
+    method_lines,
+    method_names,
+    resolved,
+)
+from tasks.options import key_of, option
+
+
+def build(text, **blocks):
+    return build_method(
+        read_expression(text), {key.replace("_", ".", 1).replace("_", "-"): v for key, v in blocks.items()}
+    )
+
+
+def test_every_method_has_a_name_a_line_and_options_that_build_it():
+    lines = method_lines()
+    assert list(lines) == list(method_names())
+    assert len(set(lines.values())) == len(lines)
+    for name in method_names():
+        kind = method_class(name)
+        assert kind.name == name
+        assert kind.line
+        assert "\n" not in kind.line
+        assert kind().options == kind.Options()
+        assert all(f.metadata["doc"] for f in fields(kind.Options))
+
+
+def test_a_method_stands_in_one_module_whose_import_needs_no_torch():
+    names = [method_class(name).__module__ for name in method_names()]
+    assert len(set(names)) == len(names)
+    code = "import sys, fedapps.registry.methods as m; m.own_methods(); assert 'torch' not in sys.modules"
+    import subprocess
+
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert all(name.startswith(methods.__name__) for name in names)
+
+
+def test_arguments_go_before_keys_and_keys_before_defaults():
+    assert build("fedprox") == FedProx(FedProxOptions(mu=0.05))
+    assert build("fedprox", fedprox_mu=0.3).options.mu == 0.3
+    assert build("fedprox(mu=1)", fedprox_mu=0.3).options.mu == 1.0
+    assert build("fedprox(mu=0)").options.mu == 0.0
+
+
+def test_aliases_stand_for_a_method_with_arguments():
+    assert type(build("sfl")) is method_class("fedavg")
+    assert build("local-ewc").options.local is True
+    assert build("fedprox-ewc(mu=0.2)").options.mu == 0.2
+    for alias in aliases():
+        assert alias not in method_names()
+        build(alias)
+
+
+def test_the_canonical_label_is_the_same_for_all_ways_to_write_a_method():
+    assert canonical("sfl") == canonical("fedavg") == "fedavg"
+    assert canonical("fedprox(mu=0.05)") == canonical("fedprox( mu=5e-2 )") == "fedprox"
+    assert canonical("fedavg-ewc") == canonical("ewc(mu=0.0,local=false)") == "ewc"
+    assert canonical("fedprox(mu=0.1)") == "fedprox(mu=0.1)"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("magic", "'magic' is unknown; known methods: apd, "),
+        ("spfl-low", r"'spfl-low' is now written spfl\(rate-scale=0\.2\)"),
+        ("elastic-transfer-0.5-0.05-0", r"is now written elastic-transfer\(own-past=0\.5,others-past=0\.05,"),
+        ("fedprox(mu=-1)", r"fedprox: mu = -1\.0: must be a number at least 0"),
+        ("fedprox(mu=much)", "fedprox: mu = 'much': must be a number at least 0"),
+        ("fedprox(nu=1)", "fedprox: nu: unknown key; known keys: fedprox: mu"),
+        ("apfl(granularity=layer)", "granularity = 'layer': must be one of 'tensor', 'parameter'"),
+        ("ewc(local=yes)", "local = 'yes': must be true or false"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_built_says_what_is_allowed(text, said):
+    with pytest.raises(ValueError, match=said):
+        build(text)
+
+
+def test_former_names_are_written_as_methods_that_exist():
+    for name in method_names():
+        for now in method_class(name).former_names.values():
+            assert resolved(read_expression(now)).name == name
+            build(now)
+
+
+# -- other packages ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GossipOptions:
+    """Options of a method that another package brings."""
+
+    fan_out: int = option(2, "nodes that hear of an update", minimum=1)
+
+
+class Gossip(Method):
+    """A method that another package brings."""
+
+    name = "gossip"
+    line = "every node tells a few others"
+    Options = GossipOptions
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Install an entry point that names an attribute of this module."""
+
+    def install(value, name="gossip"):
+        module = SimpleNamespace(Gossip=Gossip, number=3)
+        monkeypatch.setitem(sys.modules, "gossip_package", module)
+        found = EntryPoint(name, value, registry.GROUP)
+        monkeypatch.setattr(registry, "plugins", lambda group: {name: found})
+        registry.method_class.cache_clear()
+
+    yield install
+    registry.method_class.cache_clear()
+
+
+def test_a_method_of_another_package_is_found_by_its_entry_point(installed):
+    installed("gossip_package:Gossip")
+    assert method_names()[-1] == "gossip"
+    assert method_lines()["gossip"] == Gossip.line
+    assert build("gossip(fan-out=3)").options.fan_out == 3
+    assert [key_of(f.name) for f in fields(method_class("gossip").Options)] == ["fan-out"]
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "said"),
+    [
+        ("nowhere_to_be_found:Gossip", "gossip", "cannot be imported .ModuleNotFoundError.*reinstall its package"),
+        ("gossip_package:number", "gossip", "must name a subclass of fedapps.methods.base.Method, not 3"),
+        ("gossip_package:Gossip", "rumour", "must have name = 'rumour', not 'gossip'"),
+    ],
+)
+def test_an_entry_point_that_cannot_be_used_is_named(installed, value, name, said):
+    installed(value, name)
+    with pytest.raises(ValueError, match=said):
+        method_class(name)
+
+
+def test_no_module_outside_the_room_names_a_method():
+    """Whoever adds a method touches no other file: no other module may know the names."""
+    from pathlib import Path
+
+    root = Path(import_module("fedapps").__file__).parent
+    # Words that are names of other things, too: a kind of privacy, a kind of optimizer, an English word.
+    ordinary = {"local", "clustered"}
+    audit = "audit/text.py"  # what a paper says of the leakage of three ways of sharing
+    default_run = "config/run_config.py"  # the default of the key methods
+    for path in root.rglob("*.py"):
+        place = path.relative_to(root).as_posix()
+        if place.startswith(("methods/", audit)) or place == default_run:
+            continue
+        text = path.read_text()
+        named = [name for name in {*method_names(), *aliases()} - ordinary if f'"{name}"' in text]
+        assert not named, f"{place} names {named}"

@@ -1,0 +1,112 @@
+"""Checkpoints: bit-exact, limited in number, atomic; damaged files are reported."""
+
+import numpy as np
+import pytest
+from full_disk import full_disk
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from toys import same_bits
+
+from clients.files import UnwritableError
+from fedapps.runs.checkpoints import DiskCheckpoints, read_snapshot
+from strategies.round_records import Snapshot
+
+FACTS = {"best": {"round": 2, "value": None}, "history": {"1": {"loss": 0.1, "name": "ü"}}}
+
+
+def snapshot(server_round, value=0.0):
+    return Snapshot(server_round, {"w": np.full((2, 3), value, np.float32)}, FACTS)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_round_trip_is_bit_exact(tmp_path):
+    arrays = {
+        "float32": np.array([[1.5, -0.0], [np.inf, 1e-40]], np.float32),
+        "float64": np.linspace(0, 1, 7),
+        "scalar": np.array(3.25),
+        "count": np.array(2**62 + 1),
+        "flags": np.array([True, False]),
+        "flag": np.array(True),
+        "empty": np.zeros((0, 4), np.float32),
+        "columns": np.asfortranarray(np.arange(6, dtype=np.int64).reshape(2, 3)),
+        "slice": np.arange(10.0)[::3],
+    }
+    DiskCheckpoints(tmp_path).save(Snapshot(7, arrays, FACTS), best=False)
+    back = DiskCheckpoints(tmp_path).latest()
+    assert (back.round, back.facts) == (7, FACTS)
+    assert same_bits(back.arrays, arrays)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@given(st.dictionaries(
+    st.text("abc.", min_size=1, max_size=4),
+    hnp.arrays(st.sampled_from([np.float32, np.float64, np.int64, np.bool_]), hnp.array_shapes(min_dims=0, min_side=0)),
+    max_size=3,
+), st.integers(1, 999_999))  # fmt: skip
+def test_arrays_of_any_shape_and_dtype_are_restored(tmp_path, arrays, server_round):
+    folder = tmp_path / f"{np.random.default_rng().integers(1 << 62)}"
+    DiskCheckpoints(folder).save(Snapshot(server_round, arrays, {}), best=False)
+    back = DiskCheckpoints(folder).latest()
+    assert back.round == server_round
+    assert same_bits(back.arrays, arrays)
+
+
+def test_a_snapshot_may_have_no_arrays(tmp_path):
+    DiskCheckpoints(tmp_path).save(Snapshot(1, {}, {}), best=False)
+    assert DiskCheckpoints(tmp_path).latest() == Snapshot(1, {}, {})
+
+
+def test_the_last_two_and_the_best_snapshots_are_kept(tmp_path):
+    checkpoints = DiskCheckpoints(tmp_path / "deep" / "folder")
+    for server_round in range(1, 6):
+        checkpoints.save(snapshot(server_round, server_round), best=server_round == 2)
+    assert names(checkpoints.folder) == ["best.safetensors", "round-000004.safetensors", "round-000005.safetensors"]
+    assert checkpoints.latest().round == 5
+    best = read_snapshot(checkpoints.folder / "best.safetensors")
+    assert best.round == 2
+    assert best.arrays["w"][0, 0] == 2
+
+
+def test_without_snapshots_the_latest_is_none(tmp_path):
+    assert DiskCheckpoints(tmp_path).latest() is None
+    assert DiskCheckpoints(tmp_path / "missing").latest() is None
+    (tmp_path / "best.safetensors").write_text("not a round")
+    (tmp_path / ".round-000009.safetensors.123").write_text("unfinished")
+    assert DiskCheckpoints(tmp_path).latest() is None
+
+
+@pytest.mark.parametrize("kept", [0, 4, 40, -1])
+def test_a_truncated_file_is_named_with_a_remedy(tmp_path, kept):
+    checkpoints = DiskCheckpoints(tmp_path)
+    for server_round in (1, 2):
+        checkpoints.save(snapshot(server_round), best=False)
+    newest = tmp_path / "round-000002.safetensors"
+    newest.write_bytes(newest.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=r"round-000002\.safetensors is damaged .*remove this file"):
+        checkpoints.latest()
+    newest.unlink()
+    assert checkpoints.latest().round == 1
+
+
+def test_a_file_without_the_header_is_damaged(tmp_path):
+    from safetensors.numpy import save_file
+
+    save_file({"w": np.zeros(2)}, tmp_path / "round-000001.safetensors")
+    with pytest.raises(ValueError, match=r"round-000001\.safetensors is damaged"):
+        DiskCheckpoints(tmp_path).latest()
+
+
+def test_a_full_disk_leaves_the_previous_snapshot(tmp_path):
+    checkpoints = DiskCheckpoints(tmp_path)
+    checkpoints.save(snapshot(1, 1.0), best=True)
+    before = names(tmp_path)
+    big = Snapshot(2, {"w": np.zeros(5000)}, FACTS)
+    with full_disk(), pytest.raises(UnwritableError, match=r"round-000002\.safetensors cannot be written"):
+        checkpoints.save(big, best=True)
+    assert names(tmp_path) == before
+    assert checkpoints.latest().arrays["w"][0, 0] == 1
+    assert read_snapshot(tmp_path / "best.safetensors").round == 1

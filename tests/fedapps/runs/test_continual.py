@@ -1,0 +1,115 @@
+"""Measures of continual learning, against a matrix worked out by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedapps.runs.continual import (
+    average,
+    backward_transfer,
+    continual_metrics,
+    forward_transfer,
+    is_on_stage,
+    last_rounds,
+    measure_names,
+    on_stage,
+    train_test_matrix,
+)
+
+#: Row i: after stage i + 1; column j: on stage j + 1.
+P = np.array([[1.0, 5.0, 6.0], [2.0, 3.0, 7.0], [4.0, 2.5, 2.0]])
+
+
+def row(number, values=(), metric="test.mse"):
+    named = {on_stage(j, metric): value for j, value in enumerate(values, 1)}
+    return {"round": number, "stage": "whatever", "evaluate": named and named | {"test.mse": 9.0, "num-examples": 3}}
+
+
+def run(matrix, rounds_per_stage=2):
+    """A run that also evaluates in the middle of its stages; these evaluations must be ignored."""
+    rows = []
+    for i, values in enumerate(matrix):
+        rows += [row(i * rounds_per_stage + k, [99.0] * len(values)) for k in range(1, rounds_per_stage)]
+        rows.append(row((i + 1) * rounds_per_stage, values))
+    return rows
+
+
+def test_the_measures_by_hand():
+    assert average(P) == (1 + 3 + 2) / 3
+    assert backward_transfer(P) == pytest.approx(((2 - 1) + (4 - 1) + (2.5 - 3)) / 3)
+    assert forward_transfer(P) == (5 + 6 + 7) / 3
+
+
+def test_the_matrix_is_read_at_the_end_of_each_stage():
+    np.testing.assert_array_equal(train_test_matrix(run(P)), P)
+    np.testing.assert_array_equal(train_test_matrix(run(P, 1)), P)
+    np.testing.assert_array_equal(train_test_matrix(run(P)[::-1]), P)  # the order of the rows does not matter
+
+
+def test_stages_that_have_not_finished_are_nan():
+    matrix = train_test_matrix(run(P)[:5], rounds=6)  # round 5 evaluated, but the stage ends with round 6
+    np.testing.assert_array_equal(matrix, [*P[:2], [np.nan] * 3])
+    assert np.isnan(train_test_matrix([], num_stages=3)).all()
+    assert train_test_matrix([row(1), row(2)]).shape == (0, 0)
+
+
+def test_a_stage_that_was_not_evaluated_is_nan():
+    seen_only = [row(1, [1.0]), row(2, [2.0, 3.0])]
+    np.testing.assert_array_equal(train_test_matrix(seen_only), [[1.0, np.nan], [2.0, 3.0]])
+    assert continual_metrics(seen_only, 2) == {"test.amse": 2.0, "test.bwt": 1.0}
+
+
+def test_one_stage_has_no_transfer():
+    assert continual_metrics([row(1, [4.0]), row(2, [3.0])], 1) == {"test.amse": 3.0}
+    assert np.isnan(backward_transfer(np.ones((1, 1))))
+    assert np.isnan(forward_transfer(np.ones((1, 1))))
+
+
+def test_every_split_and_metric_has_its_measures():
+    rows = run(P)
+    for r, (i, _) in zip(rows[1::2], enumerate(P), strict=True):
+        r["evaluate"] |= {on_stage(j + 1, "validation.mse"): 2 * P[i, j] for j in range(3)}
+        r["evaluate"] |= {on_stage(j + 1, "test.mae"): -P[i, j] for j in range(3)}
+    expected = {"test.amse": 2.0, "test.bwt": 3.5 / 3, "test.fwt": 6.0}
+    expected |= {"validation.amse": 4.0, "validation.bwt": 7 / 3, "validation.fwt": 12.0}
+    expected |= {"test.average_mae": -2.0, "test.bwt_mae": -3.5 / 3, "test.fwt_mae": -6.0}
+    assert continual_metrics(rows, 3) == pytest.approx(expected)
+    assert continual_metrics(rows[:5], 3, rounds=6).keys() == {"test.fwt", "validation.fwt", "test.fwt_mae"}
+    assert continual_metrics(rows[:3], 3, rounds=6) == {}
+
+
+def test_names():
+    assert measure_names("test.mse") == ("test.amse", "test.bwt", "test.fwt")
+    assert measure_names("mae") == ("average_mae", "bwt_mae", "fwt_mae")
+    assert is_on_stage("stage-12.test.mse")
+    assert not is_on_stage("test.mse")
+    assert not is_on_stage("stage-x.mse")
+
+
+def test_stages_share_the_rounds_equally():
+    assert last_rounds(4, 12) == [3, 6, 9, 12]
+    with pytest.raises(ValueError, match="rounds = 10: must be a multiple of the number of stages, 4"):
+        last_rounds(4, 10)
+
+
+@given(arrays(float, (4, 4), elements=st.floats(-100, 100)), st.floats(-100, 100))
+def test_a_constant_added_to_every_error_moves_the_means_and_no_backward_transfer(matrix, constant):
+    """So BWT says how errors change, AMSE and FWT how large they are."""
+    assert average(matrix + constant) == pytest.approx(average(matrix) + constant, abs=1e-9)
+    assert forward_transfer(matrix + constant) == pytest.approx(forward_transfer(matrix) + constant, abs=1e-9)
+    assert backward_transfer(matrix + constant) == pytest.approx(backward_transfer(matrix), abs=1e-9)
+
+
+@given(arrays(float, 5, elements=st.floats(-100, 100)))
+def test_a_model_that_never_changes_transfers_nothing_back(errors):
+    matrix = np.tile(errors, (5, 1))
+    assert backward_transfer(matrix) == 0
+    assert average(matrix) == pytest.approx(errors.mean(), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["stage-0.test.mse", "stage-.test.mse", "stage--1.test.mse", "stage-01.test.mse"])
+def test_invalid_stage_numbers_are_not_stages(name):
+    """Nodes choose the names of their metrics."""
+    assert not is_on_stage(name)

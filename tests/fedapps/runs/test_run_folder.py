@@ -1,0 +1,206 @@
+"""Run folders: created once, resumed only with the same config, readable after a crash."""
+
+import json
+import tomllib
+
+import pytest
+
+from fedapps.config.parsing import parse
+from fedapps.runs.run_folder import RunFolder, run_path
+from strategies.round_records import NodeReport, Refusal, RoundReport
+
+LQR = {"task": "lqr", "collect-after": 0, "name": "one"}
+
+
+def config(tmp_path, **changes):
+    given = {key.replace("_", "-"): value for key, value in changes.items()}
+    return parse({**LQR, "output-dir": str(tmp_path), **given})
+
+
+def report(server_round):
+    return RoundReport(
+        server_round,
+        seconds=1.5,
+        replies=1,
+        evaluate={"loss": 0.5},
+        refused=[Refusal("b", "train", "NaN")],
+        nodes=[NodeReport("a", "evaluate", 3.0, {"loss": 0.5, "list": [1.0, 2.0]}, {"city": "rome"})],
+    )
+
+
+def rounds(folder, name, method):
+    return [row["round"] for row in folder.lines(name) if row["method"] == method]
+
+
+# -- opening ---------------------------------------------------------------------------------------------------
+
+
+def test_a_new_run_keeps_its_config(tmp_path):
+    given = config(tmp_path, seed=4)
+    folder = RunFolder.open(given, 1)
+    assert folder.path == tmp_path / "one"
+    assert tomllib.loads((folder.path / "config.toml").read_text()) == given.flat()
+    assert folder.label.startswith("one-")
+    assert (folder.path / "label").read_text() == folder.label
+
+
+def test_a_run_without_a_name_is_named_after_its_task_and_id(tmp_path):
+    given = config(tmp_path, name="")
+    folder = RunFolder.open(given, 123)
+    assert folder.path == run_path(given.run, 123) == tmp_path / "lqr-123"
+    assert tomllib.loads((folder.path / "config.toml").read_text())["name"] == "lqr-123"
+
+
+def test_the_default_output_dir_is_in_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert run_path(parse(LQR).run, 1) == tmp_path / "fedapps" / "runs" / "one"
+
+
+def test_an_existing_folder_is_refused_and_not_changed(tmp_path):
+    RunFolder.open(config(tmp_path), 1).record("sfl", "given data", report(1))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    with pytest.raises(ValueError, match=r"one exists: choose another name, remove the folder, or set resume"):
+        RunFolder.open(config(tmp_path, seed=9), 2)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()} == before
+
+
+def test_two_runs_of_one_name_have_different_labels(tmp_path):
+    labels = {RunFolder.open(config(tmp_path / place), 1).label for place in ("a", "b")}
+    assert len(labels) == 2
+
+
+def test_resuming_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no run in .*one: set name and output-dir"):
+        RunFolder.open(config(tmp_path, resume=True), 1)
+    assert not (tmp_path / "one").exists()
+
+
+def test_a_resumed_run_keeps_its_label(tmp_path):
+    first = RunFolder.open(config(tmp_path), 1)
+    first.record("sfl", "given data", report(1))
+    again = RunFolder.open(config(tmp_path, resume=True, timeout=5.0, node_wait=1.0, cache_dir="/elsewhere"), 2)
+    assert again == first
+    assert rounds(again, "metrics.jsonl", "sfl") == [1]
+
+
+def test_a_key_that_is_newer_than_the_run_had_its_default(tmp_path):
+    folder = RunFolder.open(config(tmp_path), 1)
+    kept = folder.path / "config.toml"
+    kept.write_text("".join(line for line in kept.open() if not line.startswith("fedprox.mu")))
+    assert RunFolder.open(config(tmp_path, resume=True), 2).path == folder.path
+    with pytest.raises(ValueError, match=r"fedprox-mu: was 0\.\d+, is 7\.0"):
+        RunFolder.open(config(tmp_path, resume=True, fedprox_mu=7.0), 2)
+
+
+def test_resuming_with_another_config_lists_what_changed(tmp_path):
+    RunFolder.open(config(tmp_path), 1)
+    other = parse({**LQR, "output-dir": str(tmp_path), "resume": True, "seed": 3, "rounds": 5, "lqr.horizon": 4})
+    message = "has a different config; resume it with the same config, or choose another name"
+    with pytest.raises(ValueError, match=message) as caught:
+        RunFolder.open(other, 2)
+    assert str(caught.value).split("\n  ")[1:] == [
+        "lqr.horizon: was 30, is 4",
+        "rounds: was 10, is 5",
+        "seed: was 0, is 3",
+    ]
+
+
+def test_resuming_with_another_task_lists_its_options_too(tmp_path):
+    RunFolder.open(config(tmp_path), 1)
+    with pytest.raises(ValueError, match=r"lqr\.horizon: was 30, is None"):
+        RunFolder.open(parse({"name": "one", "output-dir": str(tmp_path), "resume": True}), 2)
+
+
+def test_an_unwritable_folder_is_refused_by_name(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ValueError, match=r"output-dir: .*file/one cannot be written \(.*\): choose another folder"):
+        RunFolder.open(config(tmp_path / "file"), 1)
+
+
+def test_a_crash_before_the_config_is_written_leaves_no_run_to_resume(tmp_path, monkeypatch):
+    write = RunFolder._write
+
+    def fail_on_config(self, name, text):
+        if name == "config.toml":
+            raise OSError("disk full")
+        write(self, name, text)
+
+    monkeypatch.setattr(RunFolder, "_write", fail_on_config)
+    with pytest.raises(ValueError, match="disk full"):
+        RunFolder.open(config(tmp_path), 1)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="there is no run in"):
+        RunFolder.open(config(tmp_path, resume=True), 1)
+
+
+# -- lines -----------------------------------------------------------------------------------------------------
+
+
+def test_a_round_adds_one_line_and_one_line_per_node(tmp_path):
+    folder = RunFolder.open(config(tmp_path), 1)
+    folder.record("sfl", "given data", report(1))
+    assert folder.lines("metrics.jsonl") == [
+        {
+            "method": "sfl", "stage": "given data", "round": 1, "seconds": 1.5, "bytes_down": 0, "bytes_up": 0,
+            "train_messages": 0, "train_replies": 0, "train_bytes_down": 0, "train_bytes_up": 0,
+            "replies": 1, "train": {}, "evaluate": {"loss": 0.5}, "strategy": {},
+            "refused": [{"node": "b", "phase": "train", "reason": "NaN"}],
+        }
+    ]  # fmt: skip
+    assert folder.lines("nodes.jsonl") == [
+        {
+            "method": "sfl", "round": 1, "node": "a", "phase": "evaluate", "num_examples": 3.0,
+            "metrics": {"loss": 0.5, "list": [1.0, 2.0]}, "groups": {"city": "rome"},
+        }
+    ]  # fmt: skip
+
+
+def test_there_are_no_lines_before_the_first_round(tmp_path):
+    folder = RunFolder.open(config(tmp_path), 1)
+    assert folder.lines("metrics.jsonl") == []
+    folder.drop_after("sfl", 0)
+    assert not (folder.path / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("torn", ['{"method": "sfl", "ro', '{"method": "sfl", "round": 3}'])
+def test_an_incomplete_last_line_is_ignored(tmp_path, torn):
+    folder = RunFolder.open(config(tmp_path), 1)
+    for server_round in (1, 2):
+        folder.record("sfl", "given data", report(server_round))
+    with (folder.path / "metrics.jsonl").open("a") as lines:
+        lines.write(torn)
+    assert rounds(folder, "metrics.jsonl", "sfl") == [1, 2]
+    folder.drop_after("sfl", 2)
+    folder.record("sfl", "given data", report(3))
+    assert rounds(folder, "metrics.jsonl", "sfl") == [1, 2, 3]
+
+
+def test_rounds_after_the_checkpoint_are_dropped_for_this_method_only(tmp_path):
+    folder = RunFolder.open(config(tmp_path), 1)
+    for method, server_round in (("local", 1), ("local", 2), ("sfl", 1), ("sfl", 2), ("sfl", 3)):
+        folder.record(method, "given data", report(server_round))
+    folder.drop_after("sfl", 1)
+    for name in ("metrics.jsonl", "nodes.jsonl"):
+        assert rounds(folder, name, "local") == [1, 2]
+        assert rounds(folder, name, "sfl") == [1]
+
+
+# -- summary ---------------------------------------------------------------------------------------------------
+
+
+def test_the_summary_has_every_finished_method(tmp_path):
+    given = config(tmp_path, seed=6)
+    folder = RunFolder.open(given, 1)
+    assert folder.summary() == {}
+    assert not folder.finished("sfl")
+    folder.finish(given, "sfl", {"rounds": 2})
+    folder.finish(given, "apfl", {"rounds": 3})
+    assert json.loads((folder.path / "summary.json").read_text()) == {
+        "name": "one",
+        "task": "lqr",
+        "seed": 6,
+        "methods": {"sfl": {"rounds": 2}, "apfl": {"rounds": 3}},
+    }
+    assert folder.finished("sfl")
+    assert not folder.finished("local")
+    assert not [path for path in folder.path.iterdir() if path.name.startswith(".")]

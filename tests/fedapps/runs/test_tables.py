@@ -1,0 +1,113 @@
+"""Text tables of runs and comparisons."""
+
+import pytest
+
+from fedapps.config.parsing import parse
+from fedapps.runs.run_folder import RunFolder
+from fedapps.runs.tables import comparison_text, number, summary_table, text_table
+
+
+def test_columns_are_as_wide_as_their_widest_cell():
+    assert text_table(["name", "x"], [["a", "1.25"], ["longer", "2"]]).splitlines() == [
+        "name       x",
+        "------------",
+        "a       1.25",
+        "longer     2",
+    ]
+
+
+def test_a_table_without_rows_is_its_header():
+    assert text_table(["method", "x"], []).splitlines() == ["method  x", "---------"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (0.0, "0"), (0.0123456, "0.01235"), (123456.0, "1.235e+05"), (2, "2")]
+)
+def test_numbers_have_four_digits(value, text):
+    assert number(value) == text
+
+
+def test_the_summary_table_of_a_run(tmp_path):
+    """The columns are the main metrics of the task that a method reports, in the task's order."""
+    config = parse({"task": "lqr", "collect-after": 0, "output-dir": str(tmp_path), "name": "one"})
+    folder = RunFolder.open(config, 1)
+    traffic = {"bytes_up": 1_500_000, "bytes_down": 20_000, "seconds": 12.6, "refused": 2}
+    first = {"test.excess": 0.125, "num-examples": 4.0, "test.odd": 1.0, "test.state_loss": 0.5}
+    folder.finish(config, "sfl", {"final": first, **traffic})
+    folder.finish(config, "apfl", {"final": {"test.excess": 0.0625}, **traffic})
+    head, _, *rows = summary_table(folder).splitlines()
+    assert head.split() == ["method", "state_loss", "excess", "refused", "MB", "up", "MB", "down", "seconds"]
+    assert [row.split() for row in rows] == [
+        ["sfl", "0.5", "0.125", "2", "1.50", "0.02", "13"],
+        ["apfl", "-", "0.0625", "2", "1.50", "0.02", "13"],
+    ]
+
+
+def spread(mean, std=0.0):
+    return {"mean": mean, "std": std}
+
+
+def test_a_comparison_shows_continual_measures_first_and_omits_single_stages():
+    found = {"stage-1.test.mse": spread(1.0), "mse": spread(0.5, 0.25), "num-examples": spread(7.0)}
+    found |= {
+        "static_parameters": spread(30724.0),
+        "trainable_parameters": spread(7681.0),
+        "amse": spread(0.0363, 0.002),
+    }
+    paper = {"stl": {"amse": 0.0615, "fwt": 0.4175, "static_parameters": 30724.0}}
+    table = {"stl": found, "other": {"fwt": spread(0.125)}}
+    lines = comparison_text({"table": table, "paper": paper, "tests": []}).splitlines()
+    assert lines == [
+        "method                     amse                 fwt    static_parameters  trainable_parameters         mse",
+        "----------------------------------------------------------------------------------------------------------",
+        "stl     0.0363 ± 0.002 [0.0615]      -     [0.4175]  30,724 ± 0 [30,724]             7,681 ± 0  0.5 ± 0.25",
+        "other        -                   0.125 ± 0                -                              -        -",
+    ]
+
+
+def test_a_wide_table_is_split():
+    """The first column has 30 characters and every other one 33: two of those fit into 120."""
+    row = {"x" * 30 + letter: spread(1.0) for letter in "abcde"}
+    blocks = comparison_text({"table": {"m" * 30: row}, "paper": {}, "tests": []}).split("\n\n")
+    assert [len(block.splitlines()[0].split()) - 1 for block in blocks] == [2, 2, 1]
+    assert max(len(line) for block in blocks for line in block.splitlines()) == 96
+
+
+def test_the_text_says_which_pairs_were_tested_unless_all_were():
+    test = {"n": 5, "median_difference": -0.5, "p": 0.01, "p_holm": 0.02, "nodes_lower": 2, "nodes_higher": 1}
+    few = [test | {"metric": "test.elbo", "a": "x", "b": "y"}]
+    many = [test | {"metric": "amse", "a": "x", "b": other} for other in "yz"]
+    text = comparison_text({"table": {}, "paper": {}, "tests": few + many})
+    assert text.splitlines() == [
+        "test.elbo: a - b  pairs  median  Wilcoxon p  Holm  nodes lower : higher",
+        "-----------------------------------------------------------------------",
+        "x - y                 5    -0.5        0.01  0.02                 2 : 1",
+        "",
+        "every method against x (lowest mean), which is also the one named first; Holm's correction over 2 tests",
+        "amse: a - b  pairs  median  Wilcoxon p  Holm  nodes lower : higher",
+        "------------------------------------------------------------------",
+        "x - y            5    -0.5        0.01  0.02                 2 : 1",
+        "x - z            5    -0.5        0.01  0.02                 2 : 1",
+    ]
+
+
+def test_the_summary_of_a_run_with_stages_shows_continual_measures_first(tmp_path):
+    config = parse({"task": "lqr", "methods": "sfl", "rounds": 2, "collect-after": 0, "evaluate-every": 1,
+                    "name": "r", "output-dir": str(tmp_path)})  # fmt: skip
+    folder = RunFolder.open(config, run_id=1)
+    final = {"stage-1.test.excess": 9.0, "test.excess": 0.5, "test.fwt_excess": 0.75, "test.average_excess": 0.25}
+    costs = {"rounds": 2, "seconds": 1.0, "bytes_up": 0, "bytes_down": 0, "refused": 0}
+    folder.finish(config, "sfl", {"final": final, **costs})
+    head, _, row = summary_table(folder).splitlines()
+    assert head.split()[:4] == ["method", "average_excess", "fwt_excess", "excess"]
+    assert row.split()[:4] == ["sfl", "0.25", "0.75", "0.5"]
+
+
+def test_methods_without_any_metric_of_a_table_are_omitted():
+    cell = {"mean": 0.5, "std": 0.1}
+    names = [f"a_measure_with_a_long_name_number_{n}" for n in range(4)]
+    table = {"plain": {names[0]: cell}, "clustered": dict.fromkeys(names, cell)}
+    first, *others = comparison_text({"table": table, "paper": {}, "tests": []}).split("\n\n")
+    assert "plain" in first
+    assert others
+    assert all("clustered" in block and "plain" not in block for block in others)

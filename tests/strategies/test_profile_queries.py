@@ -1,0 +1,145 @@
+import pytest
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies import profile_queries as module
+from strategies.profile_queries import ProfileQueries
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _identity():
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_run_id", "_node_id", "_task_id"):
+            patch.setattr(TaskIdentity, name, 1)
+        yield
+
+
+class FakeGrid:
+    """Nodes that answer once they are in ``answers``, with a key or an Error."""
+
+    def __init__(self):
+        self.answers, self.asked, self._sent = {}, [], {}
+
+    def push_messages(self, messages):
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = f"id-{len(self._sent)}"
+            self._sent[message.metadata.message_id] = message
+            self.asked.append(message.metadata.dst_node_id)
+        return [message.metadata.message_id for message in messages]
+
+    def pull_messages(self, message_ids):
+        sent = [self._sent[message_id] for message_id in message_ids]
+        known = [(message, self.answers.get(message.metadata.dst_node_id)) for message in sent]
+        return [Message(_content(answer), reply_to=message) for message, answer in known if answer]
+
+
+def _content(answer):
+    return answer if isinstance(answer, Error) else RecordDict({"profile": ConfigRecord({"key": answer})})
+
+
+@pytest.fixture
+def grid():
+    return FakeGrid()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def hear(enquiries, grid):
+    return [profile.key for profile in enquiries.hear(grid)]
+
+
+def test_each_is_asked_once_and_heard_whenever_it_answers(grid, clock):
+    enquiries = ProfileQueries()
+    for _ in range(3):
+        enquiries.ask([3, 1])
+        assert hear(enquiries, grid) == []
+        clock[0] += 100
+    assert grid.asked == [1, 3]
+    grid.answers |= {3: "c", 1: "a"}
+    assert hear(enquiries, grid) == ["a", "c"]
+    assert hear(enquiries, grid) == [], "and only once"
+
+
+def test_there_is_hope_until_time_is_over(grid, clock, caplog):
+    enquiries = ProfileQueries()
+    enquiries.timeout = 50.0
+    enquiries.ask([1, 2])
+    assert enquiries.hoped_for([1, 3]) == [1]
+    assert enquiries.seconds_since(1) is None
+    hear(enquiries, grid)
+    clock[0] = 49.0
+    hear(enquiries, grid)
+    assert enquiries.hoped_for([1, 2, 3]) == [1, 2]
+    assert enquiries.seconds_since(1) == 49.0
+    grid.answers[2] = "b"
+    for _ in range(3):
+        clock[0] += 2.0
+        hear(enquiries, grid)
+        assert enquiries.hoped_for([1, 2, 3]) == []
+    assert [record.getMessage() for record in caplog.records] == [
+        "node 1 told no profile within 50 s: it takes part once it does"
+    ]
+    grid.answers[1] = "a"
+    assert hear(enquiries, grid) == ["a"], "late, but not lost"
+    assert enquiries.working == 0
+
+
+def test_who_is_gone_can_be_asked_again(grid):
+    enquiries = ProfileQueries()
+    enquiries.ask([1])
+    grid.answers[1] = Error(ErrorCode.NODE_UNAVAILABLE, "gone")
+    assert hear(enquiries, grid) == []
+    assert enquiries.working == 0
+    enquiries.ask([1])
+    grid.answers[1] = "a"
+    assert hear(enquiries, grid) == ["a"]
+    assert grid.asked == [1, 1]
+
+
+def test_no_more_are_asked_at_a_time_than_may_be(grid, clock):
+    enquiries = ProfileQueries(in_flight=2)
+    enquiries.ask([1, 2, 3, 4])
+    hear(enquiries, grid)
+    assert grid.asked == [1, 2]
+    grid.answers[2] = "b"
+    assert hear(enquiries, grid) == ["b"]
+    hear(enquiries, grid)
+    assert grid.asked == [1, 2, 3]
+    assert enquiries.working == 2
+    clock[0] = 3601.0  # who is late is not in the way of the others
+    hear(enquiries, grid)
+    hear(enquiries, grid)
+    assert grid.asked == [1, 2, 3, 4]
+
+
+def test_those_that_work_on_other_messages_count_too(grid):
+    enquiries = ProfileQueries(in_flight=3)
+    enquiries.ask([1, 2, 3])
+    for busy, asked in ((3, []), (4, []), (2, [1]), (2, [1]), (0, [1, 2, 3])):
+        enquiries.hear(grid, busy)
+        assert grid.asked == asked
+
+
+@given(
+    in_flight=st.integers(1, 4),
+    steps=st.lists(st.tuples(st.sampled_from(["ask", "answer", "gone", "pass"]), st.integers(1, 6), st.integers(0, 4))),
+)
+def test_there_are_never_more_at_work_than_may_be(in_flight, steps):
+    grid, enquiries, answered = FakeGrid(), ProfileQueries(in_flight), []
+    for what, node, busy in steps:
+        if what == "ask":
+            enquiries.ask({*enquiries.hoped_for(range(1, 7)), node} - set(answered))
+        elif what != "pass":
+            grid.answers[node] = f"n{node}" if what == "answer" else Error(ErrorCode.NODE_UNAVAILABLE, "gone")
+        before = enquiries.working
+        answered += [profile.node_id for profile in enquiries.hear(grid, busy)]
+        assert enquiries.working <= max(before, in_flight - busy)
+    assert len(set(answered)) == len(answered), "each is heard once"

@@ -1,0 +1,124 @@
+"""The loop over rounds: evaluation, the best round, early stopping, and waiting for nodes."""
+
+import numpy as np
+import pytest
+from adding_nodes import START, add_partition
+from flwr.app import MetricRecord
+from grouped import MemoryCheckpoints
+from toys import arithmetic_app, federate, record_of
+
+from sim.inprocess import InProcessGrid
+from strategies.base import BaseStrategy
+from strategies.round_records import TooFewRepliesError, TrackedMetric
+
+pytestmark = pytest.mark.usefixtures("flower_identity")
+
+
+def test_evaluation_rhythm_and_reports():
+    reports = []
+    result = federate(
+        BaseStrategy(),
+        arithmetic_app(add_partition),
+        START,
+        num_nodes=1,
+        num_rounds=5,
+        evaluate_every=2,
+        evaluate_fn=lambda server_round, arrays: MetricRecord({"sum": float(arrays["head.w"].numpy().sum())}),
+        on_round=reports.append,
+    )
+    assert [report.round for report in reports] == [1, 2, 3, 4, 5]
+    assert [sorted(report.evaluate) for report in reports if report.evaluate] == (
+        [["loss", "num-examples", "server.sum"]] * 3
+    )
+    assert list(result.evaluate_metrics_clientapp) == [2, 4, 5]  # the last round is always evaluated
+    assert {r: m["sum"] for r, m in result.evaluate_metrics_serverapp.items()} == {0: 4, 2: 6, 4: 8, 5: 9}
+    assert all(report.seconds > 0 and report.replies == 1 for report in reports)
+    assert reports[0].train == {"loss": 0.0, "num-examples": 1}
+
+
+def losses_app(losses):
+    def evaluate(partition, arrays, config):
+        return {}, {"num-examples": 1, "loss": losses[config["server-round"] - 1]}
+
+    return arithmetic_app(add_partition, evaluate)
+
+
+def test_the_best_round_is_kept_and_training_stops_early():
+    kept, reports = MemoryCheckpoints(), []
+    federate(
+        BaseStrategy(),
+        losses_app([3.0, 1.0, 1.5, 0.95, 2.0, 2.0, 0.0]),
+        START,
+        num_nodes=1,
+        num_rounds=7,
+        tracked=TrackedMetric("loss", patience=3, min_delta=0.1),
+        checkpoints=kept,
+        on_round=reports.append,
+    )
+    assert [report.round for report in reports] == [1, 2, 3, 4, 5]  # 0.95 is no gain of more than 0.1
+    assert kept.best.round == 2
+    np.testing.assert_array_equal(kept.best.arrays["shared.head.w"], [[6.0]])
+
+
+def test_more_may_be_better():
+    kept = MemoryCheckpoints()
+    tracked = TrackedMetric("loss", mode="max")
+    options = {"num_nodes": 1, "num_rounds": 3, "tracked": tracked, "checkpoints": kept}
+    federate(BaseStrategy(), losses_app([1.0, 3.0, 2.0]), START, **options)
+    assert kept.best.round == 2
+
+
+def test_a_metric_that_is_no_number_is_never_the_best():
+    kept, scores = MemoryCheckpoints(), [float("nan"), 2.0, 1.0]
+    federate(
+        BaseStrategy(),
+        arithmetic_app(add_partition),
+        START,
+        num_nodes=1,
+        num_rounds=3,
+        evaluate_fn=lambda r, arrays: MetricRecord({"score": scores[r - 1]}) if r else None,
+        tracked=TrackedMetric("server.score"),
+        checkpoints=kept,
+    )
+    assert kept.best.round == 3
+
+
+def test_an_unknown_tracked_metric_is_an_error():
+    with pytest.raises(ValueError, match="'accuracy' is not reported; the nodes report: loss, num-examples"):
+        federate(
+            BaseStrategy(),
+            losses_app([1.0]),
+            START,
+            num_nodes=1,
+            num_rounds=1,
+            tracked=TrackedMetric("accuracy"),
+        )
+
+
+# -- waiting for nodes -----------------------------------------------------------------------------------------
+
+
+def test_it_waits_for_nodes_and_then_gives_up():
+    with pytest.raises(TooFewRepliesError, match="1 nodes connected within 0 s, but 2 are wanted"):
+        federate(
+            BaseStrategy(min_nodes=2, node_wait=0.15),
+            arithmetic_app(add_partition),
+            START,
+            num_nodes=1,
+            num_rounds=1,
+        )
+
+
+def test_it_waits_until_enough_nodes_are_there():
+    class LateGrid(InProcessGrid):
+        looks = 0
+
+        def get_node_ids(self):
+            self.looks += 1
+            nodes = super().get_node_ids()
+            return nodes if self.looks > 3 else nodes[:1]
+
+    grid = LateGrid(arithmetic_app(add_partition), [{}, {}], {})
+    result = BaseStrategy(min_nodes=2).start(grid, record_of(START), num_rounds=1)
+    assert grid.looks > 3
+    assert result.train_metrics_clientapp[1]["num-examples"] == 3

@@ -1,0 +1,135 @@
+"""What a task says of its nodes without torch is what their loaded data say."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fedapps.catalogue import PROFILES, TASKS, privacy_of, profiles_class, task_class
+
+from fedapps.config import defaults
+from tasks.profiles import DataError
+from tasks.vpr import backbones, options, pooling
+
+NODES = 3
+SMALL = {
+    "driving": [
+        {"sessions_train": 2, "sessions_test": 1},
+        {"sessions_train": 2, "sessions_test": 1, "window_stride": 7, "history": 3, "min_history": 9, "horizon": 11},
+        {"sessions_train": 1, "sessions_test": 1, "scenario": "three-cars", "horizon": 200},
+    ],
+    "lqr": [{"trajectories": 3, "horizon": 5}, {"trajectories": 9, "horizon": 2, "test_fraction": 0.9}],
+    "social": [
+        {"source": "simulated", "world_scenes": 20, "participants": "a,b;c,d;e,f"},
+        {"source": "simulated", "world_scenes": 21, "participants": "a;b,c;d", "together": True, "augment": False},
+        {"source": "simulated", "world_scenes": 22, "participants": "a;b;c", "train_fraction": 0.3, "split_seed": 5},
+    ],
+    "text": [
+        {"source": "simulated", "world_examples": 40},
+        {"source": "simulated", "world_examples": 41, "validation_share": 0.33, "partition_seed": 3, "alpha": 0.1},
+        {"source": "simulated", "world_examples": 40, "partition": "linear"},
+    ],
+    "vpr": [
+        {"source": "simulated", "height": 16, "backbone": "squeezenet1_1-stride8", "train_all": True, **more}
+        for more in ({}, {"local_share": 0.4}, {"split": "random", "validation_clients": 1}, {"split": "clustering"})
+    ],
+}
+WORLD = {"vpr": {"world_cities": 3, "world_test_cities": 1, "world_metres": 160.0, "surplus": "draw"}}
+CASES = [(name, {**given, **WORLD.get(name, {})}) for name, each in SMALL.items() for given in each]
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory):
+    """The folder of a task's world, made once for all options that it does not depend on."""
+    made = {}
+
+    def world(task):
+        key = json.dumps([task.name, dict(task.world_options)], sort_keys=True)
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp(task.name)
+            task.make_world(made[key], NODES, seed=1)
+        return made[key]
+
+    return world
+
+
+def test_every_task_has_the_half_that_needs_no_torch():
+    assert PROFILES.keys() == TASKS.keys()
+    for name in TASKS:
+        assert issubclass(task_class(name), profiles_class(name))
+        assert profiles_class(name).name == name
+
+
+def test_the_names_that_options_know_are_those_there_are():
+    assert tuple(backbones.BACKBONES) == options.BACKBONES
+    assert tuple(pooling.POOLINGS) == options.POOLINGS
+
+
+@pytest.mark.parametrize(("name", "given"), CASES)
+def test_a_profile_says_what_the_loaded_data_say(worlds, name, given):
+    chosen = profiles_class(name).Options(**given)
+    task, profiles = task_class(name)(chosen), profiles_class(name)(chosen)
+    assert (profiles.has_world, profiles.world_options) == (task.has_world, task.world_options)
+    folder = worlds(profiles)
+    for node in range(NODES):
+        assert profiles.node_profile(folder, node, NODES) == task.load_node(folder, node, NODES).profile()
+    kept_apart = privacy_of("fedvocab")  # or a text node would need all nodes' words
+    ours, theirs = profiles.under(kept_apart), task.under(kept_apart)
+    assert ours.own_profile(folder) == theirs.load_own(folder).profile()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_data_that_cannot_be_loaded_have_no_profile(worlds, tmp_path, name):
+    given = next(given for case, given in CASES if case == name)
+    chosen = profiles_class(name).Options(**given)
+    task, profiles = task_class(name)(chosen), profiles_class(name)(chosen)
+    torn = tmp_path / "torn"
+    shutil.copytree(worlds(profiles), torn)
+    for path in sorted(path for path in torn.rglob("*") if path.is_file()):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    for folder in (tmp_path, torn):
+        with pytest.raises(DataError) as ours:
+            profiles.node_profile(folder, 0, NODES)
+        with pytest.raises(DataError) as theirs:
+            task.load_node(folder, 0, NODES)
+        assert str(ours.value) == str(theirs.value)
+
+
+ANSWER = """
+import json, sys
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+TaskIdentity._run_id = TaskIdentity._node_id = TaskIdentity._task_id = 1
+from fedapps.client_app import app
+for run_config, folder, nodes in json.loads(sys.argv[1]):
+    node_config = {"partition-id": 0, "num-partitions": nodes}
+    context = Context(run_id=1, node_id=2, node_config=node_config, state=RecordDict(), run_config=run_config)
+    reply = app(Message(RecordDict(), dst_node_id=2, message_type="query.profile"), context)
+    print(json.dumps(dict(reply.content["profile"])))
+print(json.dumps([name for name in ("torch", "transformers", "datasets", "matplotlib", "ray") if name in sys.modules]))
+"""
+
+
+@pytest.mark.subprocesses
+def test_a_worker_answers_the_profile_query_without_torch(worlds):
+    methods = {"driving": "apfl", "lqr": "apfl", "social": "fedavg", "text": "fedvocab", "vpr": "fedavg"}
+    given, expected = [], []
+    for name in TASKS:
+        own = next(given for case, given in CASES if case == name)
+        chosen = profiles_class(name).Options(**own)
+        folder = worlds(profiles_class(name)(chosen))
+        run_config = defaults() | {f"{name}.{key.replace('_', '-')}": value for key, value in own.items()}
+        run_config |= {"task": name, "methods": methods[name], "data-dir": str(folder), "num-nodes": NODES}
+        given.append((run_config, str(folder), NODES))
+        profile = task_class(name)(chosen).load_node(folder, 0, NODES).profile()
+        groups = {f"group.{kind}": label for kind, label in profile.groups.items()}
+        expected.append({"key": profile.key, "num-examples": profile.num_examples, **groups})
+    answered = subprocess.run(
+        [sys.executable, "-c", ANSWER, json.dumps(given)],
+        capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    *profiles, imported = [json.loads(line) for line in answered.stdout.splitlines()]
+    assert profiles == expected
+    assert imported == []
