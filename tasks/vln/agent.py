@@ -13,19 +13,9 @@ from tasks.base import DataError
 
 from .houses import Houses
 from .layers import ANGLE_WIDTH, BiLSTM, DirectedQuery, ViewAttention, WordAttention, copied, environment, mask_of
+from .sizes import Sizes
 from .vocabulary import PAD
 from .walks import Observation
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Widths of the networks; the defaults are the paper's."""
-
-    vocabulary: int = 992
-    features: int = 2048
-    words: int = 256
-    hidden: int = 512
-    action: int = 64
 
 
 class LanguageEncoder(nn.Module):

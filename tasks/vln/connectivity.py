@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 SUFFIX = "_connectivity.json"
 

@@ -1,4 +1,4 @@
-"""A folder of houses: their graphs, features and paths with instructions. Read once per process."""
+"""A folder of houses: their graphs and paths with instructions, and who trains on which. Read once per process."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,17 +6,14 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
-
-from tasks.base import DataError
+from sim.seeding import generator
+from tasks.profiles import DataError
 
 from .connectivity import Graph, graph_files, read_graphs
-from .feature_cache import cached_object_features
-from .features import read_features
 from .files import in_folder
-from .houses import Houses, assemble
 from .instructions import FILES, InstructedPath, find_dataset, read_split
 from .options import Options
+from .sampling import sample_paths
 from .vocabulary import Vocabulary
 
 SPLITS = ("train", "val_seen", "val_unseen")
@@ -64,22 +61,69 @@ class Dataset:
             )
         return _frequent_words(self, options.vocabulary_size)
 
-    def houses(self, scans: Sequence[str], options: Options) -> Houses:
-        """Some houses as tensors, with their features.
+    def training_paths(
+        self, scans: Sequence[str], options: Options
+    ) -> tuple[list[InstructedPath], list[InstructedPath]]:
+        """What some houses train on in a stage: paths that people described, and sampled ones that a speaker labels.
 
-        Raises :class:`DataError` where features are missing or do not fit.
+        Raises :class:`DataError` where a stage needs a speaker that is not named.
         """
-        graphs = [self.graphs[scan] for scan in scans]
-        if options.feature_file:
-            names = [f"{graph.scan}_{viewpoint}" for graph in graphs for viewpoint in graph.viewpoints]
-            features = read_features(in_folder(options.feature_file, self.folder), names, options.width)
-        else:
-            features = cached_object_features(
-                self.folder, self.graphs, scans, options.label_width, options.cache_folder
-            )
-        if options.ablation == "angles-only":
-            features = np.zeros_like(features)
-        return assemble(graphs, features)
+        labelled = {"augmented": set(self.seen), "pre-exploration": set(scans) - set(self.seen)}.get(
+            options.stage, set()
+        )
+        sampled = []
+        for scan in (scan for scan in scans if scan in labelled):
+            if not options.speaker_file:
+                raise DataError(
+                    f"vln.stage = {options.stage!r}: house {scan} trains on paths that a speaker labels; name the file "
+                    "that vln.stage = 'speaker' left as vln.speaker-file"
+                )
+            rng = generator(options.sample_seed, "vln.paths", scan)
+            sampled += sample_paths(self.graphs[scan], options.sampled_paths, rng)
+        return self.of("train", scans), sampled
+
+    def nodes(self, options: Options) -> tuple[str, ...]:
+        """The houses that are nodes, in the order of their numbers: seen ones first, each kind by name."""
+        return {"seen": self.seen, "unseen": self.unseen, "all": (*self.seen, *self.unseen)}[options.houses]
+
+    def groups(self, scan: str) -> dict[str, str]:
+        """The labels of a house for sampling and reports."""
+        return {"house": scan, "seen": str(scan in self.paths["train"]).lower()}
+
+
+def house_of(dataset: Dataset, options: Options, partition: int, num_nodes: int) -> str:
+    """The house that is node ``partition`` of ``num_nodes``. Raises :class:`DataError` when they are not as many."""
+    if not 0 <= partition < num_nodes:
+        raise DataError(f"node {partition} of {num_nodes}: expected one from 0 to {num_nodes - 1}")
+    scans = dataset.nodes(options)
+    if len(scans) != num_nodes:
+        raise DataError(
+            f"{dataset.folder}: vln.houses = {options.houses!r} are {len(scans)} houses ({len(dataset.seen)} seen, "
+            f"{len(dataset.unseen)} unseen), but num-nodes is {num_nodes}: set num-nodes = {len(scans)}"
+        )
+    return scans[partition]
+
+
+def own_house(dataset: Dataset, options: Options) -> str:
+    """The house of a deployed node's folder.
+
+    Raises :class:`DataError` for more than one house, a vocabulary of other nodes' words, or a house without
+    instructions in a stage that needs them.
+    """
+    if len(dataset.graphs) != 1:
+        raise DataError(f"{dataset.folder}: has the graphs of {len(dataset.graphs)} houses; expected the node's one")
+    if not options.vocabulary_file:
+        raise DataError(
+            "vln.vocabulary-file = '': a node with a folder of its own cannot know the words of other houses; name the "
+            "file that all nodes have"
+        )
+    scan = next(iter(dataset.graphs))
+    if scan not in dataset.seen and options.stage != "pre-exploration":
+        raise DataError(
+            f"{dataset.folder}: house {scan} has no training instructions, which vln.stage = {options.stage!r} needs; add "
+            "R2R_train.json, or let the node take part in 'pre-exploration' alone"
+        )
+    return scan
 
 
 def read_dataset(folder: Path, options: Options) -> Dataset:

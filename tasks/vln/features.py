@@ -15,7 +15,7 @@ from types import ModuleType
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .files import open_text
 from .geometry import VIEWS

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 SUFFIXES = ("", ".gz", ".xz")
 

@@ -12,7 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .files import find_file, open_text
 

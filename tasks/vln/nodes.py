@@ -1,7 +1,9 @@
 """What one node holds: its house, the paths that it trains on in a stage, and those that it is tested on."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from sim.seeding import generator
@@ -9,38 +11,34 @@ from tasks.base import Batch, DataError, NodeData
 
 from .dataset import Dataset
 from .episodes import encode, joined
+from .feature_cache import cached_object_features
+from .features import read_features
 from .files import in_folder
-from .houses import Houses
+from .houses import Houses, assemble
 from .instructions import InstructedPath
+from .labelling import label_paths
 from .options import Options
-from .sampling import label_paths, sample_paths
 from .vocabulary import BEGIN, END, Vocabulary
 from .weights import load_speaker
 
 TESTED = ("val_seen", "val_unseen")
 
 
-def chosen_houses(dataset: Dataset, options: Options) -> tuple[str, ...]:
-    """The houses that are nodes, in the order of their numbers: seen ones first, each kind by name."""
-    kinds = {"seen": dataset.seen, "unseen": dataset.unseen, "all": (*dataset.seen, *dataset.unseen)}
-    return kinds[options.houses]
-
-
 def node_data(dataset: Dataset, scans: Sequence[str], options: Options, key: str) -> NodeData:
     """The data of a node that has some houses, one unless all are pooled.
 
     Splits hold the tensors of :mod:`tasks.vln.episodes`: ``train`` what the stage trains on, ``val_seen`` and
-    ``val_unseen`` what people wrote, where there is any. ``extra`` holds ``houses``, ``vocabulary``, ``folder``,
-    and ``paths``, by split the :class:`~tasks.vln.instructions.InstructedPath` that the column ``record`` numbers.
+    ``val_unseen`` what people wrote, where there is any. ``extra`` holds ``houses``, ``vocabulary``, ``folder``, and
+    ``paths``, by split the :class:`~tasks.vln.instructions.InstructedPath` that the column ``record`` numbers.
 
     Raises
     ------
     DataError
-        A path leaves its house's graph, features are missing, or the stage lacks the speaker that it needs.
+        Features are missing, or the stage lacks the speaker that it needs.
     """
-    words, houses = dataset.vocabulary(options), dataset.houses(scans, options)
-    human = dataset.of("train", [scan for scan in scans if scan in dataset.seen])
-    labelled = _labelled(dataset, scans, options, houses, words)
+    words, houses = dataset.vocabulary(options), read_houses(dataset, scans, options)
+    human, sampled = dataset.training_paths(scans, options)
+    labelled = _labelled(sampled, dataset.folder, options, houses, words) if sampled else []
     paths = {"train": human + labelled} | {split: dataset.of(split, scans) for split in TESTED}
     splits: dict[str, Batch] = {}
     for part, weight in ((human, options.imitation_weight), (labelled, options.augmented_weight)):
@@ -54,40 +52,39 @@ def node_data(dataset: Dataset, scans: Sequence[str], options: Options, key: str
         splits = {split: _without_words(episodes) for split, episodes in splits.items()}
     if options.ablation == "shuffled-instructions":
         splits |= {split: _shuffled(splits[split], key, options) for split in TESTED if split in splits}
-    groups = {}
-    if len(scans) == 1:
-        groups = {"house": scans[0], "seen": str(scans[0] in dataset.seen).lower()}
+    groups = dataset.groups(scans[0]) if len(scans) == 1 else {}
     extra = {"houses": houses, "vocabulary": words, "paths": paths, "folder": dataset.folder}
     return NodeData(key, splits, groups, extra)
 
 
+def read_houses(dataset: Dataset, scans: Sequence[str], options: Options) -> Houses:
+    """Some houses as tensors, with their features.
+
+    Raises :class:`DataError` where features are missing or do not fit.
+    """
+    graphs = [dataset.graphs[scan] for scan in scans]
+    if options.feature_file:
+        names = [f"{graph.scan}_{viewpoint}" for graph in graphs for viewpoint in graph.viewpoints]
+        features = read_features(in_folder(options.feature_file, dataset.folder), names, options.width)
+    else:
+        features = cached_object_features(
+            dataset.folder, dataset.graphs, scans, options.label_width, options.cache_folder
+        )
+    if options.ablation == "angles-only":
+        features = np.zeros_like(features)
+    return assemble(graphs, features)
+
+
 def _labelled(
-    dataset: Dataset, scans: Sequence[str], options: Options, houses: Houses, words: Vocabulary
+    sampled: Sequence[InstructedPath], folder: Path, options: Options, houses: Houses, words: Vocabulary
 ) -> list[InstructedPath]:
-    """Sampled paths with a speaker's instructions, of the houses that train on them in the stage."""
-    where = {"augmented": dataset.seen, "pre-exploration": set(scans) - set(dataset.seen)}.get(options.stage, ())
-    wanted = [scan for scan in scans if scan in where]
-    if not wanted:
-        return []
-    if not options.speaker_file:
-        raise DataError(
-            f"vln.stage = {options.stage!r}: house {wanted[0]} trains on paths that a speaker labels; name the file "
-            "that vln.stage = 'speaker' left as vln.speaker-file"
-        )
-    paths = [
-        path
-        for scan in wanted
-        for path in sample_paths(
-            dataset.graphs[scan], options.sampled_paths, generator(options.sample_seed, "vln.paths", scan)
-        )
-    ]
-    speaker = load_speaker(in_folder(options.speaker_file, dataset.folder), options.width)
+    speaker = load_speaker(in_folder(options.speaker_file, folder), options.width)
     if speaker.sizes.vocabulary < len(words):
         raise DataError(
             f"vln.speaker-file = {options.speaker_file!r}: knows {speaker.sizes.vocabulary} words, but the vocabulary "
             f"has {len(words)}; take the vocabulary that it was trained with"
         )
-    return label_paths(speaker, houses, words, paths, options.max_length)
+    return label_paths(speaker, houses, words, sampled, options.max_length)
 
 
 def _without_words(episodes: Batch) -> Batch:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from sim.seeding import generator
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .connectivity import Graph
 from .geometry import VIEWS

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .connectivity import Graph
 from .files import find_file, open_text

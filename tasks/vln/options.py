@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.base import DataError
 from tasks.options import option
+from tasks.profiles import DataError
 
-from .agent import Sizes
 from .feature_cache import DEFAULT_FOLDER
 from .features import WIDTHS
-from .learning import LEARNING
 from .object_features import WIDTH as OBJECT_WIDTH
+from .sizes import Sizes
 
 STAGES = ("agent", "speaker", "augmented", "pre-exploration")
 
@@ -84,7 +83,7 @@ class Options:
         "actor-critic",
         "actor-critic: the teacher's choices, and rewards on the agent's own walk; imitation: the teacher's choices on "
         "the described path; mixed: on that path in half of the episodes, on the agent's own walk in the others",
-        choices=tuple(LEARNING),
+        choices=("actor-critic", "imitation", "mixed"),
     )
     imitation_weight: float = option(0.2, "weight of the teacher's choices (RxR: 0.4)", minimum=0)
     augmented_weight: float = option(0.6, "weight of the teacher's choices on labelled paths", minimum=0)

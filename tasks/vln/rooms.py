@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch.nn.functional import cross_entropy
+from scipy.optimize import minimize
+from scipy.special import logsumexp
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .files import find_file, open_text
 
@@ -72,21 +72,21 @@ class RoomClassifier:
 def train_classifier(amounts: Sequence[Mapping[str, float]], rooms: Sequence[int]) -> RoomClassifier:
     """Fit the classifier by L-BFGS from zero weights, which draws no random number."""
     labels = {label: row for row, label in enumerate(sorted({label for each in amounts for label in each}))}
-    inputs = torch.from_numpy(_table(amounts, labels))
-    targets = torch.tensor(rooms, dtype=torch.int64)
-    weight = torch.zeros(len(labels), len(ROOMS), dtype=torch.float64, requires_grad=True)
-    bias = torch.zeros(len(ROOMS), dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weight, bias], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+    shape = len(labels) + 1, len(ROOMS)  # the last row is the bias
+    inputs = np.hstack([_table(amounts, labels), np.ones((len(amounts), 1))])
+    targets = np.eye(len(ROOMS))[list(rooms)]
 
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = cross_entropy(inputs @ weight + bias, targets) + RIDGE * (weight**2).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        weight = flat.reshape(shape)
+        logits = inputs @ weight
+        log_posterior = logits - logsumexp(logits, axis=1, keepdims=True)
+        penalised = np.vstack([weight[:-1], np.zeros((1, len(ROOMS)))])
+        gradient = inputs.T @ (np.exp(log_posterior) - targets) / len(targets) + 2 * RIDGE * penalised
+        return float(RIDGE * (penalised**2).sum() - (targets * log_posterior).sum() / len(targets)), gradient.ravel()
 
-    if len(targets):
-        optimizer.step(closure)  # type: ignore[no-untyped-call]
-    return RoomClassifier(labels, weight.detach().numpy(), bias.detach().numpy())
+    fitted = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS})
+    weight = fitted.x.reshape(shape)
+    return RoomClassifier(labels, weight[:-1], weight[-1])
 
 
 def _table(amounts: Sequence[Mapping[str, float]], labels: Mapping[str, int]) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The task "vln": follow instructions through houses, or describe paths through them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -11,22 +11,22 @@ from torch import Tensor, nn
 from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
 
 from .agent import Agent, houses_of
-from .dataset import read_dataset
+from .dataset import house_of, own_house, read_dataset
 from .episodes import random_batches, sorted_batches
 from .evaluation import describe_all, means, sentence_metrics, walk_all, walker_metrics
 from .files import in_folder
 from .houses import Houses
 from .instructions import InstructedPath
 from .learning import LEARNING
-from .nodes import TESTED, chosen_houses, node_data
-from .options import Options as VlnOptions
+from .nodes import TESTED, node_data
+from .profile import VlnProfiles
 from .speaker import Speaker
 from .traces import house_traces, sentence_traces, walk_traces
 from .vocabulary import Vocabulary
 from .weights import load_weights
 
 
-class VlnTask(Task):
+class VlnTask(VlnProfiles, Task):
     """Vision-and-language navigation with one house to a node (FedVLN [1]_).
 
     The model is the agent, with ``encoder.*`` (language), ``decoder.*`` (trajectory and decision) and ``critic.*``, or
@@ -41,16 +41,9 @@ class VlnTask(Task):
        https://arxiv.org/abs/2203.14936.
     """
 
-    name: ClassVar[str] = "vln"
-    Options: ClassVar[type] = VlnOptions
     headline: ClassVar[tuple[str, ...]] = ("val_unseen.sr", "val_unseen.spl", "val_unseen.ndtw", "val_seen.sr")
     vectorises: ClassVar[bool] = False
     metric_means: ClassVar[Mapping[str, MetricRule]] = {f"{split}.ngrams": "uniform" for split in TESTED}
-
-    def __init__(self, options: VlnOptions | None = None) -> None:
-        """Raises :class:`DataError` for options that do not go together (:meth:`Options.check`)."""
-        self.options: VlnOptions = options or VlnOptions()
-        self.options.check()
 
     def at_stage(self, stage: str, *, agent_file: str = "", speaker_file: str = "") -> "VlnTask":
         """The same task at another stage, with what earlier stages left."""
@@ -77,59 +70,19 @@ class VlnTask(Task):
 
     # -- data ----------------------------------------------------------------------------------------------
 
-    @property
-    def has_world(self) -> bool:
-        return self.options.source != "files"
-
-    @property
-    def world_options(self) -> dict[str, object]:
-        """The options that :meth:`make_world` depends on: the same houses serve all others."""
-        return {
-            name: value for name, value in asdict(self.options).items() if name.startswith("world_") or name == "houses"
-        }
-
-    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """Made-up houses, as many of the chosen kind as there are nodes. Raises :class:`DataError` for "files"."""
-        chosen = self.options
-        if not self.has_world:
-            raise DataError(
-                "vln.source = 'files': name the folder of houses as data-dir, or set vln.source = 'simulated'"
-            )
-        unseen = chosen.world_unseen or max(1, num_nodes // 5)
-        if chosen.houses == "all" and unseen >= num_nodes:
-            raise DataError(f"vln.world-unseen = {unseen}: must leave a house to train in of num-nodes = {num_nodes}")
-        from sim.houses.world import HouseWorld, write_houses
-
-        seen = {"all": num_nodes - unseen, "seen": num_nodes, "unseen": 4 * num_nodes}[chosen.houses]
-        world = HouseWorld(
-            houses=seen,
-            unseen_houses=num_nodes if chosen.houses == "unseen" else unseen,
-            paths=chosen.world_paths,
-            seen_paths=chosen.world_seen_paths,
-            floors=chosen.world_floors,
-        )
-        write_houses(folder, world, seed)
-
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         """House ``partition`` of those that are nodes, whose name is the key.
 
         Raises :class:`DataError` when they are not ``num_partitions``.
         """
-        if not 0 <= partition < num_partitions:
-            raise DataError(f"node {partition} of {num_partitions}: expected one from 0 to {num_partitions - 1}")
         dataset = read_dataset(folder, self.options)
-        scans = chosen_houses(dataset, self.options)
-        if len(scans) != num_partitions:
-            raise DataError(
-                f"{folder}: vln.houses = {self.options.houses!r} are {len(scans)} houses ({len(dataset.seen)} seen, "
-                f"{len(dataset.unseen)} unseen), but num-nodes is {num_partitions}: set num-nodes = {len(scans)}"
-            )
-        return node_data(dataset, [scans[partition]], self.options, scans[partition])
+        scan = house_of(dataset, self.options, partition, num_partitions)
+        return node_data(dataset, [scan], self.options, scan)
 
     def load_all(self, folder: Path) -> NodeData:
         """All houses that are nodes, pooled: centralised training. The folder's name is the key."""
         dataset = read_dataset(folder, self.options)
-        scans = chosen_houses(dataset, self.options)
+        scans = dataset.nodes(self.options)
         if not scans:
             raise DataError(
                 f"{folder}: no house with paths for vln.houses = {self.options.houses!r}; expected R2R_train.json, "
@@ -138,25 +91,10 @@ class VlnTask(Task):
         return node_data(dataset, scans, self.options, folder.resolve().name)
 
     def load_own(self, folder: Path) -> NodeData:
-        """A deployed node's folder: the graph and features of its one house, and instructions if it has any.
-
-        Raises :class:`DataError` for more than one house, a vocabulary of other nodes' words, or a house without
-        instructions in a stage that needs them.
-        """
+        """A deployed node's folder: the graph and features of its one house, and instructions if it has any
+        (:func:`~tasks.vln.dataset.own_house`)."""
         dataset = read_dataset(folder, self.options)
-        if len(dataset.graphs) != 1:
-            raise DataError(f"{folder}: has the graphs of {len(dataset.graphs)} houses; expected the node's one")
-        if not self.options.vocabulary_file:
-            raise DataError(
-                "vln.vocabulary-file = '': a node with a folder of its own cannot know the words of other houses; name "
-                "the file that all nodes have"
-            )
-        scan = next(iter(dataset.graphs))
-        if scan not in dataset.seen and self.options.stage != "pre-exploration":
-            raise DataError(
-                f"{folder}: house {scan} has no training instructions, which vln.stage = {self.options.stage!r} needs; "
-                "add R2R_train.json, or let the node take part in 'pre-exploration' alone"
-            )
+        scan = own_house(dataset, self.options)
         return node_data(dataset, [scan], self.options, scan)
 
     def sizes(self, data: NodeData) -> Mapping[str, int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 from .files import open_text
 

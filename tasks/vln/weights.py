@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from tasks.base import DataError
 
-from .agent import Sizes
 from .layers import ANGLE_WIDTH
+from .sizes import Sizes
 from .speaker import Speaker
 
 

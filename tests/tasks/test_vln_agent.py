@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import softmax
 
 from tasks.base import DataError
-from tasks.vln.agent import Agent, Memory, Sizes, houses_of
+from tasks.vln.agent import Agent, Memory, houses_of
 from tasks.vln.connectivity import Graph, read_graphs
 from tasks.vln.episodes import chosen, encode, joined, random_batches, sorted_batches
 from tasks.vln.evaluation import walk_all
@@ -19,6 +19,7 @@ from tasks.vln.layers import BiLSTM, DirectedQuery, ViewAttention, copied
 from tasks.vln.learning import LEARNING
 from tasks.vln.losses import actor_critic_loss, discounted_returns, imitation_loss
 from tasks.vln.rollout import Rollout, Step, greedy, roll_out, sampled, teacher_forced
+from tasks.vln.sizes import Sizes
 from tasks.vln.vocabulary import Vocabulary
 
 WIDTH = 6

@@ -10,14 +10,15 @@ from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy, pad
 
 from tasks.base import DataError
-from tasks.vln.agent import Sizes
 from tasks.vln.bleu import bleu, bleu_statistics
 from tasks.vln.connectivity import Graph, read_graphs
 from tasks.vln.episodes import chosen, encode
 from tasks.vln.evaluation import constant_sentence, human_sentences, retrieved_sentences
 from tasks.vln.houses import assemble
 from tasks.vln.instructions import InstructedPath
-from tasks.vln.sampling import label_paths, sample_paths
+from tasks.vln.labelling import label_paths
+from tasks.vln.sampling import sample_paths
+from tasks.vln.sizes import Sizes
 from tasks.vln.speaker import Speaker, moves_of
 from tasks.vln.vocabulary import PAD, UNKNOWN, Vocabulary
 from tasks.vln.walks import Walks

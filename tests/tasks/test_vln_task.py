@@ -2,7 +2,9 @@
 
 import json
 import shutil
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from safetensors.torch import save_file
 
 from tasks.base import DataError
 from tasks.options import parse_options
+from tasks.vln.learning import LEARNING
 from tasks.vln.metrics import METRICS
 from tasks.vln.options import Options
+from tasks.vln.profile import VlnProfiles
 from tasks.vln.task import VlnTask
 from tasks.vln.vocabulary import END, Vocabulary
 
@@ -120,6 +124,19 @@ def test_ablations(world):
     assert not torch.equal(shuffled.splits["val_unseen"]["tokens"], unseen.splits["val_unseen"]["tokens"])
     rows = [sorted(map(tuple, each.splits["val_unseen"]["tokens"].tolist())) for each in (shuffled, unseen)]
     assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("stage", ["agent", "speaker", "augmented", "pre-exploration"])
+def test_a_profile_says_what_the_loaded_data_say(world, speaker, stage):
+    task = task_with().at_stage(stage, speaker_file=speaker)
+    profiles = VlnProfiles(task.options)
+    for node in range(3):
+        assert profiles.node_profile(world, node, 3) == task.load_node(world, node, 3).profile()
+
+
+def test_a_profile_takes_no_torch():
+    code = "import sys, tasks.vln.profile; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # -- stages ----------------------------------------------------------------------------------------------------
@@ -433,6 +450,8 @@ def test_a_speaker_of_fewer_words(world, speaker):
 
 
 def test_options_say_what_they_allow():
+    learning = next(field for field in fields(Options) if field.name == "learning")
+    assert set(learning.metadata["choices"]) == set(LEARNING)
     assert parse_options(Options, {"stage": "dreaming"}, "vln.")[1] == [
         "vln.stage = 'dreaming': must be one of 'agent', 'speaker', 'augmented', 'pre-exploration'"
     ]
