@@ -120,8 +120,8 @@ def own_house(dataset: Dataset, options: Options) -> str:
     scan = next(iter(dataset.graphs))
     if scan not in dataset.seen and options.stage != "pre-exploration":
         raise DataError(
-            f"{dataset.folder}: house {scan} has no training instructions, which vln.stage = {options.stage!r} needs; add "
-            "R2R_train.json, or let the node take part in 'pre-exploration' alone"
+            f"{dataset.folder}: house {scan} has no training instructions, which vln.stage = {options.stage!r} needs; "
+            "add R2R_train.json, or let the node take part in 'pre-exploration' alone"
         )
     return scan
 
