@@ -1,0 +1,60 @@
+"""BLEU-4 of a corpus against several references, over the counts of sacreBLEU (Papineni et al., ACL 2002).
+
+The convention is that of the Envdrop speaker and FedVLN's Table 4: words as the tokenizer of the agents gives them, no
+smoothing, and in the brevity penalty the *shortest* reference of each sentence. sacreBLEU's own score takes the
+reference of the closest length, and is never higher.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+
+import numpy as np
+
+from tasks.base import DataError
+
+MAX_NGRAM = 4
+#: Matching n-grams for n = 1 to 4, all n-grams of the sentences, words of the sentences, words of the references.
+STATISTICS = 2 * MAX_NGRAM + 2
+
+
+def bleu_statistics(sentences: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> np.ndarray:
+    """What BLEU is made of: sums over sentences, so that those of several nodes add up.
+
+    Parameters
+    ----------
+    sentences : sequence of sequences of str
+        The words of n sentences.
+    references : sequence of sequences of sequences of str
+        For each of them the words of its references, one at least; their number may differ.
+
+    Returns
+    -------
+    float64 ndarray [10]
+        See :data:`STATISTICS`.
+
+    Raises
+    ------
+    DataError
+        The package sacrebleu is not installed.
+    """
+    try:
+        metrics = import_module("sacrebleu.metrics")
+    except ImportError as error:
+        raise DataError("BLEU of the speaker needs the package sacrebleu: pip install sacrebleu") from error
+    most = max(map(len, references))
+    columns = [[" ".join(of[place]) if place < len(of) else None for of in references] for place in range(most)]
+    counted = metrics.BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(
+        [" ".join(sentence) for sentence in sentences], columns
+    )
+    shortest = sum(min(map(len, of)) for of in references)
+    return np.array([*counted.counts, *counted.totals, counted.sys_len, shortest], dtype=np.float64)
+
+
+def bleu(statistics: np.ndarray) -> float:
+    """BLEU-4 in [0, 100] of :func:`bleu_statistics` or of a multiple of them; 0 where no 4-gram matches."""
+    matches, totals = statistics[:MAX_NGRAM], statistics[MAX_NGRAM : 2 * MAX_NGRAM]
+    said, wanted = statistics[-2:]
+    if (matches <= 0).any():
+        return 0.0
+    brevity = min(0.0, 1.0 - wanted / said)
+    return float(100 * np.exp(np.log(matches / totals).mean() + brevity))

@@ -1,0 +1,180 @@
+"""A folder of houses: their graphs and paths with instructions, and who trains on which. Read once per process."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+from sim.seeding import generator
+from tasks.profiles import DataError
+
+from .connectivity import Graph, graph_files, read_graphs
+from .files import in_folder
+from .instructions import FILES, InstructedPath, find_dataset, read_split
+from .options import Options
+from .sampling import sample_paths
+from .vocabulary import Vocabulary
+
+SPLITS = ("train", "val_seen", "val_unseen")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """What a folder has: ``graphs`` by house, and ``paths`` by split and house."""
+
+    folder: Path
+    graphs: Mapping[str, Graph]
+    paths: Mapping[str, Mapping[str, tuple[InstructedPath, ...]]]
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """The houses of the training split, by name."""
+        return tuple(sorted(self.paths["train"]))
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """The houses of ``val_unseen`` that are not in the training split, by name."""
+        return tuple(sorted(self.paths["val_unseen"].keys() - self.paths["train"].keys()))
+
+    def of(self, split: str, scans: Sequence[str]) -> list[InstructedPath]:
+        """The paths of some houses in a split."""
+        return [path for scan in scans for path in self.paths[split].get(scan, ())]
+
+    def vocabulary(self, options: Options) -> Vocabulary:
+        """The words of ``vocabulary_file``, or the frequent ones of all training instructions.
+
+        Raises :class:`DataError` where there are neither, or the file has more words than the embedding has rows.
+        """
+        if options.vocabulary_file:
+            words = Vocabulary.read(in_folder(options.vocabulary_file, self.folder))
+            if len(words) > options.vocabulary_size:
+                raise DataError(
+                    f"vln.vocabulary-size = {options.vocabulary_size}: {options.vocabulary_file} needs {len(words)} "
+                    f"rows; set vln.vocabulary-size = {len(words)}"
+                )
+            return words
+        if not self.paths["train"]:
+            raise DataError(
+                f"{self.folder}: has no training instructions whose words could be the vocabulary; name the "
+                "vln.vocabulary-file that the model was trained with"
+            )
+        return _frequent_words(self, options.vocabulary_size)
+
+    def training_paths(
+        self, scans: Sequence[str], options: Options
+    ) -> tuple[list[InstructedPath], list[InstructedPath]]:
+        """What some houses train on in a stage: paths that people described, and sampled ones that a speaker labels.
+
+        Raises :class:`DataError` where a stage needs a speaker that is not named.
+        """
+        labelled = {"augmented": set(self.seen), "pre-exploration": set(scans) - set(self.seen)}.get(
+            options.stage, set()
+        )
+        sampled = []
+        for scan in (scan for scan in scans if scan in labelled):
+            if not options.speaker_file:
+                raise DataError(
+                    f"vln.stage = {options.stage!r}: house {scan} trains on paths that a speaker labels; name the file "
+                    "that vln.stage = 'speaker' left as vln.speaker-file"
+                )
+            rng = generator(options.sample_seed, "vln.paths", scan)
+            sampled += sample_paths(self.graphs[scan], options.sampled_paths, rng)
+        return self.of("train", scans), sampled
+
+    def nodes(self, options: Options) -> tuple[str, ...]:
+        """The houses that are nodes, in the order of their numbers: seen ones first, each kind by name."""
+        return {"seen": self.seen, "unseen": self.unseen, "all": (*self.seen, *self.unseen)}[options.houses]
+
+    def groups(self, scan: str) -> dict[str, str]:
+        """The labels of a house for sampling and reports."""
+        return {"house": scan, "seen": str(scan in self.paths["train"]).lower()}
+
+
+def house_of(dataset: Dataset, options: Options, partition: int, num_nodes: int) -> str:
+    """The house that is node ``partition`` of ``num_nodes``. Raises :class:`DataError` when they are not as many."""
+    if not 0 <= partition < num_nodes:
+        raise DataError(f"node {partition} of {num_nodes}: expected one from 0 to {num_nodes - 1}")
+    scans = dataset.nodes(options)
+    if len(scans) != num_nodes:
+        raise DataError(
+            f"{dataset.folder}: vln.houses = {options.houses!r} are {len(scans)} houses ({len(dataset.seen)} seen, "
+            f"{len(dataset.unseen)} unseen), but num-nodes is {num_nodes}: set num-nodes = {len(scans)}"
+        )
+    return scans[partition]
+
+
+def own_house(dataset: Dataset, options: Options) -> str:
+    """The house of a deployed node's folder.
+
+    Raises :class:`DataError` for more than one house, a vocabulary of other nodes' words, or a house without
+    instructions in a stage that needs them.
+    """
+    if len(dataset.graphs) != 1:
+        raise DataError(f"{dataset.folder}: has the graphs of {len(dataset.graphs)} houses; expected the node's one")
+    if not options.vocabulary_file:
+        raise DataError(
+            "vln.vocabulary-file = '': a node with a folder of its own cannot know the words of other houses; name the "
+            "file that all nodes have"
+        )
+    scan = next(iter(dataset.graphs))
+    if scan not in dataset.seen and options.stage != "pre-exploration":
+        raise DataError(
+            f"{dataset.folder}: house {scan} has no training instructions, which vln.stage = {options.stage!r} needs; "
+            "add R2R_train.json, or let the node take part in 'pre-exploration' alone"
+        )
+    return scan
+
+
+def read_dataset(folder: Path, options: Options) -> Dataset:
+    """Read a folder, again where its files have changed.
+
+    Raises
+    ------
+    DataError
+        A file is missing or malformed, or paths lead through a house that has no graph.
+    """
+    files = [
+        *graph_files(folder),
+        *(path for name in FILES.values() for path in folder.rglob(name.format(split="*") + "*")),
+    ]
+    stamp = tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(files))
+    return _read(folder, options.dataset, options.spoken, stamp)
+
+
+@lru_cache(maxsize=4)
+def _read(folder: Path, name: str, languages: tuple[str, ...], stamp: tuple[tuple[str, int, int], ...]) -> Dataset:
+    graphs = read_graphs(folder)
+    dataset = find_dataset(folder, name)
+    paths: dict[str, dict[str, tuple[InstructedPath, ...]]] = {}
+    for split in SPLITS:
+        found = read_split(folder, dataset, split, languages) if dataset else None
+        by_house: dict[str, list[InstructedPath]] = {}
+        for path in found or ():
+            _check(path, graphs, f"{folder}, {split}")
+            by_house.setdefault(path.scan, []).append(path)
+        paths[split] = {scan: tuple(of_house) for scan, of_house in by_house.items()}
+    return Dataset(folder, graphs, paths)
+
+
+def _check(path: InstructedPath, graphs: Mapping[str, Graph], place: str) -> None:
+    """Raise :class:`DataError` for a path that cannot be walked."""
+    what = f"{place}: path {path.path_id} of house {path.scan}"
+    graph = graphs.get(path.scan)
+    if graph is None:
+        raise DataError(f"{what}: the house has no graph; add {path.scan}_connectivity.json or remove its paths")
+    for stop in path.path:
+        if stop not in graph.numbers:
+            raise DataError(
+                f"{what}: viewpoint {stop} is not in the house's graph (unknown, or not included); give the graph that "
+                "the path was made with"
+            )
+    for here, there in pairwise(path.path):
+        if not graph.navigable[graph.numbers[here], graph.numbers[there]]:
+            raise DataError(f"{what}: the graph has no edge from {here} to {there}; give the graph of the path")
+
+
+@lru_cache(maxsize=4)
+def _frequent_words(dataset: Dataset, size: int) -> Vocabulary:
+    texts = (text for path in dataset.of("train", dataset.seen) for text in path.instructions)
+    return Vocabulary.of(texts, size)

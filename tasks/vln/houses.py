@@ -1,0 +1,172 @@
+"""Houses as tensors: everything that an agent can see and do at each viewpoint, and all distances."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tasks.base import DataError
+
+from .connectivity import Graph
+from .geometry import VIEWS, directions, nearest_view
+from .shortest_paths import shortest_paths
+
+
+@dataclass(frozen=True, eq=False)
+class Houses:
+    """Some houses in one table, V viewpoints in all, with C candidates at most to a viewpoint.
+
+    A *candidate* is a viewpoint that one can walk to. Candidate 0 is STOP; the neighbours follow from 1 on.
+
+    Attributes
+    ----------
+    scans : tuple of str
+        Names of the houses.
+    names : tuple of str
+        ``<scan>_<viewpoint>`` of each row.
+    features : float32 tensor [V, 36, D]
+        What is seen in each view.
+    positions : float32 tensor [V, 3]
+        Metres, z up.
+    neighbour : int64 tensor [V, C]
+        The row that a candidate leads to, -1 for STOP and where there is no such candidate.
+    view : int64 tensor [V, C]
+        The view, 0 to 35, that is nearest to the candidate.
+    heading, elevation : float32 tensors [V, C]
+        The exact direction of the candidate in radians.
+    first, start : int64 tensors [V]
+        Row of the house's first viewpoint, and where the viewpoint's distances begin.
+    distance : float32 tensor
+        Metres along edges, one house after another, row by row.
+    next_candidate : int64 tensor
+        As ``distance``: the candidate that leads towards the goal by the shortest path, 0 at the goal itself.
+    """
+
+    scans: tuple[str, ...]
+    names: tuple[str, ...]
+    features: Tensor
+    positions: Tensor
+    neighbour: Tensor
+    view: Tensor
+    heading: Tensor
+    elevation: Tensor
+    first: Tensor
+    start: Tensor
+    distance: Tensor
+    next_candidate: Tensor
+
+    def __deepcopy__(self, memo: object) -> "Houses":
+        """Nothing is ever changed here, so that copies of a model share its houses."""
+        return self
+
+    @cached_property
+    def rows(self) -> Mapping[str, int]:
+        """The row of a viewpoint by its name ``<scan>_<viewpoint>``."""
+        return {name: row for row, name in enumerate(self.names)}
+
+    @cached_property
+    def exists(self) -> Tensor:
+        """Which candidates there are, bool ``[V, C]``; STOP always is."""
+        exists = self.neighbour >= 0
+        exists[:, 0] = True
+        return exists
+
+    def on(self, device: torch.device) -> "Houses":
+        """The same houses on another device; those on the CPU keep what was moved."""
+        if self.features.device == device:
+            return self
+        moved: dict[torch.device, Houses] = self.__dict__.setdefault("_moved", {})
+        if device not in moved:
+            parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+            tensors = {name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor)}
+            moved[device] = Houses(**{**parts, **tensors})
+        return moved[device]
+
+    def distances(self, here: Tensor, there: Tensor) -> Tensor:
+        """Metres along edges between rows of the same house, element by element."""
+        return self.distance[self._place(here, there)]
+
+    def towards(self, here: Tensor, goal: Tensor) -> Tensor:
+        """The candidate to take at ``here`` for the shortest path to ``goal``; 0, STOP, at the goal."""
+        return self.next_candidate[self._place(here, goal)]
+
+    def candidate_to(self, here: Tensor, there: Tensor) -> Tensor:
+        """The candidate at ``here`` that leads to ``there``; 0 where none does."""
+        return (self.neighbour[here] == there.unsqueeze(-1)).long().argmax(dim=-1)
+
+    def _place(self, here: Tensor, there: Tensor) -> Tensor:
+        return self.start[here] + there - self.first[here]
+
+
+def assemble(graphs: Sequence[Graph], features: np.ndarray) -> Houses:
+    """Put houses together.
+
+    Parameters
+    ----------
+    graphs : sequence of Graph
+        The houses, in the order of the rows.
+    features : float32 ndarray [V, 36, D]
+        One row for each viewpoint of each graph.
+
+    Raises
+    ------
+    DataError
+        The features have another number of rows or views.
+    """
+    sizes = [len(graph.viewpoints) for graph in graphs]
+    if features.ndim != 3 or features.shape[:2] != (sum(sizes), VIEWS):
+        raise DataError(f"features of shape {features.shape}; expected [{sum(sizes)}, {VIEWS}, width]")
+    firsts = np.cumsum([0, *sizes])[:-1]
+    widest = 1 + max(int(graph.navigable.sum(axis=1).max()) for graph in graphs)
+    tables = [_candidates(graph, int(first), widest) for graph, first in zip(graphs, firsts, strict=True)]
+    starts = np.cumsum([0, *(size * size for size in sizes)])[:-1]
+    paths = [shortest_paths(graph) for graph in graphs]
+    following = [
+        _candidate_towards(found.following, table[0], int(first))
+        for found, table, first in zip(paths, tables, firsts, strict=True)
+    ]
+    neighbour, view, heading, elevation = (np.concatenate(parts) for parts in zip(*tables, strict=True))
+    return Houses(
+        tuple(graph.scan for graph in graphs),
+        tuple(f"{graph.scan}_{name}" for graph in graphs for name in graph.viewpoints),
+        torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32)),
+        torch.from_numpy(np.concatenate([graph.positions for graph in graphs]).astype(np.float32)),
+        torch.from_numpy(neighbour),
+        torch.from_numpy(view),
+        torch.from_numpy(heading.astype(np.float32)),
+        torch.from_numpy(elevation.astype(np.float32)),
+        torch.from_numpy(np.repeat(firsts, sizes)),
+        torch.from_numpy(
+            np.concatenate([start + np.arange(size) * size for start, size in zip(starts, sizes, strict=True)])
+        ),
+        torch.from_numpy(np.concatenate([found.distance.ravel() for found in paths]).astype(np.float32)),
+        torch.from_numpy(np.concatenate([candidate.ravel() for candidate in following])),
+    )
+
+
+def _candidates(graph: Graph, first: int, widest: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Row, view, heading and elevation of the candidates of each viewpoint, each ``[N, widest]``."""
+    size = len(graph.viewpoints)
+    neighbour = np.full((size, widest), -1, dtype=np.int64)
+    view = np.zeros((size, widest), dtype=np.int64)
+    heading, elevation = np.zeros((size, widest)), np.zeros((size, widest))
+    for here in range(size):
+        there = np.flatnonzero(graph.navigable[here])
+        columns = slice(1, 1 + len(there))
+        heading[here, columns], elevation[here, columns] = directions(graph.positions[there] - graph.positions[here])
+        view[here, columns] = nearest_view(heading[here, columns], elevation[here, columns])
+        neighbour[here, columns] = first + there
+    return neighbour, view, heading, elevation
+
+
+def _candidate_towards(following: np.ndarray, neighbour: np.ndarray, first: int) -> np.ndarray:
+    """The candidate, ``[N, N]``, that leads to the viewpoint which ``following`` names; 0 where it names none."""
+    size = len(following)
+    number = np.zeros((size, size), dtype=np.int64)  # of the candidate at row i that leads to column j
+    rows, columns = np.nonzero(neighbour >= 0)
+    number[rows, neighbour[rows, columns] - first] = columns
+    return np.where(following < 0, 0, np.take_along_axis(number, np.maximum(following, 0), axis=1))

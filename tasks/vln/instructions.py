@@ -1,0 +1,162 @@
+"""Paths with instructions, out of the files of Room-to-Room and Room-across-Room.
+
+R2R (Anderson et al., CVPR 2018) has one JSON array per split, ``R2R_<split>.json``, with several instructions to a
+path. RxR (Ku et al., EMNLP 2020) has JSON lines, ``rxr_<split>_guide.jsonl``, with one instruction to a line, in
+several languages. Either may be compressed (:mod:`tasks.vln.files`).
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from tasks.profiles import DataError
+
+from .files import find_file, open_text
+
+DatasetName = Literal["r2r", "rxr"]
+FILES: Mapping[DatasetName, str] = {"r2r": "R2R_{split}.json", "rxr": "rxr_{split}_guide.jsonl"}
+
+
+@dataclass(frozen=True)
+class InstructedPath:
+    """A path through the house ``scan``, a name of a viewpoint for each stop, and what was said about it.
+
+    ``heading`` is the direction in radians that the agent faces at the start, clockwise from +y.
+    """
+
+    scan: str
+    path_id: str
+    path: tuple[str, ...]
+    heading: float
+    instructions: tuple[str, ...]
+
+
+def find_dataset(folder: Path, name: str = "auto") -> DatasetName | None:
+    """Which data set lies in ``folder`` by its file names, or ``name`` unless that is "auto"; ``None`` for neither.
+
+    Raises :class:`DataError` where "auto" finds both.
+    """
+    if name != "auto":
+        return cast(DatasetName, name)
+    found = [dataset for dataset in get_args(DatasetName) if any(folder.rglob(FILES[dataset].format(split="*") + "*"))]
+    if len(found) > 1:
+        raise DataError(f"{folder}: has files of R2R and of RxR; set vln.dataset = 'r2r' or 'rxr'")
+    return found[0] if found else None
+
+
+def read_split(
+    folder: Path, dataset: DatasetName, split: str, languages: Sequence[str] = ("en",)
+) -> tuple[InstructedPath, ...] | None:
+    """The paths of one split, in the order of the file; ``None`` where there is no such file.
+
+    Parameters
+    ----------
+    folder : Path
+        Searched with all folders below it.
+    dataset : DatasetName
+        Which files to look for.
+    split : str
+        ``train``, ``val_seen``, ``val_unseen`` ...
+    languages : sequence of str
+        Of RxR, which languages are read: "en" takes en-US and en-IN; no language takes all.
+
+    Raises
+    ------
+    DataError
+        An entry lacks what is needed, has no text, or has a start but no path, as those of test splits do.
+    """
+    path = find_file(folder, FILES[dataset].format(split=split))
+    if path is None:
+        return None
+    if dataset == "r2r":
+        return tuple(_r2r_path(path, place, entry) for place, entry in _array(path))
+    grouped: dict[str, InstructedPath] = {}
+    for place, entry in _lines(path):
+        language = _field(path, place, entry, "language", str)
+        if languages and not any(language == wanted or language.startswith(f"{wanted}-") for wanted in languages):
+            continue
+        found = _rxr_path(path, place, entry)
+        known = grouped.get(found.path_id)
+        if known is None:
+            grouped[found.path_id] = found
+        else:
+            grouped[found.path_id] = InstructedPath(
+                known.scan, known.path_id, known.path, known.heading, known.instructions + found.instructions
+            )
+    if not grouped:
+        raise DataError(f"{path}: no instruction in vln.languages = {','.join(languages)!r}; name those that are there")
+    return tuple(grouped.values())
+
+
+def _array(path: Path) -> Iterator[tuple[str, object]]:
+    with open_text(path) as file:
+        try:
+            entries = json.load(file)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}: no JSON: {error}") from error
+    if not isinstance(entries, list):
+        raise DataError(f"{path}: expected a JSON array of paths, found {type(entries).__name__}")
+    return ((f"entry {number}", entry) for number, entry in enumerate(entries, 1))
+
+
+def _lines(path: Path) -> Iterator[tuple[str, object]]:
+    with open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                yield f"line {number}", json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}, line {number}: no JSON: {error}") from error
+
+
+def _r2r_path(path: Path, place: str, entry: object) -> InstructedPath:
+    texts = _field(path, place, entry, "instructions", list)
+    return _checked(path, place, entry, texts)
+
+
+def _rxr_path(path: Path, place: str, entry: object) -> InstructedPath:
+    return _checked(path, place, entry, [_field(path, place, entry, "instruction", str)])
+
+
+def _checked(path: Path, place: str, entry: object, texts: Sequence[object]) -> InstructedPath:
+    stops = _field(path, place, entry, "path", list)
+    heading = _field(path, place, entry, "heading", (int, float))
+    name = str(_field(path, place, entry, "path_id", (int, str)))
+    if not all(isinstance(stop, str) for stop in stops) or not stops:
+        raise DataError(f"{path}, {place}: path = {stops!r}; expected names of viewpoints")
+    if len(stops) == 1:
+        raise DataError(
+            f"{path}, {place}: path {name} has a start and no further viewpoint, as in the test split, whose paths are "
+            "not published; give a split that has paths"
+        )
+    if not isfinite(heading):
+        raise DataError(f"{path}, {place}: heading = {heading}; expected radians")
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise DataError(
+            f"{path}, {place}: path {name} has an instruction without text; add the text or remove the entry"
+        )
+    return InstructedPath(
+        _field(path, place, entry, "scan", str),
+        name,
+        tuple(cast(list[str], stops)),
+        float(heading),
+        tuple(cast(list[str], texts)),
+    )
+
+
+def _field(path: Path, place: str, entry: object, name: str, kind: type | tuple[type, ...]) -> Any:
+    value = entry.get(name) if isinstance(entry, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        found = "nothing" if value is None else repr(value)
+        raise DataError(f"{path}, {place}: {name} is {found}; expected {_words(kind)}")
+    return value
+
+
+def _words(kind: type | tuple[type, ...]) -> str:
+    names = {str: "a string", list: "an array", int: "a number", float: "a number"}
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    return " or ".join(dict.fromkeys(names[each] for each in kinds))

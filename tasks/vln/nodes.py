@@ -1,0 +1,98 @@
+"""What one node holds: its house, the paths that it trains on in a stage, and those that it is tested on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sim.seeding import generator
+from tasks.base import Batch, DataError, NodeData
+
+from .dataset import Dataset
+from .episodes import encode, joined
+from .feature_cache import cached_object_features
+from .features import read_features
+from .files import in_folder
+from .houses import Houses, assemble
+from .instructions import InstructedPath
+from .labelling import label_paths
+from .options import Options
+from .vocabulary import BEGIN, END, Vocabulary
+from .weights import load_speaker
+
+TESTED = ("val_seen", "val_unseen")
+
+
+def node_data(dataset: Dataset, scans: Sequence[str], options: Options, key: str) -> NodeData:
+    """The data of a node that has some houses, one unless all are pooled.
+
+    Splits hold the tensors of :mod:`tasks.vln.episodes`: ``train`` what the stage trains on, ``val_seen`` and
+    ``val_unseen`` what people wrote, where there is any. ``extra`` holds ``houses``, ``vocabulary``, ``folder``, and
+    ``paths``, by split the :class:`~tasks.vln.instructions.InstructedPath` that the column ``record`` numbers.
+
+    Raises
+    ------
+    DataError
+        Features are missing, or the stage lacks the speaker that it needs.
+    """
+    words, houses = dataset.vocabulary(options), read_houses(dataset, scans, options)
+    human, sampled = dataset.training_paths(scans, options)
+    labelled = _labelled(sampled, dataset.folder, options, houses, words) if sampled else []
+    paths = {"train": human + labelled} | {split: dataset.of(split, scans) for split in TESTED}
+    splits: dict[str, Batch] = {}
+    for part, weight in ((human, options.imitation_weight), (labelled, options.augmented_weight)):
+        if part:
+            encoded = encode(part, houses.rows, words, options.max_length, weight)
+            splits["train"] = joined(splits["train"], encoded) if "train" in splits else encoded
+    for split in TESTED:
+        if paths[split]:
+            splits[split] = encode(paths[split], houses.rows, words, options.max_length)
+    if options.ablation == "no-instructions":
+        splits = {split: _without_words(episodes) for split, episodes in splits.items()}
+    if options.ablation == "shuffled-instructions":
+        splits |= {split: _shuffled(splits[split], key, options) for split in TESTED if split in splits}
+    groups = dataset.groups(scans[0]) if len(scans) == 1 else {}
+    extra = {"houses": houses, "vocabulary": words, "paths": paths, "folder": dataset.folder}
+    return NodeData(key, splits, groups, extra)
+
+
+def read_houses(dataset: Dataset, scans: Sequence[str], options: Options) -> Houses:
+    """Some houses as tensors, with their features.
+
+    Raises :class:`DataError` where features are missing or do not fit.
+    """
+    graphs = [dataset.graphs[scan] for scan in scans]
+    if options.feature_file:
+        names = [f"{graph.scan}_{viewpoint}" for graph in graphs for viewpoint in graph.viewpoints]
+        features = read_features(in_folder(options.feature_file, dataset.folder), names, options.width)
+    else:
+        features = cached_object_features(
+            dataset.folder, dataset.graphs, scans, options.label_width, options.cache_folder
+        )
+    if options.ablation == "angles-only":
+        features = np.zeros_like(features)
+    return assemble(graphs, features)
+
+
+def _labelled(
+    sampled: Sequence[InstructedPath], folder: Path, options: Options, houses: Houses, words: Vocabulary
+) -> list[InstructedPath]:
+    speaker = load_speaker(in_folder(options.speaker_file, folder), options.width)
+    if speaker.sizes.vocabulary < len(words):
+        raise DataError(
+            f"vln.speaker-file = {options.speaker_file!r}: knows {speaker.sizes.vocabulary} words, but the vocabulary "
+            f"has {len(words)}; take the vocabulary that it was trained with"
+        )
+    return label_paths(speaker, houses, words, sampled, options.max_length)
+
+
+def _without_words(episodes: Batch) -> Batch:
+    tokens = torch.tensor([[BEGIN, END]], dtype=torch.int32).expand(len(episodes["length"]), 2)
+    return {**episodes, "tokens": tokens.contiguous(), "length": torch.full_like(episodes["length"], 2)}
+
+
+def _shuffled(episodes: Batch, key: str, options: Options) -> Batch:
+    order = generator(options.sample_seed, "vln.shuffled", key).permutation(len(episodes["length"]))
+    rows = torch.from_numpy(order)
+    return {**episodes, "tokens": episodes["tokens"][rows], "length": episodes["length"][rows]}

@@ -1,0 +1,167 @@
+"""Which objects are seen where, out of REVERIE's boxes (Qi et al., CVPR 2020), and what class each label has.
+
+``bbox.json`` maps scan, viewpoint and object to ``[label, views, boxes]``, a box ``[x, y, width, height]`` in pixels of
+a picture of 640 x 480 for each of the views. ``label_mpcat40.csv`` gives the class of each label, ``objects3d.csv``
+where objects are that were triangulated from several viewpoints. Any of them may be compressed.
+"""
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tasks.profiles import DataError
+
+from .connectivity import Graph
+from .files import find_file, open_text
+from .geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, unit_vectors
+
+BOXES_FILE, CLASSES_FILE, POSITIONS_FILE = "bbox.json", "label_mpcat40.csv", "objects3d.csv"
+#: The classes of Matterport3D's mpcat40 without "void" (Chang et al., 3DV 2017).
+CLASSES = (
+    "wall", "floor", "chair", "door", "table", "picture", "cabinet", "cushion", "window", "sofa", "bed", "curtain",
+    "chest_of_drawers", "plant", "sink", "stairs", "ceiling", "toilet", "stool", "towel", "mirror", "tv_monitor",
+    "shower", "column", "bathtub", "counter", "fireplace", "lighting", "beam", "railing", "shelving", "blinds",
+    "gym_equipment", "seating", "board_panel", "furniture", "appliances", "clothes", "objects", "misc", "unlabeled",
+)  # fmt: skip
+WIDTH, HEIGHT = 640, 480
+FOCAL = HEIGHT / 2 / np.tan(np.pi / 6)  # pixels; the vertical field of view is 60 degrees
+UNKNOWN_RANGE = 1.6  # metres to an object that was not triangulated
+MAX_RESIDUAL = 5.0  # degrees between rays and the triangulated position, beyond which it is not trusted
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectViews:
+    """The boxes of one house: a row for each object in each view of each viewpoint.
+
+    Attributes
+    ----------
+    viewpoint, object, label, view : int64 ndarrays [R]
+        Numbers of the viewpoint in the graph, of the object in the house, of its label in ``labels``, of the view.
+    area : ndarray [R]
+        Of the box as a share of the picture.
+    centre : ndarray [R, 2]
+        Of the box, in pixels from the middle of the picture, right and up.
+    cut : bool ndarray [R]
+        Whether the box ends at the picture's edge, so that more of the object may lie beyond it.
+    labels : tuple of str
+        Labels of the house's objects.
+    objects : tuple of str
+        The objects' ids.
+    """
+
+    viewpoint: np.ndarray
+    object: np.ndarray
+    label: np.ndarray
+    view: np.ndarray
+    area: np.ndarray
+    centre: np.ndarray
+    cut: np.ndarray
+    labels: tuple[str, ...]
+    objects: tuple[str, ...]
+
+    def bearings(self) -> tuple[np.ndarray, np.ndarray]:
+        """One row for each object at each viewpoint, and the direction to it there.
+
+        Returns
+        -------
+        rows : int64 ndarray [M]
+            Of the box nearest to the middle of its picture, among those that are not cut off where there are any.
+        directions : ndarray [M, 3]
+            Unit vectors through the middle of these boxes.
+        """
+        order = np.lexsort((np.hypot(*self.centre.T), self.cut, self.object, self.viewpoint))
+        pairs = np.stack([self.viewpoint[order], self.object[order]], axis=1)
+        new = np.ones(len(order), dtype=bool)
+        new[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
+        rows = order[new]
+        heading, elevation = VIEW_HEADINGS[self.view[rows]], VIEW_ELEVATIONS[self.view[rows]]
+        right = np.stack([np.cos(heading), -np.sin(heading), np.zeros(len(rows))], axis=1)
+        up = unit_vectors(heading, elevation + np.pi / 2)
+        x, y = (self.centre[rows] / FOCAL).T
+        rays = unit_vectors(heading, elevation) + x[:, None] * right + y[:, None] * up
+        return rows, rays / np.linalg.norm(rays, axis=1, keepdims=True)
+
+
+def read_boxes(folder: Path, graphs: Mapping[str, Graph]) -> dict[str, ObjectViews] | None:
+    """The boxes of each house that has a graph; ``None`` without a file of boxes.
+
+    Raises :class:`DataError` where the file is malformed. Viewpoints that the graph does not include are left out, and
+    houses without boxes have none.
+    """
+    path = find_file(folder, BOXES_FILE)
+    if path is None:
+        return None
+    with open_text(path) as file:
+        try:
+            boxes = json.load(file)
+            return {scan: _object_views(graph, boxes.get(scan, {})) for scan, graph in graphs.items()}
+        except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
+            raise DataError(
+                f"{path}: {type(error).__name__}: {error}; expected scan -> viewpoint -> object -> [label, views 0 to "
+                "35, boxes [x, y, width, height]]"
+            ) from error
+
+
+def _object_views(
+    graph: Graph, boxes: Mapping[str, Mapping[str, tuple[str, list[int], list[list[float]]]]]
+) -> ObjectViews:
+    number = graph.numbers
+    labels: dict[str, int] = {}
+    objects: dict[str, int] = {}
+    heads: list[tuple[int, int, int, int]] = []
+    rectangles: list[list[float]] = []
+    for viewpoint, seen in boxes.items():
+        if viewpoint not in number:
+            continue
+        for name, (label, views, sizes) in seen.items():
+            which, what = objects.setdefault(name, len(objects)), labels.setdefault(label, len(labels))
+            heads += [(number[viewpoint], which, what, view) for view in views]
+            rectangles += sizes
+    table = np.array(heads, dtype=np.int64).reshape(-1, 4)
+    x, y, w, h = np.array(rectangles, dtype=np.float64).reshape(len(table), 4).T
+    if len(table) and not (table[:, 3].min() >= 0 and table[:, 3].max() < VIEWS):
+        raise ValueError(f"views from {table[:, 3].min()} to {table[:, 3].max()}")
+    centre = np.stack([x + w / 2 - WIDTH / 2, HEIGHT / 2 - (y + h / 2)], axis=1)
+    cut = (x <= 0) | (y <= 0) | (x + w >= WIDTH - 1) | (y + h >= HEIGHT - 1)
+    share, ids = w * h / (WIDTH * HEIGHT), tuple(objects)
+    return ObjectViews(table[:, 0], table[:, 1], table[:, 2], table[:, 3], share, centre, cut, tuple(labels), ids)
+
+
+def read_classes(folder: Path) -> dict[str, int]:
+    """The number of the class, in :data:`CLASSES`, of each label. Raises :class:`DataError` for one not in the list."""
+    path = find_file(folder, CLASSES_FILE)
+    if path is None:
+        raise DataError(f"{folder}: no {CLASSES_FILE}, which gives the class of each label in {BOXES_FILE}; add it")
+    with open_text(path) as file:
+        classes = {}
+        for number, row in enumerate(csv.DictReader(file), 2):
+            if row.get("mpcat40") not in CLASSES or row.get("name") is None:
+                raise DataError(
+                    f"{path}, line {number}: mpcat40 = {row.get('mpcat40')!r}; expected columns name and mpcat40, one "
+                    f"of {', '.join(CLASSES)}"
+                )
+            classes[row["name"]] = CLASSES.index(row["mpcat40"])
+    return classes
+
+
+def read_positions(folder: Path) -> dict[tuple[str, str], np.ndarray]:
+    """Where triangulated objects are, in metres, by scan and object; those of a large residual are left out."""
+    path = find_file(folder, POSITIONS_FILE)
+    if path is None:
+        return {}
+    with open_text(path) as file:
+        try:
+            return {
+                (row["scan"], row["object_id"]): np.array([float(row[axis]) for axis in "xyz"])
+                for row in csv.DictReader(file)
+                if float(row["median_residual_deg"]) < MAX_RESIDUAL
+            }
+        except (KeyError, ValueError, TypeError) as error:
+            raise DataError(
+                f"{path}: {type(error).__name__}: {error}; expected columns scan, object_id, x, y, "
+                "z and median_residual_deg"
+            ) from error

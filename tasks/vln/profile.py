@@ -1,0 +1,71 @@
+"""Who the nodes of the task "vln" are, and their made-up houses, without torch."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import ClassVar
+
+from sim.houses.world import HouseWorld, write_houses
+from tasks.profiles import DataError, NodeProfile, TaskProfiles
+
+from .dataset import Dataset, house_of, own_house, read_dataset
+from .options import Options as VlnOptions
+
+
+class VlnProfiles(TaskProfiles):
+    """A node is a house: its key is the house's name, and its examples are the instructions that it trains on.
+
+    Whether features, vocabularies and weights fit shows when it trains.
+    """
+
+    name: ClassVar[str] = "vln"
+    Options: ClassVar[type] = VlnOptions
+
+    def __init__(self, options: VlnOptions | None = None) -> None:
+        """Raises :class:`DataError` for options that do not go together (:meth:`Options.check`)."""
+        super().__init__(options or VlnOptions())
+        self.options: VlnOptions
+        self.options.check()
+
+    @property
+    def has_world(self) -> bool:
+        return self.options.source != "files"
+
+    @property
+    def world_options(self) -> dict[str, object]:
+        """The options that :meth:`make_world` depends on: the same houses serve all others."""
+        return {
+            name: value for name, value in asdict(self.options).items() if name.startswith("world_") or name == "houses"
+        }
+
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        """Made-up houses, as many of the chosen kind as there are nodes. Raises :class:`DataError` for "files"."""
+        chosen = self.options
+        if not self.has_world:
+            raise DataError(
+                "vln.source = 'files': name the folder of houses as data-dir, or set vln.source = 'simulated'"
+            )
+        unseen = chosen.world_unseen or max(1, num_nodes // 5)
+        if chosen.houses == "all" and unseen >= num_nodes:
+            raise DataError(f"vln.world-unseen = {unseen}: must leave a house to train in of num-nodes = {num_nodes}")
+        seen = {"all": num_nodes - unseen, "seen": num_nodes, "unseen": 4 * num_nodes}[chosen.houses]
+        world = HouseWorld(
+            houses=seen,
+            unseen_houses=num_nodes if chosen.houses == "unseen" else unseen,
+            paths=chosen.world_paths,
+            seen_paths=chosen.world_seen_paths,
+            floors=chosen.world_floors,
+        )
+        write_houses(folder, world, seed)
+
+    def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
+        dataset = read_dataset(folder, self.options)
+        return self._profile(dataset, house_of(dataset, self.options, partition, num_partitions))
+
+    def own_profile(self, folder: Path) -> NodeProfile:
+        dataset = read_dataset(folder, self.options)
+        return self._profile(dataset, own_house(dataset, self.options))
+
+    def _profile(self, dataset: Dataset, scan: str) -> NodeProfile:
+        human, sampled = dataset.training_paths([scan], self.options)
+        instructions = sum(len(path.instructions) for path in human) + len(sampled)
+        return NodeProfile(scan, instructions, dataset.groups(scan))

@@ -1,0 +1,130 @@
+"""The speaker: looks at a path and describes it, to label paths that nobody described (Tan et al., NAACL 2019 [1]_).
+
+.. [1] https://arxiv.org/abs/1904.04195, Section 3.3; back-translation for navigation is Fried et al., NeurIPS 2018.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from tasks.base import Batch
+
+from .geometry import HEADINGS
+from .houses import Houses
+from .layers import ANGLE_WIDTH, BiLSTM, ViewAttention, WordAttention, copied, environment, mask_of
+from .sizes import Sizes
+from .vocabulary import BEGIN, END, PAD, UNKNOWN
+from .walks import observe
+
+
+class PathEncoder(nn.Module):
+    """A bidirectional LSTM over the moves, attention to the views from each viewpoint, and another such LSTM."""
+
+    def __init__(self, sizes: Sizes, drop: float) -> None:
+        super().__init__()
+        self.moves = BiLSTM(sizes.features + ANGLE_WIDTH, sizes.hidden // 2)
+        self.views = ViewAttention(sizes.hidden, sizes.features)
+        self.lstm = BiLSTM(sizes.features + ANGLE_WIDTH, sizes.hidden // 2)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, houses: Houses, episodes: Batch, shown: Tensor) -> Tensor:
+        """What was seen along each path, ``[n, P, hidden]``, given which features are ``shown [n, D]``."""
+        path, lengths = episodes["path"], episodes["path_length"]
+        count, stops = path.shape
+        here, facing, candidate = moves_of(houses, path, lengths, episodes["facing"])
+        seen = observe(houses, here.flatten(), facing.flatten())
+        rows = torch.arange(count * stops, device=path.device)
+        taken, angles = (each[rows, candidate.flatten()] for each in (seen.candidates, seen.candidate_angles))
+        shown = shown.repeat_interleave(stops, dim=0)
+        moves = torch.cat([taken * shown, copied(angles)], dim=1).view(count, stops, -1)
+        context = self.drop(self.moves(moves, lengths))
+        looked = self.views(context.flatten(0, 1), seen.views, seen.view_angles, shown).view(count, stops, -1)
+        described: Tensor = self.drop(self.lstm(self.drop(looked), lengths))
+        return described
+
+
+def moves_of(houses: Houses, path: Tensor, lengths: Tensor, facing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where one is, which column one faces, and the candidate that one takes, at each viewpoint of paths ``[n, P]``.
+
+    The candidate at the last viewpoint is STOP. After the end of a path one stays there.
+    """
+    used = mask_of(lengths, path.shape[1])
+    last = path.gather(1, lengths.unsqueeze(1) - 1)
+    here = torch.where(used, path, last)
+    following = torch.cat([here[:, 1:], last], dim=1)
+    candidate = torch.where(following == here, torch.zeros_like(here), houses.candidate_to(here, following))
+    turned = houses.view[here, candidate] % HEADINGS
+    faces = [facing]
+    for step in range(path.shape[1] - 1):
+        faces.append(torch.where(candidate[:, step] > 0, turned[:, step], faces[-1]))
+    return here, torch.stack(faces, dim=1), candidate
+
+
+class WordDecoder(nn.Module):
+    """An LSTM over words that attends to the path."""
+
+    def __init__(self, sizes: Sizes, drop: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(sizes.vocabulary, sizes.words, padding_idx=PAD)
+        self.lstm = nn.LSTM(sizes.words, sizes.hidden, batch_first=True)
+        self.path = WordAttention(sizes.hidden)
+        self.output = nn.Linear(sizes.hidden, sizes.vocabulary)
+        self.drop = nn.Dropout(drop)
+
+    def forward(
+        self, words: Tensor, context: Tensor, mask: Tensor, state: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Logits ``[n, L, vocabulary]`` of the words after ``words [n, L]``, and the state to go on from."""
+        hidden, state = self.lstm(self.drop(self.embedding(words)), state)
+        return self.output(self.drop(self.path(self.drop(hidden), context, mask))), state
+
+
+class Speaker(nn.Module):
+    """``encoder`` and ``decoder``: what looks at a path and what puts it into words.
+
+    ``houses`` are those that the speaker is in; they are no part of the state that travels.
+    """
+
+    def __init__(self, sizes: Sizes, *, drop: float = 0.5, feature_drop: float = 0.3) -> None:
+        super().__init__()
+        self.sizes, self.feature_drop = sizes, feature_drop
+        self.encoder = PathEncoder(sizes, drop)
+        self.decoder = WordDecoder(sizes, drop)
+        self.houses: Houses | None = None
+
+    def look(self, houses: Houses, episodes: Batch) -> tuple[Tensor, Tensor]:
+        """What is seen along paths, ``[n, P, hidden]``, and where they are, bool ``[n, P]``."""
+        path = episodes["path"]
+        like = self.decoder.embedding.weight
+        shown = environment(len(path), self.sizes.features, self.feature_drop, self.training, like)
+        return self.encoder(houses, episodes, shown), mask_of(episodes["path_length"], path.shape[1])
+
+    def loss(self, houses: Houses, episodes: Batch) -> Tensor:
+        """The cross-entropy of the instructions' words, mean over words."""
+        tokens = episodes["tokens"].long()
+        logits, _ = self.decoder(tokens[:, :-1], *self.look(houses, episodes))
+        return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PAD)
+
+    @torch.no_grad()
+    def describe(self, houses: Houses, episodes: Batch, max_length: int, known: int) -> Sequence[Sequence[int]]:
+        """The likeliest word after the likeliest word: numbers up to ``<EOS>``, for each path of a batch.
+
+        No description has more than ``max_length`` words, an unknown word, or one beyond the ``known`` numbers of the
+        vocabulary.
+        """
+        context, mask = self.look(houses, episodes)
+        words = torch.full((len(context), 1), BEGIN, device=context.device)
+        ended = torch.zeros(len(context), dtype=torch.bool, device=context.device)
+        state, said = None, []
+        for _ in range(max_length):
+            logits, state = self.decoder(words, context, mask, state)
+            logits[:, 0, [PAD, UNKNOWN, BEGIN]] = -torch.inf
+            logits[:, 0, known:] = -torch.inf
+            words = logits.argmax(dim=2)
+            ended |= words.squeeze(1) == END
+            said.append(words.squeeze(1).masked_fill(ended, END))
+            if ended.all():
+                break
+        return [row[: row.index(END)] if END in row else row for row in torch.stack(said, dim=1).tolist()]

@@ -1,0 +1,164 @@
+"""The task "vln": follow instructions through houses, or describe paths through them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar, cast
+
+import numpy as np
+from torch import Tensor, nn
+
+from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+
+from .agent import Agent, houses_of
+from .dataset import house_of, own_house, read_dataset
+from .episodes import random_batches, sorted_batches
+from .evaluation import describe_all, means, sentence_metrics, walk_all, walker_metrics
+from .files import in_folder
+from .houses import Houses
+from .instructions import InstructedPath
+from .learning import LEARNING
+from .nodes import TESTED, node_data
+from .profile import VlnProfiles
+from .speaker import Speaker
+from .traces import house_traces, sentence_traces, walk_traces
+from .vocabulary import Vocabulary
+from .weights import load_weights
+
+
+class VlnTask(VlnProfiles, Task):
+    """Vision-and-language navigation with one house to a node (FedVLN [1]_).
+
+    The model is the agent, with ``encoder.*`` (language), ``decoder.*`` (trajectory and decision) and ``critic.*``, or
+    in the stage "speaker" the speaker, with ``encoder.*`` (path) and ``decoder.*`` (words). A node's house is part of
+    its model (:meth:`build_model_for`) but not of the model's state.
+
+    Examples are instructions with their paths (:mod:`tasks.vln.episodes`). A house of the training split has the splits
+    "train" and "val_seen"; any other has "val_unseen", and "train" in pre-exploration. Groups are ``house``, the scan,
+    and ``seen``, "true" or "false".
+
+    .. [1] Zhou and Wang, FedVLN: Privacy-preserving Federated Vision-and-Language Navigation, ECCV 2022,
+       https://arxiv.org/abs/2203.14936.
+    """
+
+    headline: ClassVar[tuple[str, ...]] = ("val_unseen.sr", "val_unseen.spl", "val_unseen.ndtw", "val_seen.sr")
+    vectorises: ClassVar[bool] = False
+    metric_means: ClassVar[Mapping[str, MetricRule]] = {f"{split}.ngrams": "uniform" for split in TESTED}
+
+    def at_stage(self, stage: str, *, agent_file: str = "", speaker_file: str = "") -> "VlnTask":
+        """The same task at another stage, with what earlier stages left."""
+        return VlnTask(replace(self.options, stage=stage, agent_file=agent_file, speaker_file=speaker_file))
+
+    def build_model(self) -> nn.Module:
+        """The agent or the speaker, in no house; from ``agent_file`` where one is named."""
+        return self._model(None)
+
+    def build_model_for(self, data: NodeData) -> nn.Module:
+        """The same model in the node's houses; ``agent_file`` may lie in the node's folder."""
+        model = self._model(cast(Path, data.extra["folder"]))
+        model.houses = _houses(data)
+        return model
+
+    def _model(self, folder: Path | None) -> Agent | Speaker:
+        chosen = self.options
+        if chosen.speaks:
+            return Speaker(chosen.sizes, drop=chosen.dropout, feature_drop=chosen.feature_dropout)
+        agent = Agent(chosen.sizes, drop=chosen.dropout, feature_drop=chosen.feature_dropout)
+        if chosen.agent_file:
+            load_weights(agent, in_folder(chosen.agent_file, folder), "vln.agent-file")
+        return agent
+
+    # -- data ----------------------------------------------------------------------------------------------
+
+    def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
+        """House ``partition`` of those that are nodes, whose name is the key.
+
+        Raises :class:`DataError` when they are not ``num_partitions``.
+        """
+        dataset = read_dataset(folder, self.options)
+        scan = house_of(dataset, self.options, partition, num_partitions)
+        return node_data(dataset, [scan], self.options, scan)
+
+    def load_all(self, folder: Path) -> NodeData:
+        """All houses that are nodes, pooled: centralised training. The folder's name is the key."""
+        dataset = read_dataset(folder, self.options)
+        scans = dataset.nodes(self.options)
+        if not scans:
+            raise DataError(
+                f"{folder}: no house with paths for vln.houses = {self.options.houses!r}; expected R2R_train.json, "
+                "R2R_val_seen.json and R2R_val_unseen.json, or RxR's rxr_<split>_guide.jsonl"
+            )
+        return node_data(dataset, scans, self.options, folder.resolve().name)
+
+    def load_own(self, folder: Path) -> NodeData:
+        """A deployed node's folder: the graph and features of its one house, and instructions if it has any
+        (:func:`~tasks.vln.dataset.own_house`)."""
+        dataset = read_dataset(folder, self.options)
+        scan = own_house(dataset, self.options)
+        return node_data(dataset, [scan], self.options, scan)
+
+    def sizes(self, data: NodeData) -> Mapping[str, int]:
+        houses = _houses(data)
+        counts = {f"{split} instructions": data.count(split) for split in data.splits}
+        return {"houses": len(houses.scans), "viewpoints": len(houses.names), **counts}
+
+    # -- learning ------------------------------------------------------------------------------------------
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The agent's loss by the option ``learning``, or the speaker's cross-entropy over words."""
+        houses = houses_of(model, batch["path"].device)
+        if isinstance(model, Speaker):
+            return model.loss(houses, batch)
+        return LEARNING[self.options.learning](cast(Agent, model), houses, batch, self.options.max_actions)
+
+    def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
+        """Batches of instructions of like length, which take the least padding, in a random order."""
+        return random_batches(data.splits[split], batch_size)
+
+    def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
+        """Every instruction once, the shortest first."""
+        return (batch for _, batch in sorted_batches(data.splits[split], batch_size))
+
+    def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
+        """On ``val_seen`` and ``val_unseen``, where the node has them.
+
+        Of an agent :data:`~tasks.vln.metrics.METRICS`, of a speaker BLEU-4
+        (:func:`~tasks.vln.evaluation.sentence_metrics`). ``final`` adds walks to draw, or sentences to read.
+        """
+        model.eval()
+        houses = _houses(data).on(next(model.parameters()).device)
+        metrics: Metrics = {}
+        traces: dict[str, np.ndarray] = house_traces(houses) if final else {}
+        for split in TESTED:
+            if split not in data.splits:
+                continue
+            episodes, paths = data.splits[split], _paths(data, split)
+            if isinstance(model, Speaker):
+                said = describe_all(model, houses, episodes, _words(data), self.options.max_length)
+                metrics |= sentence_metrics(split, said, paths)
+                traces |= sentence_traces(split, said, paths) if final else {}
+            else:
+                scores, trails = walk_all(cast(Agent, model), houses, episodes, self.options.max_actions)
+                metrics |= means(split, scores)
+                traces |= walk_traces(split, trails, episodes, paths) if final else {}
+        return Evaluation(metrics, traces)
+
+    def walkers(self, data: NodeData, *, seed: int) -> Metrics:
+        """What walkers that read no instruction score, and the shortest path, as ``<split>.<walker>.<metric>``."""
+        metrics: Metrics = {}
+        for split in TESTED:
+            if split in data.splits:
+                metrics |= walker_metrics(_houses(data), data.splits[split], split, seed)
+        return metrics
+
+
+def _houses(data: NodeData) -> Houses:
+    return cast(Houses, data.extra["houses"])
+
+
+def _words(data: NodeData) -> Vocabulary:
+    return cast(Vocabulary, data.extra["vocabulary"])
+
+
+def _paths(data: NodeData, split: str) -> Sequence[InstructedPath]:
+    return cast(Mapping[str, Sequence[InstructedPath]], data.extra["paths"])[split]

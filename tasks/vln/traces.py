@@ -1,0 +1,47 @@
+"""What a report can draw: a house from above, walks through it beside what was described, and sentences."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from tasks.base import Batch
+
+from .episodes import one_per_path
+from .houses import Houses
+from .instructions import InstructedPath
+
+DRAWN = 6  # paths of a split
+
+
+def house_traces(houses: Houses) -> dict[str, np.ndarray]:
+    """``viewpoints [V, 3]`` in metres and ``edges [E, 2]``, the rows that they join."""
+    here, column = np.nonzero(houses.neighbour.cpu().numpy() >= 0)
+    there = houses.neighbour.cpu().numpy()[here, column]
+    edges = np.stack([here, there], axis=1)[here < there]
+    return {"viewpoints": houses.positions.cpu().numpy(), "edges": edges}
+
+
+def walk_traces(split: str, trails: Tensor, episodes: Batch, paths: Sequence[InstructedPath]) -> dict[str, np.ndarray]:
+    """Of the first paths of a split the ``instruction``, and the rows of viewpoints ``walked`` and in the
+    ``reference``."""
+    found: dict[str, np.ndarray] = {}
+    for number, row in enumerate(one_per_path(episodes)[:DRAWN].tolist()):
+        walked, reference = trails[row].numpy(), episodes["path"][row].numpy()
+        found |= {
+            f"{split}.{number}.walked": walked[walked >= 0],
+            f"{split}.{number}.reference": reference[reference >= 0],
+            f"{split}.{number}.instruction": np.array(paths[number].instructions[0]),
+        }
+    return found
+
+
+def sentence_traces(
+    split: str, said: Sequence[Sequence[str]], paths: Sequence[InstructedPath]
+) -> dict[str, np.ndarray]:
+    """Of the first paths of a split what the speaker ``said``, and one ``instruction`` of what people wrote."""
+    pairs = list(zip(said, paths, strict=True))[:DRAWN]
+    return {
+        f"{split}.said": np.array([" ".join(sentence) for sentence, _ in pairs]),
+        f"{split}.instruction": np.array([path.instructions[0] for _, path in pairs]),
+    }

@@ -1,0 +1,74 @@
+"""Weights of an agent or a speaker, from the file that an earlier stage left."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from tasks.base import DataError
+
+from .layers import ANGLE_WIDTH
+from .sizes import Sizes
+from .speaker import Speaker
+
+
+def load_weights(model: nn.Module, file: Path, option: str) -> None:
+    """Load all weights of ``model``. Raises :class:`DataError` where the file is missing or does not fit."""
+    found = _read(file, option)
+    expected = model.state_dict()
+    wrong = sorted(
+        name for name in expected.keys() | found.keys()
+        if name not in found or name not in expected or found[name].shape != expected[name].shape
+    )  # fmt: skip
+    if wrong:
+        shapes = ", ".join(
+            f"{name} {_shape(found, name)} in the file, {_shape(expected, name)} here" for name in wrong[:3]
+        )
+        raise DataError(
+            f"{option} = {str(file)!r}: {len(wrong)} parameters do not fit: {shapes}; set vln.hidden, vln.word-width, "
+            "vln.vocabulary-size and vln.features to those that the file was trained with"
+        )
+    model.load_state_dict(found)
+
+
+def load_speaker(file: Path, width: int) -> Speaker:
+    """The speaker of a file, whose sizes are read off its weights.
+
+    Raises :class:`DataError` where it is no speaker's, or a speaker's for features of another width than ``width``.
+    """
+    found = _read(file, "vln.speaker-file")
+    try:
+        vocabulary, words = found["decoder.embedding.weight"].shape
+        hidden = found["decoder.lstm.weight_hh_l0"].shape[1]
+        features = found["encoder.moves.forwards.weight_ih_l0"].shape[1] - ANGLE_WIDTH
+    except KeyError as error:
+        raise DataError(
+            f"vln.speaker-file = {str(file)!r}: holds no {error}, so no speaker; name the file that "
+            "vln.stage = 'speaker' left"
+        ) from error
+    if features != width:
+        raise DataError(
+            f"vln.speaker-file = {str(file)!r}: a speaker for {features} features per view, but vln.features has "
+            f"{width}: take those that it was trained with"
+        )
+    speaker = Speaker(
+        Sizes(vocabulary=vocabulary, features=features, words=words, hidden=hidden), drop=0, feature_drop=0
+    )
+    load_weights(speaker, file, "vln.speaker-file")
+    return speaker.eval()
+
+
+def _read(file: Path, option: str) -> dict[str, Tensor]:
+    if not file.is_file():
+        raise DataError(f"{option} = {str(file)!r}: no such file; name the safetensors file of an earlier stage")
+    try:
+        return {name: tensor.to(torch.float32) for name, tensor in load_file(file).items()}
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{option} = {str(file)!r}: cannot be read: {error}; expected a safetensors file") from error
+
+
+def _shape(tensors: Mapping[str, Tensor], name: str) -> object:
+    return list(tensors[name].shape) if name in tensors else "missing"

@@ -1,0 +1,91 @@
+"""Small houses in the real data's file formats, for tests of the task "vln"."""
+
+import json
+
+import numpy as np
+
+#: A floor of 3 x 4 viewpoints, 2 m apart, with two walls, and a landing above the last one.
+POSITIONS = np.array([(2.0 * x, 2.0 * y, 1.5) for y in range(3) for x in range(4)] + [(6.0, 6.0, 3.5)])
+EDGES = [
+    *((4 * y + x, 4 * y + x + 1) for y in range(3) for x in range(3) if (y, x) != (1, 1)),
+    *((4 * y + x, 4 * y + x + 4) for y in range(2) for x in range(4) if (y, x) != (0, 2)),
+    (11, 12),
+]
+NAMES = [f"v{number:02d}" for number in range(len(POSITIONS))]
+TEXTS = ("Walk past the {a} and stop at the {b}.", "go to the {b} , leaving the {a} !", "The {b} is where you stop...")
+THINGS = ("sofa", "bed", "sink", "table", "lamp", "door", "stairs", "rug", "plant", "shelf", "stove", "desk", "piano")
+
+
+def graph_entries(positions=POSITIONS, edges=EDGES, names=NAMES, *, excluded=()):
+    """What a connectivity file holds, with everything visible that is within 5 m."""
+    size = len(positions)
+    joined = np.zeros((size, size), dtype=bool)
+    for one, other in edges:
+        joined[one, other] = joined[other, one] = True
+    apart = np.linalg.norm(positions[:, None] - positions[None], axis=-1)
+    visible = (apart < 5) & ~np.eye(size, dtype=bool)
+    entries = []
+    for row, name in enumerate(names):
+        pose = np.eye(4)
+        pose[:3, 3] = positions[row]
+        entries.append(
+            {
+                "image_id": name,
+                "pose": pose.ravel().tolist(),
+                "included": row not in excluded,
+                "visible": visible[row].tolist(),
+                "unobstructed": joined[row].tolist(),
+                "height": 1.5,
+            }
+        )
+    return entries
+
+
+def write_graph(folder, scan, **changes):
+    """The graph of one house."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{scan}_connectivity.json").write_text(json.dumps(graph_entries(**changes)))
+
+
+def path_entry(scan, stops, number, *, heading=0.0, texts=3):
+    """A path of R2R with instructions that name a thing at its start and at its end."""
+    words = {"a": THINGS[stops[0]], "b": THINGS[stops[-1]]}
+    return {
+        "scan": scan,
+        "path_id": number,
+        "path": [NAMES[stop] for stop in stops],
+        "heading": heading,
+        "distance": 1.0,
+        "instructions": [text.format(**words) for text in TEXTS[:texts]],
+    }
+
+
+PATHS = [
+    (0, 1, 2, 3, 7),
+    (8, 9, 10, 11, 12),
+    (5, 1, 2, 3, 7, 11),
+    (4, 5, 9, 10, 6),
+    (12, 11, 7, 3, 2),
+    (0, 4, 8, 9, 10),
+]
+
+
+def write_world(folder, *, seen=("houseA", "houseB"), unseen=("houseC",), width=6):
+    """Houses with paths of all three splits, and random features in ``features.npz``."""
+    for scan in (*seen, *unseen):
+        write_graph(folder / "connectivity", scan)
+    splits = {
+        "train": [
+            path_entry(scan, stops, 10 * n + m) for n, scan in enumerate(seen) for m, stops in enumerate(PATHS[:4])
+        ],
+        "val_seen": [path_entry(scan, PATHS[4], 100 + n) for n, scan in enumerate(seen)],
+        "val_unseen": [path_entry(scan, stops, 200 + n) for scan in unseen for n, stops in enumerate(PATHS[:2])],
+    }
+    for split, entries in splits.items():
+        (folder / f"R2R_{split}.json").write_text(json.dumps(entries))
+    rng = np.random.default_rng(0)
+    features = {
+        f"{scan}_{name}": rng.random((36, width)).astype(np.float32) for scan in (*seen, *unseen) for name in NAMES
+    }
+    np.savez(folder / "features.npz", **features)
+    return folder

@@ -1,0 +1,140 @@
+"""Reading paths, instructions and graphs: formats, compression, languages, and the tokenizer."""
+
+import gzip
+import json
+import lzma
+import tarfile
+
+import numpy as np
+import pytest
+from drawn_houses import EDGES, NAMES, POSITIONS, path_entry, write_graph
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.base import DataError
+from tasks.vln.connectivity import read_graphs
+from tasks.vln.instructions import find_dataset, read_split
+from tasks.vln.vocabulary import BEGIN, END, UNKNOWN, Vocabulary, words_of
+
+
+def annotation(number, language, text):
+    return {
+        "path_id": number,
+        "split": "train",
+        "scan": "houseA",
+        "heading": 1.5,
+        "path": NAMES[:3],
+        "instruction_id": 0,
+        "annotator_id": 7,
+        "language": language,
+        "instruction": text,
+        "timed_instruction": [{"word": "Go", "start_time": 0.0, "end_time": 0.1}],
+    }
+
+
+@pytest.mark.parametrize(("ending", "opener"), [("", open), (".gz", gzip.open), (".xz", lzma.open)])
+def test_r2r_plain_or_compressed(tmp_path, ending, opener):
+    entry = path_entry("houseA", (0, 1, 2), 17, heading=3.751, texts=2) | {"path_id": 17}
+    (tmp_path / "below").mkdir()
+    with opener(tmp_path / "below" / f"R2R_train.json{ending}", "wt") as file:
+        json.dump([entry], file)
+    assert find_dataset(tmp_path) == "r2r"
+    (path,) = read_split(tmp_path, "r2r", "train")
+    assert (path.scan, path.path_id, path.path, path.heading) == ("houseA", "17", ("v00", "v01", "v02"), 3.751)
+    assert path.instructions == ("Walk past the sofa and stop at the sink.", "go to the sink , leaving the sofa !")
+    assert read_split(tmp_path, "r2r", "val_seen") is None
+
+
+def test_rxr_groups_the_guides_of_a_path_and_takes_the_languages_asked_for(tmp_path):
+    lines = [
+        annotation(1, "en-US", "Go ahead."),
+        annotation(2, "hi-IN", "आगे जाएं।"),
+        annotation(1, "en-IN", "Walk straight."),
+        annotation(1, "te-IN", "ముందుకు వెళ్ళండి."),
+    ]
+    text = "\n".join(map(json.dumps, lines)) + "\n"
+    (tmp_path / "rxr_train_guide.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "rxr_train_follower.jsonl.gz").write_bytes(gzip.compress(b"no guide\n"))
+    assert find_dataset(tmp_path) == "rxr"
+    (english,) = read_split(tmp_path, "rxr", "train")
+    assert english.instructions == ("Go ahead.", "Walk straight.")
+    everything = read_split(tmp_path, "rxr", "train", ())
+    assert [len(path.instructions) for path in everything] == [3, 1]
+    (american,) = read_split(tmp_path, "rxr", "train", ("en-US",))
+    assert american.instructions == ("Go ahead.",)
+    with pytest.raises(DataError, match=r"no instruction in vln\.languages = 'de'"):
+        read_split(tmp_path, "rxr", "train", ("de",))
+
+
+def test_two_data_sets_in_one_folder_need_a_choice(tmp_path):
+    (tmp_path / "R2R_train.json").write_text("[]")
+    (tmp_path / "rxr_train_guide.jsonl").write_text("")
+    with pytest.raises(DataError, match=r"set vln\.dataset = 'r2r' or 'rxr'"):
+        find_dataset(tmp_path)
+    assert find_dataset(tmp_path, "rxr") == "rxr"
+
+
+def test_a_graph_of_a_folder_is_that_of_an_archive(tmp_path):
+    write_graph(tmp_path / "files", "houseA", excluded=(6,))
+    (tmp_path / "packed").mkdir()
+    with tarfile.open(tmp_path / "packed" / "connectivity.tar.xz", "w:xz") as archive:
+        archive.add(tmp_path / "files", "connectivity")
+    one, other = (read_graphs(tmp_path / name)["houseA"] for name in ("files", "packed"))
+    kept = [row for row in range(len(NAMES)) if row != 6]
+    assert one.viewpoints == other.viewpoints == tuple(NAMES[row] for row in kept)
+    np.testing.assert_array_equal(one.positions, POSITIONS[kept])
+    np.testing.assert_array_equal(one.navigable, other.navigable)
+    joined = {frozenset((kept[i], kept[j])) for i, j in np.argwhere(one.navigable)}
+    assert joined == {frozenset(edge) for edge in EDGES if 6 not in edge}
+    assert (one.visible >= one.navigable).all()
+    assert not one.visible.diagonal().any()
+
+
+def test_an_edge_that_one_end_knows_of_counts_both_ways(tmp_path):
+    write_graph(tmp_path, "houseA")
+    file = tmp_path / "houseA_connectivity.json"
+    entries = json.loads(file.read_text())
+    entries[0]["unobstructed"][1] = False
+    file.write_text(json.dumps(entries))
+    navigable = read_graphs(tmp_path)["houseA"].navigable
+    assert navigable[0, 1]
+    assert navigable[1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Walk down one flight of stairs. ", ["walk", "down", "one", "flight", "of", "stairs", "."]),
+        ("Stop!? Now...", ["stop", "!", "?", "now", "..."]),
+        ("the L-shaped couch,(left).", ["the", "l", "-", "shaped", "couch", ",", "(", "left", ")", "."]),
+        ("don't  wait", ["don", "'", "t", "wait"]),
+        ("  ", []),
+    ],
+)
+def test_words_as_the_agents_of_r2r_split_them(text, words):
+    assert words_of(text) == words
+
+
+def test_the_vocabulary_has_frequent_words_of_training():
+    texts = ["go left"] * 5 + ["go right"] * 4 + ["left turn"] * 5
+    assert Vocabulary.of(texts, 992).words == ("left", "go", "turn")
+    assert Vocabulary.of(texts, 6).words == ("left", "go")
+    words = Vocabulary.of(texts, 992)
+    assert len(words) == 7
+    assert words.encode("Go right, left", 80) == [BEGIN, 5, UNKNOWN, UNKNOWN, 4, END]
+    assert words.encode("left left left left", 4) == [BEGIN, 4, 4, END]
+    assert words.decode([4, 5, END, 6]) == ["left", "go"]
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c"]), max_size=12))
+def test_known_words_come_back(said):
+    words = Vocabulary(("a", "b", "c"))
+    assert words.decode(words.encode(" ".join(said), 80)[1:]) == said
+
+
+def test_a_vocabulary_file_comes_back(tmp_path):
+    words = Vocabulary(("left", "go", "..."))
+    words.write(tmp_path / "words.txt")
+    assert Vocabulary.read(tmp_path / "words.txt") == words
+    (tmp_path / "published.txt").write_text("<PAD>\n<UNK>\n<EOS>\nleft\ngo\n<BOS>\n")
+    assert Vocabulary.read(tmp_path / "published.txt").words == ("left", "go")

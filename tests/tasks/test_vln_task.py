@@ -1,0 +1,459 @@
+"""The task: nodes of houses, stages, deployed folders, evaluation, and options and data that cannot be used."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from drawn_houses import EDGES, NAMES, PATHS, THINGS, path_entry, write_graph, write_world
+from safetensors.torch import save_file
+
+from tasks.base import DataError
+from tasks.options import parse_options
+from tasks.vln.learning import LEARNING
+from tasks.vln.metrics import METRICS
+from tasks.vln.options import Options
+from tasks.vln.profile import VlnProfiles
+from tasks.vln.task import VlnTask
+from tasks.vln.vocabulary import END, Vocabulary
+
+OPTIONS = Options(
+    features="file",
+    feature_file="features.npz",
+    feature_width=6,
+    vocabulary_size=30,
+    hidden=16,
+    word_width=8,
+    action_width=4,
+    max_actions=6,
+    sampled_paths=5,
+)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def damaged(world, tmp_path):
+    """A world to damage."""
+    return shutil.copytree(world, tmp_path / "world")
+
+
+def task_with(**changes):
+    return VlnTask(replace(OPTIONS, **changes))
+
+
+def message_of(call, *arguments):
+    with pytest.raises(DataError) as error:
+        call(*arguments)
+    return str(error.value)
+
+
+def saved(model, path):
+    save_file(model.state_dict(), path)
+    return str(path)
+
+
+@pytest.fixture
+def speaker(tmp_path):
+    """The file of a speaker that says something."""
+    torch.manual_seed(0)
+    return saved(task_with(stage="speaker").build_model(), tmp_path / "speaker.safetensors")
+
+
+# -- nodes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_house_is_a_node_and_unseen_ones_come_last(world):
+    nodes = [task_with().load_node(world, partition, 3) for partition in range(3)]
+    assert [node.key for node in nodes] == ["houseA", "houseB", "houseC"]
+    assert [dict(node.groups) for node in nodes] == [
+        {"house": "houseA", "seen": "true"},
+        {"house": "houseB", "seen": "true"},
+        {"house": "houseC", "seen": "false"},
+    ]
+    assert [set(node.splits) for node in nodes] == [{"train", "val_seen"}] * 2 + [{"val_unseen"}]
+    assert [node.count("train") for node in nodes] == [12, 12, 0]
+    assert task_with().sizes(nodes[2]) == {"houses": 1, "viewpoints": 13, "val_unseen instructions": 6}
+    assert task_with(houses="unseen").load_node(world, 0, 1).key == "houseC"
+
+
+def test_pooled_data_are_the_nodes_data_together(world):
+    pooled = task_with().load_all(world)
+    nodes = [task_with().load_node(world, partition, 3) for partition in range(3)]
+    assert pooled.key == world.name
+    assert not pooled.groups
+    for split in ("train", "val_seen", "val_unseen"):
+        here = [node for node in nodes if split in node.splits]
+        assert pooled.count(split) == sum(node.count(split) for node in here)
+        texts = [tuple(row) for node in here for row in node.splits[split]["tokens"].tolist()]
+        assert [tuple(row) for row in pooled.splits[split]["tokens"].tolist()] == texts
+
+
+def test_one_house_is_pooled_data(world):
+    one, pooled = task_with(houses="unseen").load_node(world, 0, 1), task_with(houses="unseen").load_all(world)
+    for name, tensor in one.splits["val_unseen"].items():
+        assert torch.equal(tensor, pooled.splits["val_unseen"][name])
+    assert torch.equal(one.extra["houses"].features, pooled.extra["houses"].features)
+
+
+def test_words_are_those_of_all_training_instructions(world):
+    words = task_with().load_node(world, 2, 3).extra["vocabulary"]
+    assert {"walk", "stop", "the"} <= set(words.words)
+    assert len(words) <= 30
+    assert task_with().build_model().encoder.embedding.weight.shape == (30, 8)
+
+
+def test_ablations(world):
+    plain = task_with().load_node(world, 0, 3)
+    blind = task_with(ablation="angles-only").load_node(world, 0, 3)
+    assert not blind.extra["houses"].features.any()
+    silent = task_with(ablation="no-instructions").load_node(world, 0, 3)
+    assert silent.splits["train"]["length"].eq(2).all()
+    assert silent.splits["val_seen"]["tokens"][:, -1].eq(END).all()
+    shuffled = task_with(ablation="shuffled-instructions").load_node(world, 2, 3)
+    unseen = task_with().load_node(world, 2, 3)
+    assert torch.equal(plain.splits["train"]["tokens"], task_with().load_node(world, 0, 3).splits["train"]["tokens"])
+    assert torch.equal(shuffled.splits["val_unseen"]["path"], unseen.splits["val_unseen"]["path"])
+    assert not torch.equal(shuffled.splits["val_unseen"]["tokens"], unseen.splits["val_unseen"]["tokens"])
+    rows = [sorted(map(tuple, each.splits["val_unseen"]["tokens"].tolist())) for each in (shuffled, unseen)]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("stage", ["agent", "speaker", "augmented", "pre-exploration"])
+def test_a_profile_says_what_the_loaded_data_say(world, speaker, stage):
+    task = task_with().at_stage(stage, speaker_file=speaker)
+    profiles = VlnProfiles(task.options)
+    for node in range(3):
+        assert profiles.node_profile(world, node, 3) == task.load_node(world, node, 3).profile()
+
+
+def test_a_profile_takes_no_torch():
+    code = "import sys, tasks.vln.profile; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# -- stages ----------------------------------------------------------------------------------------------------
+
+
+def test_augmented_training_adds_labelled_paths_in_seen_houses(world, speaker):
+    task = task_with().at_stage("augmented", speaker_file=speaker)
+    nodes = [task.load_node(world, partition, 3) for partition in range(3)]
+    assert [node.count("train") for node in nodes] == [12 + 5, 12 + 5, 0]
+    assert nodes[0].splits["train"]["weight"].tolist() == pytest.approx([0.2] * 12 + [0.6] * 5)
+    again = task.load_node(world, 0, 3)
+    assert all(torch.equal(tensor, again.splits["train"][name]) for name, tensor in nodes[0].splits["train"].items())
+    paths = nodes[0].extra["paths"]["train"]
+    assert len(paths) == 4 + 5
+    assert {path.path for path in paths[4:]} != {path.path for path in nodes[1].extra["paths"]["train"][4:]}
+
+
+def test_pre_exploration_trains_unseen_houses_on_labelled_paths_alone(world, speaker):
+    task = task_with().at_stage("pre-exploration", speaker_file=speaker)
+    seen, unseen = task.load_node(world, 0, 3), task.load_node(world, 2, 3)
+    assert seen.count("train") == 12
+    assert unseen.count("train") == 5
+    assert unseen.count("val_unseen") == 6
+    human = {path.instructions for path in unseen.extra["paths"]["val_unseen"]}
+    assert not human & {path.instructions for path in unseen.extra["paths"]["train"]}
+
+
+def test_the_next_stage_begins_with_the_agent_of_the_last(world, tmp_path):
+    torch.manual_seed(5)
+    first = task_with().build_model()
+    task = task_with(agent_file=saved(first, tmp_path / "agent.safetensors"))
+    again = task.build_model_for(task.load_node(world, 0, 3))
+    assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in first.state_dict().items())
+    assert {name.partition(".")[0] for name in again.state_dict()} == {"encoder", "decoder", "critic"}
+    said = message_of(task_with(agent_file=task.options.agent_file, hidden=8).build_model)
+    assert "parameters do not fit: " in said
+    assert said.endswith("to those that the file was trained with")
+
+
+def test_the_speaker_is_the_model_of_its_stage(world):
+    task = task_with(stage="speaker")
+    data = task.load_node(world, 0, 3)
+    model = task.build_model_for(data)
+    assert {name.partition(".")[0] for name in model.state_dict()} == {"encoder", "decoder"}
+    batch = next(task.batches(data, "train", 4))
+    assert task.loss(model, batch) > 0
+
+
+# -- learning and evaluation -----------------------------------------------------------------------------------
+
+
+def test_an_agent_is_evaluated_on_what_its_node_has(world):
+    task = task_with()
+    torch.manual_seed(0)
+    for partition, split in ((0, "val_seen"), (2, "val_unseen")):
+        data = task.load_node(world, partition, 3)
+        model = task.build_model_for(data)
+        found = task.evaluate(model, data, seed=0, final=True)
+        counts = {f"{split}.{name}.count" for name in METRICS}
+        assert set(found.metrics) == {f"{split}.{name}" for name in METRICS} | counts
+        assert {found.metrics[name] for name in counts} == {float(data.count(split))}
+        assert found.traces["viewpoints"].shape == (13, 3)
+        assert found.traces["edges"].shape == (len(EDGES), 2)
+        assert found.traces[f"{split}.0.reference"].tolist() == data.splits[split]["path"][0, :5].tolist()
+        assert str(found.traces[f"{split}.0.instruction"]).startswith("Walk past the")
+        assert not task.evaluate(model, data, seed=0, final=False).traces
+
+
+def test_nodes_means_weigh_as_the_pooled_mean(world):
+    task = task_with()
+    torch.manual_seed(0)
+    model = task.build_model()
+    nodes = [task.load_node(world, partition, 3) for partition in range(2)]
+    parts = []
+    for node in nodes:
+        model.houses = node.extra["houses"]
+        parts.append(task.evaluate(model, node, seed=0, final=False).metrics)
+    pooled = task.load_all(world)
+    model.houses = pooled.extra["houses"]
+    whole = task.evaluate(model, pooled, seed=0, final=False).metrics
+    for name in METRICS:
+        total = sum(part[f"val_seen.{name}"] * part[f"val_seen.{name}.count"] for part in parts)
+        assert whole[f"val_seen.{name}"] == pytest.approx(total / whole[f"val_seen.{name}.count"])
+
+
+def test_a_speaker_is_evaluated_by_bleu(world):
+    pytest.importorskip("sacrebleu")
+    task = task_with(stage="speaker")
+    data = task.load_node(world, 2, 3)
+    torch.manual_seed(0)
+    found = task.evaluate(task.build_model_for(data), data, seed=0, final=True)
+    assert found.metrics["val_unseen.bleu.count"] == 2
+    assert len(found.metrics["val_unseen.ngrams"]) == 10
+    assert 0 <= found.metrics["val_unseen.distinct"] <= 1
+    assert len(found.traces["val_unseen.said"]) == 2
+
+
+def test_the_shortest_path_is_the_ceiling(world):
+    found = task_with().walkers(task_with().load_all(world), seed=0)
+    assert found["val_unseen.shortest.sr"] == 1
+    assert found["val_seen.random.spl"] <= 1
+    assert found == task_with().walkers(task_with().load_all(world), seed=0)
+
+
+def test_examples_go_through_a_split_once(world):
+    task, data = task_with(), task_with().load_node(world, 0, 3)
+    for batches in (task.examples(data, "train", 5), task.batches(data, "train", 5)):
+        assert sorted(int(n) for batch in batches for n in batch["record"]) == sorted(list(range(4)) * 3)
+
+
+def test_rxr_goes_the_same_ways(tmp_path):
+    """Several annotators and languages to a path, in JSON lines, of which one language is read."""
+    for scan in ("houseA", "houseC"):
+        write_graph(tmp_path, scan)
+    rng = np.random.default_rng(0)
+    features = {
+        f"{scan}_{name}": rng.random((36, 6), dtype=np.float32) for scan in ("houseA", "houseC") for name in NAMES
+    }
+    np.savez(tmp_path / "features.npz", **features)
+    for split, scan in (("train", "houseA"), ("val_seen", "houseA"), ("val_unseen", "houseC")):
+        lines = [
+            {
+                **path_entry(scan, stops, number),
+                "language": language,
+                "instruction": f"{language} go to the {THINGS[stops[-1]]}",
+            }
+            for number, stops in enumerate(PATHS[:3])
+            for language in ("en-US", "en-IN", "hi-IN")
+        ]
+        (tmp_path / f"rxr_{split}_guide.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    task = task_with(max_length=160)
+    nodes = [task.load_node(tmp_path, partition, 2) for partition in range(2)]
+    assert [dict(node.groups)["seen"] for node in nodes] == ["true", "false"]
+    assert nodes[0].splits["train"]["record"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert task_with(languages="hi").load_node(tmp_path, 1, 2).count("val_unseen") == 3
+    found = task.walkers(nodes[1], seed=0)  # the third path is a detour, which the teacher follows
+    assert found["val_unseen.shortest.ndtw"] == 1
+    assert found["val_unseen.shortest.spl"] < 1
+
+
+def test_without_data_or_a_world_there_is_nothing(tmp_path):
+    assert task_with().has_world
+    assert not task_with(source="files").has_world
+    assert "name the folder of houses as data-dir" in message_of(task_with(source="files").make_world, tmp_path, 3, 0)
+    assert "vln.world-unseen = 3: must leave a house to train in" in message_of(
+        task_with(world_unseen=3).make_world, tmp_path, 3, 0
+    )
+
+
+# -- a node's own folder ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_folder(world, tmp_path):
+    """An unseen house: its graph and features, and no instructions."""
+    folder = tmp_path / "own"
+    write_graph(folder, "houseC")
+    shutil.copy(world / "features.npz", folder)
+    return folder
+
+
+@pytest.fixture
+def words(tmp_path):
+    Vocabulary(("walk", "the", *THINGS)).write(tmp_path / "words.txt")
+    return str(tmp_path / "words.txt")
+
+
+def test_a_deployed_house_explores_without_a_word_of_its_people(own_folder, words, speaker):
+    task = task_with(vocabulary_file=words, stage="pre-exploration", speaker_file=speaker)
+    data = task.load_own(own_folder)
+    assert (data.key, data.groups["seen"], data.count("train")) == ("houseC", "false", 5)
+    assert set(data.splits) == {"train"}
+    assert task.evaluate(task.build_model_for(data), data, seed=0, final=False).metrics == {}
+    torch.manual_seed(5)
+    agent = task.build_model()
+    saved(agent, own_folder / "agent.safetensors")
+    with_agent = task.at_stage("pre-exploration", agent_file="agent.safetensors", speaker_file=speaker)
+    mine = with_agent.build_model_for(data).state_dict()
+    assert all(torch.equal(tensor, mine[name]) for name, tensor in agent.state_dict().items())
+    entries = [path_entry("houseC", PATHS[0], 1)]
+    (own_folder / "R2R_train.json").write_text(json.dumps(entries))
+    data = task.load_own(own_folder)
+    assert (data.groups["seen"], data.count("train")) == ("true", 3)
+
+
+def test_what_a_deployed_house_lacks(own_folder, words):
+    task = task_with(vocabulary_file=words)
+    said = message_of(task.load_own, own_folder)
+    assert "house houseC has no training instructions, which vln.stage = 'agent' needs" in said
+    assert "vln.vocabulary-file = ''" in message_of(task_with().load_own, own_folder)
+    assert "vln.stage = 'pre-exploration': house houseC trains on paths that a speaker labels" in message_of(
+        task.at_stage("pre-exploration").load_own, own_folder
+    )
+    write_graph(own_folder, "houseD")
+    assert "graphs of 2 houses; expected the node's one" in message_of(task.load_own, own_folder)
+
+
+# -- data that cannot be used ----------------------------------------------------------------------------------
+
+
+def rewrite(path, change):
+    entries = json.loads(path.read_text())
+    change(entries)
+    path.write_text(json.dumps(entries))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda e: e[1]["path"].__setitem__(2, "v99"),
+            "path 1 of house houseA: viewpoint v99 is not in the house's graph",
+        ),
+        (
+            lambda e: e[0].update(scan="houseZ"),
+            "path 0 of house houseZ: the house has no graph; add houseZ_connectivity.json",
+        ),
+        (
+            lambda e: e[0].update(path=["v00", "v05"]),
+            "path 0 of house houseA: the graph has no edge from v00 to v05; give the graph of the path",
+        ),
+        (
+            lambda e: e[0].update(path=["v00"]),
+            "entry 1: path 0 has a start and no further viewpoint, as in the test split",
+        ),
+        (lambda e: e[2].update(instructions=[]), "entry 3: path 2 has an instruction without text"),
+        (lambda e: e[2].update(instructions=["go", " "]), "entry 3: path 2 has an instruction without text"),
+        (lambda e: e[0].pop("instructions"), "entry 1: instructions is nothing; expected an array"),
+        (lambda e: e[0].update(heading="north"), "entry 1: heading is 'north'; expected a number"),
+        (lambda e: e[0].update(path=[]), r"path = []; expected names of viewpoints"),
+    ],
+)
+def test_instructions_that_cannot_be_used(damaged, change, said):
+    rewrite(damaged / "R2R_train.json", change)
+    assert said in message_of(task_with().load_node, damaged, 0, 3)
+
+
+def test_files_that_cannot_be_used(damaged):
+    (damaged / "R2R_val_seen.json").write_text("{")
+    assert "R2R_val_seen.json: no JSON" in message_of(task_with().load_all, damaged)
+    (damaged / "R2R_val_seen.json").write_text("{}")
+    assert "expected a JSON array of paths, found dict" in message_of(task_with().load_all, damaged)
+    (damaged / "connectivity" / "houseB_connectivity.json").write_text("[{}]")
+    assert "houseB_connectivity.json: KeyError: 'included'" in message_of(task_with().load_all, damaged)
+    shutil.rmtree(damaged / "connectivity")
+    assert "no graph of a house; expected files <scan>_connectivity.json" in message_of(task_with().load_all, damaged)
+
+
+def test_an_excluded_viewpoint_is_not_in_the_graph(damaged):
+    write_graph(damaged / "connectivity", "houseA", excluded=(3,))
+    assert "viewpoint v03 is not in the house's graph (unknown, or not included)" in message_of(
+        task_with().load_node, damaged, 0, 3
+    )
+
+
+def test_features_that_are_missing_or_of_another_width(damaged):
+    with np.load(damaged / "features.npz") as archive:
+        kept = {name: archive[name] for name in archive if name not in ("houseA_v03", "houseA_v04")}
+    np.savez(damaged / "features.npz", **kept)
+    assert "no features for 2 of 13 viewpoints: houseA_v03, houseA_v04" in message_of(
+        task_with().load_node, damaged, 0, 3
+    )
+    said = message_of(task_with(feature_width=7).load_node, damaged, 1, 3)
+    assert "houseB_v00 have the shape [36, 6]; expected [36, 7]" in said
+    assert task_with().load_node(damaged, 1, 3).count("train") == 12  # a house needs only its own
+
+
+def test_another_number_of_nodes(world, tmp_path):
+    said = message_of(task_with().load_node, world, 0, 2)
+    assert said.endswith("are 3 houses (2 seen, 1 unseen), but num-nodes is 2: set num-nodes = 3")
+    assert "expected one from 0 to 2" in message_of(task_with().load_node, world, 3, 3)
+    write_graph(tmp_path, "houseA")
+    assert "no house with paths" in message_of(task_with().load_all, tmp_path)
+
+
+def test_a_file_that_changed_is_read_again(damaged):
+    assert task_with().load_node(damaged, 0, 3).count("train") == 12
+    rewrite(damaged / "R2R_train.json", lambda entries: entries.pop(0))
+    assert task_with().load_node(damaged, 0, 3).count("train") == 9
+
+
+# -- options ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"features": "resnet152", "feature_file": "", "feature_width": 0}, "name their file in vln.feature-file"),
+        ({"features": "file", "feature_width": 0}, "vln.feature-width = 0 with vln.features = 'file'"),
+        ({"features": "objects", "feature_width": 6}, "vln.feature-width = 6 with vln.features = 'objects'"),
+        ({"label_width": 4}, "vln.label-width = 4: only vln.features = 'objects' have labels"),
+        ({"hidden": 9}, "vln.hidden = 9: must be even"),
+        ({"stage": "speaker", "agent_file": "a"}, "the stage 'speaker' trains no agent"),
+    ],
+)
+def test_options_that_do_not_go_together(changes, said):
+    assert said in message_of(lambda: task_with(**changes))
+
+
+def test_a_vocabulary_that_has_no_room(world, words):
+    said = message_of(task_with(vocabulary_file=words, vocabulary_size=9).load_node, world, 0, 3)
+    assert "vln.vocabulary-size = 9:" in said
+    assert said.endswith(f"set vln.vocabulary-size = {2 + len(THINGS) + 4}")
+    assert "no such file" in message_of(task_with(vocabulary_file="nowhere").load_node, world, 0, 3)
+
+
+def test_a_speaker_of_fewer_words(world, speaker):
+    task = task_with(vocabulary_size=40).at_stage("pre-exploration", speaker_file=speaker)
+    big = replace(task.options, vocabulary_file="")
+    assert VlnTask(big).load_node(world, 2, 3).count("train") == 5  # 30 rows are enough for the words that there are
+
+
+def test_options_say_what_they_allow():
+    learning = next(field for field in fields(Options) if field.name == "learning")
+    assert set(learning.metadata["choices"]) == set(LEARNING)
+    assert parse_options(Options, {"stage": "dreaming"}, "vln.")[1] == [
+        "vln.stage = 'dreaming': must be one of 'agent', 'speaker', 'augmented', 'pre-exploration'"
+    ]
+    assert VlnTask() == VlnTask(Options())
+    assert len(NAMES) == 13
