@@ -11,7 +11,7 @@ from fedapps.config.recipe_files import RECIPES, read_recipe, recipe_vary, recip
 def test_recipes_are_listed_with_their_first_line():
     found = recipes()
     assert list(found) == sorted(path.stem for path in RECIPES.glob("*.toml"))
-    assert found["lqr"].startswith("LQR toy of APFL")
+    assert found["lqr"].startswith("APFL, LQR toy")
     assert all(line and not line.startswith("#") for line in found.values())
 
 
