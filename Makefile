@@ -12,6 +12,11 @@ FAULT_TESTS := tests/processes/test_faults.py
 EXAMPLE_TESTS := tests/processes/test_examples.py
 # Tests of what Flower's versions may do differently.
 HTTP_TESTS := tests/processes/test_http.py tests/conformance tests/sim/test_inprocess.py
+# As many as this process may use, which ``taskset`` or a container can make fewer than the machine has.
+CORES := $(shell nproc)
+GROUPS := $(shell echo $$(( $(CORES) / 2 > 1 ? $(CORES) / 2 : 1 )))
+# A file's tests share what they prepare, so that files and not single tests are dealt out, each with one thread.
+ON_ALL_CORES := --numprocesses $(CORES) --dist loadfile
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 SQUEEZENET = $(FEDAPPS_DATA)/weights/squeezenet1_1_imagenet_notop.npz
 GLOVE = $(FEDAPPS_DATA)/text/glove/glove.6B.50d.subset.txt.xz
@@ -20,18 +25,30 @@ export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 export FLWR_DISABLE_UPDATE_CHECK := 1
 
-.PHONY: run test test-alone test-faults test-fleets test-http test-examples lint bench env config clean
+check test-alone: export OMP_NUM_THREADS := 1
+
+.PHONY: run check test test-alone test-fleet-groups test-faults test-fleets test-http test-examples fuzz lint bench env config clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)  ## train driver models in a federation of simulated cars; ends with a report
 	$(BIN)/python -m fedapps run
 
-# Tests with processes wait most of their time, so they run side by side with the others, which give way to them.
+check: lint  ## lint, types, and the tests that start no process and take no data
+	env -u FEDAPPS_DATA $(BIN)/python -m pytest -m "not processes and not subprocesses" $(ON_ALL_CORES)
+
+# Groups of tests that start fleets wait most of their time, but on two cores two fleets would keep each other from
+# starting: one group for every two cores. The others, which only compute, give way to them.
 test: lint $(HTTP_STAMP)  ## lint, types, architecture and all tests
-	$(MAKE) --no-print-directory --jobs 3 --output-sync=target test-faults test-fleets test-alone test-http test-examples
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-alone test-fleet-groups
 
 test-alone: $(STAMP)
-	nice -n 19 $(BIN)/python -m pytest -m "not processes"
+	nice -n 19 $(BIN)/python -m pytest -m "not processes" $(ON_ALL_CORES)
+
+test-fleet-groups: $(STAMP) $(HTTP_STAMP)
+	$(MAKE) --no-print-directory --jobs $(GROUPS) test-faults test-fleets test-http test-examples
+
+fuzz: $(STAMP)  ## new examples of every property, fifty times as many as the gate draws
+	nice -n 19 $(BIN)/python -m pytest -m hypothesis --hypothesis-profile fuzz --timeout 0
 
 test-faults: $(STAMP)
 	$(BIN)/python -m pytest $(FAULT_TESTS)

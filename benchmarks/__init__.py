@@ -1,1 +1,1 @@
-"""Measurements of this library beside Flower's own parts; not in the wheel."""
+"""Benchmarks: the library compared with Flower's own strategies, and a fleet under faults. Not part of the wheel."""

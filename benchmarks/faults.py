@@ -1,4 +1,4 @@
-"""What goes wrong with a fleet, done to it on purpose: processes killed, held up, brought back."""
+"""Fault injection for a fleet: kill, stop, hang and restart its processes."""
 
 import os
 import signal
@@ -16,18 +16,18 @@ from sim.processes import descendants
 
 
 class FaultyFleet:
-    """A deployment, the run that it works on in a thread of its own, and the faults that come over both.
+    """A deployment with a run, and methods that inject faults into both. The run is followed in a separate thread.
 
     Parameters
     ----------
     deployed : Deployment
-        With nothing started yet.
+        A deployment that has not been started.
     app : Path
-        The folder of the Flower app.
+        Folder of the Flower app.
     run_config : mapping
-        Of the run.
+        Run config.
     node_configs : sequence of mappings
-        One for each SuperNode.
+        One node config per SuperNode.
     """
 
     def __init__(
@@ -48,39 +48,51 @@ class FaultyFleet:
     # -- the run ---------------------------------------------------------------------------------------------------
 
     def submit(self, **changes: Any) -> None:
-        """Submit the run, or submit it again, with changes to its config."""
+        """Submit the run, for the first time or again; ``changes`` override keys of its config."""
         self._run = threading.Thread(target=self._follow, args=({**self.run_config, **changes},))
         self._run.start()
 
     def _follow(self, run_config: Mapping[str, Any]) -> None:
-        with suppress(FleetError):  # a SuperLink that is killed ends the run
+        with suppress(FleetError):  # the run ends if the SuperLink is killed
             self.deployed.run(self.app, run_config, self.said.append)
 
     def has_ended(self) -> bool:
-        """Whether the run that was submitted last has ended, well or not."""
+        """Whether the last submitted run has ended, successfully or not."""
         return self._run is None or not self._run.is_alive()
 
-    def wait(self, happened: Callable[[], object], seconds: float = 240.0) -> None:
-        """Wait for something. Raises ``RuntimeError`` with the run's log when the run ends before, or in time."""
+    def wait(self, happened: Callable[[], object], seconds: float = 900.0) -> None:
+        """Wait until ``happened`` returns a true value.
+
+        Raises
+        ------
+        RuntimeError
+            If the run ends first, or after ``seconds``; the message holds the log of the run.
+        """
         deadline = time.monotonic() + seconds
         while not happened():
             if self.has_ended() or time.monotonic() > deadline:
                 if happened():
                     return
-                raise RuntimeError("\n".join(["this was waited for in vain; the run said:", *self.said]))
+                raise RuntimeError("\n".join(["the awaited event did not happen; log of the run:", *self.said]))
             time.sleep(0.05)
 
-    def wait_until_ended(self, seconds: float = 600.0) -> None:
-        """Wait for the end of the run. Raises ``RuntimeError`` when it does not come in time."""
+    def wait_until_ended(self, seconds: float = 900.0) -> None:
+        """Wait until the run has ended.
+
+        Raises
+        ------
+        RuntimeError
+            If it has not ended after ``seconds``; the message holds the log of the run.
+        """
         assert self._run
         self._run.join(seconds)
         if self._run.is_alive():
-            raise RuntimeError("\n".join([f"the run has not ended within {seconds:.0f} s; it said:", *self.said]))
+            raise RuntimeError("\n".join([f"the run has not ended within {seconds:.0f} s; its log:", *self.said]))
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
     def node(self, index: int) -> FleetProcess:
-        """A SuperNode that was started."""
+        """The process of a SuperNode."""
         return next(node for node in self.deployed.nodes if node.name == f"node-{index}")
 
     def state(self, index: int) -> Path:
@@ -88,27 +100,27 @@ class FaultyFleet:
         return self.deployed.node_folder(index) / "state"
 
     def working(self, index: int) -> list[int]:
-        """The processes of a node that work on a message."""
+        """The process ids of a node's workers, which process messages."""
         return [pid for pid in descendants(self.node(index).process.pid) if _runs(pid, "flwr-clientapp")]
 
     def wait_for_message(self, index: int) -> None:
-        """Wait until a node works on a message that it does not work on now."""
+        """Wait until a node starts to work on a new message."""
         before = set(self.working(index))
         self.wait(lambda: set(self.working(index)) - before)
 
     def kill_node(self, index: int) -> None:
-        """Kill a SuperNode and all that it started, without a word to the SuperLink."""
+        """Kill a SuperNode and its children; they cannot notify the SuperLink."""
         _kill(self.node(index))
 
     @contextmanager
-    def held_up(self, index: int) -> Iterator[None]:
-        """Within this context a node works on its messages for ever, while it tells the SuperLink that it is there."""
+    def hanging(self, index: int) -> Iterator[None]:
+        """Context in which the workers of a node hang, while its SuperNode still sends heartbeats to the SuperLink."""
         over = threading.Event()
         stopped: list[int] = []
 
         def stop() -> None:
             while not over.wait(0.1):
-                for pid in self.working(index):  # also those that the SuperNode starts in place of a silent one
+                for pid in self.working(index):  # including those that the SuperNode starts to replace a silent worker
                     if pid not in stopped:
                         stopped.append(pid)
                         _signal(pid, signal.SIGSTOP)
@@ -120,42 +132,42 @@ class FaultyFleet:
         finally:
             over.set()
             holding.join()
-            for pid in stopped[:-1]:  # the SuperNode takes nothing from them any more
+            for pid in stopped[:-1]:  # the SuperNode ignores replaced workers
                 _signal(pid, signal.SIGKILL)
             for pid in stopped[-1:]:
                 _signal(pid, signal.SIGCONT)
 
     def kill_worker(self, index: int) -> None:
-        """Kill the process in which a node works on a message, as a machine does that is out of memory."""
+        """Kill the worker of a node, as the kernel does when memory is exhausted."""
         for pid in self.working(index):
             _signal(pid, signal.SIGKILL)
 
     def stop_node(self, index: int) -> None:
-        """Ask a SuperNode to end, as on shutdown; it says goodbye to the SuperLink."""
+        """Terminate a SuperNode as on shutdown; it signs off from the SuperLink."""
         process = self.node(index).process
         process.terminate()
         process.wait()
 
     def start_node(self, index: int) -> None:
-        """Start a SuperNode, or start it again with its key and its state."""
+        """Start a SuperNode, or restart it with its key and its state."""
         folder = self.deployed.node_folder(index)
         pair = KeyPair(folder / "supernode.key", folder / "supernode.pub") if self.deployed.auth else None
         self.deployed.start_supernode(f"node-{index}", self.node_configs[index], pair)
 
     def kill_server(self) -> None:
-        """Kill the SuperLink and the run's ServerApp, as when the machine loses power."""
+        """Kill the SuperLink and the ServerApp, as in a power failure."""
         assert self.deployed.superlink
         _kill(self.deployed.superlink)
         self.wait_until_ended()
 
     def server(self) -> list[int]:
-        """The processes of the run's ServerApp."""
+        """The process ids of the ServerApp."""
         assert self.deployed.superlink
         return [pid for pid in descendants(self.deployed.superlink.process.pid) if _runs(pid, "flwr-serverapp")]
 
 
 def _runs(pid: int, command: str) -> bool:
-    """Whether a process runs a command of Flower."""
+    """Whether a process runs the given Flower command."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -164,7 +176,7 @@ def _runs(pid: int, command: str) -> bool:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):  # it may end just now
+    with suppress(ProcessLookupError):  # the process may have ended
         os.kill(pid, number)
 
 

@@ -1,15 +1,15 @@
-"""Seconds of a round on a fleet: ours beside Flower's own FedAvg.
+"""Overhead of a round on a fleet: ``BaseStrategy`` compared with Flower's ``FedAvg``.
 
-One SuperLink and its SuperNodes serve both, one run after the other; a pair is a run of each, and the order within
-it changes from pair to pair, so that a machine that grows slower favours neither. Clients hardly work: what is
-measured is what a round costs around their work. The machine should have nothing else to do: every message starts a
-Python process on every node.
+Both strategies use the same SuperLink and SuperNodes, one run after the other. A pair is one run of each; the order
+alternates between pairs, so that a slow drift of the machine's speed favours neither. The nodes do almost no work, so
+the benchmark measures the cost of everything else. Run it on an otherwise idle machine, because each message starts a
+Python process on each node.
 
-Where the time goes. A round is two exchanges of messages, train and evaluate. A SuperNode looks for a message right
-after it has replied and every 3 s from then on, and starts a process for what it finds. The last one to reply looks
-before the server can have sent it anything: so an exchange takes 3 s and the start of a process at least, whatever the
-strategy. Beyond that, Flower's grid looks for replies every 3 s and an exchange ends at one of its looks; ours
-looks again after 0.02 s, and every 0.5 s in the end. Every array is a request of its own, to and from the SuperLink.
+Where the time goes: a round has two exchanges of messages, train and evaluate. A SuperNode polls for messages directly
+after each reply and then every 3 s, and starts a process for each message. The last node to reply polls before the
+server can send it the next message, so every exchange takes at least 3 s plus the start of a process, with any
+strategy. In addition, Flower's grid polls for replies every 3 s, while ``BaseStrategy`` polls again after 0.02 s, then
+less often, up to every 0.5 s. Each array is sent in a separate request to and from the SuperLink.
 
     python -m benchmarks.overhead --nodes 4 --rounds 10 --megabytes 0.01,10 --pairs 3
 """
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from fedapps.deployment.processes import FleetError
 from fedapps.deployment.superlink import Deployment, deployment
 
-from .paired import Pair, Took, report
+from .paired import Pair, RunTime, report
 
 Settings = dict[str, int | float | str]
 
@@ -38,7 +38,7 @@ STRATEGIES = ("flower", "fedapps")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the table, and return the exit status: 1 when a run failed or the models differ."""
+    """Run the benchmark and print the tables; returns 1 if a run failed or the final models differ, else 0."""
     given = parser().parse_args(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="fedapps-overhead-") as folder, deployment(Path(folder)) as fleet:
@@ -52,22 +52,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line; values out of range end it with what is allowed."""
+    """The parser of the command line; it refuses values that are out of range."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__.partition("\n")[0])
-    parser.add_argument("--nodes", type=_at_least(2), default=4, help="SuperNodes (default 4)")
-    parser.add_argument("--rounds", type=_at_least(2), default=10, help="of each run; the first is told apart")
+    parser.add_argument("--nodes", type=_at_least(2), default=4, help="number of SuperNodes (default 4)")
     parser.add_argument(
-        "--megabytes", type=_sizes, default=[0.01, 10.0], help="sizes of the model, comma between (default 0.01,10)"
+        "--rounds", type=_at_least(2), default=10, help="rounds per run; the first is reported separately (default 10)"
     )
-    parser.add_argument("--arrays", type=_at_least(1), default=20, help="in how many arrays the model is (default 20)")
-    parser.add_argument("--pairs", type=_at_least(1), default=3, help="runs of each strategy and size (default 3)")
+    parser.add_argument(
+        "--megabytes", type=_sizes, default=[0.01, 10.0], help="model sizes, separated by commas (default 0.01,10)"
+    )
+    parser.add_argument("--arrays", type=_at_least(1), default=20, help="number of arrays in the model (default 20)")
+    parser.add_argument("--pairs", type=_at_least(1), default=3, help="runs per strategy and model size (default 3)")
     return parser
 
 
 def _measure(fleet: Deployment, given: argparse.Namespace) -> None:
     fleet.start_superlink()
     fleet.start_supernodes([{"partition-id": i, "num-partitions": given.nodes} for i in range(given.nodes)])
-    print(f"{given.nodes} SuperNodes are connected; a first run unpacks the app on them and is not counted", flush=True)
+    print(f"{given.nodes} SuperNodes are connected; the first run installs the app and is not measured", flush=True)
     settings = {"nodes": given.nodes, "arrays": given.arrays}
     _run(fleet, settings | {"strategy": STRATEGIES[0], "rounds": 2, "megabytes": given.megabytes[0]})
     for megabytes in given.megabytes:
@@ -82,24 +84,24 @@ def _pair(fleet: Deployment, settings: Settings, order: Iterable[str]) -> Pair:
     both = list(zip(their_arrays, our_arrays, strict=True))
     difference = max(float(np.abs(a - b).max()) for a, b in both)
     if not all(np.allclose(a, b, atol=1e-6) for a, b in both):
-        raise FleetError(f"the two strategies end with other parameters: they differ by {difference:g}")
+        raise FleetError(f"the final parameters of the two strategies differ by {difference:g}")
     return Pair(theirs, ours, difference)
 
 
-def _run(fleet: Deployment, settings: Settings) -> tuple[Took, list[NDArray[Any]]]:
-    """What the rounds took, and the arrays they ended with. Raises ``FleetError`` with the log where the run failed."""
+def _run(fleet: Deployment, settings: Settings) -> tuple[RunTime, list[NDArray[Any]]]:
+    """Measure one run; returns its times and final arrays. Raises ``FleetError`` with the log if the run failed."""
     log: list[str] = []
     with tempfile.TemporaryDirectory(dir=fleet.folder) as output:
         fleet.run(APP, settings | {"output": output}, log.append)
-        told = Path(output, "rounds.json")
-        if not told.exists():
+        measured = Path(output, "rounds.json")
+        if not measured.exists():
             superlink = (fleet.folder / "superlink.log").read_text(errors="replace").splitlines()[-20:]
-            raise FleetError("\n".join(["the run has failed; its log:", *log, "the SuperLink's:", *superlink]))
-        took = Took.read(json.loads(told.read_text()))
+            raise FleetError("\n".join(["the run failed; its log:", *log, "end of the SuperLink's log:", *superlink]))
+        run_time = RunTime.read(json.loads(measured.read_text()))
         with np.load(Path(output, "arrays.npz")) as saved:
             arrays = [saved[name] for name in saved.files]
-    print(f"{settings['strategy']}: {took.later:.2f} s a round", flush=True)
-    return took, arrays
+    print(f"{settings['strategy']}: {run_time.later:.2f} s per round", flush=True)
+    return run_time, arrays
 
 
 def _at_least(least: int) -> Callable[[str], int]:
@@ -118,7 +120,7 @@ def _sizes(text: str) -> list[float]:
     except ValueError:
         sizes = [0.0]
     if not all(0 < size < inf for size in sizes):
-        raise argparse.ArgumentTypeError(f"{text}: must be numbers above 0, comma between")
+        raise argparse.ArgumentTypeError(f"{text}: must be numbers above 0, separated by commas")
     return sizes
 
 

@@ -1,8 +1,8 @@
-"""A fleet under fire: nodes, their workers and the server are killed and come back while a run goes on.
+"""Soak test: kill and restart nodes, workers and the server while a run continues, then verify its result.
 
-``python -m benchmarks.soak --nodes 20 --rounds 30``. The replies of the app in ``soak_app`` depend on all that a node
-ever trained. So the run is gone through once more in one process, with the replies that were used and the rounds that
-each node trained: every bit of the parameters and of the private states must be the same.
+``python -m benchmarks.soak --nodes 20 --rounds 30``. Each reply of the app in ``soak_app`` depends on everything that
+the node has trained so far. Afterwards, the run is replayed in one process with the same used replies and the same
+trained rounds of each node: the parameters and all private states must be bit-identical.
 """
 
 import argparse
@@ -40,12 +40,26 @@ from .soak_app.client_app import key_of
 from .soak_app.server_app import initial_arrays
 
 APP = Path(__file__).parent / "soak_app"
-_NEWEST = 10**6  # a round that none reaches
+_NEWEST = 10**6  # beyond the last round: loads the newest version
 
 
 @dataclass
 class Soak:
-    """What is done to a fleet, and what came of it."""
+    """The faults injected into a fleet.
+
+    Attributes
+    ----------
+    fleet : FaultyFleet
+        The fleet.
+    output : Path
+        Output folder of the run.
+    dice : random.Random
+        Generator of the faults.
+    pause : float
+        Mean number of seconds between two faults.
+    faults : Counter
+        Number of faults of each kind so far.
+    """
 
     fleet: FaultyFleet
     output: Path
@@ -54,7 +68,7 @@ class Soak:
     faults: Counter[str] = field(default_factory=Counter)
 
     def run(self, server_kills: int) -> None:
-        """The whole run, disturbed from its second round on, the server killed as often as that on the way."""
+        """Run until the end, with faults from the second round on; the server is killed ``server_kills`` times."""
         rounds = int(self.fleet.run_config["rounds"])
         kills = [rounds * (number + 1) // (server_kills + 1) for number in range(server_kills)]
         self.fleet.start()
@@ -74,11 +88,11 @@ class Soak:
                 self._disturb()
 
     def rounds(self) -> list[dict[str, Any]]:
-        """What the server has told of the rounds that are over, by their order."""
+        """What the server has recorded of each finished round."""
         return [json.loads(path.read_text()) for path in sorted((self.output / "rounds").glob("*.json"))]
 
     def _disturb(self) -> None:
-        """One fault, or the return of a node; at most a third of the nodes are away at a time."""
+        """Inject one fault or restart a node. At most a third of the nodes are down at any time."""
         nodes = range(len(self.fleet.node_configs))
         away = [index for index in nodes if self.fleet.node(index).has_ended]
         there = [index for index in nodes if index not in away]
@@ -101,7 +115,7 @@ class Soak:
         self.faults["nodes brought back"] += 1
 
     def _kill_server(self) -> None:
-        """Kill it, start it again, bring all nodes back, because a run that goes on waits for them, and go on."""
+        """Kill and restart the server, restart all nodes (a resumed run waits for them), and resume the run."""
         self.fleet.kill_server()
         self.faults["servers killed"] += 1
         self.fleet.deployed.start_superlink()
@@ -112,37 +126,51 @@ class Soak:
 
 
 def findings(soak: Soak, folder: Path) -> list[str]:
-    """What is wrong with a run that has ended; empty when all is well. ``folder`` is for the states of the replay."""
+    """Verify a run that has ended; returns the problems. ``folder`` is for the states of the replay."""
     if not (soak.output / "finished").exists():
-        return ["the run did not come to its end: " + "\n".join(soak.fleet.said[-30:])]
+        return ["the run did not finish: " + "\n".join(soak.fleet.said[-30:])]
     rounds, expected = soak.rounds(), int(soak.fleet.run_config["rounds"])
-    wrong = [] if len(rounds) == expected else [f"{len(rounds)} rounds in place of {expected}"]
-    for number, told in enumerate(rounds, 1):
-        lost = [reason for _, phase, reason in told["refused"] if phase == "train"]
-        if told["asked"] != len(told["used"]) + len(lost):
-            wrong.append(f"round {number}: {told['asked']} were asked, {told['used']} used, refused {lost}")
+    wrong = [] if len(rounds) == expected else [f"{len(rounds)} rounds instead of {expected}"]
+    for number, record in enumerate(rounds, 1):
+        lost = [reason for _, phase, reason in record["refused"] if phase == "train"]
+        if record["asked"] != len(record["used"]) + len(lost):
+            wrong.append(
+                f"round {number}: {record['asked']} nodes asked, replies used: {record['used']}, refused: {lost}"
+            )
     wrong += [f"damaged: {path}" for path in soak.fleet.deployed.folder.rglob("*.corrupt")]
     states = [DiskState(soak.fleet.state(index)).load(_NEWEST) for index in range(len(soak.fleet.node_configs))]
     trained = {key_of(i): {int(n) for n in state["rounds"]} if state else set() for i, state in enumerate(states)}
-    for number, told in enumerate(rounds, 1):
-        wrong += [f"{key} forgot round {number}" for key in told["used"] if number not in trained[key]]
-    used = {number: set(told["used"]) for number, told in enumerate(rounds, 1)}
+    for number, record in enumerate(rounds, 1):
+        wrong += [f"the state of {key} lacks round {number}" for key in record["used"] if number not in trained[key]]
+    used = {number: set(record["used"]) for number, record in enumerate(rounds, 1)}
     again = replay(trained, used, folder)
     ended = DiskCheckpoints(soak.output / "checkpoints").latest()
     assert ended
     if ended.arrays["shared.parameters"].tobytes() != again.tobytes():
-        wrong.append("the parameters are not what the replies that were used give")
+        wrong.append("the parameters differ from those of the replay")
     for index, state in enumerate(states):
         theirs = DiskState(_state(folder, index)).load(_NEWEST)
         if {n: a.tobytes() for n, a in (state or {}).items()} != {n: a.tobytes() for n, a in (theirs or {}).items()}:
-            wrong.append(f"the private state of {key_of(index)} is not what its rounds give")
+            wrong.append(f"the private state of {key_of(index)} differs from that of the replay")
     return wrong
 
 
 def replay(trained: Mapping[str, set[int]], used: Mapping[int, set[str]], folder: Path) -> np.ndarray:
-    """The parameters after rounds in which nodes trained, and some of their replies were used; in one process.
+    """Replay a run in one process.
 
-    ``trained`` are the rounds of each node, ``used`` the nodes of each round; private states are in ``folder``.
+    Parameters
+    ----------
+    trained : mapping
+        By node, the rounds in which it trained.
+    used : mapping
+        By round, the nodes whose replies were used.
+    folder : Path
+        Where the private states of the replay are stored.
+
+    Returns
+    -------
+    ndarray
+        The final parameters.
     """
     nodes = [{"partition-id": index, "state-dir": str(_state(folder, index))} for index in range(len(trained))]
     strategy = BaseStrategy(sampler=_Trained(trained), weighting="uniform")
@@ -153,7 +181,7 @@ def replay(trained: Mapping[str, set[int]], used: Mapping[int, set[str]], folder
 
 @dataclass(frozen=True)
 class _Trained(Sampler):
-    """The nodes that trained in each round, whatever became of their replies."""
+    """Samples the nodes that trained in each round, whether or not their replies were used."""
 
     rounds: Mapping[str, set[int]]
 
@@ -162,7 +190,7 @@ class _Trained(Sampler):
 
 
 class _Lossy(InProcessGrid):
-    """Loses the replies that were not used."""
+    """A grid that drops the replies that were not used."""
 
     def __init__(self, used: Mapping[int, set[str]], node_configs: list[dict[str, Any]]) -> None:
         super().__init__(client_app, node_configs, {})
@@ -191,8 +219,8 @@ def _state(folder: Path, index: int) -> Path:
     return folder / f"node-{index}"
 
 
-def left_behind(folder: Path) -> list[str]:
-    """Processes that know the folder of a fleet that has ended, and unfinished files in it."""
+def leftovers(folder: Path) -> list[str]:
+    """Processes of a fleet that has ended, found by its folder in their command or environment; and temporary files."""
     found = []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:
@@ -205,16 +233,16 @@ def left_behind(folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """The command line; 0 when nothing was found."""
+    """Run the soak test from the command line; returns 0 if no problem was found, else 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--server-kills", type=int, default=2)
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a reply may take")
+    parser.add_argument("--nodes", type=int, default=20, help="number of SuperNodes (default 20)")
+    parser.add_argument("--rounds", type=int, default=30, help="number of rounds (default 30)")
+    parser.add_argument("--server-kills", type=int, default=2, help="how often to kill the server (default 2)")
+    parser.add_argument("--timeout", type=float, default=60.0, help="time limit for a reply in seconds (default 60)")
     most = WORKERS_PER_CORE * usable_cores()
-    parser.add_argument("--in-flight", type=int, default=most, help="nodes that work at a time")
-    parser.add_argument("--pause", type=float, default=4.0, help="mean seconds between two faults")
-    parser.add_argument("--seed", type=int, default=0, help="of the faults")
+    parser.add_argument("--in-flight", type=int, default=most, help=f"nodes working at the same time (default {most})")
+    parser.add_argument("--pause", type=float, default=4.0, help="mean seconds between two faults (default 4)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the faults (default 0)")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fedapps-soak-"))
     config = {
@@ -231,21 +259,21 @@ def main() -> int:
         soak = Soak(fleet, folder / "run", random.Random(given.seed), given.pause)
         soak.run(given.server_kills)
     minutes = (time.monotonic() - begun) / 60
-    wrong = findings(soak, folder / "replay") + left_behind(folder / "fleet")
-    used = sum(len(told["used"]) for told in soak.rounds())
-    refused = Counter(_kind(reason) for told in soak.rounds() for _, _, reason in told["refused"])
+    wrong = findings(soak, folder / "replay") + leftovers(folder / "fleet")
+    used = sum(len(record["used"]) for record in soak.rounds())
+    refused = Counter(_kind(reason) for record in soak.rounds() for _, _, reason in record["refused"])
     print(f"\n{len(soak.rounds())} rounds in {minutes:.1f} minutes on {given.nodes} nodes; {_listed(soak.faults)}")
     print(f"{used} replies used; refused: {_listed(refused) or 'none'}")
-    print("\n".join([f"WRONG: {line}" for line in wrong]) or "nothing is wrong", flush=True)
+    print("\n".join([f"PROBLEM: {line}" for line in wrong]) or "no problems found", flush=True)
     if wrong:
-        print(f"everything is in {folder}", file=sys.stderr)
+        print(f"all files are kept in {folder}", file=sys.stderr)
         return 1
     shutil.rmtree(folder)
     return 0
 
 
 def _kind(reason: str) -> str:
-    return "of nodes that were gone" if "Unavailable" in reason else reason.partition("\n")[0]
+    return "node unavailable" if "Unavailable" in reason else reason.partition("\n")[0]
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""A decomposed model while it is trained, and what holds its parts.
+"""A decomposed model while it is trained, and the penalties on its parts.
 
 The penalties are after Yoon et al., APD, ICLR 2020, Section 3 (https://arxiv.org/abs/1902.09432), and FedWeIT, ICML
 2021, Section 3.2 (https://arxiv.org/abs/2003.03196):
@@ -11,7 +11,7 @@ is needed, which is added to that of the loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -23,6 +23,7 @@ from tasks.base import Batch
 from .decomposition import Layout, Parts, borrowed, composed
 from .named_arrays import load_arrays
 from .penalties import QuadraticPrior
+from .training import Loss
 
 
 class DecomposedModel(nn.Module):
@@ -35,16 +36,12 @@ class DecomposedModel(nn.Module):
     Parameters
     ----------
     plain : nn.Module
-        The model as the task knows it. Its parameters are placeholders from now on, its buffers are in use.
+        The task's model. Only its buffers are used; its parameters are placeholders.
     layout, parts
         On the device of ``plain``.
-    loss_of : callable
-        The task's loss of a plain model on a batch.
     """
 
-    def __init__(
-        self, plain: nn.Module, layout: Layout, parts: Parts, loss_of: Callable[[nn.Module, Batch], Tensor]
-    ) -> None:
+    def __init__(self, plain: nn.Module, layout: Layout, parts: Parts) -> None:
         super().__init__()
         self.base = nn.Parameter(parts.base)
         self.adaptive = nn.Parameter(parts.adaptive[-1])
@@ -56,19 +53,18 @@ class DecomposedModel(nn.Module):
         self.plain = plain.requires_grad_(False)
         self.layout = layout
         self.begun_with = parts
-        self.loss_of = loss_of
 
-    def loss(self, batch: Batch) -> Tensor:
-        """The task's loss of the present stage's model on a batch."""
+    def loss(self, batch: Batch, plain_loss: Loss) -> Tensor:
+        """The loss of the present stage's model on a batch; ``plain_loss`` is that of a plain model."""
         weights = composed(self.layout, self.base, self.mask, self.adaptive)
         if len(self.alpha):
             weights = weights + borrowed(self.layout, self.alpha, self.begun_with.knowledge)
-        tensors = self._named(weights, self.own)
-        return torch.as_tensor(functional_call(self, {f"plain.{n}": t for n, t in tensors.items()}, (batch,)))
+        named = {f"plain.{name}": tensor for name, tensor in self._named(weights, self.own).items()}
+        return torch.as_tensor(functional_call(self, named, (batch, plain_loss)))
 
-    def forward(self, batch: Batch) -> Tensor:
-        """The task's loss of the plain model, for :meth:`loss` to call with the composed weights."""
-        return self.loss_of(self.plain, batch)
+    def forward(self, batch: Batch, plain_loss: Loss) -> Tensor:
+        """The loss of the plain model. :meth:`loss` calls it with the composed weights."""
+        return plain_loss(self.plain, batch)
 
     def parts(self) -> Parts:
         """The parts as they are now."""
@@ -87,7 +83,7 @@ class DecomposedModel(nn.Module):
     def at(self, stage: int) -> nn.Module:
         """The plain model with the parameters of a stage, or of the present one if it was not met.
 
-        It is always the same module, filled anew by each call.
+        It is the same module in every call, with other values.
         """
         parts = self.parts()
         index = parts.index(stage)
@@ -103,8 +99,8 @@ class DecomposedModel(nn.Module):
 class Drift:
     """λ_d Σ_s ‖B ⊙ σ(m_s) + A_s − θ_s‖² over the earlier stages; ``weight`` is λ_d ≥ 0, ``old`` ``[k-1, n]`` θ.
 
-    ``weight_decay`` is the optimizer's, which is kept off A_s and m_s: no loss works against it there, so under Adam
-    it would wear them away.
+    ``weight_decay`` is the optimizer's. It is compensated for A_s and m_s, which no loss depends on: under Adam weight
+    decay would shrink them.
     """
 
     weight: float
@@ -144,6 +140,9 @@ class PartsPrior(QuadraticPrior):
         """The sum with a quadratic prior."""
         total = super().__add__(other)
         return PartsPrior(total.precision, total.linear, self.absolute, self.drift)
+
+    #: Python prefers it to the ``__add__`` of a QuadraticPrior on the left, which would drop the other terms.
+    __radd__ = __add__
 
     def add_gradient(self, named: Mapping[str, nn.Parameter]) -> None:
         """As in the parent, with 0 as the derivative of |θ| at 0."""

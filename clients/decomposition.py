@@ -1,4 +1,4 @@
-"""A model as what is shared, what a stage lets through of it, and what the stage adds (additive decomposition).
+"""Additive decomposition of a model into shared weights, masks of them, and weights of each stage.
 
 Yoon et al., Scalable and Order-robust Continual Learning with Additive Parameter Decomposition (APD), ICLR 2020,
 Section 3 (https://arxiv.org/abs/1902.09432); Yoon et al., Federated Continual Learning with Weighted Inter-client
@@ -8,9 +8,9 @@ In stage t every parameter of two or more dimensions, a *weight*, is θ_t = B �
 mask m_t of one number per output unit, adaptive parameters A_t, and the adaptive parameters K_k of others, with one
 α per weight tensor and k. All other parameters, such as biases, are the stage's own.
 
-Everything is kept in flat vectors over all weights together: n numbers in the weights, u output units, o numbers of
-its own, L weight tensors. A network of small layers trains in the time of a few dozen operations, so a decomposition
-may add only a handful of them, whatever the number of layers.
+All parts are flat vectors over all weights together: n numbers in the weights, u output units, o numbers of the
+stage's own, L weight tensors. The number of operations does not depend on the number of layers, because networks of
+small layers train in the time of a few dozen operations.
 """
 
 from __future__ import annotations

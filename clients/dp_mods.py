@@ -1,16 +1,16 @@
-"""Flower's differential-privacy mods on any model and any client.
+"""Flower's differential-privacy mods for any model and any client.
 
-``LocalDpMod``, ``fixedclipping_mod`` and ``adaptiveclipping_mod`` of Flower 1.39 work on messages that hold nothing but
-floating-point arrays of at least one dimension. Beyond that they fail, some of them silently:
+``LocalDpMod``, ``fixedclipping_mod`` and ``adaptiveclipping_mod`` of Flower 1.39 expect messages with floating-point
+arrays of at least one dimension and no other records. With other messages they fail, partly without an error:
 
-- an array without dimensions is neither clipped nor gets noise (``LocalDpMod``): it travels as it is;
-- an integer array, such as the counter of a batch normalisation, raises an error, as does an update of 0, and a
-  message in which nothing is shared;
-- a message that brings another record beside the arrays is refused;
-- a fault in the reply is reported in answer to that reply, so the server waits for the node until its timeout;
-- values that are not finite make every other value of the update pass unclipped.
+- an array without dimensions is sent without clipping and without noise (``LocalDpMod``);
+- an integer array, such as the counter of a batch normalisation, raises an error, and so do an update of 0 and a
+  message without shared parameters;
+- a message with another record beside the arrays is rejected;
+- an error about a reply is addressed to that reply, so the server waits for the node until its timeout;
+- if one value is not finite, no value of the update is clipped.
 
-And they take every message for a TRAIN message: give them to ``@app.train(mods=[...])``, not to ``ClientApp``.
+The mods treat every message as a TRAIN message: pass them to ``@app.train(mods=[...])``, not to ``ClientApp``.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,20 +21,29 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]
-#: One number more in every update, so that none is 0; too small to change a norm.
+#: A further number in every update, so that no update is 0. It is too small to change a norm.
 _GUARD, _LEAST = "dp-guard", 1e-150
 
 
 def on_floats(mod: Mod, seed: int | None = None) -> Mod:
-    """The mod, shown only what it can handle: the floating-point arrays, as arrays of one dimension or more.
+    """Return a mod that applies ``mod`` to the floating-point arrays of a reply alone.
 
-    It sees the record ``arrays`` of the message, its record ``config``, and the same arrays of the reply; all else
-    passes it by. Arrays that are not floating-point go back as they came. ``seed`` makes its draws from NumPy's global
-    state repeatable, which is for experiments: ``None`` has the operating system start them anew, also in
-    processes that are copies of each other. The global state itself is left as it was.
+    ``mod`` sees the records ``arrays`` and ``config`` of the message and the record ``arrays`` of the reply, with every
+    array as one of at least one dimension. Arrays of other types are returned as they were received, and other records
+    of the reply are sent as they are.
 
-    The wrapped mod raises ``ValueError`` where a reply brings ArrayRecords beside ``arrays``, which the mod would not
-    protect, where names or shapes differ from those received, and where values are not finite.
+    Parameters
+    ----------
+    mod : Mod
+    seed : int, optional
+        Makes the noise repeatable, for experiments. With ``None`` the operating system seeds it for every message,
+        also in forked processes. NumPy's global random state is restored afterwards.
+
+    Returns
+    -------
+    Mod
+        On the node it raises ``ValueError`` if the reply has further ArrayRecords, which ``mod`` would not protect, if
+        names or shapes differ from those received, or if a value is not finite.
     """
 
     def guarded(message: Message, context: Context, call_next: Next) -> Message:
@@ -49,7 +58,7 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
             return reply
         content = RecordDict({**reply.content, "arrays": _shown(_returned(reply, sent), _LEAST)})
         answer = Message(content, reply_to=shown)
-        with _drawing(seed):  # training is over: its own draws are its own affair
+        with _drawing(seed):  # training has its own generators
             outcome = mod(shown, context, lambda *_: answer)
         if outcome.has_error():
             return Message(outcome.error, reply_to=message)
@@ -65,13 +74,13 @@ def _returned(reply: Message, sent: dict[str, np.ndarray]) -> dict[str, np.ndarr
     """The reply's arrays in the order of ``sent``."""
     beside = [name for name, record in reply.content.items() if isinstance(record, ArrayRecord) and name != "arrays"]
     if beside:
-        raise ValueError(f"the reply has {', '.join(beside)} beside the arrays, which would travel unprotected")
+        raise ValueError(f"the reply has {', '.join(beside)} beside the arrays, which would be sent without protection")
     arrays = {name: array.numpy() for name, array in reply.content.array_records["arrays"].items()}
     if arrays.keys() != sent.keys() or any(arrays[name].shape != array.shape for name, array in sent.items()):
         raise ValueError("the names or shapes of the arrays in the reply differ from those received")
     wild = [name for name, array in arrays.items() if _is_float(array) and not np.isfinite(array).all()]
     if wild:
-        raise ValueError(f"values are not finite: {', '.join(wild)}; they cannot be clipped, nothing is sent")
+        raise ValueError(f"values are not finite: {', '.join(wild)}; they cannot be clipped, so nothing is sent")
     return {name: arrays[name] for name in sent}
 
 

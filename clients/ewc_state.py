@@ -3,7 +3,7 @@
 Kirkpatrick et al., Overcoming Catastrophic Forgetting in Neural Networks, PNAS 2017, Equation 3 (EWC),
 https://arxiv.org/abs/1612.00796. Schwarz et al., Progress & Compress, ICML 2018, Section 3.2 (Online-EWC),
 https://arxiv.org/abs/1805.06370. Li & Hoiem, Learning without Forgetting, 2017, Section 4 (L2 transfer). All of it
-stays on the node: ``FisherExchange`` with ``own_past`` alone trains the same, at the price of traffic.
+stays on the node. ``FisherExchange`` with ``own_past`` alone trains the same, but sends these arrays.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EwcState:
 
     @classmethod
     def read(cls, memory: Arrays) -> EwcState:
-        """From :meth:`arrays`; empty where there are none."""
+        """The inverse of :meth:`arrays`; empty if there are none."""
         return cls(
             *(
                 {name.removeprefix(part): array for name, array in memory.items() if name.startswith(part)}
@@ -46,18 +46,23 @@ class EwcState:
         )
 
     def arrays(self) -> Arrays:
-        """To be kept by the node."""
+        """Return the arrays to keep, by names with a prefix."""
         parts = (self.precision, self.linear, self.now_precision, self.now_anchor)
         return {
             prefix + name: array for prefix, part in zip(_PARTS, parts, strict=True) for name, array in part.items()
         }
 
+    @property
+    def size(self) -> int:
+        """The number of values in all arrays."""
+        return sum(array.size for array in self.arrays().values())
+
     def found(self, anchor: Arrays, precision: Arrays) -> EwcState:
-        """With a newer solution of the present stage in place of the last one."""
+        """Return the state with a newer solution of the present stage."""
         return EwcState(self.precision, self.linear, precision, anchor)
 
     def next_stage(self, anchors: Anchors) -> EwcState:
-        """The present stage is over: its newest solution joins the past."""
+        """Return the state after the present stage: its newest solution is one of the finished stages."""
         precision, linear = {}, {}
         for name, now in self.now_precision.items():
             added = now.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Which examples a node works on in a round: those of its stage, and of them what a virtual client draws."""
+"""Selection of a node's examples in a round: those of the stage, and of these the draw of a virtual client."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,12 +11,23 @@ from .state import PrivateState
 
 
 def of_stage(task: Task, data: NodeData, collectors: Sequence[PrivateState], stage: int) -> NodeData:
-    """The data of a stage, counted from 0, of a node.
+    """Return a node's data in a stage.
 
-    Data that has stages gives its own. Any other is the given data with all that was collected for the stages up to
-    this one (under the name of :func:`collection`).
+    Parameters
+    ----------
+    task : Task
+    data : NodeData
+        If it has stages, the result is the data of the stage. Otherwise it is this data with everything that was
+        collected for the stages up to this one.
+    collectors : sequence of PrivateState
+        Where collected data is kept, under the names of :func:`collection`.
+    stage : int
+        Counted from 0.
 
-    Raises ``ValueError`` when none of ``collectors`` has data collected for one of them.
+    Raises
+    ------
+    ValueError
+        No collector has data for one of the stages.
     """
     if data.stages:
         return data.at(stage)
@@ -25,8 +36,8 @@ def of_stage(task: Task, data: NodeData, collectors: Sequence[PrivateState], sta
         present = [collected for collected in found if collected is not None]
         if not present:
             raise ValueError(
-                f"node {data.key} is asked to train in stage {stage}, but has no data collected for stage "
-                f"{collected_in}: it was not evaluated at the end of the stage before"
+                f"node {data.key} cannot train in stage {stage}: it has no data collected for stage "
+                f"{collected_in}, because it was not evaluated at the end of the stage before"
             )
         for collected in present:
             data = task.with_collected(data, collected)
@@ -34,12 +45,12 @@ def of_stage(task: Task, data: NodeData, collectors: Sequence[PrivateState], sta
 
 
 def collection(stage: int) -> str:
-    """The name under which a node keeps what it collected for a stage, which is at least 1."""
+    """The name under which a node keeps the data collected for a stage, counted from 0 and at least 1."""
     return f"collected-{stage}"
 
 
 def of_virtual_client(data: NodeData, count: int) -> NodeData:
-    """``count`` training examples of a node, drawn with replacement only where it has fewer; all of them for 0."""
+    """Draw ``count`` training examples, with replacement only if the node has fewer; 0 = all examples, as they are."""
     held = data.count("train")
     if count == 0 or held == 0:
         return data

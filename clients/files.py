@@ -1,4 +1,4 @@
-"""Files that are there in full or not at all, whenever a process is killed or a disk runs full."""
+"""Files that are written completely or not at all, even if the process is killed or the disk is full."""
 
 import os
 import re
@@ -10,14 +10,25 @@ _UNFINISHED = re.compile(r"\..+\.(\d+)")
 
 
 class UnwritableError(OSError):
-    """A file cannot be written; the message names it, the reason and what to do."""
+    """A file cannot be written. The message has its name, the reason and what to do."""
 
 
 def write_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
-    """Put ``content`` at ``path``, in place of what was there, by way of a temporary file beside it.
+    """Write a file by way of a temporary file beside it. An existing file is replaced.
 
-    Temporary files that killed processes left in the folder are removed. With ``sync`` the content is on the disk
-    when this returns. Raises :class:`UnwritableError`; what was at ``path`` is then still there.
+    Temporary files of killed processes are removed from the folder.
+
+    Parameters
+    ----------
+    path : Path
+    content : bytes
+    sync : bool
+        Return only when the content is on the disk.
+
+    Raises
+    ------
+    UnwritableError
+        The file cannot be written. An existing file is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with told(path):
@@ -36,13 +47,13 @@ def write_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
 
 @contextmanager
 def told(path: Path) -> Iterator[None]:
-    """Raise :class:`UnwritableError` about ``path`` where something within this context cannot be written."""
+    """Turn an ``OSError`` within this context into an :class:`UnwritableError` about ``path``."""
     try:
         yield
     except OSError as error:
         raise UnwritableError(
             f"{path} cannot be written ({error.strerror or error}); what was kept before is still there: make room on "
-            "the disk, or see who may write to the folder"
+            "the disk, or check the permissions of the folder"
         ) from error
 
 

@@ -3,10 +3,10 @@
 The diagonal of E[∇ log p ∇ log pᵀ] with the labels of the data, which says how sharply the loss pins each parameter
 down (Kirkpatrick et al., Overcoming catastrophic forgetting in neural networks, 2017, Section 2,
 https://arxiv.org/abs/1612.00796). Kunstner et al., Limitations of the Empirical Fisher Approximation, NeurIPS 2019,
-https://arxiv.org/abs/1905.12558, tell it from the Fisher information proper, whose labels are the model's.
+https://arxiv.org/abs/1905.12558, compare it with the true Fisher information, whose labels come from the model.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, get_args
 
@@ -16,16 +16,17 @@ from torch.func import functional_call, grad, vmap
 
 from tasks.base import Batch
 
+from .training import Loss
+
 #: Mean over examples of the squared gradient of one example; mean over batches of the squared gradient of a batch's
 #: mean loss, smaller by up to the batch size; the same times the batch size. Batches of one: all the same.
 Estimator = Literal["per-sample", "per-batch", "per-batch-scaled"]
-LossOf = Callable[[nn.Module, Batch], Tensor]
 
 
 def diagonal_fisher(
     model: nn.Module,
     batches: Iterable[Batch],
-    loss_of: LossOf,
+    loss_of: Loss,
     estimator: Estimator = "per-sample",
     *,
     vectorised: bool = True,
@@ -43,7 +44,7 @@ def diagonal_fisher(
         The *mean* loss over a batch, a scalar: a negative log-likelihood, up to a constant. A squared error is one
         up to the noise variance σ², and its Fisher information is too large by 4σ⁴ if it is given without ½/σ².
     estimator : Estimator
-        See there. "per-sample" is exact.
+        "per-sample" is exact; see :data:`Estimator`.
     vectorised : bool
         Compute the gradients of a batch's examples at once, which takes b copies of the model; otherwise one after
         the other, as for losses with data-dependent control flow. The values agree to rounding.
@@ -85,7 +86,7 @@ def _squares(
     trained: Mapping[str, nn.Parameter],
     batch: Batch,
     count: int,
-    loss_of: LossOf,
+    loss_of: Loss,
     estimator: str,
     vectorised: bool,
 ) -> dict[str, Tensor]:
@@ -104,9 +105,9 @@ def _squares(
 
 
 def _vectorised(
-    model: nn.Module, trained: Mapping[str, nn.Parameter], batch: Batch, loss_of: LossOf
+    model: nn.Module, trained: Mapping[str, nn.Parameter], batch: Batch, loss_of: Loss
 ) -> dict[str, Tensor]:
-    wrapped = _Loss(model, loss_of)
+    wrapped = _ModelWithLoss(model, loss_of)
     inner = {f"model.{name}": parameter.detach() for name, parameter in trained.items()}
 
     def loss(parameters: dict[str, Tensor], example: dict[str, Tensor]) -> Tensor:
@@ -123,9 +124,7 @@ def _vectorised(
     return {name: gradients[f"model.{name}"].double().square().sum(0) for name in trained}
 
 
-def _gradient(
-    model: nn.Module, trained: Mapping[str, nn.Parameter], batch: Batch, loss_of: LossOf
-) -> dict[str, Tensor]:
+def _gradient(model: nn.Module, trained: Mapping[str, nn.Parameter], batch: Batch, loss_of: Loss) -> dict[str, Tensor]:
     gradients = torch.autograd.grad(loss_of(model, batch), list(trained.values()), allow_unused=True)
     return {name: g for name, g in zip(trained, gradients, strict=True) if g is not None}
 
@@ -134,10 +133,10 @@ def _example(batch: Batch, index: int) -> dict[str, Tensor]:
     return {name: tensor[index : index + 1] for name, tensor in batch.items()}
 
 
-class _Loss(nn.Module):
+class _ModelWithLoss(nn.Module):
     """A model with its loss as one module, which is what torch can call with other parameters."""
 
-    def __init__(self, model: nn.Module, loss_of: LossOf) -> None:
+    def __init__(self, model: nn.Module, loss_of: Loss) -> None:
         super().__init__()
         self.model = model
         self.loss_of = loss_of

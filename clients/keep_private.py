@@ -1,8 +1,9 @@
-"""A mod for foreign ClientApps that load and return whole models: what the server does not send stays on the node.
+"""Partial aggregation for ClientApps that load and return whole models, as a Flower mod.
 
-A client in the manner of Flower's PyTorch template calls ``model.load_state_dict`` on what came, and returns the whole
-``model.state_dict()``. Under partial aggregation the first would fail and the second would give everything away. With
-``ClientApp(mods=[keep_private(Net)])`` it sees whole models and the server sees the shared part only.
+A ClientApp like that of Flower's PyTorch template calls ``model.load_state_dict`` on the received arrays and returns
+the whole ``model.state_dict()``. Under partial aggregation the first call would fail, and the reply would contain the
+private parameters. With ``ClientApp(mods=[keep_private(Net)])`` the client works on whole models, and the server sees
+the shared parameters only.
 """
 
 from collections.abc import Callable
@@ -21,25 +22,27 @@ _SCOPE = "keep-private"
 
 
 def keep_private(make_model: Callable[[], nn.Module], seed: int = 0) -> Mod:
-    """A Flower mod that completes the messages to a client, and takes out of its replies what did not come.
+    """Return a Flower mod that adds the private parameters to messages and removes them from replies.
 
-    In TRAIN and EVALUATE messages the parameters that are missing in the record ``arrays`` are added: as this node
-    trained them last, at first as ``make_model()`` sets them. In replies they are taken out of every ArrayRecord; those
-    of a TRAIN reply are kept in ``Context.state``, by round, so that a round that is repeated starts where it did.
-    Metrics and other records pass: what a client writes there itself, it gives away.
+    In TRAIN and EVALUATE messages the mod adds the parameters that are missing in the record ``arrays``, with the
+    values that this node trained last; the initial values are those of ``make_model()``. It removes these parameters
+    from every ArrayRecord of a reply. Those of a TRAIN reply are kept in ``Context.state``, by round, so a repeated
+    round starts from the same values. Metrics and other records are sent as they are.
 
     Parameters
     ----------
-    make_model : function
-        Gives the model that the client loads, such as its class ``Net``.
+    make_model : callable
+        Builds the model that the client loads, such as its class ``Net``.
     seed : int
-        Of the initial private parameters, which are the same on every node. Torch's random state is left alone.
+        The seed of the initial private parameters, which are the same on every node. Torch's random state is
+        unchanged.
 
-    Raises
-    ------
-    ValueError
-        In the client: the message has no ``arrays``, or does not name its round, as Flower's strategies and ours do; a
-        received parameter does not fit the model; a client that trained does not return all private parameters.
+    Returns
+    -------
+    Mod
+        On the node it raises ``ValueError`` if the message has no ``arrays`` or no round number (the strategies of
+        Flower and of this project send one), if a received parameter does not fit the model, or if a TRAIN reply lacks
+        private parameters.
     """
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -75,17 +78,17 @@ def _received(message: Message) -> Arrays:
 
 
 def _rounds(message: Message) -> tuple[int, int]:
-    """The round, and the last one that the server can go back to, by default the one before."""
+    """The round, and the last round that the server can go back to, by default the one before."""
     for config in message.content.config_records.values():
         server_round = config.get("server-round")
         if isinstance(server_round, int):
             durable_round = config.get("durable-round", server_round - 1)
             return server_round, int(str(durable_round))
-    raise ValueError("the message has no server-round: use a strategy that names it, such as PartialAggregation")
+    raise ValueError("the message has no server-round: use a strategy that sends it, such as PartialAggregation")
 
 
 def _taken_out(reply: Message, names: list[str]) -> ArrayRecord:
-    """The named arrays, removed from all ArrayRecords of a reply; of several values the first record's."""
+    """Remove the named arrays from all ArrayRecords of a reply, and return them; the first record's value counts."""
     taken = ArrayRecord()
     for record in reply.content.array_records.values():
         for name in names:

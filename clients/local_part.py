@@ -1,8 +1,8 @@
 """Local algorithms as parts that a node composes.
 
 A part adds to a round what its algorithm needs: a term of the objective, a phase of training, memory between rounds,
-records in the reply. :class:`~clients.base.FederatedClient` calls the hooks of all its parts in their order. No part
-knows another one; parts that need the same thing for themselves say so in ``exclusive`` and cannot be combined.
+records in the reply. :class:`~clients.base.FederatedClient` calls the hooks of its parts in their order. No part knows
+another one; a part that needs something for itself says so in ``exclusive``.
 """
 
 from __future__ import annotations
@@ -10,22 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import combinations
 from typing import ClassVar, Self
 
 import torch
 from flwr.app import ArrayRecord, RecordDict
-from torch import Tensor, nn
+from torch import nn
 
-from tasks.base import Batch, Metrics, NodeData, Task
+from tasks.base import Batch, NodeData, Task
 from tasks.seeding import torch_seed
 
 from .named_arrays import Arrays
 from .penalties import QuadraticPrior
 from .round_settings import RoundSettings, with_config
-from .state import PrivateState
-from .training import Phase
+from .training import Loss, Phase
 
-Loss = Callable[[nn.Module, Batch], Tensor]
+#: What a part can need for itself (``LocalPart.exclusive``).
+EARLIER_STAGES = "the memory of earlier stages"
+EVALUATED_MODEL = "the evaluated model"
+PARAMETER_NAMES = "the names of the parameters"
+PHASES = "the phases of training"
 
 
 @dataclass(frozen=True)
@@ -39,20 +43,16 @@ class NodeRound:
         The node's data in the stage of the round.
     settings : RoundSettings
     received : dict of arrays
-        The shared parameters that the message brought.
+        The shared parameters from the message.
     kept : dict of arrays
-        The private arrays and the memory that the round starts from.
+        The private arrays and the memory from earlier rounds (:mod:`clients.node_memory`).
     seed : int
         The seed of the run.
     device : torch.device
-    state : PrivateState
-        Where the node keeps private arrays between rounds.
-    num_stages : int
-        Stages of the node's data, at least 1.
     initial_model : callable
         Builds the initial model of the run.
-    build : callable
-        ``build(received, kept)`` is the model with these arrays in it, as the parts make it.
+    steps : int
+        Optimizer steps of the round's training, for the hooks that are called after it; 0 before.
     """
 
     task: Task
@@ -62,37 +62,46 @@ class NodeRound:
     kept: Arrays
     seed: int
     device: torch.device
-    state: PrivateState
-    num_stages: int
     initial_model: Callable[[], nn.Module]
-    build: Callable[[Arrays, Arrays], nn.Module]
+    steps: int = 0
 
     def torch_seed(self, purpose: str, *labels: int | str) -> AbstractContextManager[None]:
         """Seed torch's generator for one purpose in this round of this node."""
         return torch_seed(self.seed, purpose, self.settings.server_round, self.data.key, *labels)
 
     def epochs(self, model: nn.Module, data: NodeData) -> Callable[[int], Iterator[Batch]]:
-        """``epochs(model, data)(batch_size)`` yields the batches of one epoch of training."""
+        """Return the function ``epoch(batch_size)``, which yields the batches of one epoch of training."""
         return lambda batch_size: self.task.training_batches(model, data, batch_size)
 
 
 class LocalPart:
-    """A local algorithm. Every hook defaults to changing nothing; a part is a frozen dataclass.
+    """A local algorithm. By default no hook changes anything. Write a part as a frozen dataclass.
 
-    The fields of a part are its hyper-parameters in a round. :meth:`read` takes them from the config of the message,
-    where a field ``adapt_epochs`` has the key ``adapt-epochs``.
+    The fields of a part are its hyper-parameters in a round, and what the records of the message bring. :meth:`read`
+    takes the hyper-parameters from the config of the message, where a field ``adapt_epochs`` has the key
+    ``adapt-epochs``.
+
+    Hooks that change a value are called in the order of the parts; each gets the value that the last one returned. Of
+    the hooks whose default is ``None`` the first other value counts.
     """
 
-    #: What the part needs for itself, in words. Two parts that name the same thing cannot be combined.
+    #: What the part needs for itself, in words. Two parts that need the same thing cannot be combined.
     exclusive: ClassVar[frozenset[str]] = frozenset()
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
-        """The part with the hyper-parameters and records of a message.
+        """Return the part with the hyper-parameters and the records of a message. What is missing there stays as it is.
+
+        Parameters
+        ----------
+        config : mapping
+            The config of the message. Keys of other parts are ignored.
+        content : RecordDict
+            All records of the message.
 
         Raises
         ------
         ValueError
-            A value has the wrong type, or a record is missing or malformed.
+            A value has the wrong type or is out of range, or a record is malformed.
         """
         return with_config(self, config)
 
@@ -102,108 +111,129 @@ class LocalPart:
     # -- memory between rounds -------------------------------------------------------------------------------
 
     def kept(self, kept: Arrays) -> Arrays:
-        """What the round starts from, of the private arrays and memory that the last round left."""
+        """Change the private arrays and the memory that a round starts from."""
         return kept
 
     def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
-        """What a new stage starts from: ``carried`` are the private arrays; ``kept`` has the memory, too."""
+        """Change what a new stage starts from.
+
+        ``carried`` are the private arrays, without the memory; ``kept`` is everything that the last stage left.
+        """
         return carried
 
     def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
-        """Memory to keep for the next round, beside the private parameters."""
+        """Return the part's memory for later rounds. Two parts must not use the same name."""
         return {}
 
     # -- the model ---------------------------------------------------------------------------------------------
 
     def wrap(self, model: nn.Module, node_round: NodeRound) -> nn.Module:
-        """The module to train in place of the task's model, on the CPU; by default the model itself."""
+        """Return the module to train in place of the task's model. It is on the CPU at this point."""
         return model
 
     def stage_model(self, model: nn.Module, stage: int) -> nn.Module:
-        """The task's model to evaluate on the data of a stage, counted from 0."""
+        """Return the task's model to evaluate on the data of a stage, counted from 0."""
         return model
 
     def shared_parameters(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, nn.Parameter] | None:
-        """The trainable parameters that hold what was received; ``None`` for those of the received names."""
+        """Return the trainable parameters with the received values; by default those of the received names."""
         return None
 
     def private(self, model: nn.Module, node_round: NodeRound) -> Arrays | None:
-        """The trained arrays that stay on the node; ``None`` for all that were not received."""
+        """Return the trained arrays that stay on the node; by default all that were not received."""
         return None
 
     def outgoing(self, model: nn.Module, node_round: NodeRound) -> Arrays | None:
-        """The arrays that go back; ``None`` for the model's values of the received names."""
+        """Return the arrays of the reply; by default the model's values of the received names."""
         return None
 
     # -- training ----------------------------------------------------------------------------------------------
 
     def seed_labels(self) -> tuple[int | str, ...]:
-        """Labels that the training's seed has beside the round and the node."""
+        """Return further labels for the seed of training, beside the round and the node."""
         return ()
 
     def draw(self, data: NodeData, node_round: NodeRound) -> NodeData:
-        """The examples of the round, drawn from torch's generator; its split ``train`` counts as trained on."""
+        """Select the examples of the round, with torch's generator. The split ``train`` gives the example count."""
         return data
 
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
-        """The phases of training; the last one of ``plan`` trains all parameters of ``model`` on ``data``."""
+        """Change the phases of training. The last phase of ``plan`` trains all parameters of ``model`` on ``data``."""
         return plan
 
     def loss(self, loss: Loss) -> Loss:
-        """What training minimises on a batch, beside the prior."""
+        """Change the loss of a batch. The prior is added to it later."""
         return loss
 
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
     ) -> QuadraticPrior | None:
-        """A penalty on the parameters while they are trained; ``shared`` are those that hold what was received."""
+        """Return a penalty on parameters of ``model`` for this round. The penalties of all parts are added up.
+
+        ``shared`` are the parameters with the received values (:meth:`shared_parameters`).
+        """
         return None
 
     # -- the reply ---------------------------------------------------------------------------------------------
 
     def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
-        """Records of the reply beside the ``trained`` arrays; the private state is saved by then."""
+        """Return records to send beside the ``trained`` arrays. Two parts must not use the same name."""
         return {}
 
-    def count_parameters(
-        self, counted: Metrics, shared: Mapping[str, nn.Parameter], memory: Arrays, model: nn.Module, stages: int
-    ) -> Metrics:
-        """``trainable_parameters`` over all stages, and ``static_parameters`` held fixed beside them."""
-        return counted
+    def trainable_parameters(self, model: nn.Module, stages: int) -> int | None:
+        """Count the numbers that are trained over all stages; by default the size of ``model``."""
+        return None
+
+    def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
+        """Count the numbers that the part holds fixed during training. The counts of all parts are added up.
+
+        ``memory`` is what all parts remember of the round.
+        """
+        return 0
 
     def answer(self, query: str, node_round: NodeRound) -> Mapping[str, ArrayRecord] | None:
-        """The answer to a QUERY message of this name; ``None`` if the part does not know it."""
+        """Return the records that answer a QUERY message; ``None`` if the part does not know the query."""
         return None
 
     # -- evaluation --------------------------------------------------------------------------------------------
 
-    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> None:
-        """Train the model that is about to be evaluated, in place."""
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Arrays]:
+        """Train ``model`` in place before it is evaluated. Return arrays for the node to keep, by name."""
+        return {}
 
     def also_evaluated(self) -> Mapping[str, Arrays]:
-        """Further received models to evaluate, by the prefix of their metrics."""
+        """Return further received models to evaluate, by the prefix of their metrics."""
         return {}
 
     def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
-        """What the part keeps on disk at most, beside the versions of the private arrays of one stage."""
+        """Return the most bytes that the part adds on disk, with any hyper-parameters.
+
+        Parameters
+        ----------
+        model_bytes : int
+            The size of the model.
+        version_bytes : int
+            The size of all versions of the private arrays after one stage.
+        stages : int
+            The number of stages, at least 1.
+        """
         return 0
 
 
 def composed(parts: Sequence[LocalPart]) -> tuple[LocalPart, ...]:
-    """The parts of one node.
+    """Check that parts can be combined, and return them as a tuple.
 
     Raises
     ------
     ValueError
-        Two of them need the same thing for themselves.
+        Two parts need the same thing for themselves, or are of the same class.
     """
-    owners: dict[str, LocalPart] = {}
-    for part in parts:
-        for need in sorted(part.exclusive):
-            if need in owners:
-                first, second = type(owners[need]).__name__, type(part).__name__
-                raise ValueError(
-                    f"the local algorithms {first} and {second} cannot be combined: both need {need} for themselves"
-                )
-            owners[need] = part
+    for one, other in combinations(parts, 2):
+        if type(one) is type(other):
+            raise ValueError(f"the local algorithm {type(one).__name__} is given twice: give it once")
+        if needs := one.exclusive & other.exclusive:
+            raise ValueError(
+                f"the local algorithms {type(one).__name__} and {type(other).__name__} cannot be combined: both need "
+                f"{' and '.join(sorted(needs))} for themselves"
+            )
     return tuple(parts)

@@ -1,11 +1,11 @@
-"""What a node measures on all of its examples, without a step: the validation loss and the Fisher information."""
+"""Measurements on a node's examples without an optimizer step: validation loss and Fisher information."""
 
 from collections.abc import Iterator
 
 import torch
 from torch import nn
 
-from tasks.base import Batch, Metrics, NodeData, Task
+from tasks.base import Batch, NodeData, Task
 
 from .fisher import Estimator, diagonal_fisher
 from .local_part import NodeRound
@@ -19,7 +19,7 @@ _GRADIENTS = 2**22
 
 @torch.no_grad()
 def validation_loss(task: Task, model: nn.Module, data: NodeData, device: torch.device) -> float:
-    """The task's mean loss over the validation examples, of which there must be one; leaves the model training."""
+    """The task's mean loss over the validation examples, at least one. The model is in training mode afterwards."""
     model.eval()
     total = 0.0
     for batch in task.examples(data, "validation", _BATCH):
@@ -27,12 +27,6 @@ def validation_loss(task: Task, model: nn.Module, data: NodeData, device: torch.
         total += float(task.loss(model, here)) * len(next(iter(here.values())))
     model.train()
     return total / data.count("validation")
-
-
-def parameter_counts(model: nn.Module) -> Metrics:
-    """``trainable_parameters`` of one stage, and no ``static_parameters`` held fixed beside them."""
-    size = sum(parameter.numel() for parameter in model.parameters())
-    return {"trainable_parameters": float(size), "static_parameters": 0.0}
 
 
 def fisher_of_node(model: nn.Module, node_round: NodeRound, estimator: Estimator) -> Arrays:

@@ -1,4 +1,4 @@
-"""Named arrays: the bridge between a torch model and what travels."""
+"""Parameters of a torch model as named NumPy arrays, the form of messages and of private state."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -24,7 +24,10 @@ def get_arrays(model: nn.Module, names: Iterable[str]) -> Arrays:
 def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray | Tensor]) -> None:
     """Put named arrays into a model, in place; tensors that are not named keep their values.
 
-    Raises ``ValueError`` naming every unknown name and every wrong shape.
+    Raises
+    ------
+    ValueError
+        A name is unknown or a shape is wrong. The message lists all of them.
     """
     state = model.state_dict()
     problems = [f"{name}: not a parameter of the model" for name in arrays if name not in state]

@@ -1,4 +1,4 @@
-"""Flower's ``NumPyClient`` over a core of named arrays: lists of arrays, and rounds without a number."""
+"""Flower's ``NumPyClient`` methods for a client that works on named arrays and numbered rounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flwr.common.typing import Scalar
 
 from tasks.base import Metrics
 
-from .local_part import LocalPart
+from .composed_parts import ComposedParts
 from .named_arrays import Arrays
 from .round_settings import RoundSettings, with_config
 
@@ -25,7 +25,7 @@ _COUNTER = "fedapps.fits"
 
 
 class NumPyClientAdapter(NumPyClient):
-    """``fit``, ``evaluate`` and ``get_parameters`` over a core of named arrays, which a subclass writes.
+    """``fit``, ``evaluate`` and ``get_parameters`` by way of the abstract methods, which a subclass implements.
 
     The lists are in the order of :meth:`initial_shared`.
 
@@ -33,8 +33,8 @@ class NumPyClientAdapter(NumPyClient):
     ----------
     settings : RoundSettings
         The defaults that a message's config overrides.
-    parts : sequence of LocalPart
-        The local algorithms.
+    parts : ComposedParts
+        The local algorithms, whose hyper-parameters a message's config overrides.
     shared : sequence of str
         Glob patterns of the shared parameters.
     memory : RecordDict or None
@@ -42,10 +42,10 @@ class NumPyClientAdapter(NumPyClient):
     """
 
     def __init__(
-        self, settings: RoundSettings, parts: Sequence[LocalPart], shared: Sequence[str], memory: RecordDict | None
+        self, settings: RoundSettings, parts: ComposedParts, shared: Sequence[str], memory: RecordDict | None
     ) -> None:
         self.settings = settings
-        self.parts = parts
+        self.parts = self._default_parts = parts
         self.shared = shared
         self.memory = memory
 
@@ -87,11 +87,11 @@ class NumPyClientAdapter(NumPyClient):
         return float(next(iter(metrics.values()))), reply.num_examples, metrics
 
     def _read(self, config: Mapping[str, object]) -> None:
-        """Give the local parts the hyper-parameters of the round."""
-        self.parts = [part.read(config, RecordDict()) for part in self.parts]
+        """Give the local parts the hyper-parameters of this message; those of earlier messages do not count."""
+        self.parts = self._default_parts.read(config, RecordDict())
 
     def _settings(self, config: Mapping[str, object], *, fitting: bool) -> RoundSettings:
-        """Strategies of the older API do not number the rounds: count the fits in the context, which Flower keeps."""
+        """The settings of a message. If it has no round number, the round is counted in the context."""
         settings = with_config(self.settings, config)
         if "server-round" in config or self.memory is None:
             return settings

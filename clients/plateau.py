@@ -1,8 +1,8 @@
-"""A learning rate that falls when the validation loss stops falling, and remembers where it was between rounds.
+"""A learning rate that falls when the validation loss stops falling, also from round to round.
 
 The schedule of Guerdan & Gunes (Decentralized Robot Learning for Personalization and Privacy, Appendix A.4): halved
-after every five consecutive epochs without a lower validation loss, never below a floor, no early stop. A node's
-round is often one epoch long, so the count has to go on from round to round.
+after every five consecutive epochs without a lower validation loss, down to a minimum, without early stopping. A
+node's round is often one epoch long, so the count continues from round to round.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Plateau:
     stale: int = 0
 
     def epoch_ended(self, validation_loss: float) -> None:
-        """Take in the loss after one more epoch. A loss that is not a number counts as no improvement."""
+        """Update the learning rate with the loss after an epoch. A loss that is not a number is no improvement."""
         if validation_loss < self.best:
             self.best, self.stale = validation_loss, 0
             return
@@ -48,11 +48,11 @@ class Plateau:
             self.learning_rate, self.stale = max(self.learning_rate * self.factor, self.minimum), 0
 
     def arrays(self) -> Arrays:
-        """What a later round goes on from."""
+        """Return the state for later rounds."""
         return {_NAME: np.array([self.learning_rate, self.best, self.stale])}
 
     def resume(self, memory: Arrays) -> None:
-        """Go on from :meth:`arrays`; stays as it is where there are none."""
+        """Continue from the result of :meth:`arrays` in the memory, if it is there."""
         if _NAME in memory:
             rate, best, stale = memory[_NAME].tolist()
             self.learning_rate, self.best, self.stale = rate, best, int(stale)

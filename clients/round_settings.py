@@ -1,6 +1,6 @@
 """How a node trains: the hyper-parameters of a round, from the message or else from the run config."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -94,9 +94,15 @@ class RoundSettings:
 
 
 def with_config(settings: Fields, config: Mapping[str, Any]) -> Fields:
-    """A dataclass instance with the values that a message's config has for its fields; other keys are ignored.
+    """Return a dataclass instance with the values of a message's config in its fields.
 
-    Fields that are ``None`` come from records of the message, not from its config.
+    Parameters
+    ----------
+    settings : dataclass instance
+        Its numbers, strings and booleans can be in the config. Fields of other types come from the message's records.
+    config : mapping
+        Values by key: a field ``batch_size`` has the key ``batch-size``. Other keys are ignored. A whole number is
+        allowed for a float.
 
     Raises
     ------
@@ -105,13 +111,19 @@ def with_config(settings: Fields, config: Mapping[str, Any]) -> Fields:
     """
     changes: dict[str, Any] = {}
     for setting in fields(settings):  # type: ignore[arg-type]
-        key = key_of(setting.name)
-        if key not in config or getattr(settings, setting.name) is None:
+        key, kind = key_of(setting.name), type(getattr(settings, setting.name))
+        if key not in config or kind not in (bool, int, float, str):
             continue
-        value, kind = config[key], type(getattr(settings, setting.name))
+        value = config[key]
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if type(value) is not kind:
             raise ValueError(f"config {key} = {value!r}: must be of type {kind.__name__}")
         changes[setting.name] = value
     return replace(settings, **changes)  # type: ignore[type-var]
+
+
+def check_choice(key: str, value: str, allowed: Sequence[str]) -> None:
+    """Raise ``ValueError`` if a value of a message's config is not among the ``allowed``."""
+    if value not in allowed:
+        raise ValueError(f"config {key} = {value!r}: must be one of {', '.join(map(repr, allowed))}")

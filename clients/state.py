@@ -1,4 +1,4 @@
-"""Private tensors of a node between rounds: they stay on the node, and a repeated round starts where it did."""
+"""Private arrays of a node between rounds. They stay on the node, and a repeated round starts from the same arrays."""
 
 from __future__ import annotations
 
@@ -26,31 +26,42 @@ class PrivateState(Protocol):
     """Versions of a node's private arrays, one per round, and named extras (collected data, traces)."""
 
     def load(self, before: int) -> Arrays | None:
-        """The newest version of a round smaller than ``before``; ``None`` when there is none."""
+        """Return the newest version of a round before round ``before``; ``None`` if there is none."""
 
     def save(self, server_round: int, arrays: Mapping[str, np.ndarray], durable_round: int) -> None:
-        """Keep the version of a round, and forget those that no server can ask for again.
+        """Keep the version of a round, and delete those that the server cannot need again.
 
-        ``durable_round`` is the last round that the server can go back to: the newest version up to it and all
-        later ones stay.
+        ``durable_round`` is the last round that the server can go back to. The newest version up to this round stays,
+        and so do all later ones.
         """
 
     def load_extra(self, name: str) -> Arrays | None:
-        """Arrays kept under a name, ``None`` when there are none."""
+        """Return the arrays kept under a name; ``None`` if there are none."""
 
     def save_extra(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        """Keep arrays under a name, in place of any older ones."""
+        """Keep arrays under a name. They replace older ones."""
 
     def siblings(self) -> Sequence[PrivateState]:
-        """The states of all nodes of the run, for the pooled baseline. Raises where they cannot be reached."""
+        """Return the states of all nodes of the run, for the pooled baseline.
+
+        Raises
+        ------
+        ValueError
+            The states of other nodes are out of reach.
+        """
 
 
 class DiskState:
-    """Safetensors files in a folder of the node, each there in full or not at all.
+    """Safetensors files in a folder of the node. Each file is written completely or not at all.
 
-    What cannot be written raises :class:`~clients.files.UnwritableError`, and nothing is forgotten. A damaged file is
-    put aside with the suffix ``.corrupt``, with a warning; the node then goes on from the next older version, or from
-    the shared model where there is none.
+    A file that cannot be written raises :class:`~clients.files.UnwritableError`, and no version is deleted. A damaged
+    file is renamed with the suffix ``.corrupt``, with a warning; the node then continues from the next older version,
+    or from the initial private parameters if there is none.
+
+    Parameters
+    ----------
+    folder : Path
+        Of this node alone. It is created when it is needed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,7 +101,7 @@ class DiskState:
         except SafetensorError as error:
             aside = path.with_name(path.name + ".corrupt")
             path.replace(aside)
-            logger.warning("state file %s is damaged (%s): put aside as %s", path, error, aside.name)
+            logger.warning("state file %s is damaged (%s): renamed to %s", path, error, aside.name)
             return None
 
     def _write(self, path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -98,10 +109,16 @@ class DiskState:
 
 
 class ContextState:
-    """The same in Flower's ``Context.state``, for nodes without a disk.
+    """Private arrays in Flower's ``Context.state``, for nodes without a disk.
 
-    It travels to the worker and back with every message, so it suits small private parts. ``scope`` keeps the
-    methods of one run apart.
+    Flower sends the context to the worker and back with every message, so this is for small private models.
+
+    Parameters
+    ----------
+    records : RecordDict
+        ``Context.state``.
+    scope : str
+        Prefix of the records, which separates the methods of a run.
     """
 
     def __init__(self, records: RecordDict, scope: str = "private") -> None:

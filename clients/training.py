@@ -1,4 +1,4 @@
-"""Local training as a plan: a list of phases, each with what it trains, for how long and how fast."""
+"""Local training as a plan: a list of phases, each with its parameters to train, its length and its learning rate."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +16,8 @@ from .penalties import QuadraticPrior
 from .plateau import Plateau
 
 OptimizerName = Literal["adam", "adamw", "sgd"]
+#: The loss of a model on a batch: a scalar.
+Loss = Callable[[nn.Module, Batch], Tensor]
 
 
 class DivergedError(RuntimeError):
@@ -24,18 +26,43 @@ class DivergedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Phase:
-    """One stretch of local training; the optimizer starts fresh in each.
+    """A phase of local training. Each phase has a new optimizer.
 
-    ``trainable`` are glob patterns of parameters; the others are frozen. Length: ``epochs`` passes over the
-    training data, or ``steps`` batches where ``steps`` > 0. ``rates`` scale the optimizer's *step* per parameter
-    (0-d tensors: per tensor), which under Adam is not the same as scaling the gradient; parameters without an
-    entry, and all of them where ``rates`` is ``None``, take the full step. ``prior`` adds its gradient.
-    ``weight_decay`` is the optimizer's: λθ is added to the gradient, or with "adamw" λθ times the rate is taken off the
-    parameters (Loshchilov and Hutter 2019). ``clip_norm`` above 0 scales the gradient, the prior's included, down to
-    that Euclidean norm over all trainable parameters. ``linear_decay`` lowers the rate by the same amount after every
-    step of the phase: step s of n, from 0, has the rate times (n − s) / n. ``plateau``, told ``validation_loss()``
-    after every epoch, sets the rate in place of ``learning_rate``. ``epoch``, where given, yields the batches of one
-    epoch in place of the plan's: the phase trains on other examples.
+    Parameters
+    ----------
+    epochs : int
+        Passes over the training data, at least 0.
+    learning_rate : float
+        Above 0.
+    batch_size : int
+        At least 1.
+    steps : int
+        Above 0: the number of optimizer steps, in place of ``epochs``.
+    trainable : sequence of str
+        Glob patterns of the parameters to train. The others are frozen.
+    optimizer : "adam", "adamw" or "sgd"
+    rates : mapping of names to tensors, or None
+        Factors for the optimizer's steps, of the parameter's shape or without dimensions. Under Adam this is not the
+        same as a factor for the gradient. Parameters without an entry take the full step.
+    prior : QuadraticPrior, optional
+        Its gradient is added to that of the loss.
+    weight_decay : float
+        λ ≥ 0. The optimizer adds λθ to the gradient; "adamw" instead subtracts λθ times the learning rate from the
+        parameters (Loshchilov and Hutter 2019).
+    plateau : Plateau, optional
+        Sets the learning rate after every epoch, from ``validation_loss()``.
+    validation_loss : callable, optional
+    clip_norm : float
+        Above 0: scale the gradient, with the prior's, down to this Euclidean norm over all trainable parameters.
+    linear_decay : bool
+        Step s of n, counted from 0, has the learning rate times (n − s) / n.
+    epoch : callable, optional
+        ``epoch(batch_size)`` yields the batches of one epoch, in place of the plan's.
+
+    Raises
+    ------
+    ValueError
+        ``clip_norm`` is negative, or ``linear_decay`` comes with a plateau.
     """
 
     epochs: int
@@ -62,7 +89,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a plan did: optimizer steps taken, and the mean loss over the last epoch (0 without a step)."""
+    """The result of a plan: the optimizer steps, and the mean loss over the last epoch (0 without a step)."""
 
     steps: int
     loss: float
@@ -72,12 +99,29 @@ def run_plan(
     model: nn.Module,
     plan: Sequence[Phase],
     epoch: Callable[[int], Iterator[Batch]],
-    loss_of: Callable[[nn.Module, Batch], Tensor],
+    loss_of: Loss,
 ) -> Trained:
-    """Train ``model`` in place, phase by phase. ``epoch(batch_size)`` yields the batches of one epoch.
+    """Train a model in place, phase by phase. All randomness comes from torch's global generator.
 
-    Randomness is torch's global generator. Raises :class:`DivergedError` when a phase ends in a loss that is
-    not finite.
+    Parameters
+    ----------
+    model : nn.Module
+    plan : sequence of Phase
+    epoch : callable
+        ``epoch(batch_size)`` yields the batches of one epoch.
+    loss_of : callable
+        ``loss_of(model, batch)`` is the loss to minimise, a scalar tensor.
+
+    Returns
+    -------
+    Trained
+
+    Raises
+    ------
+    ValueError
+        A phase matches no parameter, has an unknown optimizer, or has steps but no batches.
+    DivergedError
+        The mean loss over the last epoch of a phase is not finite.
     """
     done = Trained(0, 0.0)
     model.train()
@@ -91,7 +135,7 @@ def _run_phase(
     model: nn.Module,
     phase: Phase,
     epoch: Callable[[int], Iterator[Batch]],
-    loss_of: Callable[[nn.Module, Batch], Tensor],
+    loss_of: Loss,
 ) -> Trained:
     named = {name: p for name, p in model.named_parameters() if matches(name, phase.trainable)}
     if not named:
@@ -149,7 +193,7 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def _counted(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> tuple[Callable[[int], Iterator[Batch]], int]:
-    """The same epochs, and the steps of the phase; only the first epoch, held in memory, tells how many those are."""
+    """The same epochs, and the number of steps in the phase, which is known from the first epoch, held in memory."""
     if phase.steps > 0:
         return epoch, phase.steps
     held = [list(epoch(phase.batch_size))]
@@ -157,7 +201,7 @@ def _counted(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> tuple[Cal
 
 
 def _stream(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> Iterator[tuple[bool, Batch]]:
-    """Batches of the phase, each with whether it opens an epoch."""
+    """Batches of the phase, each with whether it is the first of its epoch."""
 
     def epochs() -> Iterator[tuple[bool, Batch]]:
         while True:

@@ -15,15 +15,15 @@ from .validation import LARGEST_COUNT
 class ExampleLimits:
     """Limits of the numbers of examples in profiles and replies.
 
-    These numbers determine how often nodes are drawn and their weights in means. Only ``most`` limits a node whose
+    These numbers determine how often nodes are drawn and their weights in means. Only ``maximum`` limits a node whose
     profile states no number.
 
     Parameters
     ----------
-    most : int
+    maximum : int
         ≥ 0. Reject numbers above this; 0 allows numbers up to 2^53. A number that is too large is removed from a
         profile, and a reply with one is refused.
-    growing : bool
+    may_grow : bool
         Whether nodes can train on more examples than their profiles state, for example because they collect more. If
         false, train replies with a larger number are refused.
     drawn : int
@@ -36,32 +36,33 @@ class ExampleLimits:
         A limit is not an integer of at least 0.
     """
 
-    most: int = 0
-    growing: bool = True
+    maximum: int = 0
+    may_grow: bool = True
     drawn: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("most", self.most), ("drawn", self.drawn)):
+        for name, value in (("maximum", self.maximum), ("drawn", self.drawn)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(f"{name} = {value!r}: must be an integer of at least 0")
 
     def refusal_reason(self, num_examples: float, profile: Profile, phase: RoundStep) -> str | None:
         """Why a reply of ``phase`` with ``num_examples`` must be refused, ``None`` if it is accepted."""
-        most = self.most or LARGEST_COUNT
-        if num_examples > most:
-            return f"num-examples is {num_examples:g}: at most {most} are accepted"
+        maximum = self.maximum or LARGEST_COUNT
+        if num_examples > maximum:
+            return f"num-examples is {num_examples:g}: at most {maximum} are accepted"
         stated = profile.num_examples
-        if phase == "train" and not self.growing and stated is not None and num_examples > max(stated, self.drawn):
+        if phase == "train" and not self.may_grow and stated is not None and num_examples > max(stated, self.drawn):
             return f"num-examples is {num_examples:g}, but the profile states {stated}"
         return None
 
-    def believed(self, profiles: Iterable[Profile]) -> list[Profile]:
-        """The profiles; numbers of examples above ``most`` are replaced by ``None``, with a warning."""
-        most = self.most or LARGEST_COUNT
-        believed = []
+    def apply_to(self, profiles: Iterable[Profile]) -> list[Profile]:
+        """The profiles; numbers of examples above ``maximum`` are replaced by ``None``, with a warning."""
+        maximum = self.maximum or LARGEST_COUNT
+        limited = []
         for profile in profiles:
-            if profile.num_examples is not None and profile.num_examples > most:
-                log(WARNING, "node %s: num-examples is %s, above %s; ignored", profile.key, profile.num_examples, most)
+            stated = profile.num_examples
+            if stated is not None and stated > maximum:
+                log(WARNING, "node %s: num-examples is %s, above %s; ignored", profile.key, stated, maximum)
                 profile = replace(profile, num_examples=None)
-            believed.append(profile)
-        return believed
+            limited.append(profile)
+        return limited

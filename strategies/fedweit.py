@@ -25,7 +25,7 @@ from .profiles import Profile
 from .quadratic_terms import flat_by_key, nested_by_key
 from .replies import Reply, check_size, count_bytes, max_reply_bytes, read_arrays
 from .round_messages import ExtraRecords
-from .round_records import Refusal, RoundReport
+from .round_records import Refusal
 from .sanitize import truncate
 from .transport import NodeFailure
 
@@ -96,21 +96,27 @@ class FedWeIT(BaseStrategy):
         """The adaptive parameters of the last stage by the stable keys of their nodes. Do not change them."""
         return self._knowledge
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """As in :class:`BaseStrategy`; if ``config`` has a new ``stage``, first query the adaptive parameters."""
+    def prepare_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
+        """If ``config`` has a new ``stage``, query the adaptive parameters of the stage that ended.
+
+        Raises
+        ------
+        ValueError
+            The stage is not an integer.
+        """
         stage = config.get(wire.STAGE, 0)
         if not isinstance(stage, int) or isinstance(stage, bool):
             raise ValueError(f"config stage = {stage!r}: must be an integer")
-        if self.report.round != server_round:  # Flower's own loop creates no reports
-            self.report = RoundReport(server_round)
         if stage != self.stage:
             ended = {**config, wire.SERVER_ROUND: server_round, wire.STAGE: self.stage or 0}
             exchange = self.stage is not None and stage > 0
-            self._knowledge = self._collect(grid, ConfigRecord(ended), self.share(arrays)) if exchange else {}
+            self._knowledge = self._collect(grid, ConfigRecord(ended), arrays) if exchange else {}
             self._served = set()
             self.stage = stage
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
         messages = super().configure_train(server_round, arrays, config, grid)
         self._records = {}
         return messages

@@ -8,13 +8,12 @@ Algorithm 1, which adds penalties towards the solutions of earlier stages. Schwa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
 from . import wire
@@ -126,17 +125,20 @@ class FisherExchange(BaseStrategy):
     def _uses_past(self) -> bool:
         return self.own_past > 0 or self.others_past > 0
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """As in :class:`BaseStrategy`; if ``config`` has a new ``stage``, first close the present stage."""
+    def prepare_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
+        """If ``config`` has a new ``stage``, close the current stage.
+
+        Raises
+        ------
+        ValueError
+            The stage is not an integer.
+        """
         stage = config.get(wire.STAGE, 0)
         if not isinstance(stage, int) or isinstance(stage, bool):
             raise ValueError(f"config stage = {stage!r}: must be an integer")
         if stage != self.stage:
             self._close_stage()
             self.stage = stage
-        return super().configure_train(server_round, arrays, config, grid)
 
     def begin_round(self, server_round: int, arrays: Arrays) -> None:
         self._num_published = 0
@@ -192,7 +194,7 @@ class FisherExchange(BaseStrategy):
         return {"fisher": {**facts, "nodes-now": len(self._now), "nodes-past": len(self._past)}}
 
     def _terms(self, key: str) -> list[tuple[float, QuadraticTerm]]:
-        """The weighted penalties of a node; empty if no other node has published anything yet."""
+        """The weighted penalties of a node; empty if there is no published solution that applies to it."""
         past = self._past.get(key)
         now = self._now[key].term() if key in self._now else None
         terms = []

@@ -1,9 +1,9 @@
-"""Messages out, replies in: one reply at a time, in the order in which the messages were sent.
+"""Sends messages and yields their replies one at a time, in the order of the messages.
 
-Sums over replies have one order whatever the scheduling of the nodes: the same seed gives the same bits. A reply
-that comes before its turn waits: a bounded number of them here, the others in Flower's store, so that the memory of
-the server does not grow with the number of nodes. Those in the store are lost if their node goes offline meanwhile,
-because the SuperLink answers for an offline node with an error even where it has a reply.
+The order does not depend on when nodes reply, so that the same seed gives the same bits in sums over replies. Replies
+that arrive before their turn wait: a bounded number of them at the server, the others in Flower's store, so that the
+server's memory does not grow with the number of nodes. A reply in the store is lost if its node goes offline, because
+the SuperLink then answers with an error even if it has the reply.
 """
 
 import time
@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from .transport import NodeFailure, Sent, pauses, pull, push
 
-_LOOKS = 16  # for replies that come later, each time that the next one is not there
+_MAX_EARLY_PULLS = 16  # attempts to fetch later replies, each time that the next one is not there
 
 
 def exchange(
@@ -28,41 +28,42 @@ def exchange(
     *,
     ahead: int = 0,
     in_flight: int | None = None,
-    beside: Callable[[], int] = lambda: 0,
-    meanwhile: Callable[[int], None] = lambda working: None,
+    count_busy: Callable[[], int] = lambda: 0,
+    on_wait: Callable[[int], None] = lambda working: None,
 ) -> Iterator[Message | NodeFailure]:
-    """Send messages and yield what becomes of each, in the order of the messages.
+    """Send messages and yield one reply or failure for each, in the order of the messages.
 
-    The first messages are sent when the first item is asked for. Keep no reply while asking for the next: then at
-    most one is in memory, beside the ``ahead`` that came before their turn.
+    The first messages are sent when the first item is requested. Release each reply before requesting the next one:
+    then at most one is in memory, in addition to the ``ahead`` replies that arrived before their turn.
 
     Parameters
     ----------
     grid : Grid
-        Flower's way to the nodes.
+        Flower's grid.
     messages : iterable of Message
-        At most one per node is usual, but not required.
+        Usually one per node, but a node can get several.
     timeout : float or None
-        Seconds, ≥ 0, for the reply to each message, counted from the moment it is sent; ``None`` waits for ever.
-        Once it is over, a reply that is already there is still taken.
+        ≥ 0, seconds to wait for each reply after its message is sent; ``None`` waits without limit. A reply that is
+        already there when the time is over is accepted.
     poll : float
-        Seconds, > 0, until the second look for a reply; grows by half from look to look, up to 0.5 s, and
-        begins anew with the next message.
+        > 0, seconds between the first two attempts to fetch a reply. The pause grows by half with every attempt, up to
+        0.5 s, and starts again at ``poll`` for the next message.
     ahead : int
-        ≥ 0, how many replies are fetched before their turn, while the next one is awaited.
+        ≥ 0, the largest number of replies to fetch before their turn, while waiting for the next one.
     in_flight : int or None
-        ≥ 1, how many nodes work at a time: so many messages are out, and another is sent when a reply is fetched
-        or its time is over; ``None`` sends all of them at once.
-    beside : function
-        How many nodes work on other messages, which count too. Where that leaves no room, one message at a time is out.
-    meanwhile : function of an int
-        Called after each look that found nothing, with the number of nodes that work on these messages.
+        ≥ 1, the largest number of nodes that work at a time; the next message is sent when a reply is fetched or times
+        out. ``None`` sends all messages at once.
+    count_busy : function
+        Returns the number of nodes that work on other messages, which also count towards ``in_flight``. At least one
+        message is always in flight.
+    on_wait : function of an int
+        Called after every attempt that finds no reply, with the number of nodes that work on these messages.
 
     Yields
     ------
     Message or NodeFailure
-        The reply with its content, or a failure: the message was not accepted, no reply came in time, or the
-        reply is an error. Exactly one item per message.
+        The reply with its content. A failure if the message was not accepted, if no reply arrived in time, or if the
+        reply is an error.
 
     Raises
     ------
@@ -77,8 +78,8 @@ def exchange(
         raise ValueError(f"ahead = {ahead}: must be at least 0")
     if in_flight is not None and in_flight < 1:
         raise ValueError(f"in_flight = {in_flight}: must be at least 1, or None")
-    mailbox = _Mailbox(grid, messages, inf if timeout is None else timeout, ahead, in_flight, beside)
-    return mailbox.outcomes(poll, meanwhile)
+    mailbox = _Mailbox(grid, messages, inf if timeout is None else timeout, ahead, in_flight, count_busy)
+    return mailbox.outcomes(poll, on_wait)
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class _Awaited(Sent):
 
 
 class _Mailbox:
-    """Messages on their way out, and their replies, handed out in the order of the messages."""
+    """Messages to send and their replies, in the order of the messages."""
 
     def __init__(
         self,
@@ -96,31 +97,31 @@ class _Mailbox:
         timeout: float,
         ahead: int,
         in_flight: int | None,
-        beside: Callable[[], int],
+        count_busy: Callable[[], int],
     ) -> None:
         self._grid = grid
         self._timeout = timeout
         self._ahead = ahead
         self._unsent = deque(messages)
         self._in_flight = in_flight
-        self._beside = beside
-        self._turns: deque[_Awaited | NodeFailure] = deque()  # what was sent and not handed out
-        self._later: deque[_Awaited] = deque()  # of these, what has no reply so far, but for the one whose turn it is
+        self._count_busy = count_busy
+        self._turns: deque[_Awaited | NodeFailure] = deque()  # sent, but not yet yielded
+        self._later: deque[_Awaited] = deque()  # those of _turns without a reply
         self._early: dict[str, Message | NodeFailure] = {}
 
-    def outcomes(self, poll: float, meanwhile: Callable[[int], None]) -> Iterator[Message | NodeFailure]:
-        """What becomes of each message."""
+    def outcomes(self, poll: float, on_wait: Callable[[int], None]) -> Iterator[Message | NodeFailure]:
+        """Yield one reply or failure per message."""
         while self._unsent or self._turns:
             self._send()
-            # No name here may hold the reply while the next one is awaited.
-            yield self._next(poll, meanwhile)
+            # No variable here may refer to the reply while waiting for the next one.
+            yield self._next(poll, on_wait)
 
     def _send(self, awaited: int = 0) -> None:
-        """Send what may be out, beside the one that is awaited."""
+        """Send as many messages as ``in_flight`` allows; ``awaited`` is 1 if a message has its turn, otherwise 0."""
         count = len(self._unsent)
         if count and self._in_flight is not None:
             working = awaited + self._working_later()
-            count = min(count, max(self._in_flight - self._beside(), 1) - working)
+            count = min(count, max(self._in_flight - self._count_busy(), 1) - working)
         if count < 1:
             return
         for sent in push(self._grid, [self._unsent.popleft() for _ in range(count)]):
@@ -129,8 +130,8 @@ class _Mailbox:
                 self._later.append(sent)
             self._turns.append(sent)
 
-    def _next(self, poll: float, meanwhile: Callable[[int], None]) -> Message | NodeFailure:
-        """What becomes of the message whose turn it is; looks for its reply at least once."""
+    def _next(self, poll: float, on_wait: Callable[[int], None]) -> Message | NodeFailure:
+        """The reply or failure of the next message; tries at least once to fetch the reply."""
         turn = self._turns.popleft()
         if isinstance(turn, NodeFailure):
             return turn
@@ -144,18 +145,18 @@ class _Mailbox:
                 return NodeFailure(turn.node_id, f"no reply within {self._timeout:g} s")
             self._look_ahead()
             self._send(awaited=1)
-            meanwhile(1 + self._working_later())
+            on_wait(1 + self._working_later())
             time.sleep(min(next(pause), left))
         return reply
 
     def _working_later(self) -> int:
-        """How many nodes work on messages whose turn has not come."""
+        """Number of nodes that work on messages whose turn has not come."""
         now = time.monotonic()
         return sum(sent.deadline > now for sent in self._later)
 
     def _look_ahead(self) -> None:
-        """Fetch some of the replies that come later, one by one: one that cannot be read must not take others along."""
-        for _ in range(min(self._ahead - len(self._early), len(self._later), _LOOKS)):
+        """Fetch some later replies, one by one, because a reply that cannot be decoded fails its whole request."""
+        for _ in range(min(self._ahead - len(self._early), len(self._later), _MAX_EARLY_PULLS)):
             self._later.rotate(-1)
             if reply := pull(self._grid, self._later[-1]):
                 self._early[self._later.pop().message_id] = reply

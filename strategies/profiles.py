@@ -49,12 +49,12 @@ class Profile:
         return cls(node_id, f"node-{node_id}")
 
 
-def question(node_id: int) -> Message:
+def profile_query(node_id: int) -> Message:
     """The message of type ``query.profile`` that asks a node for its profile."""
     return Message(RecordDict(), dst_node_id=node_id, message_type=wire.PROFILE_QUERY)
 
 
-def read_answer(node_id: int, reply: Message | NodeFailure) -> Profile | None:
+def read_profile(node_id: int, reply: Message | NodeFailure) -> Profile | None:
     """Read the answer of a node to the profile query.
 
     A node answers with the ConfigRecord ``profile``: ``key`` (str), ``num-examples`` (int) and ``group.<kind>`` (str)

@@ -39,7 +39,7 @@ class ReplyFilter:
         How the metrics will be averaged; replies with values that a rule does not allow are refused.
     max_bytes : int
         Larger replies are refused before they are decoded.
-    sizes : ExampleLimits
+    example_limits : ExampleLimits
         Limits of the number of examples.
     refusal_reason : function of a Reply, optional
         Why the algorithm cannot use a train reply that passed all other checks; ``None`` if it can.
@@ -52,7 +52,7 @@ class ReplyFilter:
     weight_of: Weighting
     metric_means: Mapping[str, MetricRule]
     max_bytes: int
-    sizes: ExampleLimits
+    example_limits: ExampleLimits
     refusal_reason: Callable[[Reply], str | None] | None = None
 
     def usable(self, replies: Iterable[Message | NodeFailure]) -> Iterator[Reply]:
@@ -88,18 +88,30 @@ class ReplyFilter:
 
     def _reason_to_refuse(self, reply: Reply) -> str | None:
         return (
-            self.sizes.refusal_reason(reply.num_examples, reply.profile, self.phase)
+            self.example_limits.refusal_reason(reply.num_examples, reply.profile, self.phase)
             or MetricMean.refusal_reason(reply.metrics, self.metric_means)
             or (self.refusal_reason(reply) if self.refusal_reason and self.phase == "train" else None)
         )
 
 
-def too_few(report: RoundReport, usable: int, least: int, absent: Sequence[str]) -> str:
-    """What to tell when a round has fewer usable replies than ``least``: why replies were refused, who is absent."""
-    told = [f"round {report.round}: {usable} usable replies, but min-replies is {least}."]
+def too_few(report: RoundReport, usable: int, min_replies: int, absent: Sequence[str]) -> str:
+    """The message of the error of a round with too few usable replies.
+
+    Parameters
+    ----------
+    report : RoundReport
+        The report of the round, with the refused replies.
+    usable : int
+        ≥ 0, the number of usable replies, below ``min_replies``.
+    min_replies : int
+        ≥ 1, the number of usable replies that the round needs.
+    absent : sequence of str
+        Sentences that name the nodes that take no part.
+    """
+    sentences = [f"round {report.round}: {usable} usable replies, but min-replies is {min_replies}."]
     if not (report.train_messages or usable or report.refused):
-        told.append("Nobody was asked to train.")
-    told += absent
+        sentences.append("No node was asked to train.")
+    sentences += absent
     if report.refused:
-        told.append("Refused:")
-    return " ".join(told) + "".join(f"\n  {refusal.node}: {refusal.reason}" for refusal in report.refused)
+        sentences.append("Refused:")
+    return " ".join(sentences) + "".join(f"\n  {refusal.node}: {refusal.reason}" for refusal in report.refused)

@@ -1,10 +1,10 @@
-"""The loop over rounds: train, evaluate, remember, and go on where a run was cut off."""
+"""The loop over rounds: train, evaluate, track the best round, store snapshots and resume from them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from logging import INFO
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from . import wire
 from .arrays import Arrays, from_record, to_record
 from .metrics import SERVER
 from .round_records import BestRound, Checkpoints, RoundReport, Snapshot, TrackedMetric
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from .base import BaseStrategy
 
 RoundConfig = ConfigRecord | Callable[[int], ConfigRecord] | None
-_SHOWN = 6  # metrics per line of the log
+_MAX_LOGGED = 6  # metrics per line of the log
 _HISTORIES = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
 
 
 @dataclass
-class Training:
-    """One federation from its first round (or its last snapshot) to its end."""
+class RoundLoop:
+    """The rounds of a run, from the first or from a snapshot; the fields are the parameters of ``start``."""
 
     strategy: BaseStrategy
     grid: Grid
@@ -47,9 +48,11 @@ class Training:
     started: float = field(default_factory=time.monotonic)
 
     def run(self, arrays: ArrayRecord, *, resume: bool) -> Result:
-        """All rounds that are still to do; see :meth:`BaseStrategy.start`."""
+        """Run the remaining rounds; see :meth:`BaseStrategy.start`."""
         if self.num_rounds < 1 or self.evaluate_every < 1:
-            raise ValueError(f"num_rounds = {self.num_rounds}, evaluate_every = {self.evaluate_every}: both at least 1")
+            raise ValueError(
+                f"num_rounds = {self.num_rounds}, evaluate_every = {self.evaluate_every}: both must be at least 1"
+            )
         first = 1
         snapshot = self.checkpoints.latest() if resume and self.checkpoints else None
         if snapshot is not None:
@@ -61,40 +64,39 @@ class Training:
         self.result.arrays = arrays
         self.strategy.summary()
         self.strategy.registry.queries.timeout = self.timeout
-        self.strategy.registry.connected(self.grid)  # waits, which is no part of the first round
+        self.strategy.registry.connected(self.grid)  # waits for nodes, which does not count as time of the first round
         for server_round in range(first, self.num_rounds + 1):
             if self.tracked and self.best.exhausted(self.tracked):
-                log(INFO, "no better %s than in round %s: stopping", self.tracked.metric, self.best.round)
+                log(INFO, "stopping early: %s has not improved since round %s", self.tracked.metric, self.best.round)
                 break
             self._round(server_round, first)
         return self.result
 
     def _round(self, server_round: int, first: int) -> None:
         begun = time.monotonic()
-        report = self.strategy.report = RoundReport(server_round)
-        self._train(server_round, report)
-        if server_round % self.evaluate_every == 0 or server_round == self.num_rounds:
-            self._evaluate(server_round, report)
-        report.strategy = self.strategy.round_info()
-        report.seconds = time.monotonic() - begun
+        self._train(server_round)
+        due = server_round % self.evaluate_every == 0 or server_round == self.num_rounds
+        evaluate = self._evaluate(server_round) if due else {}
+        info = self.strategy.round_info()
+        report = replace(self.strategy.report, evaluate=evaluate, strategy=info, seconds=time.monotonic() - begun)
         improved = self._track(server_round, report)
         if self.on_round:
             self.on_round(report)
         if self.checkpoints:
             self.checkpoints.save(self._snapshot(server_round), best=improved)
         self.durable_round = self.checkpoints.oldest_round() if self.checkpoints else server_round
-        done, left = server_round - first + 1, self.num_rounds - server_round
-        eta = (time.monotonic() - self.started) / done * left
+        done, remaining = server_round - first + 1, self.num_rounds - server_round
+        seconds_left = (time.monotonic() - self.started) / done * remaining
         log(
             INFO,
             "round %s/%s took %.1f s, about %.0f s to go",
             server_round,
             self.num_rounds,
             report.seconds,
-            eta,
+            seconds_left,
         )
 
-    def _train(self, server_round: int, report: RoundReport) -> None:
+    def _train(self, server_round: int) -> None:
         config = self._config(self.train_config, server_round)
         messages = self.strategy.configure_train(server_round, self.result.arrays, config, self.grid)
         replies = self.strategy.send(self.grid, messages, self.timeout)
@@ -103,34 +105,34 @@ class Training:
             self.result.arrays = arrays
         if metrics is not None:
             self.result.train_metrics_clientapp[server_round] = metrics
-            report.train = dict(metrics)
 
-    def _evaluate(self, server_round: int, report: RoundReport) -> None:
+    def _evaluate(self, server_round: int) -> dict[str, Any]:
+        """The metrics of the nodes and of the server, whose names have a prefix."""
         config = self._config(self.evaluate_config, server_round)
         messages = self.strategy.configure_evaluate(server_round, self.result.arrays, config, self.grid)
         replies = self.strategy.send(self.grid, messages, self.timeout)
         metrics = self.strategy.aggregate_evaluate(server_round, replies)
         if metrics is not None:
             self.result.evaluate_metrics_clientapp[server_round] = metrics
-            report.evaluate = dict(metrics)
-            shown = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float)]
-            log(INFO, "round %s: %s", server_round, ", ".join(shown[:_SHOWN]))
-        if self.evaluate_fn and (own := self.evaluate_fn(server_round, self.result.arrays)) is not None:
-            self.result.evaluate_metrics_serverapp[server_round] = own
-            report.evaluate.update({f"{SERVER}{name}": value for name, value in own.items()})
+            values = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float)]
+            log(INFO, "round %s: %s", server_round, ", ".join(values[:_MAX_LOGGED]))
+        central = self.evaluate_fn(server_round, self.result.arrays) if self.evaluate_fn else None
+        if central is not None:
+            self.result.evaluate_metrics_serverapp[server_round] = central
+        return {**self.strategy.report.evaluate, **{SERVER + name: value for name, value in (central or {}).items()}}
 
     def _track(self, server_round: int, report: RoundReport) -> bool:
         if self.tracked is None or not report.evaluate:
             return False
         if self.tracked.metric not in report.evaluate:
             known = ", ".join(sorted(report.evaluate))
-            raise ValueError(f"tracked metric {self.tracked.metric!r} is not reported; the nodes report: {known}")
+            raise ValueError(f"tracked metric {self.tracked.metric!r} is not reported; reported metrics: {known}")
         return self.best.update(self.tracked, server_round, float(report.evaluate[self.tracked.metric]))
 
     def _config(self, given: RoundConfig, server_round: int) -> ConfigRecord:
         config = given(server_round) if callable(given) else given
-        # Nodes may forget private state older than the last round that the server can go back to.
-        return ConfigRecord({**(config or {}), "durable-round": self.durable_round})
+        # Nodes can delete private state that is older than the oldest round that the server can return to.
+        return ConfigRecord({**(config or {}), wire.DURABLE_ROUND: self.durable_round})
 
     def _snapshot(self, server_round: int) -> Snapshot:
         shared = {f"shared.{name}": array for name, array in from_record(self.result.arrays).items()}
@@ -142,9 +144,9 @@ class Training:
 
     def _restore(self, snapshot: Snapshot, initial: ArrayRecord) -> ArrayRecord:
         shared = _under("shared.", snapshot.arrays)
-        misfit = check_reply(from_record(initial), shared, 1)
-        if misfit:
-            raise ValueError(f"the checkpoint of round {snapshot.round} does not fit this model: {misfit}")
+        mismatch = check_reply(from_record(initial), shared, 1)
+        if mismatch:
+            raise ValueError(f"the checkpoint of round {snapshot.round} does not fit this model: {mismatch}")
         self.strategy.load_state(_under("state.", snapshot.arrays))
         self.best = BestRound(**snapshot.facts["best"])
         self.durable_round = self.checkpoints.oldest_round() if self.checkpoints else 0

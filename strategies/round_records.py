@@ -54,6 +54,9 @@ class NodeReport:
 class RoundReport:
     """The report of one round. Sizes are those of the records in the messages.
 
+    The strategy creates a report at the start of each round and is the only writer. At the end of the round, the round
+    loop makes a copy with ``seconds``, the facts of the ``strategy`` and the metrics of the server in ``evaluate``.
+
     ``bytes_down`` and ``bytes_up`` count all messages and replies of the round: both phases, and further queries of an
     algorithm. The fields ``train_*`` count only TRAIN messages and their replies, including refused ones, so that
     ``train_bytes_down / train_messages`` and ``train_bytes_up / train_replies`` are the traffic of one node's training.

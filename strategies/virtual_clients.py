@@ -66,7 +66,7 @@ class VirtualClients(BaseStrategy):
         if (examples > 0) == (steps > 0):
             raise ValueError(f"examples = {examples}, steps = {steps}: exactly one of them must be above 0")
         super().__init__(sampler=sampler, weighting="uniform", **base)
-        self.sizes = replace(self.sizes, drawn=examples)
+        self.example_limits = replace(self.example_limits, drawn=examples)
         if isinstance(self.privacy, CentralPrivacy) and isinstance(sampler, IndependentDraws):
             raise ValueError(
                 f"privacy = {self.privacy}: needs a sampler of distinct nodes such as ProportionalToSize; a node that "

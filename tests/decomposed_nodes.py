@@ -1,20 +1,15 @@
-"""Toy nodes whose stages have parameters of their own (APD, FedWeIT), and a look at what they keep."""
-
-from dataclasses import replace
+"""Toy nodes with a decomposed model (APD, FedWeIT), and a look at what they keep."""
 
 import numpy as np
-import torch
-from toy_nodes import SEED, staged
 from toy_nodes import initial as initial_of
-from toys import ToyTask
+from toy_nodes import node as node_of
+from toy_nodes import staged
 
-from clients.decomposed_client import DecomposedClient, Knowledge
+from clients.knowledge import Knowledge
 from clients.named_arrays import get_arrays
-from clients.round_settings import RoundSettings
-from clients.state import ContextState, DiskState
+from clients.parts.decomposition import Decomposition
 
 WEIGHTS = ["encoder.weight", "head.weight"]
-ORDERS = RoundSettings(epochs=2, learning_rate=0.05, batch_size=4, decomposition="apd")
 PENALTIES = {"l1_adaptive": 1e-3, "l1_mask": 1e-3, "drift": 0.1}
 
 
@@ -22,19 +17,9 @@ def initial(names=WEIGHTS):
     return initial_of(names)
 
 
-def node(state, *, data=None, task=None, **more):
-    state = state if isinstance(state, ContextState) else DiskState(state)
-    return DecomposedClient(
-        task or ToyTask(), data or staged(1), state, ORDERS, seed=SEED, device=torch.device("cpu"), **more
-    )  # fmt: skip
-
-
-def at(server_round, stage, **changes):
-    return replace(ORDERS, server_round=server_round, stage=stage, **changes)
-
-
-def fedweit(server_round, stage, **changes):
-    return at(server_round, stage, decomposition="fedweit", **changes)
+def node(state, kind="apd", *others, data=None, task=None, **options):
+    """A node with a decomposition, after the other local parts."""
+    return node_of(state, *others, Decomposition(kind, **options), data=data or staged(1), task=task)
 
 
 def knowledge(stage, lenders=2, value=1.0):
@@ -43,12 +28,12 @@ def knowledge(stage, lenders=2, value=1.0):
 
 
 def kept(client, server_round):
-    """The parts after a round, by name."""
+    """The parts of the model after a round, by name."""
     arrays = client.private.load(server_round + 1)
     return {n.removeprefix("memory.parts."): a for n, a in arrays.items() if n.startswith("memory.parts.")}
 
 
-def model_at(client, received, orders, stage):
+def model_at(client, received, settings, stage):
     """The plain model that is evaluated on a stage, as arrays."""
-    model = client._model(received, client._kept(orders.server_round + 1, orders))
-    return get_arrays(client._for_stage(model, stage, orders), [*WEIGHTS, "head.bias"])
+    model = client._model(client._round(received, settings, before=settings.server_round + 1))
+    return get_arrays(client.parts.stage_model(model, stage), [*WEIGHTS, "head.bias"])

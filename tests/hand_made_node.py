@@ -14,7 +14,6 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
 from flwr.supercore.retry import RetryInvoker, exponential
 
-_FETCHED = 2.0  # seconds after which a server that waits for others has fetched the last reply
 ClientApp = Callable[[Message, Context], Message]
 
 
@@ -22,7 +21,8 @@ class HandMadeNode(threading.Thread):
     """Answers each message as ``client_app`` does.
 
     One that ``repeats`` does so once more with other arrays, and then answers its former message again with others.
-    ``messages`` is how many it answers before it says goodbye. ``answered`` counts the messages, ``ignored`` the second
+    ``messages`` is how many it answers before it says goodbye, once ``fetched`` says that the server has its replies.
+    ``answered`` counts the messages, ``ignored`` the second
     and late replies that the SuperLink did not want to have.
     """
 
@@ -35,11 +35,12 @@ class HandMadeNode(threading.Thread):
         *,
         repeats: bool = False,
         messages: float = math.inf,
+        fetched: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__()
         self.address, self.client_app = address, client_app
         self.node_config, self.run_config = dict(node_config), run_config
-        self.repeats, self.messages = repeats, messages
+        self.repeats, self.messages, self.fetched = repeats, messages, fetched
         self.online, self.leaving = threading.Event(), threading.Event()
         self.answered = self.ignored = 0
 
@@ -70,11 +71,12 @@ class HandMadeNode(threading.Thread):
                 for again in filter(None, (message, former) if self.repeats else ()):
                     self.ignored += not tell(_spoilt(self.client_app(again, context)))
                 former = message
-            time.sleep(_FETCHED)
+            while not self.fetched():
+                time.sleep(0.05)
 
     def __enter__(self) -> Self:
         self.start()
-        assert self.online.wait(60)
+        assert self.online.wait(240)
         return self
 
     def __exit__(self, *error: object) -> None:

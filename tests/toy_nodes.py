@@ -1,24 +1,29 @@
-"""Nodes of this project on the toy task: their data in stages, their initial parameters, a ClientApp around them."""
+"""Nodes of this project on the toy task: their data in stages, their initial parameters, a ClientApp of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from toys import Arrays, ToyTask, arrays_of, record_of
 
 from clients.base import FederatedClient
+from clients.local_part import LocalPart
 from clients.named_arrays import get_arrays
 from clients.round_settings import RoundSettings
-from tasks.base import NodeData
+from clients.state import ContextState, DiskState
+from tasks.base import NodeData, Task
 from tasks.seeding import torch_seed
 
 NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
 SEED = 3
+SETTINGS = RoundSettings(epochs=2, learning_rate=0.05, batch_size=4)
 
 ClientOf = Callable[[int, Message, Context], tuple[FederatedClient, RoundSettings]]
-Published = Mapping[str, ArrayRecord]
+Records = Mapping[str, ArrayRecord]
 
 
 def initial(names: list[str] = NAMES, seed: int = SEED) -> Arrays:
@@ -36,26 +41,46 @@ def staged(partition: int) -> NodeData:
     )  # fmt: skip
 
 
+def node(
+    state: Path | DiskState | ContextState,
+    *parts: LocalPart,
+    data: NodeData | None = None,
+    task: Task | None = None,
+    settings: RoundSettings = SETTINGS,
+    **more: Any,
+) -> FederatedClient:
+    """A node with these local parts, by default on the data of partition 1."""
+    state = DiskState(state) if isinstance(state, Path) else state
+    task, data = task or ToyTask(), data or ToyTask().data(1)
+    return FederatedClient(
+        task, data, state, settings, parts=parts, **{"seed": SEED, "device": torch.device("cpu"), **more}
+    )  # fmt: skip
+
+
+def at(server_round: int, stage: int = 0, **changes: Any) -> RoundSettings:
+    """The settings of a round."""
+    return replace(SETTINGS, server_round=server_round, stage=stage, **changes)
+
+
 def partition_of(context: Context) -> int:
     """Which toy node this is."""
     return int(context.node_config["partition-id"])
 
 
-def nodes_app(client_of: ClientOf, more: Callable[[Any, Published], dict[str, float]] | None = None) -> ClientApp:
-    """A ClientApp of the nodes that ``client_of(partition, message, context)`` gives, with their orders.
+def nodes_app(client_of: ClientOf, more: Callable[[Any, Records], dict[str, float]] | None = None) -> ClientApp:
+    """A ClientApp of the nodes that ``client_of(partition, message, context)`` gives, with their settings.
 
-    It evaluates nothing. ``more(client, what it published)`` gives further metrics of training.
+    It evaluates nothing. ``more(client, records of the reply)`` gives further metrics of training.
     """
     app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        client, orders = client_of(partition_of(context), message, context)
-        reply = client.train_round(arrays_of(message.content["arrays"]), orders)
-        published = client.publish(reply, orders)
-        told = more(client, published) if more else {}
-        metrics = MetricRecord({"num-examples": reply.num_examples, **told})
-        content = {"arrays": record_of(reply.arrays), "metrics": metrics, **published}
+        client, settings = client_of(partition_of(context), message, context)
+        reply = client.train_round(arrays_of(message.content["arrays"]), settings)
+        further = more(client, reply.records) if more else {}
+        metrics = MetricRecord({"num-examples": reply.num_examples, **further})
+        content = {"arrays": record_of(reply.arrays), "metrics": metrics, **reply.records}
         return Message(RecordDict(content), reply_to=message)
 
     @app.evaluate()

@@ -1,4 +1,4 @@
-"""A node that hardly works, so that a round costs what is around the work."""
+"""A node that does almost no work, so that the benchmark measures the overhead of a round."""
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -8,7 +8,7 @@ app = ClientApp()
 
 @app.train()
 def train(msg: Message, context: Context) -> Message:
-    """Halve the parameters and add a number of the node's own."""
+    """Halve the parameters and add a number that differs between nodes."""
     number = int(context.node_config["partition-id"]) + 1
     arrays = [array * 0.5 + 0.1 * number for array in msg.content.array_records["arrays"].to_numpy_ndarrays()]
     metrics = MetricRecord({"train_loss": 0.0, "num-examples": number})
@@ -17,7 +17,7 @@ def train(msg: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(msg: Message, context: Context) -> Message:
-    """The mean of the parameters."""
+    """Report the mean of the parameters."""
     means = [float(array.mean()) for array in msg.content.array_records["arrays"].to_numpy_ndarrays()]
     metrics = MetricRecord({"eval_loss": sum(means) / len(means), "num-examples": 1})
     return Message(RecordDict({"metrics": metrics}), reply_to=msg)

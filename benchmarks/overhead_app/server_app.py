@@ -1,8 +1,8 @@
-"""Rounds of Flower's FedAvg or of ours, with what each round took; measured alike for both.
+"""Run Flower's FedAvg or ``BaseStrategy``, and measure each round in the same way for both.
 
-A round lasts from one call of ``evaluate_fn`` to the next, which both strategies make after every evaluation. Within
-it the watched grid tells three parts of each exchange of messages: ``nodes`` from the messages' leaving until the last
-node has made its reply, ``fetch`` from there until the server holds that reply, and ``server``, all the rest.
+A round lasts from one call of ``evaluate_fn`` to the next; both strategies call it after every evaluation. Each
+exchange of messages has three parts: ``nodes``, from sending the messages until the last node has created its reply;
+``fetch``, from then until the server has fetched that reply; and ``server``, the rest.
 """
 
 import json
@@ -24,30 +24,30 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the rounds; leave ``rounds.json`` and ``arrays.npz`` in the folder ``output``."""
+    """Run the rounds; write ``rounds.json`` and ``arrays.npz`` into the folder ``output``."""
     config = context.run_config
     nodes = int(config["nodes"])
     strategies: dict[str, Strategy] = {
         "flower": FedAvg(min_train_nodes=nodes, min_evaluate_nodes=nodes, min_available_nodes=nodes),
         "fedapps": BaseStrategy(min_nodes=nodes, min_replies=nodes),
     }
-    watch = Watch(grid)
+    stopwatch = Stopwatch(grid)
     result = strategies[str(config["strategy"])].start(
         grid=grid,
         initial_arrays=make_arrays(float(config["megabytes"]), int(config["arrays"])),
         num_rounds=int(config["rounds"]),
-        evaluate_fn=watch.end_round,
+        evaluate_fn=stopwatch.end_round,
     )
     if config["output"]:
         output = Path(str(config["output"]))
-        watched = {"rounds": [asdict(took) for took in watch.rounds], "peak_megabytes": peak_megabytes()}
+        measured = {"rounds": [asdict(times) for times in stopwatch.rounds], "peak_megabytes": peak_megabytes()}
         np.savez(output / "arrays.npz", *result.arrays.to_numpy_ndarrays())
-        (output / "rounds.json").write_text(json.dumps(watched))
+        (output / "rounds.json").write_text(json.dumps(measured))
 
 
 @dataclass
 class Round:
-    """Seconds of one round: all, and those of them that were spent waiting for nodes and fetching replies."""
+    """Duration of one round in seconds, and the parts spent waiting for nodes and fetching replies."""
 
     seconds: float = 0.0
     nodes: float = 0.0
@@ -55,25 +55,25 @@ class Round:
 
 
 @dataclass
-class Watch:
-    """What the rounds on a grid took; it goes on working as it did."""
+class Stopwatch:
+    """Measures the rounds on a grid by wrapping two of its methods."""
 
     grid: Grid
     rounds: list[Round] = field(default_factory=list)
     _now: Round = field(default_factory=Round)
     _begun: float = 0.0
-    _sent: float = 0.0  # when the last messages had left
-    _made: float = 0.0  # when the last reply to them was made; clocks of other machines would not do
-    _held: float = 0.0  # when it was fetched
+    _sent: float = 0.0  # when the last messages were sent
+    _made: float = 0.0  # when the last reply was created, by the clock of the node: nodes run on the same machine
+    _held: float = 0.0  # when that reply was fetched
 
     def __post_init__(self) -> None:
-        # Flower's grid sends and fetches by its own methods as well: they are watched in both strategies.
+        # Flower's strategies also send and fetch through these two methods of the grid.
         self._push, self._pull = self.grid.push_messages, self.grid.pull_messages
         setattr(self.grid, "push_messages", self._push_messages)  # noqa: B010 - a method, to mypy
         setattr(self.grid, "pull_messages", self._pull_messages)  # noqa: B010
 
     def end_round(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Given as ``evaluate_fn``: called before the first round and after each."""
+        """Use as ``evaluate_fn``, which is called before the first round and after each round."""
         self._end_exchange()
         now = time.time()
         if server_round:
@@ -101,14 +101,14 @@ class Watch:
 
 
 def make_arrays(megabytes: float, count: int) -> ArrayRecord:
-    """So many float32 arrays of the same length, drawn at random, at least a number in each."""
+    """``count`` random float32 arrays of equal length, at least 1, with a total size of ``megabytes``."""
     length = max(1, round(megabytes * 1e6 / 4 / count))
     rng = np.random.default_rng(0)
     return ArrayRecord([rng.normal(size=length).astype(np.float32) for _ in range(count)])
 
 
 def peak_megabytes() -> float:
-    """The most memory that this process ever held; ``ru_maxrss`` would begin with that of the process before."""
+    """Peak memory of this process. ``ru_maxrss`` is not used, because it is inherited from the parent process."""
     status: dict[str, Any] = dict(
         line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line
     )

@@ -1,4 +1,4 @@
-"""A node whose replies depend on all that it ever trained: nothing can be lost, or done twice, without a trace."""
+"""A node whose replies depend on all of its earlier rounds, so that a lost or repeated round changes the result."""
 
 from pathlib import Path
 
@@ -13,15 +13,15 @@ app = ClientApp()
 
 @app.query("profile")
 def profile(msg: Message, context: Context) -> Message:
-    """The node's name, which it keeps when it comes back."""
+    """Report the key of the node, which stays the same after a restart."""
     return Message(RecordDict({"profile": ConfigRecord({"key": key_of(_number(context))})}), reply_to=msg)
 
 
 @app.train()
 def train(msg: Message, context: Context) -> Message:
-    """Mix what was received with the private state and with numbers of this node and round."""
-    orders = msg.content.config_records["config"]
-    server_round, durable_round = (int(str(orders[name])) for name in ("server-round", "durable-round"))
+    """Combine the received parameters with the private state and with random numbers of this node and round."""
+    config = msg.content.config_records["config"]
+    server_round, durable_round = (int(str(config[name])) for name in ("server-round", "durable-round"))
     received = msg.content.array_records["arrays"]["parameters"].numpy()
     state = DiskState(Path(str(context.node_config["state-dir"])))
     kept = state.load(server_round) or {"private": np.zeros_like(received), "rounds": np.zeros(0, np.int64)}
@@ -34,13 +34,13 @@ def train(msg: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(msg: Message, context: Context) -> Message:
-    """The mean of the parameters."""
+    """Report the mean of the parameters."""
     mean = float(msg.content.array_records["arrays"]["parameters"].numpy().mean())
     return Message(RecordDict({"metrics": MetricRecord({"mean": mean, "num-examples": 1})}), reply_to=msg)
 
 
 def key_of(number: int) -> str:
-    """What the node with this partition id is called."""
+    """The key of the node with this partition id."""
     return f"node-{number:02d}"
 
 

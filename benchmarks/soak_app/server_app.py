@@ -1,4 +1,4 @@
-"""FedAvg with a snapshot after every round, from which it goes on when it is submitted again."""
+"""FedAvg with a snapshot after every round; a resubmitted run resumes from the last one."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the rounds that are still to do; leave a file for each in ``output/rounds``, and the snapshots."""
+    """Run the remaining rounds; write snapshots, and one file per round into ``output/rounds``."""
     config = context.run_config
     output = Path(str(config["output"]))
 
@@ -50,5 +50,5 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def initial_arrays() -> ArrayRecord:
-    """Zeros."""
+    """The initial parameters: zeros."""
     return ArrayRecord({"parameters": Array(np.zeros(PARAMETERS, np.float32))})

@@ -13,11 +13,9 @@ from typing import ClassVar
 
 from torch import nn
 
-from clients.local_part import LocalPart, NodeRound
+from clients.local_part import PHASES, LocalPart, NodeRound
 from clients.training import Phase
 from tasks.base import NodeData
-
-PHASES = "the phases of training"
 
 
 @dataclass(frozen=True)
@@ -42,4 +40,4 @@ class AdaptiveUpdating(LocalPart):
         if self.adapt_epochs == 0 or not private:
             return plan
         adapting = replace(plan[-1], epochs=self.adapt_epochs, steps=0, trainable=private, validation_loss=None)
-        return [adapting, *plan]
+        return [*plan[:-1], adapting, plan[-1]]

@@ -13,78 +13,22 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor, nn
 
 from clients.decomposed_model import DecomposedModel, Drift, PartsPrior
 from clients.decomposition import Layout, Parts
-from clients.local_part import LocalPart, Loss, NodeRound
+from clients.knowledge import Knowledge
+from clients.local_part import EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES, LocalPart, NodeRound
 from clients.named_arrays import Arrays, get_arrays
 from clients.node_memory import PREFIX
 from clients.penalties import QuadraticPrior
-from tasks.base import Metrics
+from clients.round_settings import check_choice
+from clients.training import Loss
+from strategies.wire import ADAPTIVE_QUERY, FEDWEIT, FEDWEIT_ADAPTIVE, FEDWEIT_MASK
 
-from .adaptive_updating import PHASES
-from .earlier_stages import EARLIER_STAGES
-
-ORDER = "fedweit"
-KNOWLEDGE = "fedweit.knowledge."
-MASK = "fedweit.mask"
-ADAPTIVE = "fedweit.adaptive"
-QUERY = "adaptive"
 _PARTS = "parts."
 _KEPT = PREFIX + _PARTS
-
-
-@dataclass(frozen=True)
-class Knowledge:
-    """What a TRAIN message brings of the last stage: the adaptive parameters of every node in ``keys``. Empty: none."""
-
-    stage: int = 0
-    keys: tuple[str, ...] = ()
-    adaptive: tuple[Arrays, ...] = ()
-
-    @classmethod
-    def read(cls, content: RecordDict) -> Knowledge:
-        """From a message's records; a message without the ConfigRecord ``fedweit`` brings none.
-
-        Raises ``ValueError`` when one of the models that it announces is missing.
-        """
-        order = content.get(ORDER)
-        if not isinstance(order, ConfigRecord):
-            return cls()
-        stage, keys = order.get("stage"), order.get("keys")
-        if not isinstance(stage, int) or not isinstance(keys, list):
-            raise ValueError(f"{ORDER} stage = {stage!r}, keys = {keys!r}: must be an integer and a list of node keys")
-        adaptive = []
-        for index, key in enumerate(keys):
-            record = content.get(f"{KNOWLEDGE}{index}")
-            if not isinstance(record, ArrayRecord):
-                raise ValueError(f"{KNOWLEDGE}{index}, of node {key}: must come as an ArrayRecord with {ORDER}")
-            adaptive.append({name: array.numpy() for name, array in record.items()})
-        return cls(stage, tuple(map(str, keys)), tuple(adaptive))
-
-    def flat(self, layout: Layout) -> Tensor:
-        """``[K, n]``; zeros for weights of which nothing came.
-
-        Raises ``ValueError`` for what does not fit the model.
-        """
-        for key, arrays in zip(self.keys, self.adaptive, strict=True):
-            for name, array in arrays.items():
-                if name not in layout.weights:
-                    raise ValueError(
-                        f"what node {key} learned: {name!r} is no weight of the model: {', '.join(layout.weights)}"
-                    )
-                if array.shape != layout.weights[name]:
-                    raise ValueError(
-                        f"what node {key} learned: {name!r} is {list(array.shape)}, not {list(layout.weights[name])}"
-                    )
-        return torch.stack(
-            [
-                layout.flat(layout.weights, {n: torch.from_numpy(a) for n, a in arrays.items()})
-                for arrays in self.adaptive
-            ]
-        )
 
 
 @dataclass(frozen=True)
@@ -93,14 +37,14 @@ class Decomposition(LocalPart):
 
     Only the base B of the weights travels; everything else is private (:mod:`clients.decomposition`). APD goes on
     training the A_s and m_s of earlier stages, which lets B move while θ_s stays; FedWeIT does not: it borrows what
-    the other nodes learned in the stage before. The part must be the first of a node, because it replaces the model.
+    the other nodes learned in the stage before.
 
-    A received unit of B that is zero throughout was sent by no node: the node keeps its value. FedWeIT sends the units
-    with the largest mask of each weight, ``mask_share`` of them, and zeros for the others. The loss that a reply
-    reports is the task's, without any penalty. Weight decay acts on the base and on the present stage, as in the code
-    of FedWeIT; not on the A_s and m_s of APD, where nothing but the drift works against it and Adam scales both up to
-    full steps. Earlier stages are evaluated with their parameters on the base as received, stages not yet met with
-    the present one's.
+    If all numbers of a received unit of B are zero, no node sent it, and the node keeps its value. FedWeIT sends the
+    units with the largest mask of each weight, ``mask_share`` of them, and zeros for the others. The loss in the
+    metrics is the task's, without any penalty. Weight decay acts on the base and on the present stage, as in the code
+    of FedWeIT, but not on the A_s and m_s of APD: no loss depends on them, so under Adam weight decay would shrink
+    them. Earlier stages are evaluated with their parameters and the received base, later stages with those of the
+    present one.
 
     Parameters
     ----------
@@ -114,11 +58,11 @@ class Decomposition(LocalPart):
     sparsity : float
         Absolute value, at least 0, up to which a number of A is reported as zero.
     knowledge : Knowledge
-        What other nodes learned in the last stage. It is kept for the rest of the stage; delivered once more, α goes
-        on.
+        What other nodes learned in the last stage. The node keeps it for the rest of the stage. If it is delivered
+        again, α keeps its values.
     """
 
-    exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES, PHASES, "the evaluated model"})
+    exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES})
 
     decomposition: str = "apd"
     l1_adaptive: float = 0.0
@@ -126,12 +70,20 @@ class Decomposition(LocalPart):
     drift: float = 0.0
     mask_share: float = 0.7
     sparsity: float = 0.0
-    knowledge: Knowledge | None = field(default=None, compare=False)
+    knowledge: Knowledge = field(default=Knowledge(), compare=False)
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        """Return the part with the hyper-parameters and the knowledge of a message.
+
+        Raises
+        ------
+        ValueError
+            A value has the wrong type, the decomposition is unknown, or one of the models of other nodes is missing.
+        """
         part = super().read(config, content)
-        if part.decomposition not in ("apd", "fedweit"):
-            raise ValueError(f"config decomposition = {part.decomposition!r}: must be 'apd' or 'fedweit'")
+        check_choice("decomposition", part.decomposition, ("apd", "fedweit"))
+        if FEDWEIT not in content:
+            return part
         return replace(part, knowledge=Knowledge.read(content))
 
     # -- memory ----------------------------------------------------------------------------------------------------
@@ -145,7 +97,13 @@ class Decomposition(LocalPart):
     # -- the model -------------------------------------------------------------------------------------------------
 
     def wrap(self, model: nn.Module, node_round: NodeRound) -> nn.Module:
-        """As in the parent. Raises ``ValueError`` for received parameters that every stage has for itself."""
+        """Return the decomposed model.
+
+        Raises
+        ------
+        ValueError
+            A received parameter is one that every stage has for itself, or the knowledge does not fit.
+        """
         layout, received, stage = Layout.of(model), node_round.received, node_round.settings.stage
         if own := [name for name in received if name in layout.own]:
             raise ValueError(
@@ -164,12 +122,14 @@ class Decomposition(LocalPart):
             parts = replace(before, base=_merged(layout, before.base, model, received))
             if stage != parts.stages[-1]:
                 parts = parts.begin(layout, stage)
-        if self.knowledge is not None and self.knowledge.keys:
+        if self.knowledge.keys:
             if self.knowledge.stage != stage:
-                raise ValueError(f"{ORDER} stage = {self.knowledge.stage}: must be {stage}, as in the message's config")
+                raise ValueError(
+                    f"{FEDWEIT} stage = {self.knowledge.stage}: must be {stage}, as in the message's config"
+                )
             parts = parts.borrow(layout, self.knowledge.flat(layout))
         device = node_round.device
-        return DecomposedModel(model.to(device), layout.to(device), parts.to(device), node_round.task.loss)
+        return DecomposedModel(model.to(device), layout.to(device), parts.to(device))
 
     def stage_model(self, model: nn.Module, stage: int) -> nn.Module:
         return _decomposed(model).at(stage)
@@ -196,7 +156,7 @@ class Decomposition(LocalPart):
     # -- training --------------------------------------------------------------------------------------------------
 
     def loss(self, loss: Loss) -> Loss:
-        return lambda model, batch: _decomposed(model).loss(batch)
+        return lambda model, batch: _decomposed(model).loss(batch, loss)
 
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
@@ -220,16 +180,16 @@ class Decomposition(LocalPart):
     # -- the reply -------------------------------------------------------------------------------------------------
 
     def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
-        """Under FedWeIT which units are sent: the record ``fedweit.mask``."""
+        """Return the record ``fedweit.mask`` under FedWeIT: which units are sent."""
         sent = {name: mask for name, mask in self._sent(_decomposed(model)).items() if name in trained}
-        return {MASK: _record(sent)} if sent else {}
+        return {FEDWEIT_MASK: _record(sent)} if sent else {}
 
     def answer(self, query: str, node_round: NodeRound) -> Mapping[str, ArrayRecord] | None:
-        """To the query ``adaptive``: what the node learned in the stage of the settings, as ``fedweit.adaptive``."""
-        return {ADAPTIVE: _record(self.adaptive(node_round))} if query == QUERY else None
+        """Answer the query ``adaptive`` with the record ``fedweit.adaptive`` (:meth:`adaptive`)."""
+        return {FEDWEIT_ADAPTIVE: _record(self.adaptive(node_round))} if f"query.{query}" == ADAPTIVE_QUERY else None
 
     def adaptive(self, node_round: NodeRound) -> Arrays:
-        """What the node learned in ``settings.stage``, its last one before ``settings.server_round``: A, by weight.
+        """Return what the node learned in ``settings.stage``, its last stage: A, by weight.
 
         Numbers with \\|a\\| ≤ ``sparsity`` are zero. A is what the stage itself added, without what it borrowed, which
         the other nodes know already (Algorithm 1 of FedWeIT).
@@ -239,32 +199,28 @@ class Decomposition(LocalPart):
         ValueError
             The node did not train in that stage.
         """
-        settings = node_round.settings
-        parts = _read(node_round.state.load(settings.server_round) or {})
-        if parts is None or parts.stages[-1] != settings.stage:
+        stage, parts = node_round.settings.stage, _read(node_round.kept)
+        if parts is None or parts.stages[-1] != stage:
             last = "none" if parts is None else parts.stages[-1]
-            raise ValueError(
-                f"node {node_round.data.key} did not train in stage {settings.stage}: its last one is {last}"
-            )
+            raise ValueError(f"node {node_round.data.key} did not train in stage {stage}: its last one is {last}")
         layout = Layout.of(node_round.initial_model())
         adaptive = parts.adaptive[-1]
         kept = torch.where(adaptive.abs() > self.sparsity, adaptive, torch.zeros_like(adaptive))
         return _arrays(layout.split(layout.weights, kept))
 
-    def count_parameters(
-        self, counted: Metrics, shared: Mapping[str, nn.Parameter], memory: Arrays, model: nn.Module, stages: int
-    ) -> Metrics:
-        """Trained: the base, A, m and the other parameters of all stages, α of all but the first. Held fixed: the
-        weights that earlier stages had, and the knowledge.
+    def trainable_parameters(self, model: nn.Module, stages: int) -> int | None:
+        """The base, A, m and the other parameters of all stages, and α of all stages but the first.
 
         For the network of Elastic Transfer APD trains 7,424 + 4 (7,424 + 257 + 257) = 39,176, as in its Table 1.
         FedWeIT has 96 more there, which are 8 layers of 3 nodes in 4 stages; α is here of 9 layers, in 3 stages: 81.
         """
         parts = _decomposed(model).parts()
         per_stage = parts.adaptive[0].numel() + parts.mask[0].numel() + parts.own[0].numel()
-        trained = parts.base.numel() + stages * per_stage + (stages - 1) * parts.alpha.numel()
-        held = parts.old.numel() + parts.knowledge.numel()
-        return {"trainable_parameters": float(trained), "static_parameters": float(held)}
+        return parts.base.numel() + stages * per_stage + (stages - 1) * parts.alpha.numel()
+
+    def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
+        """The weights that earlier stages had, and the knowledge."""
+        return memory[_PARTS + "old"].size + memory[_PARTS + "knowledge"].size
 
     def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
         return version_bytes * (stages - 1)
@@ -287,7 +243,7 @@ def _read(kept: Arrays) -> Parts | None:
 
 
 def _merged(layout: Layout, own: Tensor, plain: nn.Module, received: Arrays) -> Tensor:
-    """The base ``[n]``: the units received where anybody sent them, the node's own elsewhere."""
+    """The base ``[n]``: the received units, or the node's own where no node sent them."""
     came = layout.flat(layout.weights, dict(plain.named_parameters()))
     sizes = torch.zeros(len(layout.layer_of_unit), dtype=came.dtype).index_add_(0, layout.unit_of, came.abs())
     there = layout.among(received) & (sizes > 0).index_select(0, layout.unit_of)

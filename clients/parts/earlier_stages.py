@@ -8,21 +8,20 @@ https://arxiv.org/abs/1805.06370. Li & Hoiem, Learning without Forgetting, 2017,
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self, get_args
 
 import numpy as np
+from flwr.app import RecordDict
 from torch import nn
 
 from clients.ewc_state import Anchors, EwcState
 from clients.fisher import Estimator
-from clients.local_part import LocalPart, NodeRound
+from clients.local_part import EARLIER_STAGES, LocalPart, NodeRound
 from clients.measurements import fisher_of_node
 from clients.named_arrays import Arrays, get_arrays
 from clients.node_memory import kept_arrays, memory_of
 from clients.penalties import QuadraticPrior
-from tasks.base import Metrics
-
-EARLIER_STAGES = "the memory of earlier stages"
+from clients.round_settings import check_choice
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,11 @@ class _EarlierStages(LocalPart):
     def precision(self, model: nn.Module, node_round: NodeRound) -> Arrays:
         """The precision of the solution that the round ended with, by parameter."""
 
+    def check(self, node_round: NodeRound) -> None:
+        """Raise ``ValueError`` for a negative weight."""
+        if not self.weight >= 0:
+            raise ValueError(f"the weight λ of {type(self).__name__} is {self.weight}: must be at least 0")
+
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
     ) -> QuadraticPrior | None:
@@ -61,14 +65,11 @@ class _EarlierStages(LocalPart):
         finished = EwcState.read(memory_of(kept)).next_stage(self.anchors)
         return kept_arrays(carried, finished.arrays())
 
-    def count_parameters(
-        self, counted: Metrics, shared: Mapping[str, nn.Parameter], memory: Arrays, model: nn.Module, stages: int
-    ) -> Metrics:
-        held = sum(array.size for name, array in memory.items() if name.startswith(("past.", "now.")))
-        return counted | {"static_parameters": float(str(counted["static_parameters"])) + held}
+    def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
+        return EwcState.read(memory).size
 
     def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
-        return version_bytes * (stages - 1) if self.weight else 0
+        return version_bytes * (stages - 1)
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,19 @@ class Ewc(_EarlierStages):
     ewc: float = 0.0
     ewc_anchors: Anchors = "separate"
     fisher_estimator: Estimator = "per-sample"
+
+    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        """Return the part with the hyper-parameters of a message.
+
+        Raises
+        ------
+        ValueError
+            A value has the wrong type or is out of range.
+        """
+        part = super().read(config, content)
+        check_choice("ewc-anchors", part.ewc_anchors, ("separate", "online"))
+        check_choice("fisher-estimator", part.fisher_estimator, get_args(Estimator))
+        return part
 
     @property
     def weight(self) -> float:
@@ -132,9 +146,7 @@ class FreshStages(LocalPart):
     exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES})
 
     def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
-        return {}
+        return kept_arrays({}, memory_of(carried))
 
-    def count_parameters(
-        self, counted: Metrics, shared: Mapping[str, nn.Parameter], memory: Arrays, model: nn.Module, stages: int
-    ) -> Metrics:
-        return counted | {"trainable_parameters": float(str(counted["trainable_parameters"])) * stages}
+    def trainable_parameters(self, model: nn.Module, stages: int) -> int | None:
+        return stages * sum(parameter.numel() for parameter in model.parameters())

@@ -7,8 +7,8 @@ https://arxiv.org/abs/1910.07796. The records are those of the server's strategy
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self, cast, get_args
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self, cast, get_args
 
 import numpy as np
 import torch
@@ -16,16 +16,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor, nn
 
 from clients.fisher import Estimator
-from clients.local_part import LocalPart, NodeRound
+from clients.local_part import PARAMETER_NAMES, LocalPart, NodeRound
 from clients.measurements import fisher_of_node
 from clients.named_arrays import Arrays
 from clients.penalties import QuadraticPrior
-from tasks.base import Metrics
-
-ORDER = "fisher"
-PRECISION = "fisher.precision"
-PRIOR_PRECISION = "fisher.prior-precision"
-PRIOR_LINEAR = "fisher.prior-linear"
+from strategies.wire import FISHER, FISHER_PRECISION, FISHER_PRIOR_LINEAR, FISHER_PRIOR_PRECISION
 
 
 @dataclass(frozen=True)
@@ -42,31 +37,33 @@ class FisherPrior(LocalPart):
         The precision and the linear term from the server.
     """
 
+    exclusive: ClassVar[frozenset[str]] = frozenset({PARAMETER_NAMES})
+
     estimator: Estimator | None = None
     received_prior: QuadraticPrior | None = None
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
-        """From the records of a message; a message without the ConfigRecord ``fisher`` asks for nothing.
+        """Return the part with the records of a message, or the part as it is if there is no ConfigRecord ``fisher``.
 
         Raises
         ------
         ValueError
-            The estimator is unknown, or one of the prior's two records is missing.
+            The estimator is unknown, or one of the two records of the prior is missing.
         """
-        order = content.get(ORDER)
+        order = content.get(FISHER)
         if not isinstance(order, ConfigRecord):
-            return type(self)()
+            return self
         estimator = order.get("estimator")
         if estimator not in get_args(Estimator):
             allowed = ", ".join(map(repr, get_args(Estimator)))
-            raise ValueError(f"{ORDER} estimator = {estimator!r}: must be one of {allowed}")
-        precision, linear = content.get(PRIOR_PRECISION), content.get(PRIOR_LINEAR)
+            raise ValueError(f"{FISHER} estimator = {estimator!r}: must be one of {allowed}")
+        precision, linear = content.get(FISHER_PRIOR_PRECISION), content.get(FISHER_PRIOR_LINEAR)
         prior = None
         if isinstance(precision, ArrayRecord) and isinstance(linear, ArrayRecord):
             prior = QuadraticPrior(_tensors(precision), _tensors(linear))
         elif precision is not None or linear is not None:
-            raise ValueError(f"{PRIOR_PRECISION} and {PRIOR_LINEAR} must come together, as ArrayRecords")
-        return type(self)(cast(Estimator, estimator), prior)
+            raise ValueError(f"{FISHER_PRIOR_PRECISION} and {FISHER_PRIOR_LINEAR} must come together, as ArrayRecords")
+        return replace(self, estimator=cast(Estimator, estimator), received_prior=prior)
 
     def check(self, node_round: NodeRound) -> None:
         """Raise ``ValueError`` if the prior does not fit what was received."""
@@ -79,32 +76,24 @@ class FisherPrior(LocalPart):
         return self.received_prior
 
     def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
+        """Return the record ``fisher.precision``: the Fisher information of the training data at the trained model.
+
+        It has one array for every floating-point array of ``trained``, of the same shape and dtype, with values ≥ 0;
+        the array is zero for what is not a parameter (buffers). Nothing that is trained or kept depends on it.
+        """
         if self.estimator is None:
             return {}
-        arrays = self.precision(trained, node_round)
-        return {PRECISION: ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})}
-
-    def precision(self, trained: Arrays, node_round: NodeRound) -> Arrays:
-        """The Fisher information on the training data at the parameters that go back to the server.
-
-        Returns one array ≥ 0 per floating-point array of ``trained``, of its shape and dtype; zeros for what is no
-        parameter (buffers). It changes no state and has a random generator for itself.
-        """
-        assert self.estimator is not None
-        model = node_round.build(trained, node_round.state.load(node_round.settings.server_round + 1) or {})
         fisher = fisher_of_node(model, node_round, self.estimator)
-        return {
+        precision = {
             name: fisher[name] if name in fisher else np.zeros_like(array)
             for name, array in trained.items()
             if np.issubdtype(array.dtype, np.floating)
         }
+        return {FISHER_PRECISION: ArrayRecord({name: Array(np.asarray(array)) for name, array in precision.items()})}
 
-    def count_parameters(
-        self, counted: Metrics, shared: Mapping[str, nn.Parameter], memory: Arrays, model: nn.Module, stages: int
-    ) -> Metrics:
+    def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
         prior = self.received_prior
-        held = 0 if prior is None else sum(t.numel() for part in (prior.precision, prior.linear) for t in part.values())
-        return counted | {"static_parameters": float(str(counted["static_parameters"])) + held}
+        return 0 if prior is None else sum(t.numel() for term in (prior.precision, prior.linear) for t in term.values())
 
 
 def _tensors(record: ArrayRecord) -> dict[str, Tensor]:
@@ -112,11 +101,11 @@ def _tensors(record: ArrayRecord) -> dict[str, Tensor]:
 
 
 def _check_fit(prior: QuadraticPrior, received: Arrays) -> None:
-    for record, tensors in ((PRIOR_PRECISION, prior.precision), (PRIOR_LINEAR, prior.linear)):
+    for record, tensors in ((FISHER_PRIOR_PRECISION, prior.precision), (FISHER_PRIOR_LINEAR, prior.linear)):
         for name, tensor in tensors.items():
             if name not in received:
                 raise ValueError(f"{record}: {name!r} is not among the received parameters")
             if tuple(tensor.shape) != received[name].shape:
                 raise ValueError(f"{record}: {name!r} is {list(tensor.shape)}, not {list(received[name].shape)}")
     if prior.precision.keys() != prior.linear.keys():
-        raise ValueError(f"{PRIOR_PRECISION} and {PRIOR_LINEAR} must have the same names")
+        raise ValueError(f"{FISHER_PRIOR_PRECISION} and {FISHER_PRIOR_LINEAR} must have the same names")

@@ -14,16 +14,15 @@ import torch
 from flwr.app import RecordDict
 from torch import nn
 
-from clients.local_part import LocalPart, NodeRound
-from clients.named_arrays import get_arrays
+from clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound
+from clients.named_arrays import Arrays, get_arrays
 from clients.training import Phase, run_plan
-
-RATES = "adaptive.rates"
+from strategies.wire import ADAPTIVE_RATES
 
 
 @dataclass(frozen=True)
 class Personalisation(LocalPart):
-    """Train the model that is about to be evaluated; it stays on the node.
+    """Train the model before it is evaluated. The trained copy stays on the node.
 
     Parameters
     ----------
@@ -34,10 +33,11 @@ class Personalisation(LocalPart):
     personal_learning_rate : float
         L, above 0.
     rates : mapping of names to arrays, or None
-        Scale the step of each parameter; ``None`` = full steps for all.
+        Factors for the optimizer's steps: one array per parameter, of its shape or without dimensions. Parameters
+        without an entry take the full step, and so do all parameters with ``None``.
     """
 
-    exclusive: ClassVar[frozenset[str]] = frozenset({"the evaluated model"})
+    exclusive: ClassVar[frozenset[str]] = frozenset({EVALUATED_MODEL})
 
     personalise: bool = False
     personal_epochs: int = 1
@@ -46,12 +46,13 @@ class Personalisation(LocalPart):
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
         part = super().read(config, content)
-        record = content.array_records.get(RATES)
+        record = content.array_records.get(ADAPTIVE_RATES)
         return part if record is None else replace(part, rates={name: a.numpy() for name, a in record.items()})
 
-    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> None:
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Arrays]:
+        """Personalise ``model``, and return its arrays under the name ``personal``."""
         if not self.personalise:
-            return
+            return {}
         phase = Phase(
             epochs=self.personal_epochs,
             learning_rate=self.personal_learning_rate,
@@ -61,7 +62,7 @@ class Personalisation(LocalPart):
         )
         with node_round.torch_seed("personalise"):
             run_plan(model, [phase], node_round.epochs(model, node_round.data), node_round.task.loss)
-        node_round.state.save_extra("personal", get_arrays(model, model.state_dict()))
+        return {"personal": get_arrays(model, model.state_dict())}
 
     def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
         return model_bytes

@@ -11,7 +11,6 @@ from torch import nn
 from clients.local_part import LocalPart, NodeRound
 from clients.named_arrays import Arrays
 from clients.penalties import QuadraticPrior
-from tasks.base import Metrics
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,5 @@ class Proximal(LocalPart):
             return None
         return QuadraticPrior.around({name: p.detach().clone() for name, p in shared.items()}, self.proximal)
 
-    def count_parameters(
-        self, counted: Metrics, shared: Mapping[str, nn.Parameter], memory: Arrays, model: nn.Module, stages: int
-    ) -> Metrics:
-        held = sum(p.numel() for p in shared.values()) if self.proximal else 0
-        return counted | {"static_parameters": float(str(counted["static_parameters"])) + held}
+    def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
+        return sum(parameter.numel() for parameter in shared.values()) if self.proximal else 0

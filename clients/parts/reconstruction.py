@@ -13,14 +13,12 @@ import torch
 from flwr.app import RecordDict
 from torch import nn
 
-from clients.local_part import LocalPart, NodeRound
+from clients.local_part import EARLIER_STAGES, PHASES, LocalPart, NodeRound
 from clients.named_arrays import Arrays
+from clients.node_memory import kept_arrays, memory_of
 from clients.training import Phase, run_plan
 from sim.seeding import generator
 from tasks.base import NodeData
-
-from .adaptive_updating import PHASES
-from .earlier_stages import EARLIER_STAGES
 
 _SUPPORT = "support"
 
@@ -32,8 +30,8 @@ class Reconstruction(LocalPart):
     The training examples are split in two by node and round. On the support set the node trains the private parameters
     with the received ones frozen; on the query set it trains the received ones with the private ones frozen. Its
     example count is that of the query set. Before an evaluation it reconstructs on the same support set. It keeps
-    nothing between rounds, so any node can be evaluated, whether it ever trained or not. Where everything is shared
-    this is plain training on the query set.
+    no private parameters between rounds, so a node that never trained can be evaluated, too. If all parameters are
+    shared, this is plain training on the query set.
 
     Parameters
     ----------
@@ -49,7 +47,13 @@ class Reconstruction(LocalPart):
     support_share: float = 0.5
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
-        """As in :class:`~clients.local_part.LocalPart`. Raises ``ValueError`` for a value out of range."""
+        """Return the part with the hyper-parameters of a message.
+
+        Raises
+        ------
+        ValueError
+            A value has the wrong type or is out of range.
+        """
         part = super().read(config, content)
         if part.reconstruct_epochs < 1:
             raise ValueError(f"config reconstruct-epochs = {part.reconstruct_epochs}: must be at least 1")
@@ -58,15 +62,15 @@ class Reconstruction(LocalPart):
         return part
 
     def check(self, node_round: NodeRound) -> None:
-        """Raise ``ValueError`` where the learning rate follows a plateau, which needs memory between rounds."""
+        """Raise ``ValueError`` if the learning rate follows the validation loss of earlier rounds."""
         if patience := node_round.settings.plateau_patience:
             raise ValueError(
-                f"plateau-patience = {patience}: must be 0 with reconstruction, because a node keeps nothing between "
-                "rounds"
+                f"plateau-patience = {patience}: must be 0 with reconstruction, because the private parameters are not "
+                "those of the last round"
             )
 
     def kept(self, kept: Arrays) -> Arrays:
-        return {}
+        return kept_arrays({}, memory_of(kept))
 
     def private(self, model: nn.Module, node_round: NodeRound) -> Arrays | None:
         return {}
@@ -77,13 +81,15 @@ class Reconstruction(LocalPart):
 
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
         received = [name for name, _ in model.named_parameters() if name in node_round.received]
-        return [*self._reconstruct(model, data, node_round), replace(plan[-1], trainable=received)]
+        return [*plan[:-1], *self._reconstruct(model, data, node_round), replace(plan[-1], trainable=received)]
 
-    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> None:
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Arrays]:
+        """Reconstruct the private parameters of ``model``."""
         with node_round.torch_seed("reconstruct"):
             split = self.draw(node_round.data, node_round)
             plan = self._reconstruct(model, split, node_round)
             run_plan(model, plan, node_round.epochs(model, split), node_round.task.loss)
+        return {}
 
     def _reconstruct(self, model: nn.Module, data: NodeData, node_round: NodeRound) -> list[Phase]:
         """The phase on the support set; none where no parameter is private."""

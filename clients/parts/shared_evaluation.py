@@ -8,8 +8,7 @@ from flwr.app import RecordDict
 
 from clients.local_part import LocalPart
 from clients.named_arrays import Arrays
-
-SHARED = "hierarchical.shared"
+from strategies.wire import HIERARCHICAL_SHARED
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class SharedEvaluation(LocalPart):
     shared: Arrays | None = field(default=None, compare=False)
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
-        record = content.array_records.get(SHARED)
+        record = content.array_records.get(HIERARCHICAL_SHARED)
         return self if record is None else replace(self, shared={name: a.numpy() for name, a in record.items()})
 
     def also_evaluated(self) -> Mapping[str, Arrays]:

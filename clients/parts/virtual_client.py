@@ -38,4 +38,4 @@ class VirtualClient(LocalPart):
         return of_virtual_client(data, self.virtual_examples)
 
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
-        return [replace(phase, epochs=1) for phase in plan] if self.virtual_examples else plan
+        return [*plan[:-1], replace(plan[-1], epochs=1)] if self.virtual_examples else plan

@@ -38,7 +38,7 @@ def build_strategy(config: Config, label: str, parameters: Iterable[str] = ()) -
         "sampler": _sampler(run),
         "evaluate_sampler": UniformFraction(run.fraction_evaluate, seed=run.seed),
         "weighting": run.weighting,
-        "sizes": ExampleLimits(most=run.max_examples, growing=_may_grow(config, label)),
+        "example_limits": ExampleLimits(maximum=run.max_examples, may_grow=_may_grow(config, label)),
         "privacy": central_privacy(run),
         "server_optimizer": optimizer_by_name(run.server_optimizer, run.server_learning_rate, tau=run.server_tau),
         "min_replies": run.min_replies,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapps.config.keys import defaults
+from fedapps.config.keys import all_keys, defaults
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, recipe_vary
 from fedapps.config.run_config import RunConfig
@@ -162,7 +162,8 @@ class Plan:
 
 def read_value(key: str, text: str) -> Value:
     """Parse the text of a value: as a string if the key's default is a string, otherwise by its form."""
-    if isinstance(defaults().get(key), str):
+    declared = all_keys().get(key)
+    if declared is not None and isinstance(declared.default, str):
         return text.strip("'\"")
     if text in ("true", "false"):
         return text == "true"

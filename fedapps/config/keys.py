@@ -7,8 +7,8 @@ from typing import Any
 
 import tomli_w
 
-from fedapps.registry.methods import method_class, method_names, own_methods
-from fedapps.registry.tasks import own_tasks, profiles_class, task_names
+from fedapps.registry.methods import method_class, own_methods, usable_methods
+from fedapps.registry.tasks import own_tasks, profiles_class, usable_tasks
 from tasks.options import allowed, key_of
 
 from .run_config import RunConfig
@@ -34,9 +34,19 @@ def defaults() -> dict[str, Any]:
     return {key: setting.default for key, setting in declared().items()}
 
 
+def all_keys() -> dict[str, Any]:
+    """The fields of every key: the declared ones, and those of the tasks and methods of other packages."""
+    found = declared()
+    for name, task in usable_tasks().items():
+        found |= options_by_key(f"{name}.", task.Options)
+    for name, method in usable_methods().items():
+        found |= options_by_key(f"{name}.", method.Options)
+    return found
+
+
 def path_keys() -> set[str]:
-    """The declared keys that name files or folders."""
-    return {key for key, setting in declared().items() if setting.metadata["path"]}
+    """The keys that name files or folders."""
+    return {key for key, setting in all_keys().items() if setting.metadata.get("path")}
 
 
 def renamed_keys() -> dict[str, list[str]]:
@@ -58,10 +68,10 @@ def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str
     methods : iterable of str
         Only the keys of these methods, by name; all methods if empty.
     """
-    chosen = list(methods) or method_names()
+    chosen = list(methods) or usable_methods()
     groups = {"run": options_by_key("", RunConfig)}
     groups |= {
-        f"task {t}": options_by_key(f"{t}.", profiles_class(t).Options) for t in ([task] if task else task_names())
+        f"task {t}": options_by_key(f"{t}.", profiles_class(t).Options) for t in ([task] if task else usable_tasks())
     }
     groups |= {f"method {name}": options_by_key(f"{name}.", method_class(name).Options) for name in chosen}
     return {
@@ -80,19 +90,24 @@ def with_extra(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        ``extra`` is no TOML inline table.
+        ``extra`` is no TOML inline table, or has a key that must stand beside it.
     """
     text = str(given.get("extra", "")).strip()
     if not text:
         return dict(given)
     try:
-        table = tomllib.loads(f"extra = {{{text}}}")["extra"]
-    except tomllib.TOMLDecodeError as error:
+        table = tomllib.loads(f"extra = {{{text}}}")
+        extra = flattened(table.pop("extra"))
+        if table:
+            raise ValueError("unbalanced braces")
+    except ValueError as error:  # TOMLDecodeError is one
         raise ValueError(
             f"extra = {text!r}: must be keys of a TOML inline table, such as tabular.alpha = 0.3, tabular.name = "
             f"'digits' ({error})"
         ) from None
-    return {**given, **flattened(table)}
+    if twice := sorted(extra.keys() & (given.keys() | declared().keys())):
+        raise ValueError(f"extra: {', '.join(twice)}: set this beside extra, which is for keys of other packages")
+    return {**given, **extra}
 
 
 def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -105,9 +120,9 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def for_flower(flat: Mapping[str, Any]) -> dict[str, Any]:
     """A flat run config as Flower takes it: keys that the app does not declare travel in ``extra``."""
-    known = declared()
-    others = {key: value for key, value in flat.items() if key not in known}
+    own = declared()
+    others = {key: value for key, value in flat.items() if key not in own}
     if not others:
         return dict(flat)
     pairs = [f"{key} = {tomli_w.dumps({'x': value}).strip().removeprefix('x = ')}" for key, value in others.items()]
-    return {key: value for key, value in flat.items() if key in known} | {"extra": ", ".join(pairs)}
+    return {key: value for key, value in flat.items() if key in own} | {"extra": ", ".join(pairs)}

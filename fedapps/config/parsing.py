@@ -154,7 +154,12 @@ def _task_options(run: RunConfig, of_tasks: Mapping[str, Any], *, others: bool) 
     for name in dict.fromkeys([*([run.task] if known else []), *named]):
         prefix = f"{name}."
         own = {key.removeprefix(prefix): value for key, value in of_tasks.items() if key.startswith(prefix)}
-        kind = profiles_class(name).Options
+        try:
+            kind = profiles_class(name).Options
+        except ValueError as error:
+            errors.append(str(error))
+            known = known and name != run.task
+            continue
         arguments, bad = parse_options(kind, own, prefix)
         errors += bad
         if name == run.task:
@@ -181,7 +186,10 @@ def _methods(run: RunConfig, of_methods: Mapping[str, Any]) -> tuple[dict[str, M
     named = {type(method).name for method in found.values()}
     for name in {key.partition(".")[0] for key in of_methods} - named:
         own = {key.removeprefix(f"{name}."): v for key, v in of_methods.items() if key.startswith(f"{name}.")}
-        errors += parse_options(method_class(name).Options, own, f"{name}.")[1]
+        try:
+            errors += parse_options(method_class(name).Options, own, f"{name}.")[1]
+        except ValueError as error:  # a package that cannot be imported
+            errors.append(f"methods: {error}")
     return found, list(dict.fromkeys(errors))
 
 

@@ -136,17 +136,31 @@ def options_of(name: str) -> Mapping[str, Any]:
 
 
 def method_lines() -> Mapping[str, str]:
-    """One line of help for each method, with its aliases."""
+    """One line of help for each method, with its aliases; why it cannot be used for a damaged one."""
     lines = {}
     for name in method_names():
         others = [alias for alias, meaning in aliases().items() if meaning.name == name]
-        lines[name] = method_class(name).line + (f" [also: {', '.join(others)}]" if others else "")
+        try:
+            lines[name] = method_class(name).line + (f" [also: {', '.join(others)}]" if others else "")
+        except ValueError as error:
+            lines[name] = f"cannot be used: {error}"
     return lines
+
+
+def usable_methods() -> Mapping[str, type[Method]]:
+    """All methods by their names, without those of other packages that cannot be imported."""
+    found: dict[str, type[Method]] = {}
+    for name in method_names():
+        try:
+            found[name] = method_class(name)
+        except ValueError:  # raised again when a run config names it
+            continue
+    return found
 
 
 def queries() -> tuple[str, ...]:
     """The names of the QUERY messages that nodes answer for their methods."""
-    return tuple(dict.fromkeys(query for name in method_names() for query in method_class(name).queries))
+    return tuple(dict.fromkeys(query for kind in usable_methods().values() for query in kind.queries))
 
 
 def _typed(options: type, key: str, text: str) -> Any:

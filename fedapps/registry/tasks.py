@@ -30,10 +30,28 @@ def task_names() -> tuple[str, ...]:
 
 
 def task_lines() -> Mapping[str, str]:
-    """One line of help for each task: the first of its package's docstring, or of its class for other packages."""
+    """One line of help for each task: the first of its package's docstring, or of its class for other packages.
+
+    For a damaged one it says why the task cannot be used.
+    """
     lines = {name: _first_line(import_module(f"tasks.{name}").__doc__) for name in own_tasks()}
-    others = {name: _first_line(task_class(name).__doc__) for name in task_names() if name not in lines}
-    return lines | others
+    for name in task_names()[len(lines) :]:
+        try:
+            lines[name] = _first_line(task_class(name).__doc__)
+        except ValueError as error:
+            lines[name] = f"cannot be used: {error}"
+    return lines
+
+
+def usable_tasks() -> "Mapping[str, type[Task]]":
+    """All tasks by their names, without those of other packages that cannot be imported."""
+    found: dict[str, type[Task]] = {}
+    for name in task_names():
+        try:
+            found[name] = task_class(name)
+        except ValueError:  # raised again when a run config names it
+            continue
+    return found
 
 
 @cache

@@ -1,4 +1,4 @@
-"""From a run folder to one self-contained page that a person can read: `write_report(folder)`."""
+"""The HTML report of a run or a comparison: ``write_report(folder)`` writes one self-contained page."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ __all__ = ["ReportError", "RunData", "read_run", "write_report"]
 
 
 def write_report(run_folder: Path) -> Path:
-    """Write `report.html` into a run folder, from nothing but the files in it.
+    """Write ``report.html`` into a run folder. An existing report is replaced atomically.
 
-    Args:
-        run_folder: a folder that `read_run` can read; the run may be unfinished.
+    Parameters
+    ----------
+    run_folder : Path
+        Folder of a run, which may be unfinished, or of a comparison; see :func:`read_run`.
 
-    Returns:
-        The path of the report. A report that was there is replaced in one step.
+    Returns
+    -------
+    Path
+        The path of the report.
 
-    Raises:
-        ReportError: the folder is missing or malformed; the message names the file and the line.
+    Raises
+    ------
+    ReportError
+        If the folder is missing or a file is malformed; the message names the file and the line.
     """
     page = render(read_run(run_folder))
     target = run_folder / "report.html"

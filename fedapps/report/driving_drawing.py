@@ -1,7 +1,7 @@
-"""One session of driving as a picture: the road from above, and the gap that the forecasts promised.
+"""Drawing of one driving session: the road from above, and the gap between the cars with its forecasts.
 
-The road is drawn with its width exaggerated. Forecasts of a car that keeps its lane differ along the road
-only, where seconds of motion dwarf them; a second picture shows the gap between the cars: there they fan out.
+The width of the road is exaggerated. Forecasts for a car that keeps its lane differ only along the road, by little
+compared with the distance driven, so a second plot shows the gap between the cars, where the differences are visible.
 """
 
 from __future__ import annotations
@@ -24,34 +24,45 @@ _CAR = Outline([(-1, -0.5), (1, -0.5), (1, 0.5), (-1, 0.5), (-1, -0.5)])
 _SHOULDER = 2.2
 
 
-def picture(method: str, node: str, trace: DrivingTrace, colour: str, limits: tuple[float, float]) -> str:
-    """The markup of one session.
+def draw_session(method: str, node: str, trace: DrivingTrace, colour: str, limits: tuple[float, float]) -> str:
+    """Draw one session.
 
-    Args:
-        method: whose forecasts the robot used.
-        node: the human's node.
-        trace: the session.
-        colour: of the human, that of the method.
-        limits: of the gap in metres, shared by pictures that are compared.
+    Parameters
+    ----------
+    method : str
+        Method whose model forecasts the human's motion.
+    node : str
+        Node of the human driver.
+    trace : DrivingTrace
+        The session.
+    colour : str
+        Colour of the method, used for the human.
+    limits : (float, float)
+        Range of the gap axis in metres, the same for all drawings that are compared.
+
+    Returns
+    -------
+    str
+        Markup of the figure.
     """
     change = f"starts at step {trace.start}" if trace.start is not None else "never starts"
     alt = f"Paths of the robot and of {node} under {method}; the lane change {change}."
     with drawing(alt, rows=2, height=4.6) as figure:
-        above, below = figure.axes
-        _draw_road(above, trace, colour)
-        _draw_gap(below, trace, colour)
-        below.set_ylim(limits)
-        above.set_title(f"{method}: the lane change {change}")
+        road, gaps = figure.axes
+        _draw_road(road, trace, colour)
+        _draw_gap(gaps, trace, colour)
+        gaps.set_ylim(limits)
+        road.set_title(f"{method}: the lane change {change}")
     return figure.markup
 
 
 def gap(trace: DrivingTrace) -> Array:
-    """How far the human is ahead of the robot at each step, in metres."""
+    """[T], the distance in metres by which the human is ahead of the robot."""
     return trace.human[:, 1] - trace.robot[:, 1]
 
 
 def _chosen(trace: DrivingTrace) -> list[tuple[int, Array]]:
-    """A few of the forecasts, evenly spread: (step, [K, H, 2])."""
+    """A few evenly spaced forecasts: (step, samples [K, H, 2])."""
     count = len(trace.predicted)
     places = np.unique(np.linspace(0, count - 1, min(count, _FORECASTS)).astype(int))
     return [(int(trace.predicted_at[place]), trace.predicted[place][:_SAMPLES]) for place in places]
@@ -74,7 +85,7 @@ def _draw_road(axes: Axes, trace: DrivingTrace, colour: str) -> None:
     axes.axhline((low + high) / 2, color=_GRAY, linewidth=0.9, dashes=(8, 6), zorder=0)
     axes.grid(visible=False)
     axes.set_facecolor("#f3f4f6")
-    axes.set_xlabel("along the road [m]")
+    axes.set_xlabel("position along the road [m]")
     axes.set_ylabel("across [m]")
 
 
@@ -84,15 +95,15 @@ def _draw_gap(axes: Axes, trace: DrivingTrace, colour: str) -> None:
         steps = np.arange(step + 1, step + 1 + samples.shape[1])
         steps = steps[steps < len(ahead)]
         if steps.size:
-            promised = samples[:, : steps.size, 1] - trace.robot[steps, 1]
-            lines = np.stack([np.broadcast_to(steps, promised.shape), promised], axis=-1)
+            forecast = samples[:, : steps.size, 1] - trace.robot[steps, 1]
+            lines = np.stack([np.broadcast_to(steps, forecast.shape), forecast], axis=-1)
             axes.add_collection(LineCollection(list(lines), colors=colour, linewidths=0.7, alpha=0.5))
     axes.plot(ahead, color=colour)
     if trace.start is not None:
         _mark(axes, trace.start, ahead[trace.start], colour)
     axes.axhline(0, color=NEUTRAL, linewidth=0.8)
     axes.set_xlabel("step")
-    axes.set_ylabel("human ahead by [m]")
+    axes.set_ylabel("lead of the human [m]")
 
 
 def _mark(axes: Axes, x: float, y: float, colour: str) -> None:

@@ -1,4 +1,4 @@
-"""Recorded sessions of driving: where the cars went, and where the human was expected to go."""
+"""Recorded driving sessions: the paths of the cars and the forecasts of the human's path."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ _ROBOT = re.compile(r"trace\.(\d+)\.robot")
 
 @dataclass(frozen=True)
 class DrivingTrace:
-    """One session over T steps; positions are (x lateral, y longitudinal) in metres.
+    """One session of T steps. Positions are (x lateral, y longitudinal) in metres.
 
-    Attributes:
-        robot: [T, 2].
-        human: [T, 2].
-        gray: [T, 2], the car ahead of the human; None where there is none.
-        predicted: [P, K, H, 2], K samples of the human's next H positions at P moments; P may be 0.
-        predicted_at: [P], the steps at which they were drawn.
-        start: the step at which the lane change starts; None where it never does.
+    Attributes
+    ----------
+    robot, human : ndarray of shape [T, 2]
+        Paths of the robot and the human driver.
+    gray : ndarray of shape [T, 2] or None
+        Path of the car ahead of the human, if there is one.
+    predicted : ndarray of shape [P, K, H, 2]
+        K sampled forecasts of the human's next H positions, made at P steps; P may be 0.
+    predicted_at : ndarray of shape [P]
+        The steps at which the forecasts were made.
+    start : int or None
+        Step at which the lane change starts; None if it never does.
     """
 
     robot: Array
@@ -36,10 +41,17 @@ class DrivingTrace:
 
 
 def read_traces(path: Path) -> dict[int, DrivingTrace]:
-    """The sessions of a `traces.safetensors` by their numbers.
+    """Read the sessions in a ``traces.safetensors``.
 
-    Raises:
-        ReportError: the file is no such archive, or an array is missing or has another shape.
+    Returns
+    -------
+    dict
+        Sessions by number.
+
+    Raises
+    ------
+    ReportError
+        If the file is not a safetensors file, or an array is missing or has a wrong shape.
     """
     arrays = Arrays(path)
     numbers = sorted(int(found.group(1)) for key in arrays if (found := _ROBOT.fullmatch(key)))

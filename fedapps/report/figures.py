@@ -1,4 +1,4 @@
-"""From a matplotlib figure to markup that stands in the page: SVG, or a PNG where the SVG would be heavy."""
+"""Matplotlib figures as markup: inline SVG, or PNG if the SVG would be large."""
 
 from __future__ import annotations
 
@@ -48,11 +48,16 @@ _STYLE: dict[str, Any] = {
 
 
 class Drawing:
-    """A figure while it is drawn, and its markup once it is.
+    """A figure to draw on.
 
-    Attributes:
-        axes: what to draw on, row by row.
-        markup: the `<figure>`, empty until the drawing is finished.
+    Attributes
+    ----------
+    figure : Figure
+        The matplotlib figure.
+    axes : list of Axes
+        Its axes, row by row.
+    markup : str
+        The ``<figure>`` element; empty until the context of the drawing has ended.
     """
 
     def __init__(self, figure: Figure, axes: list[Axes]) -> None:
@@ -65,14 +70,16 @@ class Drawing:
 def drawing(
     alt: str, *, rows: int = 1, columns: int = 1, width: float = _NARROW, height: float = 3.1
 ) -> Iterator[Drawing]:
-    """Draw one figure in the style of the report.
+    """Context in which to draw one figure in the style of the report.
 
-    Args:
-        alt: what the figure shows, for those who do not see it.
-        rows: how many axes below one another.
-        columns: how many axes beside one another.
-        width: of the figure, in inches; 5.2 stands well on a phone and in a column of a page.
-        height: of the figure, in inches.
+    Parameters
+    ----------
+    alt : str
+        Alternative text for screen readers.
+    rows, columns : int
+        Layout of the axes.
+    width, height : float
+        Size of the figure in inches. A width of 5.2 suits phones and a page with two columns.
     """
     with style.context({**_STYLE, "svg.hashsalt": alt}):
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -83,12 +90,16 @@ def drawing(
 
 @contextmanager
 def small_multiples(alt: str, count: int, *, height: float) -> Iterator[Drawing]:
-    """Draw one figure of many small axes, as many in a row as `across` says.
+    """Context in which to draw one figure with several small axes.
 
-    Args:
-        alt: what the figure shows.
-        count: how many axes, at least one.
-        height: of each, in inches.
+    Parameters
+    ----------
+    alt : str
+        Alternative text for screen readers.
+    count : int
+        Number of axes, at least one.
+    height : float
+        Height of each axes in inches.
     """
     columns = panels_per_row(count)
     rows = -(-count // columns)
@@ -101,13 +112,13 @@ def small_multiples(alt: str, count: int, *, height: float) -> Iterator[Drawing]
 
 
 def panels_per_row(count: int) -> int:
-    """How many of `count` small axes stand in a row: with more than two the figure is a wide one."""
+    """Number of small axes per row; a figure with more than two per row is wide."""
     return min(count, 3 if count in (5, 6, 9) else 4)
 
 
 def _image(figure: Figure, alt: str) -> str:
     for words in figure.findobj(lambda artist: isinstance(artist, Text) and "$" in artist.get_text()):
-        words.set_parse_math(False)  # type: ignore[attr-defined]  # names of nodes and metrics are no formulas
+        words.set_parse_math(False)  # type: ignore[attr-defined]  # a $ in a name does not start a formula
     stream = io.BytesIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     svg = stream.getvalue().decode("utf-8")
@@ -120,7 +131,7 @@ def _image(figure: Figure, alt: str) -> str:
 
 
 def _inline(svg: str, alt: str) -> str:
-    """The SVG as a part of a page: no prologue, no fixed size, no ids that another figure has as well."""
+    """Prepare an SVG for embedding: no prologue, no fixed size, no ids that could collide with other figures."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)

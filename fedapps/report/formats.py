@@ -6,7 +6,7 @@ import math
 
 
 def format_number(value: float, digits: int = 4) -> str:
-    """A number with four significant digits, or as many as asked for."""
+    """A number with ``digits`` significant digits."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
     if value == int(value) and abs(value) < 1e6:
@@ -17,12 +17,12 @@ def format_number(value: float, digits: int = 4) -> str:
 
 
 def format_p_value(value: float) -> str:
-    """The p-value of a test, with two significant digits."""
+    """A p-value with two significant digits."""
     return "below 0.0001" if value < 1e-4 else f"{value:.2g}" if math.isfinite(value) else "NaN"
 
 
 def format_bytes(count: float) -> str:
-    """A number of bytes, in decimal units."""
+    """A number of bytes in decimal units."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.3g} {unit}"
@@ -30,7 +30,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A length of time."""
+    """A duration in seconds as text."""
     if not math.isfinite(seconds):
         return "NaN"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""Reading JSON files so that what is wrong is named with its file, line and key."""
+"""Read JSON files with errors that name the file, the line and the key."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ import numpy.typing as npt
 
 
 class ReportError(ValueError):
-    """A run folder that cannot be reported on; the message names the file, the line and what is wrong."""
+    """A run folder has missing or malformed files; the message names the file, the line and the problem."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One JSON object and where it was read, with typed access to its fields.
+    """One JSON object with typed access to its fields.
 
-    Args:
-        where: `file` or `file:line`, put in front of every error.
-        fields: the object as JSON gave it.
+    Attributes
+    ----------
+    where : str
+        ``file`` or ``file:line``, for error messages.
+    fields : mapping
+        The parsed object.
     """
 
     where: str
@@ -45,11 +48,11 @@ class Entry:
         return int(value)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """The number under `key`; JSON's null is NaN."""
+        """The number under ``key``; null becomes NaN."""
         return self._to_float(key, self.fields.get(key, default))
 
     def inner(self, key: str) -> Entry:
-        """The object under `key`; a missing one or null is empty."""
+        """The object under ``key``; empty if missing or null."""
         value = self.fields.get(key)
         if value is None:
             return Entry(self.where, {})
@@ -58,7 +61,7 @@ class Entry:
         return Entry(self.where, value)
 
     def items(self, key: str) -> list[Entry]:
-        """The list of objects under `key`; a missing one or null is empty."""
+        """The list of objects under ``key``; empty if missing or null."""
         value = self.fields.get(key)
         if value is None:
             return []
@@ -67,11 +70,11 @@ class Entry:
         return [Entry(self.where, item) for item in value]
 
     def scalars(self) -> dict[str, float]:
-        """Every field that is one number (or null: NaN), in the order of the file."""
+        """All fields that are single numbers, in the order of the file; null becomes NaN."""
         return {key: self._to_float(key, value) for key, value in self.fields.items() if not isinstance(value, list)}
 
     def series(self) -> dict[str, tuple[float, ...]]:
-        """Every field that is a list of numbers."""
+        """All fields that are lists of numbers."""
         return {
             key: tuple(self._to_float(key, item) for item in value)
             for key, value in self.fields.items()
@@ -79,11 +82,11 @@ class Entry:
         }
 
     def texts(self) -> dict[str, str]:
-        """Every field; all must be strings."""
+        """All fields, which must be strings."""
         return {key: self.text(key) for key in self.fields}
 
     def words(self, key: str) -> tuple[str, ...]:
-        """The list of strings under `key`; a missing one or null is empty."""
+        """The list of strings under ``key``; empty if missing or null."""
         value = self.fields.get(key)
         if value is None:
             return ()
@@ -92,10 +95,10 @@ class Entry:
         return tuple(value)
 
     def matrix(self, key: str) -> npt.NDArray[np.float64]:
-        """The list of equally long rows of numbers under `key`; JSON's null is NaN."""
+        """The matrix under ``key``, a list of rows of equal length; null becomes NaN."""
         rows = self.fields.get(key)
         if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == len(rows[0]) for row in rows):
-            raise self.fail(key, rows, "a list of equally long rows")
+            raise self.fail(key, rows, "a list of rows of equal length")
         return np.array([[self._to_float(key, value) for value in row] for row in rows])
 
     def _to_float(self, key: str, value: object) -> float:
@@ -107,15 +110,17 @@ class Entry:
 
 
 def int_or_none(value: float) -> int | None:
-    """`value` truncated, or None where it is not finite."""
+    """``value`` truncated to an integer; None if it is not finite."""
     return int(value) if math.isfinite(value) else None
 
 
 def read_object(path: Path) -> Entry | None:
-    """The JSON object in `path`, or None where the file does not exist.
+    """Read a file with one JSON object; None if the file does not exist.
 
-    Raises:
-        ReportError: the file is no JSON, or holds something else than an object.
+    Raises
+    ------
+    ReportError
+        If the file is not JSON or not an object.
     """
     if not path.exists():
         return None
@@ -123,17 +128,22 @@ def read_object(path: Path) -> Entry | None:
 
 
 def read_lines(path: Path) -> tuple[list[Entry], bool]:
-    """The JSON objects of a `.jsonl` file, one for each line that is not blank; a missing file is empty.
+    """Read a ``.jsonl`` file with one JSON object per line; blank lines are skipped.
 
-    Args:
-        path: the file.
+    Parameters
+    ----------
+    path : Path
+        The file; treated as empty if it does not exist.
 
-    Returns:
-        The objects in order, and whether a last line was left out that was cut while it was written: it has
-        no newline and is no JSON.
+    Returns
+    -------
+    (list of Entry, bool)
+        The objects, and whether an incomplete last line (without newline, not JSON) was skipped.
 
-    Raises:
-        ReportError: another line is no JSON object.
+    Raises
+    ------
+    ReportError
+        If any other line is not a JSON object.
     """
     if not path.exists():
         return [], False

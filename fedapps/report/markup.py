@@ -1,4 +1,4 @@
-"""The few pieces of HTML that sections are made of. Everything that comes from a run is escaped here."""
+"""HTML building blocks of the sections. They escape plain text; parameters described as markup must be escaped."""
 
 from __future__ import annotations
 
@@ -7,24 +7,29 @@ from html import escape
 
 from .palette import PlotStyle
 
-#: How much of five pixels a swatch fills for methods that are not drawn as a solid line.
+#: Length of a dash within five pixels, for methods that are not drawn as solid lines.
 _STRIPES = {"--": "3px", ":": "1px", "-.": "2px"}
 
 
 def render_section(identity: str, title: str, *body: str, lead: str = "") -> str:
-    """A section with its heading; `lead` is a plain sentence below it."""
+    """A section with a heading; ``lead`` is plain text below the heading, ``body`` is markup."""
     opening = f'<section id="{identity}"><h2>{escape(title)}</h2>'
     return "\n".join([opening, f'<p class="lead">{escape(lead)}</p>' if lead else "", *body, "</section>"])
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1, caption: str = "") -> str:
-    """A table that scrolls sideways on a narrow screen.
+    """A table that scrolls horizontally on narrow screens.
 
-    Args:
-        head: the column titles, as markup.
-        rows: the cells, as markup: escape what comes from a run.
-        texts: how many columns, from the left, hold text; the others are aligned as numbers.
-        caption: said to screen readers.
+    Parameters
+    ----------
+    head : sequence of str
+        Column titles, as markup.
+    rows : iterable of sequences of str
+        Cells, as markup.
+    texts : int
+        Number of columns, from the left, that hold text; the others are aligned as numbers.
+    caption : str
+        Plain text for screen readers.
     """
 
     def line(cells: Sequence[str], tag: str) -> str:
@@ -43,7 +48,7 @@ def swatch(style: PlotStyle) -> str:
 
 
 def legend(styles: Mapping[str, PlotStyle]) -> str:
-    """The methods and their colours; nothing for a single one."""
+    """The methods and their colours; empty for a single method."""
     if len(styles) < 2:
         return ""
     items = "".join(f"<li>{swatch(style)}{escape(name)}</li>" for name, style in styles.items())
@@ -51,10 +56,10 @@ def legend(styles: Mapping[str, PlotStyle]) -> str:
 
 
 def panels(figures: Sequence[str], *, wide: bool = False) -> str:
-    """Figures beside one another, as many as the screen has room for."""
+    """Figures side by side, as many per row as fit on the screen."""
     return f'<div class="panels{" wide" if wide else ""}">' + "\n".join(figures) + "</div>"
 
 
 def details(title: str, *body: str) -> str:
-    """Something a reader may open."""
+    """Content that is collapsed until the reader opens it."""
     return f"<details><summary>{escape(title)}</summary>" + "\n".join(body) + "</details>"

@@ -1,4 +1,4 @@
-"""What the name of a metric tells a reader: a label, a unit, and whether more of it is better."""
+"""Derive from the name of a metric its label, its unit and whether higher values are better."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fedapps.runs.continual import is_on_stage
 
-#: What continual learning is measured by, without the split; see `fedapps.runs.continual`.
+#: Measures of continual learning, without the split; see :mod:`fedapps.runs.continual`.
 CONTINUAL = ("amse", "bwt", "fwt")
 _FIRST = (*CONTINUAL, "static_parameters", "trainable_parameters")
 _PREFERRED = ("test.elbo", "test.total_loss", "test.amse", "elbo", "total_loss", "amse")
@@ -22,11 +22,11 @@ _LABELS = {
 }
 _ACRONYMS = {"elbo", "kl", "amse", "bwt", "fwt", "mse", "mae", "rmse", "sr", "osr", "spl", "f1", "auc", "ade", "fde"}
 _LOSSES = {"loss", "elbo", "nll", "kl", "cost", "error", "err", "mse", "mae", "rmse", "reconstruction", "perplexity"}
-_HARMS = {"time", "seconds", "collision", "collisions", "collided", "excess", "ade", "fde", "divergence"}
-_LOWER = {*_LOSSES, *_HARMS, *CONTINUAL}
+_OTHER_LOWER = {"time", "seconds", "collision", "collisions", "collided", "excess", "ade", "fde", "divergence"}
+_LOWER = {*_LOSSES, *_OTHER_LOWER, *CONTINUAL}
 _SCORES = {"accuracy", "acc", "recall", "precision", "f1", "auc", "map", "bleu", "cider", "reward", "return"}
 _HIGHER = _SCORES | {"success", "sr", "osr", "spl", "ndtw", "sdtw", "started"}
-#: What comes before the metrics of the model that all nodes share, where nodes have one of their own too.
+#: Prefix of the metrics of the shared model, for methods that also have a model per node or cluster.
 SHARED = "shared."
 _LAST = ("validation.", SHARED)
 _COUNTS = frozenset({"num-examples", "num_examples", "count"})
@@ -34,7 +34,19 @@ _COUNTS = frozenset({"num-examples", "num_examples", "count"})
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric as it is shown. `better` is -1 where less is better, 1 where more is, 0 if unknown."""
+    """How to show a metric.
+
+    Attributes
+    ----------
+    name : str
+        Name in the files.
+    label : str
+        Name for readers.
+    unit : str
+        Unit; may be empty.
+    better : int
+        -1 if lower is better, 1 if higher is better, 0 if unknown.
+    """
 
     name: str
     label: str
@@ -43,7 +55,7 @@ class Metric:
 
     @property
     def axis(self) -> str:
-        """The label with its unit, as axes carry it."""
+        """The label with the unit, for axes and table headers."""
         return f"{self.label} [{self.unit}]" if self.unit else self.label
 
     @property
@@ -51,7 +63,7 @@ class Metric:
         return {-1: "lower is better", 0: "", 1: "higher is better"}[self.better]
 
     def best(self, values: Mapping[str, float]) -> str | None:
-        """The key of the best finite value; None where fewer than two can be told apart."""
+        """The key of the best finite value; None with fewer than two different values or an unknown direction."""
         finite = {key: value for key, value in values.items() if math.isfinite(value)}
         if not self.better or len(finite) < 2 or len(set(finite.values())) < 2:
             return None
@@ -59,7 +71,7 @@ class Metric:
 
 
 def describe(name: str) -> Metric:
-    """What is known about a metric from its name, e.g. `closed_loop.time_to_lane_change` is in seconds."""
+    """Derive how to show a metric from its name, e.g. ``closed_loop.time_to_lane_change`` is in seconds."""
     words = re.findall(r"[a-z]+\d?", name.lower().replace("start_rate", "started"))
     better = next((-1 if word in _LOWER else 1 for word in reversed(words) if word in _LOWER | _HIGHER), 0)
     unit = "s" if {"time", "seconds"} & set(words) else "m" if "distance" in words and "start" in words else ""
@@ -69,22 +81,22 @@ def describe(name: str) -> Metric:
 
 
 def measures(names: Iterable[str]) -> list[str]:
-    """The different names, without those that only count examples or sessions, or belong to one stage of several."""
+    """The distinct names, without counts of examples and without metrics of single stages."""
     return [n for n in dict.fromkeys(names) if re.split(r"[./]", n)[-1] not in _COUNTS and not is_on_stage(n)]
 
 
 def columns(names: Iterable[str]) -> list[str]:
-    """The `measures` in the order of a table's columns: continual learning first, validation and shared last."""
+    """The :func:`measures` in the order of table columns: continual learning first, validation and shared last."""
     ranks = {name: rank for rank, name in enumerate(_FIRST)}
     return sorted(measures(names), key=lambda n: (ranks.get(bare(n), len(ranks)), n.startswith(_LAST)))
 
 
 def bare(name: str) -> str:
-    """The name without the split `test.`, which tables over seeds leave out."""
+    """The name without the prefix ``test.``, as in comparisons."""
     return name.removeprefix("test.")
 
 
 def main_metric(names: Iterable[str]) -> str | None:
-    """The metric a report leads with: the preferred one, else the first that is no count, if possible on test data."""
+    """The main metric of a report: a preferred one, or else the first measure, on test data if possible."""
     found = sorted(measures(names), key=lambda name: name.startswith(_LAST))
     return next((name for name in _PREFERRED if name in found), found[0] if found else None)

@@ -1,8 +1,8 @@
-"""One colour for each method, the same in every figure.
+"""Colours, markers and dash patterns of methods, the same in every figure.
 
-The colours are those of Okabe & Ito, "Color Universal Design" (2008), https://jfly.uni-koeln.de/color/,
-with brown for the yellow and black that are hard to tell from paper and ink. Their order keeps neighbours
-apart.
+The colours are those of Okabe & Ito, "Color Universal Design" (2008), https://jfly.uni-koeln.de/color/, with brown
+instead of yellow and black, which are hard to distinguish from the background and the text. They are ordered so that
+adjacent colours differ strongly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INK = "#1f2937"
 
 @dataclass(frozen=True)
 class PlotStyle:
-    """How a method is drawn: colour, marker, and a dash pattern once the colours have all been used."""
+    """How to draw a method: its colour, marker and dash pattern. Dash patterns vary once all colours are used."""
 
     colour: str
     marker: str
@@ -27,7 +27,7 @@ class PlotStyle:
 
 
 def plot_styles(methods: Sequence[str]) -> dict[str, PlotStyle]:
-    """The look of each method, given by its place in the run."""
+    """The style of each method, determined by its position."""
     return {
         method: PlotStyle(
             _COLOURS[place % len(_COLOURS)],

@@ -1,4 +1,4 @@
-"""From the JSON of a run folder to records: the one place that knows the names of the fields."""
+"""Parse the JSON of a run folder into records. No other module knows the names of the fields."""
 
 from __future__ import annotations
 

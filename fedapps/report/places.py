@@ -1,4 +1,4 @@
-"""What nodes of the task "vpr" left behind: where their pictures lie, and what was found for a few queries."""
+"""Traces of the task "vpr": image positions, and the database images retrieved for a few queries."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from .arrays import Array, Arrays
 
 @dataclass(frozen=True)
 class Positions:
-    """Where n pictures lie.
+    """Positions of n images.
 
-    Attributes:
-        cities: by name.
-        city: [n], which of them.
-        metres: [n, 2], east and north; each city may have an origin of its own.
+    Attributes
+    ----------
+    cities : tuple of str
+        Names of the cities.
+    city : ndarray of shape [n]
+        Index of each image's city.
+    metres : ndarray of shape [n, 2]
+        Position (east, north) in metres; each city may have a separate origin.
     """
 
     cities: tuple[str, ...]
@@ -25,37 +29,51 @@ class Positions:
     metres: Array
 
     def by_city(self) -> dict[str, Array]:
-        """The positions of each city that has some."""
+        """The positions by city, without cities that have none."""
         found = {name: self.metres[self.city == place] for place, name in enumerate(self.cities)}
         return {name: metres for name, metres in found.items() if len(metres)}
 
 
 @dataclass(frozen=True)
 class Matches:
-    """The k pictures that were found first for each of q queries.
+    """The k best matches of each of q queries.
 
-    Attributes:
-        asked: [q, H, W, 3], the queries in RGB.
-        found: [q, k, H, W, 3].
-        metres: [q, k], how far from the query; inf in another city.
-        right: [q, k], whether the picture shows the query's place, which it does within `radius` metres.
-        radius: in metres.
-        queries: of how many the q are.
+    Attributes
+    ----------
+    queries : ndarray of shape [q, H, W, 3]
+        Query images in RGB.
+    matches : ndarray of shape [q, k, H, W, 3]
+        Database images, the best match first.
+    metres : ndarray of shape [q, k]
+        Distance from the query in metres; inf in another city.
+    correct : ndarray of shape [q, k]
+        Whether the match is within ``radius`` of the query.
+    radius : float
+        In metres.
+    num_queries : int
+        Number of queries from which the q were chosen.
     """
 
-    asked: npt.NDArray[np.uint8]
-    found: npt.NDArray[np.uint8]
+    queries: npt.NDArray[np.uint8]
+    matches: npt.NDArray[np.uint8]
     metres: Array
-    right: npt.NDArray[np.bool_]
+    correct: npt.NDArray[np.bool_]
     radius: float
-    queries: int
+    num_queries: int
 
 
 def read_positions(arrays: Arrays, prefix: str) -> Positions | None:
-    """The pictures that a node has itself, `places`, or that are common to all nodes, `common`; None without any.
+    """Read the positions of the node's images (prefix ``places``) or of the common test (prefix ``common``).
 
-    Raises:
-        ReportError: an array is missing, or has another shape or range.
+    Returns
+    -------
+    Positions or None
+        None if there are none.
+
+    Raises
+    ------
+    ReportError
+        If an array is missing or has a wrong shape or range.
     """
     if f"{prefix}.position" not in arrays:
         return None
@@ -68,27 +86,29 @@ def read_positions(arrays: Arrays, prefix: str) -> Positions | None:
 
 
 def read_matches(arrays: Arrays) -> Matches | None:
-    """The queries with what was found for them, None where there are none.
+    """Read the queries and their matches; None if there are none.
 
-    Raises:
-        ReportError: an array is missing, or has another shape or range.
+    Raises
+    ------
+    ReportError
+        If an array is missing or has a wrong shape or range.
     """
     if "matches.asked" not in arrays:
         return None
-    asked = arrays.pixels("matches.asked", None, None, None, 3)
-    found = arrays.pixels("matches.found", len(asked), None, *asked.shape[1:])
-    shape = found.shape[:2]
+    queries = arrays.pixels("matches.asked", None, None, None, 3)
+    images = arrays.pixels("matches.found", len(queries), None, *queries.shape[1:])
+    shape = images.shape[:2]
     metres = arrays.get("matches.metres", *shape)
     radius = arrays.get("matches.radius")
     for name, distances in (("metres", metres), ("radius", radius)):
         if not (distances >= 0).all():
             raise arrays.fail(f"matches.{name}", "must be 0 or more")
     matches = Matches(
-        asked=asked,
-        found=found,
+        queries=queries,
+        matches=images,
         metres=metres,
-        right=arrays.indices("matches.right", 2, *shape).astype(bool),
+        correct=arrays.indices("matches.right", 2, *shape).astype(bool),
         radius=float(radius),
-        queries=int(arrays.indices("matches.queries", 2**53)),
+        num_queries=int(arrays.indices("matches.queries", 2**53)),
     )
-    return matches if found.size else None
+    return matches if images.size else None

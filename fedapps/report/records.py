@@ -1,4 +1,4 @@
-"""What a run wrote, as immutable records: rounds, nodes, summaries, comparisons."""
+"""The content of a run folder as immutable records: rounds, nodes, summaries and comparisons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True)
 class Refusal:
-    """A reply that the strategy did not use, and why."""
+    """A reply that the strategy refused, and the reason."""
 
     node: str
     reason: str
@@ -23,9 +23,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round of one method, as the server saw it.
+    """One round of one method, as recorded by the server.
 
-    Seconds are wall-clock; `rates` are relative to L; `averaged` names the tiers whose clusters were averaged.
+    ``seconds`` is wall-clock time, ``rates`` are the learned rates relative to the largest, and ``averaged`` names the
+    tiers whose clusters were averaged.
     """
 
     method: str
@@ -44,9 +45,10 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """One node in one phase of one round: its numbers, and its series with one number for each session.
+    """One node in one phase of one round.
 
-    `groups` are the kinds of groups it belongs to, by name.
+    ``metrics`` are single numbers, ``series`` have one number per session, and ``groups`` maps the kind of a group to
+    the group's name.
     """
 
     method: str
@@ -60,13 +62,13 @@ class NodeRecord:
 
     @property
     def cluster(self) -> str:
-        """The cluster that has a model of its own for it; empty under methods without clusters."""
+        """The cluster whose model the node uses; empty under methods without clusters."""
         return self.groups.get("cluster", "")
 
 
 @dataclass(frozen=True)
 class MethodSummary:
-    """What a method came to at the end of a finished run."""
+    """Final results and costs of a finished method."""
 
     rounds: int
     final: Metrics
@@ -79,10 +81,7 @@ class MethodSummary:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """A paired test of method `a` against `b`; `median_difference` is a - b, `p_holm` is corrected.
-
-    `nodes_lower` and `nodes_higher` count the nodes by the sign of their own difference.
-    """
+    """A paired test of method ``a`` against ``b``; see :class:`fedapps.comparison.significance.PairedTest`."""
 
     metric: str
     a: str
@@ -105,7 +104,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class CheckedClaim:
-    """What a paper says: `method` exceeds `rival` in a metric. Here by `margin`, and so it `holds` or not."""
+    """A claim of the paper that ``method`` exceeds ``rival`` in a metric; ``margin`` is the difference found here."""
 
     line: str
     metric: str
@@ -117,11 +116,26 @@ class CheckedClaim:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several runs of several methods: a table of spreads by method and metric, and the paired tests.
+    """A comparison of methods over seeds.
 
-    `runs` holds the metrics of each run of a method by its seed, `matrices` by method and metric the train-test
-    matrix [S, S] of runs with S stages, their mean. Where a key of the run config was `varied` there is a comparison
-    for each of its values, and nothing else here.
+    Attributes
+    ----------
+    recipe : str
+        Name of the recipe.
+    runs : mapping
+        Metrics by method and seed.
+    matrices : mapping
+        By method and metric, the mean train-test matrix [S, S] of runs with S stages.
+    table : mapping
+        Mean and standard deviation by method and metric.
+    paper : mapping
+        The paper's numbers by method and metric.
+    tests : tuple of PairedTest
+        Paired tests between methods.
+    claims : tuple of CheckedClaim
+        The paper's claims, checked.
+    varied : Varied, optional
+        If a key of the run config was varied, the comparison at each of its values; the other fields are empty then.
     """
 
     recipe: str
@@ -135,7 +149,7 @@ class Comparison:
 
     @property
     def parts(self) -> Mapping[str, Comparison]:
-        """The comparisons that have tables, by a title: those of the values of a varied key, or this one alone."""
+        """The comparisons at each value of a varied key, by title; or only this comparison, with an empty title."""
         if self.varied is None:
             return {"": self}
         return {f"{self.varied.key} = {value}": part for value, part in self.varied.values}
@@ -147,7 +161,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Varied:
-    """A key of the run config, and the comparison at each of its values."""
+    """A varied key of the run config, and the comparison at each of its values."""
 
     key: str
     values: tuple[tuple[Value, Comparison], ...]

@@ -1,4 +1,4 @@
-"""What the sections ask of a run: its leading metric, where each method ended, and how each node fared."""
+"""Queries on a run for the sections: main metric, final metrics, last evaluations and curves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .run_data import RunData
 
 
 def leading_metric(run: RunData) -> Metric | None:
-    """The metric the report leads with; None for a run that has not evaluated anything."""
+    """The main metric of a run; None if nothing was evaluated."""
     names = [name for record in run.rounds for name in record.evaluate]
     names += [name for summary in (run.summary or {}).values() for name in summary.final]
     parts = run.comparison.parts.values() if run.comparison else ()
@@ -20,12 +20,12 @@ def leading_metric(run: RunData) -> Metric | None:
 
 
 def leading_in_rounds(run: RunData) -> Metric | None:
-    """The metric that stands for the run in every round; the leading one, where that is not known at the end only."""
+    """The main metric among those evaluated in rounds. It differs if the main metric exists only in the summary."""
     return _main([name for record in run.rounds for name in record.evaluate])
 
 
 def final_metrics(run: RunData) -> dict[str, Metrics]:
-    """The final metrics of each method: those of the summary, else of the last round that was evaluated."""
+    """The final metrics of each method: from the summary, or else from the last evaluation."""
     final: dict[str, Metrics] = {}
     for method in run.methods:
         evaluated = [record.evaluate for record in run.of(method) if record.evaluate]
@@ -37,7 +37,7 @@ def final_metrics(run: RunData) -> dict[str, Metrics]:
 
 
 def last_evaluations(run: RunData) -> dict[str, dict[str, NodeRecord]]:
-    """By method and node, what the node reported when it was last evaluated."""
+    """The last evaluation of each node, by method and node."""
     last: dict[str, dict[str, NodeRecord]] = {}
     for record in run.nodes:
         if record.phase != "evaluate" or record.method not in run.methods:
@@ -49,7 +49,7 @@ def last_evaluations(run: RunData) -> dict[str, dict[str, NodeRecord]]:
 
 
 def curve(run: RunData, method: str, value: Callable[[RoundRecord], float | None]) -> tuple[list[int], list[float]]:
-    """A value over the rounds of a method; rounds without it are left out, NaN breaks the line."""
+    """Rounds and values of a curve. Rounds without the value are skipped; values that are not finite become NaN."""
     points = [(record.round, number) for record in run.of(method) if (number := value(record)) is not None]
     return [x for x, _ in points], [y if math.isfinite(y) else math.nan for _, y in points]
 

@@ -1,4 +1,4 @@
-"""A run folder as typed, immutable data: the one place that knows the names of its files."""
+"""Read a run folder as typed, immutable data. No other module of the report knows the names of its files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,28 @@ from .records import Comparison, MethodSummary, NodeRecord, RoundRecord
 
 @dataclass(frozen=True)
 class RunData:
-    """Everything a report can show.
+    """The content of a run folder.
 
-    `summary` holds the methods that have finished, and is None before the first one; `traces` maps method and
-    node to a file of paths; `notes` says what was left out while reading.
+    Attributes
+    ----------
+    name, task : str
+        Name and task of the run.
+    config : mapping
+        The flat run config.
+    methods : tuple of str
+        Methods with results, in the order of the config.
+    rounds : tuple of RoundRecord
+        Rounds of all methods.
+    nodes : tuple of NodeRecord
+        Reports of the nodes.
+    summary : mapping or None
+        Results of the finished methods; None before the first one has finished.
+    comparison : Comparison or None
+        The comparison, if the folder holds one.
+    traces : mapping of (method, node) to Path
+        The ``traces.safetensors`` files.
+    notes : tuple of str
+        Notes on skipped content.
     """
 
     name: str
@@ -34,22 +52,26 @@ class RunData:
 
     @property
     def finished(self) -> bool:
-        """Whether every method has run to its end; a comparison is written by runs that have."""
+        """Whether every method has finished. Comparisons contain only finished runs."""
         return bool(self.comparison) or (self.summary is not None and set(self.methods) <= set(self.summary))
 
     def of(self, method: str) -> list[RoundRecord]:
-        """The rounds of a method in order."""
+        """The rounds of a method, in order."""
         return [record for record in self.rounds if record.method == method]
 
 
 def read_run(folder: Path) -> RunData:
     """Read a run folder.
 
-    Args:
-        folder: holds `config.toml` and `metrics.jsonl`, or `compare.json`; all else is optional.
+    Parameters
+    ----------
+    folder : Path
+        Contains ``config.toml`` and ``metrics.jsonl``, or ``compare.json``; all other files are optional.
 
-    Raises:
-        ReportError: the folder or a needed file is missing, or a file is malformed.
+    Raises
+    ------
+    ReportError
+        If the folder or a required file is missing, or a file is malformed.
     """
     if not folder.is_dir():
         raise ReportError(f"{folder}: no such run folder")
@@ -57,7 +79,7 @@ def read_run(folder: Path) -> RunData:
     if comparison is None:
         for needed in ("config.toml", "metrics.jsonl"):
             if not (folder / needed).exists():
-                raise ReportError(f"{folder}: no {needed}; a run folder holds config.toml and metrics.jsonl")
+                raise ReportError(f"{folder}: no {needed}; a run folder contains config.toml and metrics.jsonl")
     config = _config(folder / "config.toml")
     summary = read_object(folder / "summary.json")
     notes = []
@@ -65,8 +87,8 @@ def read_run(folder: Path) -> RunData:
     for name in ("metrics.jsonl", "nodes.jsonl"):
         records[name], torn = read_lines(folder / name)
         if torn:
-            notes.append(f"The last line of {name} was cut while it was written and is left out.")
-    # A resumed run may write a round again: the newest line stands.
+            notes.append(f"The last line of {name} is incomplete and was skipped.")
+    # A resumed run may write a round again; the last line counts.
     rounds = {(r.method, r.stage, r.round): r for r in map(read_round, records["metrics.jsonl"])}
     nodes = {(n.method, n.phase, n.round, n.node): n for n in map(read_node, records["nodes.jsonl"])}
     methods = read_methods(summary) if summary else None
@@ -90,7 +112,7 @@ def read_run(folder: Path) -> RunData:
 def _in_order(
     config: Mapping[str, Any], ran: Iterable[str], summed: Iterable[str], comparison: Comparison | None
 ) -> tuple[str, ...]:
-    """The methods that have something to show: in the order the config names them, then as they appear."""
+    """The methods with results: first those in the config, in its order, then the others."""
     compared = [method for part in (comparison.parts.values() if comparison else ()) for method in part.table]
     found = list(dict.fromkeys([*ran, *summed, *compared]))
     named = [name.strip() for name in str(config.get("methods", "")).split(",")]

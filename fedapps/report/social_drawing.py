@@ -1,4 +1,4 @@
-"""A room with people in it from above, and how well a robot would stand at each place, as a model has learned it."""
+"""Drawing of a social scene from above, with the score that a model predicts for the robot at each position."""
 
 from __future__ import annotations
 
@@ -19,18 +19,24 @@ _GAZE = 0.9
 
 @dataclass(frozen=True)
 class SocialScene:
-    """One recorded scene; positions (x, y) in metres with the recorded robot at (0, 0).
+    """One recorded scene. Positions (x, y) are in metres, with the recorded robot at (0, 0).
 
-    Attributes:
-        room: [K, 2], the corners of a closed polygon.
-        humans: [H, 3], x, y and orientation o in half turns; they look along (sin(pi o), -cos(pi o)).
-        objects: [O, 3], as humans.
-        links: [L, 2], who interacts with whom or what: indices into humans, then objects.
-        x: [gx], of the places where the robot is imagined.
-        y: [gy].
-        score: [gy, gx], predicted with the robot there; 0 disturbs, 1 does not.
-        inside: [gy, gx], whether the place is in the room.
-        truth: what the person who saw the scene gave the robot where it stood.
+    Attributes
+    ----------
+    room : ndarray of shape [K, 2]
+        Corners of the room, a closed polygon.
+    humans, objects : ndarray of shape [n, 3]
+        x, y and orientation o in half turns. Humans look in the direction (sin(pi o), -cos(pi o)).
+    links : ndarray of shape [L, 2]
+        Interactions, as indices into the humans followed by the objects.
+    x, y : ndarray of shape [gx] and [gy]
+        Grid of robot positions.
+    score : ndarray of shape [gy, gx]
+        Predicted score with the robot at each position, from 0 (disturbs) to 1 (does not disturb).
+    inside : ndarray of shape [gy, gx]
+        Whether the position is inside the room.
+    truth : float
+        Score that a person gave to the recorded position of the robot.
     """
 
     room: Array
@@ -45,20 +51,22 @@ class SocialScene:
 
     @property
     def shown(self) -> Array:
-        """[gy, gx], the scores in the room, NaN elsewhere."""
+        """[gy, gx], the scores inside the room; NaN outside."""
         return np.where(self.inside, self.score, np.nan)
 
     @property
     def here(self) -> float:
-        """The prediction at the place nearest to the recorded robot."""
+        """The score predicted at the grid position nearest to the recorded robot."""
         return float(self.score[np.abs(self.y).argmin(), np.abs(self.x).argmin()])
 
 
 def read_scene(path: Path) -> SocialScene | None:
-    """The scene in a `traces.safetensors`, None where it holds other traces.
+    """Read the scene in a ``traces.safetensors``; None if the file holds other traces.
 
-    Raises:
-        ReportError: the file is no such archive, or an array is missing, or has another shape or range.
+    Raises
+    ------
+    ReportError
+        If the file is not a safetensors file, or an array is missing or has a wrong shape or range.
     """
     arrays = Arrays(path)
     if "scene.score" not in arrays:
@@ -67,7 +75,7 @@ def read_scene(path: Path) -> SocialScene | None:
     humans, objects = arrays.get("scene.humans", None, 3), arrays.get("scene.objects", None, 3)
     links, bodies = arrays.get("scene.links", None, 2), len(humans) + len(objects)
     if links.size and not (links.min() >= 0 and links.max() < bodies):
-        raise arrays.fail("scene.links", f"names others than the {bodies} humans and objects")
+        raise arrays.fail("scene.links", f"must hold indices from 0 to {bodies - 1} of humans and objects")
     return SocialScene(
         room=arrays.get("scene.room", None, 2),
         humans=humans,
@@ -82,7 +90,7 @@ def read_scene(path: Path) -> SocialScene | None:
 
 
 def draw_scene(axes: Axes, scene: SocialScene, limits: tuple[float, float]) -> ScalarMappable:
-    """Draw a scene; `limits` are the ends of the colour scale, shared by scenes that are compared."""
+    """Draw a scene. ``limits`` is the range of the colour scale, the same for all scenes that are compared."""
     low, high = limits
     grid = (scene.x, scene.y, scene.shown)
     drawn = axes.pcolormesh(*grid, shading="nearest", cmap="cividis", vmin=low, vmax=high, rasterized=True)
@@ -105,6 +113,6 @@ def draw_scene(axes: Axes, scene: SocialScene, limits: tuple[float, float]) -> S
 
 
 def gaze(people: Array) -> Array:
-    """[N, 2], the unit vectors along which people [N, 3] style."""
+    """[N, 2], unit vectors of the directions in which people [N, 3] look."""
     angle = np.pi * people[:, 2]
     return np.stack([np.sin(angle), -np.cos(angle)], axis=1)

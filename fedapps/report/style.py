@@ -1,4 +1,4 @@
-"""The look of the report. A Python string, because a Flower bundle carries no CSS files."""
+"""CSS of the report, as a Python string because Flower bundles do not include CSS files."""
 
 STYLE = """\
 :root { --ink: #1f2937; --soft: #6b7280; --line: #e5e7eb; --accent: #0072b2; }
@@ -55,9 +55,9 @@ figure svg, figure img { display: block; width: 100%; height: auto; }
 .matches .grid { display: grid; gap: 8px 7px; margin-top: 4px; font-size: .82rem; line-height: 1.3; }
 .matches .grid > small { color: var(--soft); }
 .matches img { border: 4px solid var(--line); border-radius: 4px; }
-.matches .right img { border-color: #009e73; }
+.matches .correct img { border-color: #009e73; }
 .matches .wrong img { border-color: #d55e00; }
-.matches .right b { color: #007d5b; }
+.matches .correct b { color: #007d5b; }
 .matches .wrong b { color: #c04f00; }
 figure svg text {
     font-family: system-ui, "Segoe UI", Roboto, Helvetica, Arial, "DejaVu Sans", sans-serif !important;

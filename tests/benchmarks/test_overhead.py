@@ -1,4 +1,4 @@
-"""The command line, and the app in one process: both strategies do the same, and each round is watched."""
+"""The overhead benchmark: its command line, and its app in one process."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -34,12 +34,12 @@ def test_values_out_of_range_are_refused(given: list[str], complaint: str, capsy
     assert complaint in capsys.readouterr().err
 
 
-def test_sizes_stand_with_commas_between() -> None:
+def test_sizes_are_separated_by_commas() -> None:
     assert parser().parse_args(["--megabytes", "0.01,10"]).megabytes == [0.01, 10.0]
 
 
 class InProcess:
-    """Stands for a deployment: runs the app in this process, or does not."""
+    """Replaces a deployment: runs the app in this process, or fails."""
 
     def __init__(self, folder: Path, *, works: bool) -> None:
         self.folder, self.works, self.nodes = folder, works, 0
@@ -66,7 +66,7 @@ def measure(monkeypatch: pytest.MonkeyPatch, fleet: InProcess) -> int:
     )
 
 
-def test_strategies_take_turns_and_a_table_ends_each_size(
+def test_the_order_of_strategies_alternates_and_each_size_has_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fleet = InProcess(tmp_path, works=True)
@@ -78,7 +78,7 @@ def test_strategies_take_turns_and_a_table_ends_each_size(
     assert [path.name for path in tmp_path.iterdir()] == ["superlink.log"]
 
 
-def test_a_run_that_leaves_nothing_is_told_with_its_log(
+def test_a_failed_run_is_reported_with_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert measure(monkeypatch, InProcess(tmp_path, works=False)) == 1
@@ -87,7 +87,7 @@ def test_a_run_that_leaves_nothing_is_told_with_its_log(
     assert "what the SuperLink says" in said
 
 
-def test_both_strategies_are_watched_and_end_with_the_same_arrays(tmp_path: Path) -> None:
+def test_both_strategies_are_measured_and_end_with_the_same_arrays(tmp_path: Path) -> None:
     ends = []
     for strategy in STRATEGIES:
         output = tmp_path / strategy

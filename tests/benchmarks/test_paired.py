@@ -1,19 +1,19 @@
-"""Ratios and medians of given seconds, by hand."""
+"""Ratios and medians of pairs, by hand."""
 
 from typing import Any
 
 import pytest
 
-from benchmarks.paired import Pair, Took, report
+from benchmarks.paired import Pair, RunTime, report
 
 
-def took(*later: float, peak: float = 100.0) -> Took:
+def took(*later: float, peak: float = 100.0) -> RunTime:
     rounds = [{"seconds": seconds, "nodes": 2.0, "fetch": 1.0} for seconds in (9.0, *later)]
-    return Took.read({"rounds": rounds, "peak_megabytes": peak})
+    return RunTime.read({"rounds": rounds, "peak_megabytes": peak})
 
 
-def test_the_first_round_is_told_apart_and_the_others_are_averaged() -> None:
-    assert took(4.0, 6.0) == Took(first=9.0, later=5.0, nodes=2.0, fetch=1.0, peak=100.0)
+def test_the_first_round_is_separate_and_the_others_are_averaged() -> None:
+    assert took(4.0, 6.0) == RunTime(first=9.0, later=5.0, nodes=2.0, fetch=1.0, peak=100.0)
     assert took(4.0, 6.0).server == 2.0
 
 
@@ -22,8 +22,8 @@ def test_one_round_is_refused() -> None:
         took()
 
 
-def test_a_ratio_is_made_within_its_pair() -> None:
-    """Medians first would say 5 / 5 = 1, though ours is the faster one in two pairs of three."""
+def test_ratios_are_computed_within_pairs() -> None:
+    """The ratio of the medians would be 5 / 5 = 1, although ours is faster in two of three pairs."""
     pairs = [
         Pair(took(theirs), took(ours, peak=80.0), apart)
         for theirs, ours, apart in [(4.0, 5.0, 1e-7), (5.0, 4.0, 2e-7), (10.0, 8.0, 0.0)]
@@ -34,7 +34,7 @@ def test_a_ratio_is_made_within_its_pair() -> None:
     assert cells(table[3]) == ["9", "5", "2", "1", "2", "100"]
     assert cells(table[4]) == ["9", "5", "2", "1", "2", "80"]
     assert table[5].startswith("later rounds, ours / Flower's: 0.800 (0.800 to 1.250 in 3 pairs)")
-    assert "2e-07 at most" in table[5]
+    assert "at most 2e-07" in table[5]
 
 
 def cells(line: str) -> list[Any]:

@@ -1,15 +1,14 @@
-"""The node: what it gives back, what it keeps, and that nothing but its orders changes what it does."""
+"""The node: what it gives back, what it keeps, and that its work depends on the message and its state alone."""
 
 import itertools
 
 import numpy as np
 import pytest
 import torch
-from toy_nodes import NAMES, initial
+from toy_nodes import NAMES, SETTINGS, at, initial
 from toys import ToyOptions, ToyTask, same_bits
 
 from clients.base import FederatedClient
-from clients.round_settings import RoundSettings
 from clients.state import DiskState
 from clients.training import DivergedError
 
@@ -27,7 +26,7 @@ def make(tmp_path):
             task,
             task.data(partition),
             state or DiskState(tmp_path / "run" / f"node-{next(numbers)}"),
-            settings or orders(),
+            settings or SETTINGS,
             seed=seed,
             device=torch.device("cpu"),
             **more,
@@ -36,17 +35,13 @@ def make(tmp_path):
     return client
 
 
-def orders(server_round=1, **changes):
-    return RoundSettings(server_round=server_round, **{"epochs": 2, "learning_rate": 0.05, "batch_size": 4, **changes})
-
-
 # -- training --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("names", [NAMES, ENCODER, ["head.bias", "encoder.weight"], ["passes"], []])
 def test_exactly_the_received_names_come_back(make, names):
     sent = initial(names)
-    reply = make().train_round(sent, orders())
+    reply = make().train_round(sent, SETTINGS)
     assert sorted(reply.arrays) == sorted(names)
     for name, array in reply.arrays.items():
         assert (array.shape, array.dtype) == (sent[name].shape, sent[name].dtype)
@@ -59,7 +54,7 @@ def test_exactly_the_received_names_come_back(make, names):
 def test_what_never_changes_is_not_kept(make, tmp_path, monkeypatch):
     monkeypatch.setattr(ToyTask, "fixed", ("head.*",))
     state = DiskState(tmp_path / "node")
-    make(state).train_round(initial(ENCODER), orders())
+    make(state).train_round(initial(ENCODER), SETTINGS)
     assert set(state.load(2)) == set(NAMES) - {*ENCODER, "head.weight", "head.bias"}
 
 
@@ -70,9 +65,9 @@ def test_a_task_may_choose_the_batches_by_the_model_that_it_trains(make, monkeyp
         seen.append((model.encoder.weight.detach().clone(), batch_size))
         return self.batches(data, "train", batch_size)
 
-    plain = make().train_round(initial(), orders())
+    plain = make().train_round(initial(), SETTINGS)
     monkeypatch.setattr(ToyTask, "training_batches", training_batches)
-    assert same_bits(make().train_round(initial(), orders()).arrays, plain.arrays)
+    assert same_bits(make().train_round(initial(), SETTINGS).arrays, plain.arrays)
     (first, size), (second, _) = seen  # one for each of two epochs
     assert size == 4
     assert not torch.equal(first, second)
@@ -80,45 +75,45 @@ def test_a_task_may_choose_the_batches_by_the_model_that_it_trains(make, monkeyp
 
 def test_training_starts_from_what_was_received(make):
     far = {name: array + array.dtype.type(5) for name, array in initial().items()}
-    reply = make().train_round(far, orders(epochs=0))
+    reply = make().train_round(far, at(1, epochs=0))
     assert same_bits(reply.arrays, far)
 
 
 def test_an_unknown_name_and_a_wrong_shape_are_errors_that_name_both(make):
     received = {"tail.weight": np.zeros(1), "head.bias": np.zeros(2)}
     with pytest.raises(ValueError, match=r"(?s)tail\.weight: not a parameter.*head\.bias: shape \(2,\).*\(1,\)"):
-        make().train_round(received, orders())
+        make().train_round(received, SETTINGS)
 
 
 def test_private_parameters_survive_from_round_to_round(make):
     client = make()
-    client.train_round(initial(ENCODER), orders(1))
+    client.train_round(initial(ENCODER), at(1))
     kept = client.private.load(before=2)
     assert sorted(kept) == ["head.bias", "head.weight", "passes"]
     assert kept["head.weight"].tobytes() != initial()["head.weight"].tobytes()
     assert int(kept["passes"]) == 4
-    client.train_round(initial(ENCODER), orders(2, epochs=0))
+    client.train_round(initial(ENCODER), at(2, epochs=0))
     assert same_bits(client.private.load(before=3), kept)
-    client.train_round(initial(ENCODER), orders(3))
+    client.train_round(initial(ENCODER), at(3))
     assert int(client.private.load(before=4)["passes"]) == 8
 
 
 def test_a_node_that_starts_again_goes_on_where_it_was(make):
     undisturbed, first = make(), make()
     for server_round in (1, 2):
-        whole = undisturbed.train_round(initial(ENCODER), orders(server_round))
-    first.train_round(initial(ENCODER), orders(1))
+        whole = undisturbed.train_round(initial(ENCODER), at(server_round))
+    first.train_round(initial(ENCODER), at(1))
     again = make(DiskState(first.private.folder))
-    assert same_bits(again.train_round(initial(ENCODER), orders(2)).arrays, whole.arrays)
+    assert same_bits(again.train_round(initial(ENCODER), at(2)).arrays, whole.arrays)
 
 
 def test_a_round_that_is_asked_for_again_gives_the_same_bits(make):
     client, replies = make(), {}
     for server_round in (1, 2, 3):
-        settings = orders(server_round, durable_round=server_round - 1)
+        settings = at(server_round, durable_round=server_round - 1)
         replies[server_round] = client.train_round(initial(ENCODER), settings)
     after = client.private.load(before=4)
-    repeated = client.train_round(initial(ENCODER), orders(3, durable_round=2))
+    repeated = client.train_round(initial(ENCODER), at(3, durable_round=2))
     assert repeated.metrics == replies[3].metrics
     assert same_bits(repeated.arrays, replies[3].arrays)
     assert same_bits(client.private.load(before=4), after)
@@ -127,14 +122,14 @@ def test_a_round_that_is_asked_for_again_gives_the_same_bits(make):
 
 def test_nothing_is_kept_where_everything_is_shared(make):
     client = make()
-    client.train_round(initial(), orders())
+    client.train_round(initial(), SETTINGS)
     assert client.private.load(before=2) is None
 
 
 def test_the_draws_depend_on_seed_round_and_node_and_nothing_else(make):
     def bits(seed=3, server_round=1, partition=1):
         client = make(seed=seed, partition=partition)
-        reply = client.train_round(initial(), orders(server_round, batch_size=1))
+        reply = client.train_round(initial(), at(server_round, batch_size=1))
         return reply.arrays["head.weight"].tobytes()
 
     torch.manual_seed(0)
@@ -148,7 +143,7 @@ def test_the_draws_depend_on_seed_round_and_node_and_nothing_else(make):
 
 def test_a_node_without_examples_says_so(make):
     with pytest.raises(ValueError, match="node toy-1 has no training examples"):
-        make(options=ToyOptions(examples=0)).train_round(initial(), orders())
+        make(options=ToyOptions(examples=0)).train_round(initial(), SETTINGS)
 
 
 def test_what_goes_wrong_in_training_comes_out_and_keeps_no_state(make):
@@ -158,106 +153,47 @@ def test_what_goes_wrong_in_training_comes_out_and_keeps_no_state(make):
     ):
         client = make(options=options)
         with pytest.raises(error, match=told):
-            client.train_round(initial(ENCODER), orders())
+            client.train_round(initial(ENCODER), SETTINGS)
         assert client.private.load(before=9) is None
 
 
 def test_a_number_of_steps_takes_the_place_of_epochs(make):
-    assert make().train_round(initial(), orders(steps=3)).metrics["steps"] == 3
+    assert make().train_round(initial(), at(1, steps=3)).metrics["steps"] == 3
 
 
-@pytest.mark.parametrize("count", [3, 8, 50])
-def test_a_virtual_client_goes_once_over_so_many_examples(make, count):
-    client = make()
-    reply = client.train_round(initial(), orders(epochs=9, virtual_examples=count))
-    assert reply.num_examples == count
-    assert reply.metrics["steps"] == -(-count // 4)
-
-
-def test_the_virtual_clients_of_one_node_see_different_examples(make):
-    first = make().train_round(initial(), orders(virtual_examples=3))
-    second = make().train_round(initial(), orders(virtual_examples=3, virtual_draw=1))
-    again = make().train_round(initial(), orders(virtual_examples=3, virtual_draw=1))
-    assert not same_bits(first.arrays, second.arrays)
-    assert same_bits(second.arrays, again.arrays)
-
-
-# -- evaluation and personalisation ----------------------------------------------------------------------------
+# -- evaluation -------------------------------------------------------------------------------------------------
 
 
 def test_an_evaluation_uses_the_private_parameters_of_its_round(make):
     client = make()
-    fresh = client.evaluate_round(initial(ENCODER), orders(1)).metrics["test.loss"]
+    fresh = client.evaluate_round(initial(ENCODER), at(1)).metrics["test.loss"]
     losses = []
     for server_round in (1, 2):
-        client.train_round(initial(ENCODER), orders(server_round))
-        losses.append(client.evaluate_round(initial(ENCODER), orders(server_round)).metrics["test.loss"])
+        client.train_round(initial(ENCODER), at(server_round))
+        losses.append(client.evaluate_round(initial(ENCODER), at(server_round)).metrics["test.loss"])
     assert len({fresh, *losses}) == 3
     # Asked about round 1 again, it answers with the state of round 1.
-    assert client.evaluate_round(initial(ENCODER), orders(1)).metrics["test.loss"] == losses[0]
+    assert client.evaluate_round(initial(ENCODER), at(1)).metrics["test.loss"] == losses[0]
 
 
 def test_an_evaluation_sends_no_arrays_and_leaves_its_traces_on_the_node(make):
     client = make()
-    reply = client.evaluate_round(initial(), orders())
+    reply = client.evaluate_round(initial(), SETTINGS)
     assert reply.arrays == {}
     assert reply.num_examples == 3
     assert client.private.load_extra("traces")["outputs"].shape == (3, 1)
     assert "test.final" not in reply.metrics
-    assert client.evaluate_round(initial(), orders(final=True)).metrics["test.final"] == 1.0
+    assert client.evaluate_round(initial(), at(1, final=True)).metrics["test.final"] == 1.0
 
 
 def test_evaluations_draw_the_same_in_every_round_and_differently_on_every_node(make):
-    def draws(partition, server_round, **changes):
+    def draws(partition, server_round):
         torch.manual_seed(server_round)
-        metrics = make(partition=partition).evaluate_round(initial(), orders(server_round, **changes)).metrics
+        metrics = make(partition=partition).evaluate_round(initial(), at(server_round)).metrics
         return metrics["test.draw"], metrics["test.torch_draw"]
 
-    assert draws(1, 1) == draws(1, 2) == draws(1, 3, personalise=True)
+    assert draws(1, 1) == draws(1, 2) == draws(1, 3)
     assert all(mine != other for mine, other in zip(draws(1, 1), draws(2, 1), strict=True))
-
-
-def rates(value):
-    return {name: np.full(array.shape, value) for name, array in initial(NAMES[:3]).items()}
-
-
-def personal(client, given=None, **changes):
-    settings = orders(personalise=True, personal_epochs=3, personal_learning_rate=0.1, **changes)
-    reply = client.evaluate_round(initial(), settings, given)
-    return reply.metrics, client.private.load_extra("personal")
-
-
-def test_rates_of_one_personalise_as_none_bit_for_bit(make):
-    metrics, arrays = personal(make())
-    for given in ({}, rates(1.0), {name: np.ones(()) for name in NAMES[:3]}):
-        with_rates = personal(make(), given)
-        assert with_rates[0] == metrics
-        assert same_bits(with_rates[1], arrays)
-    plain = make().evaluate_round(initial(), orders()).metrics
-    assert metrics["test.loss"] < plain["test.loss"]
-
-
-def test_rates_of_zero_evaluate_the_received_model(make):
-    metrics, arrays = personal(make(), rates(0.0))
-    assert metrics["test.loss"] == make().evaluate_round(initial(), orders()).metrics["test.loss"]
-    assert same_bits({n: arrays[n] for n in NAMES[:3]}, initial(NAMES[:3]))
-
-
-def test_one_rate_per_tensor_holds_that_tensor(make):
-    _, arrays = personal(make(), {"encoder.weight": np.zeros(())})
-    assert arrays["encoder.weight"].tobytes() == initial()["encoder.weight"].tobytes()
-    assert (arrays["head.weight"] != initial()["head.weight"]).all()
-
-
-def test_personalisation_never_changes_what_is_trained(make):
-    plain, personalised = make(), make()
-    for server_round in (1, 2, 3):
-        expected = plain.train_round(initial(ENCODER), orders(server_round))
-        found = personalised.train_round(initial(ENCODER), orders(server_round))
-        assert same_bits(found.arrays, expected.arrays)
-        assert found.metrics == expected.metrics
-        personalised.evaluate_round(initial(ENCODER), orders(server_round, personalise=True), rates(0.5))
-    assert same_bits(personalised.private.load(before=9), plain.private.load(before=9))
 
 
 # -- stages ----------------------------------------------------------------------------------------------------
@@ -265,19 +201,19 @@ def test_personalisation_never_changes_what_is_trained(make):
 
 def test_the_next_stage_trains_on_what_was_collected(make):
     client = make()
-    assert client.train_round(initial(), orders(1)).num_examples == 6
-    client.evaluate_round(initial(), orders(1, collect=True))
+    assert client.train_round(initial(), at(1)).num_examples == 6
+    client.evaluate_round(initial(), at(1, collect=True))
     assert client.private.load_extra("collected-1")["x"].shape == (4, 2)
-    reply = client.train_round(initial(), orders(2, stage=1))
+    reply = client.train_round(initial(), at(2, stage=1))
     assert reply.num_examples == 6 + 4
-    assert client.train_round(initial(), orders(2, stage=0)).num_examples == 6
+    assert client.train_round(initial(), at(2, stage=0)).num_examples == 6
 
 
 def test_stages_add_up(make):
     client = make()
-    client.evaluate_round(initial(), orders(1, collect=True))
-    client.evaluate_round(initial(), orders(2, stage=1, collect=True))
-    assert client.train_round(initial(), orders(3, stage=2)).num_examples == 6 + 4 + 4
+    client.evaluate_round(initial(), at(1, collect=True))
+    client.evaluate_round(initial(), at(2, stage=1, collect=True))
+    assert client.train_round(initial(), at(3, stage=2)).num_examples == 6 + 4 + 4
     first, second = (client.private.load_extra(f"collected-{stage}") for stage in (1, 2))
     assert (first["x"] != second["x"]).any()
 
@@ -286,20 +222,20 @@ def test_a_collection_can_be_repeated(make):
     def collected(seed_before):
         client = make()
         torch.manual_seed(seed_before)
-        client.evaluate_round(initial(), orders(1, collect=True))
+        client.evaluate_round(initial(), at(1, collect=True))
         return client.private.load_extra("collected-1")
 
     assert same_bits(collected(0), collected(1))
 
 
 def test_a_stage_without_collection_is_an_error(make):
-    with pytest.raises(ValueError, match=r"node toy-1 is asked to train in stage 1.*no data collected for stage 1"):
-        make().train_round(initial(), orders(2, stage=1))
+    with pytest.raises(ValueError, match=r"node toy-1 cannot train in stage 1: it has no data collected for stage 1"):
+        make().train_round(initial(), at(2, stage=1))
 
 
 def test_pooled_training_takes_the_collections_of_all_nodes(make):
     nodes = [make(partition=partition) for partition in (0, 1)]
     for node in nodes:
-        node.evaluate_round(initial(), orders(1, collect=True))
+        node.evaluate_round(initial(), at(1, collect=True))
     pooled = make(nodes[0].private, collectors=nodes[0].private.siblings())
-    assert pooled.train_round(initial(), orders(2, stage=1)).num_examples == 6 + 4 + 4
+    assert pooled.train_round(initial(), at(2, stage=1)).num_examples == 6 + 4 + 4

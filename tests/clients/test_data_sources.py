@@ -118,6 +118,7 @@ def test_a_world_that_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
     assert len(list(world_folder(TASK, 2, 0, tmp_path).iterdir())) == 2
 
 
+@pytest.mark.subprocesses
 @pytest.mark.processes
 def test_processes_that_come_at_once_make_one_world(tmp_path):
     diary, cache = tmp_path / "diary", tmp_path / "cache"

@@ -172,7 +172,11 @@ def test_parts_survive_being_kept():
 
 
 def model_of(parts, layout, plain):
-    return DecomposedModel(plain, layout, parts, lambda model, batch: model(batch["x"]).square().sum())
+    return DecomposedModel(plain, layout, parts)
+
+
+def squares(model, batch):
+    return model(batch["x"]).square().sum()
 
 
 def gradients(model, prior):
@@ -261,14 +265,14 @@ def test_the_loss_is_that_of_the_composed_model_and_so_is_its_gradient(hidden, o
     layout = Layout.of(plain)
     parts = parts_of(layout, 2, lenders, seed)
     model, batch = model_of(parts, layout, plain), {"x": torch.ones(5, 3, dtype=torch.float64)}
-    loss = model.loss(batch)
+    loss = model.loss(batch, squares)
     loss.backward()
     assert model.past_adaptive.grad is model.past_mask.grad is None
     whole = model.at(1)
-    assert model.forward(batch).item() == pytest.approx(loss.item())
+    assert squares(whole, batch).item() == pytest.approx(loss.item())
     # ∂θ/∂A = 1, ∂θ/∂B = σ(m) and ∂θ/∂α is the sum over the layer of ∂θ times the knowledge.
     whole.requires_grad_(True)
-    model.forward(batch).backward()
+    squares(whole, batch).backward()
     theta = layout.flat(layout.weights, {name: p.grad for name, p in whole.named_parameters()})
     np.testing.assert_allclose(model.adaptive.grad, theta, atol=1e-9)
     np.testing.assert_allclose(model.base.grad, theta * torch.sigmoid(parts.mask[-1])[layout.unit_of], atol=1e-9)

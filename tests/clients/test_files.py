@@ -41,6 +41,7 @@ def test_an_error_without_words_of_the_system_keeps_its_own(tmp_path):
         raise OSError("odd")
 
 
+@pytest.mark.subprocesses
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
     killed = subprocess.Popen([sys.executable, "-c", ""])
     killed.wait()

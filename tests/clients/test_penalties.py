@@ -1,4 +1,4 @@
-"""The quadratic prior, against autograd and against the methods it must become."""
+"""The quadratic prior, against autograd and against plain training."""
 
 import numpy as np
 import pytest
@@ -9,10 +9,7 @@ from hypothesis.extra import numpy as hnp
 from torch import nn
 from toys import ToyTask, same_bits
 
-from clients.base import FederatedClient
 from clients.penalties import QuadraticPrior
-from clients.round_settings import RoundSettings
-from clients.state import DiskState
 from clients.training import Phase, run_plan
 
 FINITE = st.floats(-100, 100, allow_subnormal=False)
@@ -104,22 +101,3 @@ def test_precision_zero_is_plain_training_bit_for_bit(optimizer):
     assert same_bits(trained(anchored(0.0), optimizer), plain)
     assert same_bits(trained(lambda model: QuadraticPrior({}, {}), optimizer), plain)
     assert not same_bits(trained(anchored(0.5), optimizer), plain)
-
-
-def test_fedprox_with_mu_zero_is_fedavg_and_a_large_mu_holds_back(tmp_path):
-    task = ToyTask()
-    received = {name: t.detach().numpy().copy() for name, t in task.build_model().named_parameters()}
-
-    def reply(**changes):
-        state = DiskState(tmp_path / str(changes))
-        client = FederatedClient(task, task.data(3), state, RoundSettings(), seed=1, device=torch.device("cpu"))
-        orders = RoundSettings(learning_rate=0.05, epochs=5, optimizer="sgd", **changes)
-        return client.train_round(received, orders).arrays
-
-    def distance(arrays):
-        return sum(float(np.square(arrays[name] - received[name]).sum()) for name in received)
-
-    fedavg = reply()
-    assert same_bits(reply(proximal=0.0), fedavg)
-    # Each step of size 0.05 shrinks the way back to the anchor by 1 − 0.05 µ.
-    assert 0 < distance(reply(proximal=10.0)) < 0.5 * distance(fedavg)

@@ -234,6 +234,7 @@ def test_flower_takes_the_command_of_a_nodes_unit():
     }
 
 
+@pytest.mark.subprocesses
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze on this machine")
 @pytest.mark.parametrize("name", UNITS)
 def test_systemd_finds_nothing_wrong_with_a_unit(name, tmp_path):

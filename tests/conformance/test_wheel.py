@@ -9,6 +9,8 @@ import pytest
 from example_apps import EXAMPLES, told
 from lean_environment import install, make_environment, run_example, run_python, run_tool
 
+pytestmark = pytest.mark.subprocesses
+
 PROJECT = Path(__file__).parents[2]
 PACKAGES = ("clients", "fedapps", "sim", "strategies", "tasks")
 NO_SOURCE = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "runs")

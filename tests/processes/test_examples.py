@@ -1,18 +1,23 @@
 """The projects in ``examples/`` run to their ends and show what their pages say, on every engine."""
 
+import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from example_apps import EXAMPLES, load_example, told
+from extension_packages import environment_with, install_examples, run_command
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from lean_environment import make_environment, run_example, run_tool
+from toys import same_bits
 
 from fedapps.deployment.superlink import deployment
+from fedapps.runs.checkpoints import read_snapshot
 from sim.flower_run import Fleet, flower_run
 from sim.inprocess import run_inprocess
 
@@ -112,3 +117,42 @@ def test_the_pytorch_example_on_a_superlink_with_two_supernodes(
     inline = rounds(caplog, "eval_loss", "pytorch-partial", 2, **{"num-server-rounds": 2})
     np.testing.assert_allclose(losses, inline, rtol=1e-2)
     assert losses[0] > losses[1]
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder into which pip has installed the packages of methods and tasks."""
+    return install_examples(tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(scope="module")
+def inline(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of the methods and the task of other packages in one process."""
+    return run_extended(["run", "--engine", "inline"], packages, tmp_path_factory.mktemp("inline"))
+
+
+def run_extended(command: list[str], packages: Path, folder: Path) -> Path:
+    """Run a command of fedapps on methods and a task of other packages; the run's folder."""
+    methods = ["scaffold(global-learning-rate=0.9)", "fedbn"]
+    given = {"methods": ",".join(methods), "num-nodes": 2, "rounds": 2, "epochs": 1, "evaluate-every": 2, "name": "run"}
+    given |= {"tabular.dataset": "breast-cancer", "tabular.alpha": 5.0, "tabular.batch-norm": True}
+    pairs = [f"--set={key}={json.dumps(value)}" for key, value in given.items()]
+    places = [f"--set=cache-dir={folder / 'worlds'}", "--output-dir", str(folder)]
+    recipe = EXAMPLES / "tabular-task" / "recipes" / "digits.toml"
+    line = [sys.executable, "-m", "fedapps", command[0], recipe, *command[1:], *pairs, *places]
+    output = run_command(line, environment=environment_with(packages))
+    for method in methods:
+        assert f"{method}: " in output, output
+    return folder / "run"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("command", [["run", "--engine", "ray"], ["fleet"]], ids=["ray", "fleet"])
+def test_methods_and_tasks_of_other_packages_give_the_same_bits_on_every_engine(
+    command: list[str], packages: Path, inline: Path, tmp_path: Path
+) -> None:
+    run = run_extended(command, packages, tmp_path)
+    for method in json.loads((inline / "summary.json").read_text())["methods"]:
+        name = Path("checkpoints") / method / "round-000002.safetensors"
+        found, expected = (read_snapshot(folder / name).arrays for folder in (run, inline))
+        assert same_bits(dict(found), dict(expected)), method

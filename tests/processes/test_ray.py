@@ -89,7 +89,7 @@ def assert_same(run: Path, other: Path) -> None:
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while left := [pid for pid in pids if is_alive(pid)]:
         assert time.monotonic() < deadline, f"processes left behind: {left}"
         time.sleep(0.1)
@@ -122,7 +122,7 @@ def test_ray_gives_the_same_bits_as_one_process_and_so_does_a_run_killed_in_a_ro
                 os.kill(pid, signal.SIGKILL)
             # Flower takes minutes to notice; a person presses Ctrl-C.
             first.send_signal(signal.SIGINT)
-            output, _ = first.communicate(timeout=120)
+            output, _ = first.communicate()
         finally:
             first.terminate()
     assert first.returncode == 130, output
@@ -132,7 +132,7 @@ def test_ray_gives_the_same_bits_as_one_process_and_so_does_a_run_killed_in_a_ro
     assert 3 <= done < ROUNDS
 
     with start(tmp_path, resume=True) as second:
-        output, _ = second.communicate(timeout=300)
+        output, _ = second.communicate()
     assert second.returncode == 0, output
     assert "resuming after round" in output
     assert "report" in output

@@ -15,8 +15,9 @@ from sim.matrix import run_matrix
 
 
 def square(method, seed, config):
-    """Later cells end earlier."""
-    time.sleep(config["pause"])
+    """Once the file that is ``awaited``, if any, is there."""
+    while not Path(config.get("awaited", os.devnull)).exists():
+        time.sleep(0.01)
     return seed * seed, os.getpid()
 
 
@@ -38,6 +39,7 @@ def hold_a_lock(folder):
         time.sleep(600)
 
 
+@pytest.mark.subprocesses
 def test_workers_end_with_a_killed_parent(tmp_path):
     matrix = f"from test_matrix import *; run_matrix([{{'folder': {str(tmp_path)!r}}}], hold_a_lock)"
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
@@ -51,10 +53,17 @@ def test_workers_end_with_a_killed_parent(tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX)  # granted when the worker is gone
 
 
-def test_results_come_in_the_order_of_the_cells_and_progress_as_it_happens():
-    cells = [{"method": "sfl", "seed": seed, "config": {"pause": pause}} for seed, pause in ((2, 1.0), (5, 0.0))]
+@pytest.mark.subprocesses
+def test_results_come_in_the_order_of_the_cells_and_progress_as_it_happens(tmp_path):
+    told = tmp_path / "told"
+    cells = [{"method": "sfl", "seed": 2, "config": {"awaited": str(told)}}, {"method": "sfl", "seed": 5, "config": {}}]
     shown = []
-    results = run_matrix(cells, square, jobs=2, show=shown.append)
+
+    def show(line):
+        shown.append(line)
+        told.touch()
+
+    results = run_matrix(cells, square, jobs=2, show=show)
     assert [value for value, _ in results] == [4, 25]
     assert os.getpid() not in {pid for _, pid in results}
     assert len(shown) == 2
@@ -62,11 +71,12 @@ def test_results_come_in_the_order_of_the_cells_and_progress_as_it_happens():
     assert re.fullmatch(r"\[2/2\] method sfl, seed 2: \d+ s spent, about 0 s to go", shown[1])
 
 
+@pytest.mark.subprocesses
 def test_the_time_to_go_grows_with_what_is_left(monkeypatch):
     clock = iter([0.0, 10.0, 16.0, 30.0])
     monkeypatch.setattr("sim.matrix.time", SimpleNamespace(monotonic=lambda: next(clock)))
     shown = []
-    run_matrix([{"method": "sfl", "seed": s, "config": {"pause": 0}} for s in range(3)], square, jobs=1,
+    run_matrix([{"method": "sfl", "seed": s, "config": {}} for s in range(3)], square, jobs=1,
                show=shown.append)  # fmt: skip
     assert [line.split(": ")[1] for line in shown] == [
         "10 s spent, about 20 s to go",
@@ -75,6 +85,7 @@ def test_the_time_to_go_grows_with_what_is_left(monkeypatch):
     ]
 
 
+@pytest.mark.subprocesses
 def test_the_first_failure_ends_the_matrix(tmp_path):
     shown = []
     cells = [{"seed": seed, "folder": str(tmp_path)} for seed in range(1, 20)]
@@ -84,6 +95,7 @@ def test_the_first_failure_ends_the_matrix(tmp_path):
     assert len(list(tmp_path.iterdir())) < 10
 
 
+@pytest.mark.subprocesses
 def test_a_process_that_dies_is_an_error():
     with pytest.raises(Exception, match="terminated abruptly"):
         run_matrix([{"seed": 1}], exit_at_once, jobs=1)

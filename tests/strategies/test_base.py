@@ -137,8 +137,11 @@ def test_flowers_own_loop_drives_it():
     assert same_bits(arrays_of(flowers.arrays), arrays_of(ours.arrays))
     assert flowers.train_metrics_clientapp == ours.train_metrics_clientapp
     assert flowers.evaluate_metrics_clientapp == ours.evaluate_metrics_clientapp
-    # The reports of earlier rounds are not piled up.
+    # Each round has a new report.
     assert strategy.report.round == 3
+    assert strategy.report.replies == 2
+    assert strategy.report.train == dict(ours.train_metrics_clientapp[3])
+    assert strategy.report.evaluate == dict(ours.evaluate_metrics_clientapp[3])
     assert [(node.node, node.phase) for node in strategy.report.nodes] == [
         ("part-0", "train"),
         ("part-1", "train"),

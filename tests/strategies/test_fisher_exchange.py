@@ -8,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, template_app, template_net
 
-from clients import fisher_client
-from strategies import wire
 from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange
 from strategies.samplers import DropSchedule, Sampler
@@ -249,14 +247,3 @@ def test_a_node_of_numpy_alone_takes_part():
     # FedAvg ends in the middle between the nodes, FedCurv nearer to the optimum of both.
     np.testing.assert_allclose(after(BaseStrategy()), [2.0, 0.0], atol=1e-5)
     assert np.abs(after(FisherExchange(others_now=1.0)) - best).max() < np.abs(np.array([2.0, 0.0]) - best).max()
-
-
-def test_both_sides_name_the_records_alike():
-    for ours, theirs in (
-        (wire.FISHER, fisher_client.ORDER),
-        (wire.FISHER_PRECISION, fisher_client.PRECISION),
-        (wire.FISHER_PRIOR_PRECISION, fisher_client.PRIOR_PRECISION),
-        (wire.FISHER_PRIOR_LINEAR, fisher_client.PRIOR_LINEAR),
-        (wire.FisherEstimator, fisher_client.Estimator),
-    ):
-        assert ours == theirs

@@ -1,86 +1,32 @@
+"""Messages and replies: their order, early replies, the limit of messages in flight, and time limits."""
+
 import gc
 import itertools
 import time
 import weakref
 
 import pytest
-from flwr.app import Error, Message, RecordDict
+from counted_grid import CountedGrid, messages, outcome
+from flwr.app import Error
 from flwr.common.constant import ErrorCode
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strategies import message_loop as module
-from strategies import retry as patience
 from strategies.message_loop import exchange
 from strategies.transport import NodeFailure
 
-
-@pytest.fixture(autouse=True)
-def _identity(monkeypatch):
-    for name, value in (("_run_id", 1), ("_node_id", 1), ("_task_id", 1)):
-        monkeypatch.setattr(TaskIdentity, name, value)
-
-
-class FakeGrid:
-    """Replies by node: a number of looks until the reply is there, an Error, or None for silence.
-
-    Messages to `refused` nodes are left out of the ids ("left-out") or have an empty id ("empty"; "unmarked":
-    the same, from a grid that writes no ids into messages).
-    """
-
-    def __init__(self, replies, refused=(), style="left-out"):
-        self.replies, self.refused, self.style = replies, set(refused), style
-        self.sent, self.pulls, self.pushes = {}, [], []
-
-    def push_messages(self, messages):
-        ids = []
-        self.pushes.append([message.metadata.dst_node_id for message in messages])
-        for message in messages:
-            node = message.metadata.dst_node_id
-            message_id = f"id-{node}"
-            if self.style != "unmarked":
-                message.metadata.__dict__["_message_id"] = message_id
-            if node not in self.refused:
-                self.sent[message_id] = [message, self.replies.get(node)]
-                ids.append(message_id)
-            elif self.style != "left-out":
-                ids.append("")
-        return ids
-
-    def pull_messages(self, message_ids):
-        (message_id,) = message_ids
-        self.pulls.append(message_id)
-        message, state = self.sent[message_id]
-        if state is None:
-            return []
-        if isinstance(state, int) and state > 0:
-            self.sent[message_id][1] -= 1
-            return []
-        if isinstance(state, Exception):
-            raise state
-        message.metadata.__dict__["_message_id"] = message_id
-        content = state if isinstance(state, Error) else RecordDict()
-        stray = Message(RecordDict(), dst_node_id=1, message_type="query")
-        return [stray, Message(content, reply_to=message)]
-
-
-def messages(*nodes):
-    return [Message(RecordDict(), dst_node_id=node, message_type="train") for node in nodes]
-
-
-def outcome(items):
-    return [item if isinstance(item, NodeFailure) else item.metadata.src_node_id for item in items]
+pytestmark = pytest.mark.usefixtures("flower_identity")
 
 
 def test_replies_come_in_the_order_of_the_messages():
-    grid = FakeGrid({5: 3, 2: 0, 9: 1})
+    grid = CountedGrid({5: 3, 2: 0, 9: 1})
     assert outcome(exchange(grid, messages(5, 2, 9), 10, poll=1e-4)) == [5, 2, 9]
     assert grid.pulls == ["id-5"] * 4 + ["id-2"] + ["id-9"] * 2
 
 
 def test_errors_and_silence_are_failures_and_the_others_are_still_taken():
-    grid = FakeGrid({1: Error(0, "out of memory"), 2: None, 3: 0, 4: Error(7)})
+    grid = CountedGrid({1: Error(0, "out of memory"), 2: None, 3: 0, 4: Error(7)})
     began = time.monotonic()
     items = list(exchange(grid, messages(1, 2, 3, 4), 0.05, poll=0.01))
     assert time.monotonic() - began < 5
@@ -93,26 +39,13 @@ def test_errors_and_silence_are_failures_and_the_others_are_still_taken():
 
 
 def test_a_timeout_of_zero_looks_once_at_every_node():
-    grid = FakeGrid({1: 0, 2: 1})
+    grid = CountedGrid({1: 0, 2: 1})
     assert outcome(exchange(grid, messages(1, 2), 0)) == [1, NodeFailure(2, "no reply within 0 s")]
     assert grid.pulls == ["id-1", "id-2"]
 
 
 def test_without_a_timeout_it_waits():
-    assert outcome(exchange(FakeGrid({1: 20}), messages(1), None, poll=1e-6)) == [1]
-
-
-@pytest.mark.parametrize("style", ["left-out", "empty", "unmarked"])
-def test_refused_messages_are_failures_of_the_right_nodes(style):
-    items = outcome(exchange(FakeGrid({1: 0, 2: 0, 3: 0}, refused=[2], style=style), messages(1, 2, 3), 1))
-    assert [items[0], items[2]] == [1, 3]
-    assert items[1].node_id == 2
-    assert "not accepted" in items[1].reason
-
-
-def test_all_messages_refused():
-    items = outcome(exchange(FakeGrid({}, refused=[1, 2]), messages(1, 2), 1))
-    assert [item.node_id for item in items] == [1, 2]
+    assert outcome(exchange(CountedGrid({1: 20}), messages(1), None, poll=1e-6)) == [1]
 
 
 def test_nothing_to_send_sends_nothing():
@@ -120,7 +53,7 @@ def test_nothing_to_send_sends_nothing():
 
 
 def test_no_reply_is_held_while_the_next_one_is_awaited(monkeypatch):
-    grid, seen = FakeGrid({1: 0, 2: 3, 3: 0}), []
+    grid, seen = CountedGrid({1: 0, 2: 3, 3: 0}), []
 
     def check(seconds):
         gc.collect()
@@ -137,7 +70,7 @@ def test_no_reply_is_held_while_the_next_one_is_awaited(monkeypatch):
 
 
 def test_what_comes_before_its_turn_is_fetched_while_a_slow_node_is_awaited():
-    grid = FakeGrid({1: 3, 2: 1, 3: 0, 4: 0, 5: 0})
+    grid = CountedGrid({1: 3, 2: 1, 3: 0, 4: 0, 5: 0})
     replies = exchange(grid, messages(1, 2, 3, 4, 5), 10, poll=1e-4, ahead=2)
     assert outcome([next(replies)]) == [1]
     # 3 is there at once and 4 at the second look; then there is no room for more
@@ -150,7 +83,7 @@ def test_what_comes_before_its_turn_is_fetched_while_a_slow_node_is_awaited():
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.integers(0, 6))
 def test_looking_ahead_changes_neither_the_order_nor_what_comes(looks, ahead):
     nodes = range(1, len(looks) + 1)
-    grid = FakeGrid(dict(zip(nodes, looks, strict=True)))
+    grid = CountedGrid(dict(zip(nodes, looks, strict=True)))
     assert outcome(exchange(grid, messages(*nodes), None, poll=1e-6, ahead=ahead)) == list(nodes)
 
 
@@ -158,7 +91,7 @@ def test_looking_ahead_changes_neither_the_order_nor_what_comes(looks, ahead):
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=9), st.integers(0, 3), st.integers(1, 10))
 def test_no_more_are_in_flight_than_may_be(looks, ahead, in_flight):
     nodes = range(1, len(looks) + 1)
-    grid, came = FakeGrid(dict(zip(nodes, looks, strict=True))), set()
+    grid, came = CountedGrid(dict(zip(nodes, looks, strict=True))), set()
     push, pull = grid.push_messages, grid.pull_messages
 
     def push_few(messages):
@@ -179,7 +112,7 @@ def test_no_more_are_in_flight_than_may_be(looks, ahead, in_flight):
 
 
 def test_the_next_is_sent_when_a_later_one_has_replied():
-    grid = FakeGrid({1: 2, 2: 0, 3: 0, 4: 0})
+    grid = CountedGrid({1: 2, 2: 0, 3: 0, 4: 0})
     assert outcome(exchange(grid, messages(1, 2, 3, 4), 10, poll=1e-4, ahead=4, in_flight=2)) == [1, 2, 3, 4]
     assert grid.pushes == [[1, 2], [3], [4]]
     assert grid.pulls == ["id-1", "id-2", "id-1", "id-3", "id-1", "id-4"], "the last one came before its turn"
@@ -191,16 +124,16 @@ def test_the_time_of_each_runs_from_the_moment_it_is_sent(monkeypatch, in_flight
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(module.time, "sleep", lambda nap: clock.__setitem__(0, clock[0] + nap))
     nodes = [1, 2, 3, 4]
-    silent = outcome(exchange(FakeGrid({}), messages(*nodes), 1, in_flight=in_flight))
+    silent = outcome(exchange(CountedGrid({}), messages(*nodes), 1, in_flight=in_flight))
     assert silent == [NodeFailure(node, "no reply within 1 s") for node in nodes]
     assert clock[0] == pytest.approx(seconds)
 
 
-@given(beside=st.lists(st.integers(0, 5), min_size=1, max_size=30), in_flight=st.integers(1, 4))
+@given(busy=st.lists(st.integers(0, 5), min_size=1, max_size=30), in_flight=st.integers(1, 4))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_other_messages_take_room_but_for_one(beside, in_flight):
-    nodes, others = range(1, 8), itertools.cycle(beside)
-    grid, came, working = FakeGrid(dict.fromkeys(nodes, 1)), set(), [0]
+def test_other_messages_take_room_but_for_one(busy, in_flight):
+    nodes, others = range(1, 8), itertools.cycle(busy)
+    grid, came, working = CountedGrid(dict.fromkeys(nodes, 1)), set(), [0]
     push, pull = grid.push_messages, grid.pull_messages
 
     def other_messages():
@@ -218,53 +151,18 @@ def test_other_messages_take_room_but_for_one(beside, in_flight):
         return replies
 
     grid.push_messages, grid.pull_messages = push_few, pull_one
-    items = exchange(grid, messages(*nodes), None, poll=1e-6, in_flight=in_flight, beside=other_messages)
+    items = exchange(grid, messages(*nodes), None, poll=1e-6, in_flight=in_flight, count_busy=other_messages)
     assert outcome(items) == list(nodes)
 
 
 def test_a_message_that_was_refused_makes_room():
-    grid = FakeGrid({1: 0, 2: 0, 3: 0}, refused=[1, 2])
+    grid = CountedGrid({1: 0, 2: 0, 3: 0}, refused=[1, 2])
     items = outcome(exchange(grid, messages(1, 2, 3), 10, in_flight=1))
     assert [getattr(item, "node_id", item) for item in items] == [1, 2, 3]
 
 
-def test_a_reply_that_cannot_be_read_is_a_failure_of_its_node_alone():
-    replies = {1: 2, 2: ValueError("no such object type"), 3: 0}
-    for ahead in (0, 2):
-        items = list(exchange(FakeGrid(dict(replies)), messages(1, 2, 3), 10, poll=1e-4, ahead=ahead))
-        reason = "the reply cannot be decoded: ValueError: no such object type"
-        assert outcome(items) == [1, NodeFailure(2, reason, by_node=True), 3]
-
-
-def test_what_breaks_on_the_way_is_no_fault_of_a_node(monkeypatch):
-    monkeypatch.setattr(patience, "PAUSES", (0.0, 0.0))
-    grid = FakeGrid({1: ConnectionError("the SuperLink is gone")})
-    with pytest.raises(ConnectionError):
-        list(exchange(grid, messages(1), 10))
-    assert len(grid.pulls) == 3
-
-
-def test_a_push_that_failed_for_a_moment_is_repeated(monkeypatch):
-    monkeypatch.setattr(patience, "PAUSES", (0.0,))
-    grid, failures = FakeGrid({1: 0, 2: 0}), [OSError("database is locked")]
-    push = grid.push_messages
-    monkeypatch.setattr(grid, "push_messages", lambda sent: fail(failures.pop()) if failures else push(sent))
-    assert outcome(exchange(grid, messages(1, 2), 10)) == [1, 2]
-
-
-def fail(error):
-    raise error
-
-
-def test_who_is_gone_has_not_said_so_itself():
-    gone = [ErrorCode.NODE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE]
-    replies = {node: Error(code, "?") for node, code in enumerate([*gone, ErrorCode.CLIENT_APP_RAISED_EXCEPTION], 1)}
-    items = exchange(FakeGrid(replies), messages(1, 2, 3, 4), 10)
-    assert [item.by_node for item in items] == [False, False, False, True]
-
-
 def test_a_reply_that_came_in_time_is_not_lost_with_its_node():
-    grid = FakeGrid({1: 3, 2: 0})
+    grid = CountedGrid({1: 3, 2: 0})
     replies = exchange(grid, messages(1, 2), 10, poll=1e-4, ahead=1)
     next(replies)
     grid.sent["id-2"][1] = Error(ErrorCode.NODE_UNAVAILABLE, "node unavailable")
@@ -274,15 +172,15 @@ def test_a_reply_that_came_in_time_is_not_lost_with_its_node():
 def test_looks_grow_rarer_and_begin_anew(monkeypatch):
     naps = []
     monkeypatch.setattr(module.time, "sleep", naps.append)
-    list(exchange(FakeGrid({1: 9, 2: 1}), messages(1, 2), None, poll=0.04))
+    list(exchange(CountedGrid({1: 9, 2: 1}), messages(1, 2), None, poll=0.04))
     assert naps[:3] == pytest.approx([0.04, 0.06, 0.09])
     assert naps[7:9] == [0.5, 0.5]
     assert naps[9:] == [0.04]
 
 
-def test_what_is_done_meanwhile_is_done_after_each_look_that_finds_nothing():
+def test_on_wait_is_called_after_each_attempt_that_finds_no_reply():
     looks = []
-    list(exchange(FakeGrid({1: 2, 2: 0, 3: 1}), messages(1, 2, 3), 10, poll=1e-6, meanwhile=looks.append))
+    list(exchange(CountedGrid({1: 2, 2: 0, 3: 1}), messages(1, 2, 3), 10, poll=1e-6, on_wait=looks.append))
     assert looks == [3, 3, 1], "of how many nodes are at work"
 
 

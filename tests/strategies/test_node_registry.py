@@ -73,8 +73,8 @@ def test_of_two_that_come_together_the_smaller_id_has_the_key(caplog):
     for _ in range(3):
         assert keys(registry, grid) == {3: "a", 4: "a#2", 6: "a#3"}
     assert [record.getMessage() for record in caplog.records] == [
-        "a newer node claims the key 'a' too: node 4 is now 'a#2'",
-        "a newer node claims the key 'a' too: node 6 is now 'a#3'",
+        "a newer node also claims the key 'a': node 4 is now 'a#2'",
+        "a newer node also claims the key 'a': node 6 is now 'a#3'",
     ]
 
 
@@ -169,7 +169,7 @@ def test_nodes_that_do_not_come_are_given_up_and_so_are_those_that_hang(clock):
     grid = Slow({1: (0, 0), 2: (0, 1e9)}, clock)
     registry = NodeRegistry(min_nodes=3, node_wait=60.0)
     registry.queries.timeout = 300.0
-    with pytest.raises(TooFewRepliesError, match=r"2 nodes are connected, but 3 are wanted, .* for 60 s"):
+    with pytest.raises(TooFewRepliesError, match=r"2 nodes are connected, but num-nodes is 3, .* within 60 s"):
         registry.connected(grid)
     assert clock[0] == pytest.approx(360, abs=2), "a connected node that has time left is a sign of life"
 
@@ -187,8 +187,8 @@ def test_who_takes_no_part_is_told_apart_the_slow_and_those_without_data(clock):
     registry = NodeRegistry(min_replies=1, node_wait=60.0, in_flight=4)
     registry.connected(grid)
     assert registry.absent() == [
-        "Connected, but slow to tell their profile: node 1 (asked 65 s ago), node 5 (asked 60 s ago).",
-        "Connected, but without data to train on: n2, n3.",
+        "Connected, but no profile yet: node 1 (asked 65 s ago), node 5 (asked 60 s ago).",
+        "Connected, but no data to train on: n2, n3.",
     ]
 
 
@@ -266,10 +266,10 @@ def test_few_at_a_time_are_asked_and_all_are_heard(clock):
     assert clock[0] == 0.0
 
 
-def test_a_size_that_nobody_can_have_is_not_believed(caplog):
+def test_numbers_of_examples_above_the_maximum_are_ignored(caplog):
     grid = FakeGrid({1: "a"})
     grid._record = lambda message: ConfigRecord({"key": "a", "num-examples": 101})
-    registry = NodeRegistry(ExampleLimits(most=100))
+    registry = NodeRegistry(ExampleLimits(maximum=100))
     for _ in range(2):
         assert [profile.num_examples for profile in registry.connected(grid)] == [None]
     assert len(caplog.records) == 1

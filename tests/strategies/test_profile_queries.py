@@ -52,79 +52,79 @@ def clock(monkeypatch):
     return now
 
 
-def hear(enquiries, grid):
-    return [profile.key for profile in enquiries.hear(grid)]
+def receive(queries, grid):
+    return [profile.key for profile in queries.receive(grid)]
 
 
 def test_each_is_asked_once_and_heard_whenever_it_answers(grid, clock):
-    enquiries = ProfileQueries()
+    queries = ProfileQueries()
     for _ in range(3):
-        enquiries.ask([3, 1])
-        assert hear(enquiries, grid) == []
+        queries.ask([3, 1])
+        assert receive(queries, grid) == []
         clock[0] += 100
     assert grid.asked == [1, 3]
     grid.answers |= {3: "c", 1: "a"}
-    assert hear(enquiries, grid) == ["a", "c"]
-    assert hear(enquiries, grid) == [], "and only once"
+    assert receive(queries, grid) == ["a", "c"]
+    assert receive(queries, grid) == [], "and only once"
 
 
 def test_there_is_hope_until_time_is_over(grid, clock, caplog):
-    enquiries = ProfileQueries()
-    enquiries.timeout = 50.0
-    enquiries.ask([1, 2])
-    assert enquiries.hoped_for([1, 3]) == [1]
-    assert enquiries.seconds_since(1) is None
-    hear(enquiries, grid)
+    queries = ProfileQueries()
+    queries.timeout = 50.0
+    queries.ask([1, 2])
+    assert queries.pending([1, 3]) == [1]
+    assert queries.seconds_since(1) is None
+    receive(queries, grid)
     clock[0] = 49.0
-    hear(enquiries, grid)
-    assert enquiries.hoped_for([1, 2, 3]) == [1, 2]
-    assert enquiries.seconds_since(1) == 49.0
+    receive(queries, grid)
+    assert queries.pending([1, 2, 3]) == [1, 2]
+    assert queries.seconds_since(1) == 49.0
     grid.answers[2] = "b"
     for _ in range(3):
         clock[0] += 2.0
-        hear(enquiries, grid)
-        assert enquiries.hoped_for([1, 2, 3]) == []
+        receive(queries, grid)
+        assert queries.pending([1, 2, 3]) == []
     assert [record.getMessage() for record in caplog.records] == [
-        "node 1 told no profile within 50 s: it takes part once it does"
+        "node 1 sent no profile within 50 s; it takes part after its answer"
     ]
     grid.answers[1] = "a"
-    assert hear(enquiries, grid) == ["a"], "late, but not lost"
-    assert enquiries.working == 0
+    assert receive(queries, grid) == ["a"], "late, but not lost"
+    assert queries.working == 0
 
 
 def test_who_is_gone_can_be_asked_again(grid):
-    enquiries = ProfileQueries()
-    enquiries.ask([1])
+    queries = ProfileQueries()
+    queries.ask([1])
     grid.answers[1] = Error(ErrorCode.NODE_UNAVAILABLE, "gone")
-    assert hear(enquiries, grid) == []
-    assert enquiries.working == 0
-    enquiries.ask([1])
+    assert receive(queries, grid) == []
+    assert queries.working == 0
+    queries.ask([1])
     grid.answers[1] = "a"
-    assert hear(enquiries, grid) == ["a"]
+    assert receive(queries, grid) == ["a"]
     assert grid.asked == [1, 1]
 
 
 def test_no_more_are_asked_at_a_time_than_may_be(grid, clock):
-    enquiries = ProfileQueries(in_flight=2)
-    enquiries.ask([1, 2, 3, 4])
-    hear(enquiries, grid)
+    queries = ProfileQueries(in_flight=2)
+    queries.ask([1, 2, 3, 4])
+    receive(queries, grid)
     assert grid.asked == [1, 2]
     grid.answers[2] = "b"
-    assert hear(enquiries, grid) == ["b"]
-    hear(enquiries, grid)
+    assert receive(queries, grid) == ["b"]
+    receive(queries, grid)
     assert grid.asked == [1, 2, 3]
-    assert enquiries.working == 2
+    assert queries.working == 2
     clock[0] = 3601.0  # who is late is not in the way of the others
-    hear(enquiries, grid)
-    hear(enquiries, grid)
+    receive(queries, grid)
+    receive(queries, grid)
     assert grid.asked == [1, 2, 3, 4]
 
 
 def test_those_that_work_on_other_messages_count_too(grid):
-    enquiries = ProfileQueries(in_flight=3)
-    enquiries.ask([1, 2, 3])
+    queries = ProfileQueries(in_flight=3)
+    queries.ask([1, 2, 3])
     for busy, asked in ((3, []), (4, []), (2, [1]), (2, [1]), (0, [1, 2, 3])):
-        enquiries.hear(grid, busy)
+        queries.receive(grid, busy)
         assert grid.asked == asked
 
 
@@ -133,13 +133,13 @@ def test_those_that_work_on_other_messages_count_too(grid):
     steps=st.lists(st.tuples(st.sampled_from(["ask", "answer", "gone", "pass"]), st.integers(1, 6), st.integers(0, 4))),
 )
 def test_there_are_never_more_at_work_than_may_be(in_flight, steps):
-    grid, enquiries, answered = FakeGrid(), ProfileQueries(in_flight), []
+    grid, queries, answered = FakeGrid(), ProfileQueries(in_flight), []
     for what, node, busy in steps:
         if what == "ask":
-            enquiries.ask({*enquiries.hoped_for(range(1, 7)), node} - set(answered))
+            queries.ask({*queries.pending(range(1, 7)), node} - set(answered))
         elif what != "pass":
             grid.answers[node] = f"n{node}" if what == "answer" else Error(ErrorCode.NODE_UNAVAILABLE, "gone")
-        before = enquiries.working
-        answered += [profile.node_id for profile in enquiries.hear(grid, busy)]
-        assert enquiries.working <= max(before, in_flight - busy)
+        before = queries.working
+        answered += [profile.node_id for profile in queries.receive(grid, busy)]
+        assert queries.working <= max(before, in_flight - busy)
     assert len(set(answered)) == len(answered), "each is heard once"

@@ -48,11 +48,11 @@ class FakeGrid:
         return RecordDict({"profile": ConfigRecord(answer)}) if isinstance(answer, dict) else answer
 
 
-def told(grid, nodes):
-    """What nodes tell when they are asked once."""
-    enquiries = ProfileQueries()
-    enquiries.ask(nodes)
-    return enquiries.hear(grid)
+def query(grid, nodes):
+    """The profiles that nodes send to one query."""
+    queries = ProfileQueries()
+    queries.ask(nodes)
+    return queries.receive(grid)
 
 
 def test_profiles_are_read():
@@ -68,7 +68,7 @@ def test_profiles_are_read():
             9: {"key": "car-1"},
         }
     )
-    assert told(grid, [9, 7]) == [
+    assert query(grid, [9, 7]) == [
         Profile(7, "car-2", 40, {"city": "oslo", "seen": "no"}),
         Profile(9, "car-1"),
     ]
@@ -87,31 +87,31 @@ def test_profiles_are_read():
     ids=["error", "nothing", "other record", "empty key", "number"],
 )
 def test_a_node_without_a_profile_takes_part_under_its_id(answer, warnings):
-    assert told(FakeGrid({12: answer}), [12]) == [Profile(12, "node-12")]
+    assert query(FakeGrid({12: answer}), [12]) == [Profile(12, "node-12")]
     assert len(warnings) == 1
     assert "node 12" in warnings[0]
 
 
 def test_who_is_silent_or_gone_tells_nothing(warnings):
     grid = FakeGrid({2: Error(ErrorCode.NODE_UNAVAILABLE, "gone"), 3: {"key": "a"}})
-    assert told(grid, [1, 2, 3]) == [Profile(3, "a")]
+    assert query(grid, [1, 2, 3]) == [Profile(3, "a")]
     assert warnings == ["node 2 sent no profile and takes no part: gone"]
 
 
 @pytest.mark.parametrize("examples", [-1, True, 2.5, "9"])
 def test_a_number_of_examples_that_is_none_is_unknown(examples):
-    (profile,) = told(FakeGrid({1: {"key": "a", "num-examples": examples}}), [1])
+    (profile,) = query(FakeGrid({1: {"key": "a", "num-examples": examples}}), [1])
     assert profile == Profile(1, "a", None)
 
 
 def test_a_node_says_why_it_has_no_data(warnings):
     grid = FakeGrid({1: {"key": "a", "num-examples": 0, "no-data": "no such folder"}, 2: {"key": "b", "no-data": 3}})
-    assert told(grid, [1, 2]) == [Profile(1, "a", 0, {}, "no such folder"), Profile(2, "b")]
+    assert query(grid, [1, 2]) == [Profile(1, "a", 0, {}, "no such folder"), Profile(2, "b")]
     assert warnings == ["node a has no data for this run and is left out: no such folder"]
 
 
 def test_groups_are_kept_without_a_key():
-    (profile,) = told(FakeGrid({1: {"group.city": "lima", "group.size": 3}}), [1])
+    (profile,) = query(FakeGrid({1: {"group.city": "lima", "group.size": 3}}), [1])
     assert profile == Profile(1, "node-1", None, {"city": "lima"})
 
 
@@ -128,7 +128,7 @@ def test_keys_are_always_distinct(claims):
 
 
 def test_nobody_is_asked_where_there_is_nobody():
-    assert told(None, []) == []
+    assert query(None, []) == []
 
 
 def test_profiles_can_stand_in_sets():
@@ -139,21 +139,21 @@ def test_profiles_can_stand_in_sets():
     "key", ["a" * 201, "a\nb", "a\x1b[2J", "a\u202eb"], ids=["long", "lines", "escape", "backwards"]
 )
 def test_a_key_that_is_no_name_is_not_used(key, warnings):
-    assert told(FakeGrid({1: {"key": key}}), [1]) == [Profile(1, "node-1")]
+    assert query(FakeGrid({1: {"key": key}}), [1]) == [Profile(1, "node-1")]
     assert warnings == ["node 1 answered without a valid key in the record 'profile'"]
 
 
 def test_a_key_may_look_like_a_path_and_speak_any_language():
     keys = ["../etc/passwd", "a/b", "żółw", "東京 2", "🚗"]
     grid = FakeGrid({node: {"key": key} for node, key in enumerate(keys, 1)})
-    assert {profile.key for profile in told(grid, range(1, 6))} == set(keys)
+    assert {profile.key for profile in query(grid, range(1, 6))} == set(keys)
 
 
 def test_groups_are_few_and_short(warnings):
     many = {f"group.{index:04d}": "x" for index in range(1000)}
     odd = {"group.long": "x" * 201, "group." + "x" * 201: "a", "group.lines": "a\nb", "group.empty": ""}
     grid = FakeGrid({1: {"key": "a", **many}, 2: {"key": "b", **odd}})
-    first, second = told(grid, [1, 2])
+    first, second = query(grid, [1, 2])
     assert list(first.groups) == [f"{index:04d}" for index in range(32)]
     assert second.groups == {"empty": ""}
     assert warnings == ["node a reports 1000 groups: all but the first 32 are ignored"]
@@ -161,6 +161,6 @@ def test_groups_are_few_and_short(warnings):
 
 def test_words_of_a_megabyte_are_cut(warnings):
     grid = FakeGrid({1: Error(0, "x" * 1_000_000), 2: {"key": "b", "no-data": "x" * 1_000_000}})
-    profiles = told(grid, [1, 2])
+    profiles = query(grid, [1, 2])
     assert [len(profile.no_data) < 5000 for profile in profiles] == [True, True]
     assert [len(warning) < 5000 for warning in warnings] == [True, True]

@@ -18,10 +18,10 @@ pytestmark = pytest.mark.usefixtures("flower_identity")
 EXPECTED = {"w": np.zeros(3, np.float32)}
 
 
-def intake(report, phase="train"):
+def reply_filter(report, phase="train"):
     expected = EXPECTED if phase == "train" else None
     return ReplyFilter(
-        report, phase, {}, expected, lambda examples: examples, {}, max_bytes=10_000, sizes=ExampleLimits()
+        report, phase, {}, expected, lambda examples: examples, {}, max_bytes=10_000, example_limits=ExampleLimits()
     )
 
 
@@ -48,7 +48,7 @@ def test_no_reply_is_held_while_the_next_one_is_awaited(phase, caplog):
             held.append(sum(arrays() is not None for arrays in made))
 
     used, report = [], RoundReport(1)
-    for reply in intake(report, phase).usable(replies()):
+    for reply in reply_filter(report, phase).usable(replies()):
         used.append(reply.num_examples)
         del reply
     assert used == [2, 3]
@@ -58,10 +58,10 @@ def test_no_reply_is_held_while_the_next_one_is_awaited(phase, caplog):
 
 def test_the_report_tells_of_every_reply():
     report = RoundReport(1)
-    misfit = {"w": np.zeros(4, np.float32)}
-    replies = [answer(EXPECTED, 2), NodeFailure(7, "the camera is dark"), answer(misfit, 2)]
+    mismatch = {"w": np.zeros(4, np.float32)}
+    replies = [answer(EXPECTED, 2), NodeFailure(7, "the camera is dark"), answer(mismatch, 2)]
     node = Profile.unknown(replies[0].metadata.src_node_id).key
-    assert [reply.weight for reply in intake(report).usable(replies)] == [2]
+    assert [reply.weight for reply in reply_filter(report).usable(replies)] == [2]
     (told,) = report.nodes
     assert (told.node, told.phase, told.num_examples, told.metrics) == (node, "train", 2, {"loss": 0.5})
     assert [(r.node, r.phase) for r in report.refused] == [("node-7", "train"), (node, "train")]

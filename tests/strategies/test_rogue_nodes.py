@@ -32,17 +32,17 @@ START = {
     "b": np.array([0.5, -0.5], np.float32),
     "own": np.zeros(1, np.float32),
 }
-FIXED = ExampleLimits(most=10_000, growing=False)
+FIXED = ExampleLimits(maximum=10_000, may_grow=False)
 STRATEGIES: dict[str, Callable[[], BaseStrategy]] = {
-    "FedAvg": lambda: BaseStrategy(sizes=FIXED),
-    "FedAdam": lambda: BaseStrategy(sizes=FIXED, server_optimizer=Adam(0.1)),
-    "AdaptiveRates": lambda: AdaptiveRates(sizes=FIXED),
-    "FisherExchange": lambda: FisherExchange(sizes=FIXED, others_now=0.5, own_past=0.1),
-    "FedWeIT": lambda: FedWeIT(sizes=FIXED, shared=["w", "b"]),
-    "HierarchicalFedAvg": lambda: HierarchicalFedAvg(sizes=FIXED, groups=["city"], intervals=[2]),
-    "ClusteredFedAvg": lambda: ClusteredFedAvg(sizes=FIXED, num_clusters=2),
-    "PartialAggregation": lambda: PartialAggregation(sizes=FIXED, shared=["w", "b"]),
-    "VirtualClients": lambda: VirtualClients(sizes=FIXED, sampler=ProportionalToSize(9), examples=7),
+    "FedAvg": lambda: BaseStrategy(example_limits=FIXED),
+    "FedAdam": lambda: BaseStrategy(example_limits=FIXED, server_optimizer=Adam(0.1)),
+    "AdaptiveRates": lambda: AdaptiveRates(example_limits=FIXED),
+    "FisherExchange": lambda: FisherExchange(example_limits=FIXED, others_now=0.5, own_past=0.1),
+    "FedWeIT": lambda: FedWeIT(example_limits=FIXED, shared=["w", "b"]),
+    "HierarchicalFedAvg": lambda: HierarchicalFedAvg(example_limits=FIXED, groups=["city"], intervals=[2]),
+    "ClusteredFedAvg": lambda: ClusteredFedAvg(example_limits=FIXED, num_clusters=2),
+    "PartialAggregation": lambda: PartialAggregation(example_limits=FIXED, shared=["w", "b"]),
+    "VirtualClients": lambda: VirtualClients(example_limits=FIXED, sampler=ProportionalToSize(9), examples=7),
 }
 ROGUE = 1
 PARTITIONS = [0, ROGUE, 2, 3]
@@ -241,7 +241,7 @@ def test_nodes_that_tell_no_profile_are_bound_by_the_most_alone():
 
     @server_app.main()
     def main(grid, context):
-        strategy = BaseStrategy(sizes=ExampleLimits(most=4, growing=False))
+        strategy = BaseStrategy(example_limits=ExampleLimits(maximum=4, may_grow=False))
         strategy.start(grid, record_of(START), num_rounds=1, on_round=reports.append)
 
     run_inprocess(server_app, app, num_nodes=4, errors="reply")  # with 2, 3, 4 and 5 examples

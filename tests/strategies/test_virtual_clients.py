@@ -151,6 +151,12 @@ def test_a_draw_depends_on_seed_and_round_and_not_on_ids_or_order():
     assert draw != [p.key for p in IndependentDraws(6, seed=1).sample(profiles, 2, "evaluate")]
 
 
+def test_training_draws_are_those_of_published_results():
+    sampler = IndependentDraws(4, seed=3)
+    drawn = [[p.key for p in sampler.sample(nodes(range(10, 100, 10)), r, "train")] for r in (1, 2, 3, 4)]
+    assert drawn == [[f"part-{k}" for k in round_] for round_ in ("4555", "1278", "2348", "2258")]
+
+
 def test_an_unknown_size_counts_as_the_mean():
     drawn = [p.key for r in range(2000) for p in IndependentDraws(4).sample(nodes([2, None, 4]), r, "train")]
     assert abs(drawn.count("part-1") / len(drawn) - 3 / 9) < 0.03

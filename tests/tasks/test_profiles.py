@@ -112,6 +112,7 @@ print(json.dumps([name for name in ("torch", "transformers", "datasets", "matplo
 """
 
 
+@pytest.mark.subprocesses
 def test_a_worker_answers_the_profile_query_without_torch(worlds):
     methods = {"driving": "apfl", "lqr": "apfl", "social": "fedavg", "text": "fedvocab", "vpr": "fedavg"}
     given, expected = [], []

@@ -1,1 +1,1 @@
-"""fedcurv-toy: FedCurv with a NumPy client that speaks its records."""
+"""fedcurv-toy: FedCurv with a NumPy client that exchanges its records."""

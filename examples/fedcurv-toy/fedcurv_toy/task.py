@@ -1,4 +1,4 @@
-"""fedcurv-toy: linear regression on made-up data of nodes that each see one feature well."""
+"""fedcurv-toy: linear regression on generated data; each node observes one feature well."""
 
 import numpy as np
 
@@ -6,10 +6,10 @@ TRUTH = np.array([1.0, -2.0, 3.0])
 
 
 def load_data(partition_id: int):
-    """The training data of a node: nothing is downloaded, they are drawn here.
+    """Generate the training data of a node; nothing is downloaded.
 
-    y = x · TRUTH + noise of variance 1. On node k feature k (of three) varies a lot and the others hardly, so that it
-    learns next to nothing about those: the plain average of all nodes is spoiled by what they do not know.
+    y = x · TRUTH + noise of variance 1. On node k, feature k (of three) varies strongly and the others hardly, so the
+    node learns little about the other parameters, and its estimates of them degrade the plain average.
     """
     rng = np.random.default_rng([0, partition_id])
     spread = np.where(np.arange(len(TRUTH)) == partition_id % len(TRUTH), 2.0, 0.2)
@@ -30,5 +30,5 @@ def fisher(theta, x, y):
 
 
 def test(theta) -> float:
-    """How far the parameters are from the truth."""
+    """The squared distance of the parameters from the true ones."""
     return float(np.sum((theta - TRUTH) ** 2))

@@ -1,1 +1,1 @@
-"""numpy-hierarchy: Server optimizers and a model per city, with NumPy clients."""
+"""numpy-hierarchy: Server optimizers and one model per city, with NumPy clients."""

@@ -13,7 +13,7 @@ app = ClientApp()
 
 @app.query("profile")
 def profile(msg: Message, context: Context):
-    """Tell the server who this node is: a name that lasts, its size, its group."""
+    """Report the profile of this node: a persistent key, its number of examples and its group."""
     partition_id = context.node_config["partition-id"]
     city, (_, y), _ = load_data(partition_id)
     record = ConfigRecord({"key": f"house-{partition_id}", "num-examples": len(y), "group.city": city})

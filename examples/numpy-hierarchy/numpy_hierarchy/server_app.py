@@ -14,7 +14,7 @@ STRATEGIES = {
     "momentum": lambda: BaseStrategy(min_nodes=2, server_optimizer=Momentum(learning_rate=0.5, momentum=0.5)),
     "adam": lambda: BaseStrategy(min_nodes=2, server_optimizer=Adam(learning_rate=0.2, beta1=0.5)),
     "yogi": lambda: BaseStrategy(min_nodes=2, server_optimizer=Yogi(learning_rate=0.2, beta1=0.5)),
-    # A model per city; every 15 rounds the cities are averaged, and all go on from there.
+    # One model per city; every 15 rounds, all cities continue from the average of their models
     "hierarchical": lambda: HierarchicalFedAvg(min_nodes=2, groups=["city"], intervals=[15]),
 }
 

@@ -1,4 +1,4 @@
-"""numpy-hierarchy: linear regression on made-up data."""
+"""numpy-hierarchy: linear regression on generated data."""
 
 import numpy as np
 
@@ -7,10 +7,9 @@ FEATURES = 5
 
 
 def load_data(partition_id: int):
-    """The city of a node, its training data and its test data.
+    """Generate the city, the training data and the test data of a node; nothing is downloaded.
 
-    Nothing is downloaded: y = x · slopes + noise is drawn here, with slopes that differ between the cities. A node's
-    draw depends on its partition id alone.
+    y = x · slopes + noise, with slopes that differ between the cities. The data depend only on the partition id.
     """
     city = partition_id % len(CITIES)
     slopes = 1 + np.random.default_rng([1, city]).normal(scale=0.5, size=FEATURES)
@@ -21,7 +20,7 @@ def load_data(partition_id: int):
 
 
 def train(weights, data, steps: int, lr: float):
-    """Steps of gradient descent on the mean squared error."""
+    """Take gradient descent steps on the mean squared error."""
     x, y = data
     for _ in range(steps):
         weights = weights - lr * 2 * x.T @ (x @ weights - y) / len(y)

@@ -1,1 +1,1 @@
-"""pytorch-partial: Private heads for the app of the PyTorch template."""
+"""pytorch-partial: Private heads in the app of the PyTorch template."""

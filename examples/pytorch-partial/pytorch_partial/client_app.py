@@ -9,7 +9,7 @@ from pytorch_partial.task import Net, load_data
 from pytorch_partial.task import test as test_fn
 from pytorch_partial.task import train as train_fn
 
-# Flower ClientApp; the mod is all that is new: what the server does not send stays on the node
+# Flower ClientApp. Only the mod is new: parameters that the server does not send stay on the node
 app = ClientApp(mods=[keep_private(Net)])
 
 

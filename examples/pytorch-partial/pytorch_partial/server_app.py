@@ -24,7 +24,7 @@ def main(grid: Grid, context: Context) -> None:
     global_model = Net()
     arrays = ArrayRecord(global_model.state_dict())
 
-    # Initialize the strategy: FedAvg of the body, while every node keeps a head of its own
+    # Initialize the strategy: FedAvg of the body; every node keeps its head
     strategy = PartialAggregation(shared=["body.*"], fraction_evaluate=fraction_evaluate, min_nodes=2)
 
     # Start strategy, run for `num_rounds`

@@ -1,4 +1,4 @@
-"""pytorch-partial: a network of a shared body and a private head, on made-up data."""
+"""pytorch-partial: a network with a shared body and a private head, on generated data."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ CLASSES = 4
 
 
 class Net(nn.Module):
-    """Two layers that are shared, and a head of 132 parameters that is not."""
+    """Two shared layers, and a private head with 132 parameters."""
 
     def __init__(self):
         super().__init__()
@@ -21,11 +21,11 @@ class Net(nn.Module):
 
 
 def load_data(partition_id: int, batch_size: int):
-    """The training and the test data of a node.
+    """Generate the training and test data of a node; nothing is downloaded.
 
-    No data set is downloaded: examples lie around one of eight centres, two for each class, and are drawn here. Nodes
-    agree on the centres, but each has names of its own for the classes (label shift at its worst): what all can learn
-    together is to tell the centres apart, and what they are called has to be learnt by each node alone.
+    Each example is drawn around one of eight centres, two per class. All nodes have the same centres, but each node
+    permutes the class labels (an extreme case of label shift): nodes can learn together to distinguish the centres, but
+    each must learn its labels alone.
     """
     centres = np.random.default_rng(0).normal(size=(2 * CLASSES, 16))
     rng = np.random.default_rng([1, partition_id])

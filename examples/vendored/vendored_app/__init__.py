@@ -1,1 +1,1 @@
-"""vendored: A copy of strategies/ inside the app."""
+"""vendored: An app that contains a copy of strategies/."""

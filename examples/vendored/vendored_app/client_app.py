@@ -9,13 +9,13 @@ app = ClientApp()
 
 
 def load_data(context: Context):
-    """Made-up measurements: 20 of three quantities, around 1, 2 and 3."""
+    """Generate 20 measurements of three quantities with the means 1, 2 and 3."""
     return np.random.default_rng(context.node_config["partition-id"]).normal(loc=[1, 2, 3], size=(20, 3))
 
 
 @app.train()
 def train(msg: Message, context: Context):
-    """Go a tenth of the way to the mean of the local data."""
+    """Move the parameters by a tenth of the distance to the mean of the local data."""
     (mean,) = msg.content["arrays"].to_numpy_ndarrays()
     data = load_data(context)
     mean = mean + 0.1 * (data.mean(axis=0) - mean)
@@ -25,7 +25,7 @@ def train(msg: Message, context: Context):
 
 @app.evaluate()
 def evaluate(msg: Message, context: Context):
-    """Mean squared distance of the local data."""
+    """Report the mean squared distance of the local data from the parameters."""
     (mean,) = msg.content["arrays"].to_numpy_ndarrays()
     data = load_data(context)
     metrics = {"eval_loss": float(np.mean((data - mean) ** 2)), "num-examples": len(data)}

@@ -1,48 +1,39 @@
-"""The sections of a report. Each is a function of the run that gives markup, or None with nothing to show."""
+"""The sections of a report. Each is a function from the run to markup; None if there is nothing to show.
+
+A section is a module with the function ``section(run)`` and the number ``ORDER``, its place on the page: results have
+small numbers, details large ones. The modules of this folder are found by their names; those of other packages by the
+entry points of the group ``fedapps.sections``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
 
-from fedapps.report.run_data import RunData
+from fedapps.registry.plugins import plugins
 
-from . import (
-    client_map,
-    closed_loop,
-    clusters,
-    comparison,
-    configuration,
-    curves,
-    headline,
-    matches,
-    matrices,
-    rates,
-    refused,
-    scenes,
-    seeds,
-    spread,
-    traffic,
-    trajectories,
-    varied,
-)
+GROUP = "fedapps.sections"
 
-SECTIONS: tuple[Callable[[RunData], str | None], ...] = (
-    headline.section,
-    varied.section,
-    comparison.section,
-    matrices.section,
-    seeds.section,
-    curves.section,
-    spread.section,
-    clusters.section,
-    closed_loop.section,
-    trajectories.section,
-    scenes.section,
-    matches.section,
-    client_map.section,
-    rates.section,
-    traffic.section,
-    refused.section,
-    configuration.section,
-)
-"""In the order of the page: the result, how it came about, and the details."""
+
+def sections() -> list[ModuleType]:
+    """All sections in the order of the page.
+
+    Raises
+    ------
+    ValueError
+        An entry point names no module with ``section`` and ``ORDER``.
+    """
+    own = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
+    return sorted([*own, *map(_other, plugins(GROUP))], key=lambda module: float(module.ORDER))
+
+
+def _other(name: str) -> ModuleType:
+    found = plugins(GROUP)[name]
+    module = found.load()
+    if not isinstance(module, ModuleType) or not callable(getattr(module, "section", None)):
+        raise ValueError(
+            f"entry point {name!r} = {found.value!r} of the group {GROUP!r}: must name a module with the function "
+            "section(run) and the number ORDER"
+        )
+    return module

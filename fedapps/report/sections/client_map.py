@@ -1,4 +1,4 @@
-"""Where the clients took their pictures, a map for each city."""
+"""Positions of the nodes' images, one map per city."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from fedapps.report.palette import plot_styles
 from fedapps.report.places import Positions, read_positions
 from fedapps.report.run_data import RunData
 
-_MOST = 6  # cities that are drawn
-_COMMON = 2  # of them those of the common test, where there are many
+_MOST = 6  # maximum number of maps
+_COMMON = 2  # maps reserved for cities that only the common test has
 _LISTED = 8
+
+ORDER = 130
 
 
 def section(run: RunData) -> str | None:
-    """Up to six cities, those with most clients first; None for a task whose clients have no places."""
+    """Draw up to six cities, preferring those with most nodes; None for tasks without positions."""
     own, common = _positions(run)
     cities = _cities(own, common)
     if not cities:
         return None
     chosen = _chosen(cities)
-    colours = {client: style.colour for client, style in plot_styles(sorted(own)).items()}
+    colours = {node: style.colour for node, style in plot_styles(sorted(own)).items()}
     flat = [city for city in chosen if city.is_line]
     wide = [city for city in chosen if not city.is_line]
     figures = [panels([maps(wide, colours)], wide=True)] if wide else []
     figures += [panels([strips(flat, colours)], wide=True)] if flat else []
-    return render_section("map", "Where the clients are", *figures, lead=_lead(own, cities, chosen))
+    return render_section("map", "Image positions", *figures, lead=_lead(own, cities, chosen))
 
 
 def _positions(run: RunData) -> tuple[dict[str, Positions], Positions | None]:
-    """By client its own pictures, and those of the common test: under the method that has most clients.
+    """The positions of each node and of the common test, from the method with most nodes.
 
-    All methods have the same clients, but for those that pool all data in one.
+    All methods have the same nodes, except methods that train on pooled data and have only one.
     """
     for method in sorted(run.methods, key=lambda name: -sum(of == name for of, _ in run.traces)):
         own: dict[str, Positions] = {}
@@ -49,33 +51,34 @@ def _positions(run: RunData) -> tuple[dict[str, Positions], Positions | None]:
 
 
 def _cities(own: dict[str, Positions], common: Positions | None) -> list[City]:
-    """Those with clients, most clients first, then the others."""
-    by_client = {client: places.by_city() for client, places in own.items()}
+    """All cities, those with most nodes first."""
+    by_node = {node: positions.by_city() for node, positions in own.items()}
     tested = common.by_city() if common else {}
-    names = {name for of in by_client.values() for name in of} | set(tested)
+    names = {name for of in by_node.values() for name in of} | set(tested)
     cities = [
-        City(name, {client: of[name] for client, of in by_client.items() if name in of}, tested.get(name))
+        City(name, {node: of[name] for node, of in by_node.items() if name in of}, tested.get(name))
         for name in sorted(names)
     ]
-    return sorted(cities, key=lambda city: -len(city.clients))
+    return sorted(cities, key=lambda city: -len(city.nodes))
 
 
 def _chosen(cities: list[City]) -> list[City]:
-    """What is drawn: by name, those that only the common test has last."""
-    with_clients = [city for city in cities if city.clients]
-    others = [city for city in cities if not city.clients]
-    room = _MOST - min(len(others), max(_COMMON, _MOST - len(with_clients)))
-    return sorted(with_clients[:room], key=lambda city: city.name) + others[: _MOST - room]
+    """The cities to draw, sorted by name; cities that only the common test has come last."""
+    with_nodes = [city for city in cities if city.nodes]
+    others = [city for city in cities if not city.nodes]
+    room = _MOST - min(len(others), max(_COMMON, _MOST - len(with_nodes)))
+    return sorted(with_nodes[:room], key=lambda city: city.name) + others[: _MOST - room]
 
 
 def _lead(own: dict[str, Positions], cities: list[City], chosen: list[City]) -> str:
-    places = sum(bool(city.clients) for city in cities)
+    areas = sum(bool(city.nodes) for city in cities)
     parts = [
-        f"{_count(len(own), 'client', 'clients')} in {_count(places, 'area', 'areas')}. A mark is a picture, of each "
-        "client at most a few hundred, evenly spaced. A colour is a client; where there are many, colours come again."
+        f"{_count(len(own), 'node', 'nodes')} in {_count(areas, 'area', 'areas')}. Each mark is an image; for nodes "
+        "with many images, a few hundred evenly spaced ones are shown. Each colour is a node; colours repeat if there "
+        "are many nodes."
     ]
     if any(city.common is not None for city in cities):
-        parts.append("Grey is what all are tested on.")
+        parts.append("Grey marks belong to the common test set.")
     left = [city for city in cities if city not in chosen]
     if left:
         listed = ", ".join(f"{city.name} ({_contents(city)})" for city in left[:_LISTED])
@@ -85,7 +88,7 @@ def _lead(own: dict[str, Positions], cities: list[City], chosen: list[City]) -> 
 
 
 def _contents(city: City) -> str:
-    return _count(len(city.clients), "client", "clients") if city.clients else "common test"
+    return _count(len(city.nodes), "node", "nodes") if city.nodes else "common test"
 
 
 def _count(number: int, one: str, many: str) -> str:

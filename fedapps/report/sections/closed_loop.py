@@ -1,7 +1,7 @@
-"""Driving with the forecasts: when the lane change starts, how far off the other car is then, what it cost.
+"""Closed-loop driving: time to the lane change, distance between the cars at its start, and cost.
 
-The measures are those of APFL, section IV-B; the non-proactive driver expects the human to keep on
-driving as they do.
+The measures are those of the APFL paper, Section IV-B. The non-proactive baseline assumes that the human keeps the
+current speed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from fedapps.report.run_data import RunData
 
 _MEASURES = (
     ("time_to_lane_change", "time to the start of the lane change [s]"),
-    ("distance_at_start", "distance between the cars at its start [m]"),
-    ("cost", "mean cost of a session"),
+    ("distance_at_start", "distance between the cars at that time [m]"),
+    ("cost", "cost of a session"),
 )
 _BASELINE = "non-proactive"
 
 Group = tuple[list[NodeRecord], str]
 
+ORDER = 90
+
 
 def section(run: RunData) -> str | None:
-    """Box plots over all sessions of all clients; None for a task without driving."""
+    """Box plots over all sessions of all nodes; None for tasks without driving."""
     evaluations = last_evaluations(run)
     groups: dict[str, Group] = {method: (list(nodes.values()), "closed_loop") for method, nodes in evaluations.items()}
-    # The baseline uses no model, so every method measured the same: one of them stands for all.
+    # The baseline uses no model and is therefore the same for every method: draw it once.
     for nodes in evaluations.values():
         if any(key.startswith("non_proactive.") for node in nodes.values() for key in node.series):
             groups[_BASELINE] = (list(nodes.values()), "non_proactive")
@@ -40,10 +42,13 @@ def section(run: RunData) -> str | None:
     drawn = [panel for key, title in _MEASURES if (panel := _panel(run, groups, key, title))]
     if not drawn:
         return None
-    lead = "Every session of every client at the last evaluation. Boxes hold the middle half, bars medians."
+    lead = (
+        "All sessions of all nodes at the last evaluation. A box spans the middle half of the sessions, its white bar "
+        "is the median, and dots are outliers."
+    )
     started = [text for method, group in groups.items() if (text := _started(method, *group))]
-    note = f'<p class="note">Lane change started: {", ".join(started)}.</p>' if started else ""
-    return render_section("driving", "Behind the wheel", panels(drawn), note, lead=lead)
+    note = f'<p class="note">Sessions in which the lane change started: {", ".join(started)}.</p>' if started else ""
+    return render_section("driving", "Closed-loop driving", panels(drawn), note, lead=lead)
 
 
 def _panel(run: RunData, groups: dict[str, Group], key: str, title: str) -> str | None:
@@ -82,7 +87,7 @@ def _panel(run: RunData, groups: dict[str, Group], key: str, title: str) -> str 
 
 
 def _sessions(nodes: list[NodeRecord], name: str) -> Iterator[float]:
-    """The finite values of all sessions; what is measured at the start, only where one happened."""
+    """The finite values of all sessions; measures at the lane change only from sessions in which it started."""
     prefix, _, key = name.partition(".")
     for node in nodes:
         values = node.series.get(name, ())

@@ -1,4 +1,4 @@
-"""The models of clusters against the global one, for methods that have both."""
+"""Cluster models compared with the global model, for methods that have both."""
 
 from __future__ import annotations
 
@@ -32,28 +32,36 @@ _LISTED = 6
 
 Line = dict[int, float]
 
+ORDER = 80
+
 
 @dataclass(frozen=True)
 class Clusters:
-    """What a method came to in each evaluated round: means over nodes.
+    """Results of a method in each evaluated round; all metrics are means over nodes.
 
-    Attributes:
-        lines: by cluster, the one with most nodes first, the metric of its model on its nodes.
-        instead: by cluster, the metric of the global model on the same nodes.
-        shared: the metric of the global model on all nodes.
-        outside: how many nodes are in no cluster yet.
-        averaged: the rounds after which clusters were averaged.
+    Attributes
+    ----------
+    lines : dict of str to Line
+        By cluster (largest first), the metric of the cluster model on the nodes of the cluster.
+    global_lines : dict of str to Line
+        By cluster, the metric of the global model on the same nodes.
+    shared : Line
+        The metric of the global model on all nodes.
+    unassigned : mapping
+        By round, the number of nodes without a cluster.
+    averaged : tuple of int
+        Rounds after which the clusters were averaged.
     """
 
     lines: dict[str, Line]
-    instead: dict[str, Line]
+    global_lines: dict[str, Line]
     shared: Line
-    outside: Mapping[int, int]
+    unassigned: Mapping[int, int]
     averaged: tuple[int, ...]
 
 
 def section(run: RunData) -> str | None:
-    """A figure for each method whose nodes report both models; None where none do."""
+    """One figure per method whose nodes report both models; None if there is none."""
     metric = leading_in_rounds(run)
     if metric is None:
         return None
@@ -61,42 +69,43 @@ def section(run: RunData) -> str | None:
     if not found:
         return None
     lead = (
-        "Each node is evaluated with the model of its cluster and with the global one. Coloured lines are means over "
-        "the nodes of a cluster with the cluster's model, the thick dark one that over all nodes with the global model."
+        "Each node is evaluated with the model of its cluster and with the global model. Coloured lines show the "
+        "cluster models, each as the mean over the nodes of its cluster; the thick dark line shows the global model, "
+        "as the mean over all nodes."
     )
     if any(of.averaged for of in found.values()):
-        lead += " Light vertical lines: rounds at whose end clusters were averaged."
+        lead += " Light vertical lines mark rounds after which the clusters were averaged."
     parts = []
     for method, of in found.items():
         said = f'<p class="lead">{escape(_said(method, of, metric))}</p>'
         parts += [said, panels([_figure(method, of, metric)], wide=True)]
-    return render_section("clusters", "Clusters against the global model", *parts, lead=lead)
+    return render_section("clusters", "Cluster models and the global model", *parts, lead=lead)
 
 
 def clusters_of(run: RunData, method: str, metric: str) -> Clusters | None:
-    """The clusters of a method, None where no node reports both models."""
+    """The cluster results of a method; None if no node reports both models."""
     values: dict[str, dict[int, list[float]]] = {}
-    instead: dict[str, dict[int, list[float]]] = {}
+    of_global: dict[str, dict[int, list[float]]] = {}
     shared: dict[int, list[float]] = {}
-    outside = Counter[int]()
+    unassigned = Counter[int]()
     for record in run.nodes:
         of_cluster, of_all = (record.metrics.get(name, math.nan) for name in (metric, SHARED + metric))
         if record.method != method or record.phase != "evaluate" or not math.isfinite(of_all):
             continue
         shared.setdefault(record.round, []).append(of_all)
         if not record.cluster:
-            outside[record.round] += 1
+            unassigned[record.round] += 1
         elif math.isfinite(of_cluster):
             values.setdefault(record.cluster, {}).setdefault(record.round, []).append(of_cluster)
-            instead.setdefault(record.cluster, {}).setdefault(record.round, []).append(of_all)
+            of_global.setdefault(record.cluster, {}).setdefault(record.round, []).append(of_all)
     if not values:
         return None
     order = sorted(values, key=lambda label: (-sum(map(len, values[label].values())), label))
     return Clusters(
         lines={label: _means(values[label]) for label in order},
-        instead={label: _means(instead[label]) for label in order},
+        global_lines={label: _means(of_global[label]) for label in order},
         shared=_means(shared),
-        outside=outside,
+        unassigned=unassigned,
         averaged=tuple(sorted(record.round for record in run.of(method) if record.averaged)),
     )
 
@@ -109,36 +118,36 @@ def _said(method: str, found: Clusters, metric: Metric) -> str:
     last = max(found.shared)
     there = [label for label, line in found.lines.items() if last in line]
     ends = [found.lines[label][last] for label in there]
-    when = f"after round {last}" + (", when clusters had just been averaged" if last in found.averaged else "")
+    when = f"after round {last}" + (" (clusters were just averaged)" if last in found.averaged else "")
     sentence = f"{method}, {when}: {metric.label} is {format_number(found.shared[last])} with the global model"
     if ends:
         reach = dict.fromkeys([format_number(min(ends)), format_number(max(ends))])
-        sentence += f", {' to '.join(reach)} with the models of clusters"
+        sentence += f" and {' to '.join(reach)} with the cluster models"
     if ends and metric.better:
-        ahead = sum(metric.better * (found.lines[label][last] - found.instead[label][last]) > 0 for label in there)
-        sentence += f"; {ahead} of {len(ends)} do better on their own nodes than the global one"
-    if count := found.outside.get(last, 0):
-        sentence += f"; {count} of the nodes {'is' if count == 1 else 'are'} in no cluster yet"
+        ahead = sum(metric.better * (found.lines[label][last] - found.global_lines[label][last]) > 0 for label in there)
+        sentence += f"; {ahead} of {len(ends)} cluster models are better than the global model on their own nodes"
+    if count := found.unassigned.get(last, 0):
+        sentence += f"; {count} node{' has' if count == 1 else 's have'} no cluster yet"
     return f"{sentence}. {_averaging(found.averaged)}"
 
 
 def _averaging(rounds: Sequence[int]) -> str:
-    """When clusters were averaged, in a sentence."""
+    """A sentence that says when the clusters were averaged."""
     if not rounds:
         return "Clusters were never averaged."
     gaps = {after - before for before, after in pairwise(rounds)}
     if len(rounds) > 2 and len(gaps) == 1 and (gap := gaps.pop()) == rounds[0]:
         return f"Clusters were averaged {'every round' if gap == 1 else f'every {gap} rounds'}."
     listed = ", ".join(map(str, rounds[:_LISTED])) + (f" and {len(rounds) - _LISTED} more" if rounds[_LISTED:] else "")
-    return f"Clusters were averaged at the end of round{'s' if len(rounds) > 1 else ''} {listed}."
+    return f"Clusters were averaged after round{'s' if len(rounds) > 1 else ''} {listed}."
 
 
 def _figure(method: str, found: Clusters, metric: Metric) -> str:
     last = max(found.shared)
     ends = ", ".join(f"{label} {format_number(line[max(line)])}" for label, line in found.lines.items())
     alt = (
-        f"Line chart of {metric.axis} over rounds under {method}, at the end: {ends}; "
-        f"the global model {format_number(found.shared[last])}"
+        f"Line chart of {metric.axis} over rounds under {method}; final values: {ends}; "
+        f"global model {format_number(found.shared[last])}"
     )
     styles = plot_styles(list(found.lines)[:_NAMED])
     with drawing(alt, width=7.6, height=3.6) as figure:
@@ -168,11 +177,11 @@ def _spoken(label: str) -> str:
 
 
 def _key(axes: Axes, found: Clusters) -> None:
-    """Names beside the lines, in the order in which they end."""
+    """A legend beside the figure, in the order of the final values."""
     lines = {**found.lines, _WHOLE: found.shared}
     handles, labels = axes.get_legend_handles_labels()
     order = sorted(zip(handles, labels, strict=True), key=lambda entry: -lines[entry[1]][max(lines[entry[1]])])
     if (further := len(lines) - len(order)) > 0:
-        order.append((Line2D([], [], color=_OTHERS, linewidth=0.7), f"{further} further clusters"))
+        order.append((Line2D([], [], color=_OTHERS, linewidth=0.7), f"{further} other clusters"))
     handles, labels = [handle for handle, _ in order], [fill(_spoken(label), 22) for _, label in order]
     axes.legend(handles, labels, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8.5)

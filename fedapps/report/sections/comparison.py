@@ -1,4 +1,4 @@
-"""Methods over several seeds: mean and deviation beside the paper's numbers, and the paired tests."""
+"""Comparison over seeds: means, standard deviations, the paper's numbers, its claims and paired tests."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ _SIGNIFICANT = 0.05
 _COLUMNS = 5
 _DRIVEN = "closed_loop.cost"
 
+ORDER = 30
+
 
 def section(run: RunData) -> str | None:
-    """The comparison, where the folder holds one, and the paired tests of the run."""
+    """The tables of a comparison; None if the folder holds none."""
     compared = {title: part for title, part in (run.comparison.parts if run.comparison else {}).items() if part.table}
     if not compared:
         return None
@@ -27,10 +29,10 @@ def section(run: RunData) -> str | None:
     for title, found in compared.items():
         parts += [details(title, *_part(run, found))] if title else _part(run, found)
     if run.comparison and run.comparison.varied and run.comparison.claims:
-        parts += ["<h3>What the paper claims</h3>", _claims(run.comparison.claims)]
+        parts += ["<h3>Claims of the paper</h3>", _claims(run.comparison.claims)]
     count = max(found.seeds for found in compared.values())
     seeds = f"{count} seed{'s' if count > 1 else ''}. " if count else ""
-    lead = f"{seeds}Mean ± standard deviation; ★ marks the best mean, grey numbers are the paper's."
+    lead = f"{seeds}Mean ± standard deviation over seeds. ★ marks the best mean; grey numbers are the paper's."
     return render_section("comparison", "Comparison over seeds", *parts, lead=lead)
 
 
@@ -42,13 +44,13 @@ def _part(run: RunData, found: Comparison) -> list[str]:
     if names[_COLUMNS:]:
         parts.append(details("More metrics", _table(run, found, names[_COLUMNS:])))
     if found.claims:
-        parts += ["<h3>What the paper claims</h3>", _claims(found.claims)]
+        parts += ["<h3>Claims of the paper</h3>", _claims(found.claims)]
     if found.tests:
         parts.append("<h3>Paired tests</h3>")
         first = [test for test in found.tests if bare(test.metric) in (bare(leading.name) if leading else "", _DRIVEN)]
         rest = [test for test in found.tests if test not in first]
         parts.append(_tests(first) if first else "")
-        parts.append(details("Tests of other metrics", _tests(rest)) if rest else "")
+        parts.append(details("Tests on other metrics", _tests(rest)) if rest else "")
     return parts
 
 
@@ -99,7 +101,7 @@ def _claims(claims: Sequence[CheckedClaim]) -> str:
         ]
         for claim in claims
     ]
-    return table(head, rows, texts=3, caption="Claims of the paper, and the differences found here")
+    return table(head, rows, texts=3, caption="Claims of the paper and the differences found here")
 
 
 def _tests(tests: Sequence[PairedTest]) -> str:

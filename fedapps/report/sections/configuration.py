@@ -1,4 +1,4 @@
-"""What was run: the whole run config, to read or to repeat it."""
+"""The run config."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from html import escape
 from fedapps.report.markup import details, render_section, table
 from fedapps.report.run_data import RunData
 
+ORDER = 170
+
 
 def section(run: RunData) -> str | None:
-    """The run config, behind a click; None where the folder holds none."""
+    """A collapsed table of all keys; None if the folder has no config."""
     if not run.config:
         return None
     rows = [[f"<code>{escape(key)}</code>", escape(str(value))] for key, value in run.config.items()]

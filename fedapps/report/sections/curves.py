@@ -1,4 +1,4 @@
-"""Learning curves: the evaluated metrics, the leading one first, and the training losses over the rounds."""
+"""Learning curves: evaluation metrics (the main one first) and training metrics over the rounds."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ _OPEN = 2
 _MOST = 12
 _WIDE_RANGE = 30
 
+ORDER = 60
+
 
 def section(run: RunData) -> str | None:
-    """Up to 12 panels, two of them open; None where no round has metrics."""
+    """Up to 12 panels, two of them open; None if no round has metrics."""
     leading = leading_in_rounds(run)
     wanted = [("evaluate", name) for name in _names(run, "evaluate")]
     if leading and ("evaluate", leading.name) in wanted:
         wanted.insert(0, wanted.pop(wanted.index(("evaluate", leading.name))))
     trained = [("train", name) for name in _names(run, "train") if not name.endswith("_parameters")]
-    # What the leading metric looks like from the other side belongs beside it.
+    trained.sort(key=lambda item: not describe(item[1]).better)  # losses before numbers of steps
+    # Show the first training metric beside the main metric.
     wanted = [*wanted[:1], *trained[:1], *wanted[1:], *trained[1:]][:_MOST]
     drawn = [panel for phase, name in wanted if (panel := _panel(run, phase, name))]
     if not drawn:
@@ -51,9 +54,9 @@ def _panel(run: RunData, phase: str, name: str) -> str | None:
     curves = {method: points for method, points in curves.items() if any(map(math.isfinite, points[1]))}
     if not curves:
         return None
-    title = metric.axis if phase == "evaluate" else f"while training: {metric.axis}"
-    ends = ", ".join(f"{method} ends at {points[1][-1]:.4g}" for method, points in curves.items())
-    with drawing(f"Line chart of {title} over rounds: {ends}") as figure:
+    title = metric.axis if phase == "evaluate" else f"training: {metric.axis}"
+    ends = ", ".join(f"{method} {points[1][-1]:.4g}" for method, points in curves.items())
+    with drawing(f"Line chart of {title} over rounds; final values: {ends}") as figure:
         axes = figure.axes[0]
         for method, (x, y) in curves.items():
             draw_line(axes, x, y, plot_styles(run.methods)[method])
@@ -67,6 +70,6 @@ def _panel(run: RunData, phase: str, name: str) -> str | None:
 
 
 def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], style: PlotStyle) -> None:
-    """A line in the look of its method, with markers while they do not crowd."""
+    """Draw a line, with markers if it has few points."""
     few = len(x) <= 30
     axes.plot(x, y, style.dash, color=style.colour, marker=style.marker if few else None, markersize=4)

@@ -1,4 +1,4 @@
-"""The result before anything else: one sentence, and a table with a line for each method."""
+"""The main result: one sentence and a table with one row per method."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from fedapps.report.run_data import RunData
 
 _COLUMNS = 4
 
+ORDER = 10
+
 
 def section(run: RunData) -> str | None:
-    """The headline and the table of final results; None before the first round."""
+    """The headline and the table of final metrics; None if there are no results."""
     if not run.rounds and not run.summary:
-        told = run.comparison and any(part.table for part in run.comparison.parts.values())
-        said = varied_sentence(run) if run.comparison and run.comparison.varied else sentence(run)
-        return f'<section id="result"><p class="headline">{said}</p></section>' if told else None
+        has_results = run.comparison and any(part.table for part in run.comparison.parts.values())
+        text = varied_sentence(run) if run.comparison and run.comparison.varied else sentence(run)
+        return f'<section id="result"><p class="headline">{text}</p></section>' if has_results else None
     final = final_metrics(run)
     leading = leading_metric(run)
     names = columns(name for values in final.values() for name in values)
@@ -34,7 +36,7 @@ def section(run: RunData) -> str | None:
         '<section id="result">',
         f'<p class="headline">{sentence(run)}</p>',
         _table(run, final, [describe(name) for name in names[:_COLUMNS]], costs=True),
-        '<p class="note">★ marks the best method of a column.</p>',
+        '<p class="note">★ marks the best value of each column.</p>',
     ]
     if len(names) > _COLUMNS:
         parts.append(details("All final metrics", _table(run, final, [describe(n) for n in names], costs=False)))
@@ -42,10 +44,10 @@ def section(run: RunData) -> str | None:
 
 
 def sentence(run: RunData) -> str:
-    """What came out, in a sentence, as markup."""
+    """The main result as one sentence of markup."""
     leading = leading_metric(run)
     if leading is None:
-        return f"{_rounds(run)}, not evaluated yet."
+        return f"{_rounds(run)}, no evaluation yet."
     values = _values(run, leading.name)
     best = leading.best(values)
     if best is None:
@@ -62,7 +64,7 @@ def sentence(run: RunData) -> str:
 
 
 def varied_sentence(run: RunData) -> str:
-    """Who is best at how many values of the varied key, as markup."""
+    """The method that is best at most values of a varied key, as one sentence of markup."""
     leading = leading_metric(run)
     if leading is None or run.comparison is None or run.comparison.varied is None:
         return ""
@@ -87,10 +89,10 @@ def _basis(run: RunData) -> str:
 
 
 def _doubt(run: RunData, metric: str, best: str, runner: str) -> str:
-    """What a paired test of the two leaders says, where it does not bear the difference out."""
+    """A sentence if the paired test of the two best methods finds no significant difference."""
     for test in run.comparison.tests if run.comparison else ():
         if bare(test.metric) == bare(metric) and {test.a, test.b} == {best, runner} and not test.p_holm < 0.05:
-            return f" A paired test does not bear this out (p = {format_p_value(test.p_holm)})."
+            return f" The difference is not significant (paired test, p = {format_p_value(test.p_holm)})."
     return ""
 
 
@@ -109,11 +111,11 @@ def _rounds(run: RunData) -> str:
 def _margin(best: float, other: float) -> str:
     change = 100 * (best - other) / abs(other) if other else 0.0
     if not abs(change) >= 0.05:
-        return ", just ahead of"
+        return ", slightly better than"
     return (
         f", {abs(change):.2g}\N{NO-BREAK SPACE}% {'below' if change < 0 else 'above'}"
         if abs(change) < 100
-        else ", ahead of"
+        else ", better than"
     )
 
 
@@ -129,7 +131,7 @@ def _table(run: RunData, final: dict[str, Metrics], metrics: list[Metric], *, co
         for metric in metrics:
             cells.append(_cell(final, metric, method, best[metric.name] == method))
         rows.append(cells + (_costs(run, method) if costs else []))
-    head = ["method", *map(_title, metrics), *(["rounds", "to nodes", "from nodes", "time"] if costs else [])]
+    head = ["method", *map(_title, metrics), *(["rounds", "sent to nodes", "sent by nodes", "time"] if costs else [])]
     return table(head, rows, caption="Final metrics of each method")
 
 

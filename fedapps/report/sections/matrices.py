@@ -1,7 +1,7 @@
-"""What was learned and what forgotten: the error on every stage after every stage, a heat map for each method.
+"""Train-test matrices: the error on every stage after training on every stage, one heat map per method.
 
 The matrices are those of L. Guerdan and H. Gunes, "Decentralized Robot Learning for Personalization and Privacy",
-Fig. 5; `fedapps.runs.continual` computes them.
+Fig. 5; :mod:`fedapps.runs.continual` computes them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from fedapps.runs.continual import average, backward_transfer, forward_transfer,
 _DARK = 0.48
 _WIDE_RANGE = 10
 
+ORDER = 40
+
 
 def section(run: RunData) -> str | None:
-    """A figure of the matrices, one for each value of a varied key; None for a task without stages."""
+    """One figure of all methods, or one per value of a varied key; None for tasks without stages."""
     found = (
         {title: part.matrices for title, part in run.comparison.parts.items()} if run.comparison else {"": _own(run)}
     )
     parts = []
     for title, matrices in found.items():
-        # The first metric on test data: those of other splits keep the split in their names.
+        # The first metric without a split in its name is measured on test data.
         metric = next((name for of_method in matrices.values() for name in of_method if "." not in name), "")
         shown = {method: matrices[method][metric] for method in run.methods if metric in matrices.get(method, {})}
         if any(np.isfinite(matrix).any() for matrix in shown.values()):
@@ -42,15 +44,16 @@ def section(run: RunData) -> str | None:
     if not parts:
         return None
     lead = (
-        f"Test error after each stage (rows) on each stage (columns){', mean over seeds' if run.comparison else ''}. "
-        "The mean of the diagonal is AMSE. Below the diagonal are earlier stages: an error that grew down a column was "
-        "forgotten (BWT). Above it are stages still to come (FWT)."
+        "Test error after training on each stage (rows), measured on each stage (columns)"
+        f"{', mean over seeds' if run.comparison else ''}. The mean of the diagonal is the average error (AMSE). Below "
+        "the diagonal are earlier stages: if the error grows down a column, the stage is being forgotten (backward "
+        "transfer, BWT). Above the diagonal are later stages, not trained on yet (forward transfer, FWT)."
     )
-    return render_section("stages", "Stage by stage", *parts, lead=lead)
+    return render_section("stages", "Errors by stage", *parts, lead=lead)
 
 
 def _own(run: RunData) -> dict[str, dict[str, Matrix]]:
-    """By method and metric the matrices of a run, NaN where it has not come yet."""
+    """The matrices of a run by method and metric; NaN for stages that have not finished."""
     rounds = int(run.config.get("rounds", 0))
     found = {}
     for method in run.methods:
@@ -71,13 +74,13 @@ def _figure(matrices: Mapping[str, Matrix], metric: str) -> str:
         f"{method} {', '.join(format_number(summary(matrix)) for summary in summaries)}"
         for method, matrix in matrices.items()
     )
-    alt = f"Heat maps of the {label} after each stage on each stage; mean, backward and forward transfer: {said}"
+    alt = f"Heat maps of the {label} after each stage on each stage; average, backward and forward transfer: {said}"
     with small_multiples(alt, len(matrices), height=1.95) as figure:
         for axes, (method, matrix) in zip(figure.axes, matrices.items(), strict=True):
             _draw(axes, matrix, scale)
             axes.set_title(fill(method, 17), fontsize=8.5)
         figure.figure.supxlabel("tested on stage", fontsize=9)
-        figure.figure.supylabel("after stage", fontsize=9)
+        figure.figure.supylabel("trained up to stage", fontsize=9)
     return figure.markup
 
 
@@ -100,5 +103,5 @@ def _draw(axes: Axes, matrix: Matrix, scale: Normalize) -> None:
 def _scale(values: Matrix) -> Normalize:
     finite = values[np.isfinite(values)]
     low, high = float(finite.min()), float(finite.max())
-    # Methods that forget are ten times as far off: on a linear scale the others would all look alike.
+    # Errors of methods that forget can be ten times larger; a linear scale would hide differences between the others.
     return LogNorm(low, high) if low > 0 and high > _WIDE_RANGE * low else Normalize(low, high)

@@ -1,4 +1,4 @@
-"""Learned rates: how fast each tensor is allowed to become personal, tensors by rounds."""
+"""Learned rates of APFL: the learning rate of each tensor over the rounds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from fedapps.report.run_data import RunData
 _MOST_TENSORS = 40
 _LOWEST = 1e-4
 
+ORDER = 140
+
 
 def section(run: RunData) -> str | None:
-    """A heat map for each method that learns its rates; None where none does."""
+    """One heat map per method with learned rates; None if there is none."""
     drawn = []
     for method in run.methods:
         records = [record for record in run.of(method) if record.rates]
@@ -24,8 +26,8 @@ def section(run: RunData) -> str | None:
     if not drawn:
         return None
     lead = (
-        "Learning rate of each tensor relative to the largest. Bright tensors differ between clients "
-        "and are personalised; dark ones stay as the federation left them."
+        "Learning rate of each tensor during personalisation, relative to the largest. Bright tensors differ between "
+        "nodes and are personalised most; dark tensors stay close to the shared model."
     )
     return render_section("rates", "Learned rates", panels(drawn, wide=True), lead=lead)
 
@@ -36,12 +38,12 @@ def _map(method: str, records: list[RoundRecord]) -> str:
     cut = ""
     if len(names) > _MOST_TENSORS:
         order = np.sort(np.argsort(-np.nan_to_num(rates[:, -1]))[:_MOST_TENSORS])
-        cut = f", the {_MOST_TENSORS} fastest of {len(names)} tensors"
+        cut = f", the {_MOST_TENSORS} tensors with the highest rates of {len(names)}"
         names, rates = [names[place] for place in order], rates[order]
     last = np.nan_to_num(rates[:, -1])
     alt = (
-        f"Heat map of the rates that {method} learned, {len(names)} tensors by {len(records)} rounds. "
-        f"In the last round {names[int(last.argmax())]} is fastest, {names[int(last.argmin())]} slowest."
+        f"Heat map of the learned rates of {method}, {len(names)} tensors by {len(records)} rounds. In the last round "
+        f"{names[int(last.argmax())]} has the highest rate and {names[int(last.argmin())]} the lowest."
     )
     with drawing(alt, width=7.6, height=0.95 + 0.23 * max(len(names), 4)) as figure:
         axes = figure.axes[0]
@@ -71,5 +73,5 @@ def _norm(rates: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Normalize
     positive = rates[np.isfinite(rates) & (rates > 0)]
     top = float(positive.max()) if positive.size else 1.0
     low = max(_LOWEST, float(positive.min())) if positive.size else _LOWEST
-    # Rates that span more than a decade and a half are told apart by their logarithms only.
+    # A linear scale cannot show rates that span more than a factor of 30.
     return LogNorm(low, max(top, low * 10)) if top / low > 30 else Normalize(0.0, top)

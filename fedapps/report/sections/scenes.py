@@ -1,4 +1,4 @@
-"""What the robot has learned to mind: the score of every place in a recorded scene, a panel for each method."""
+"""Social scenes: the score predicted for the robot at every position of a recorded scene, one panel per method."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from fedapps.report.social_drawing import SocialScene, draw_scene, read_scene
 
 _MOST_NODES = 4
 
+ORDER = 110
+
 
 def section(run: RunData) -> str | None:
-    """One scene of each of up to four nodes; None for a task without scenes."""
+    """One scene of each of up to four nodes; None for tasks without scenes."""
     found: dict[str, dict[str, SocialScene]] = {}
     for (method, node), path in sorted(run.traces.items(), key=lambda item: item[0][1]):
         scene = read_scene(path) if method in run.methods else None
@@ -28,20 +30,21 @@ def section(run: RunData) -> str | None:
     shown = {node: {m: found[node][m] for m in run.methods if m in found[node]} for node in list(found)[:_MOST_NODES]}
     first, *others = shown
     figures = {node: panels([_figure(node, of)], wide=panels_per_row(len(of)) > 2) for node, of in shown.items()}
+    rating = _truth(shown[first])
     lead = (
-        f"A scene that {first} has a rating of, from above, and the score that its model predicts for the robot at "
-        "each place: bright places disturb nobody. Circles: people, with arrows where they style. Squares: objects. "
-        f"Dashed: who interacts with whom or what. Cross: where the robot stood when a person rated it "
-        f"{_truth(shown[first]):.2f}; the number above a panel is the prediction there."
+        f"A scene of {first} from above, with the score that the model predicts for the robot at each position: at "
+        "bright positions it disturbs nobody. Circles: people; arrows: their gaze. Squares: objects. Dashed lines: "
+        f"interactions. Cross: the recorded position of the robot, which a person rated {rating:.2f}; the number above "
+        "each panel is the score predicted there."
     )
     more = [details(f"A scene of {node}, rated {_truth(shown[node]):.2f}", figures[node]) for node in others]
-    return render_section("scenes", "Where the robot may stand", figures[first], *more, lead=lead)
+    return render_section("scenes", "Predicted social scores", figures[first], *more, lead=lead)
 
 
 def _figure(node: str, scenes: Mapping[str, SocialScene]) -> str:
     limits = _limits(scenes)
     said = ", ".join(f"{method} {scene.here:.2f}" for method, scene in scenes.items())
-    alt = f"Maps of the score predicted for each place in a scene of {node}; where the robot stood: {said}"
+    alt = f"Maps of the score predicted for each position in a scene of {node}; at the robot's position: {said}"
     with small_multiples(f"{alt}, rated {_truth(scenes):.2f}", len(scenes), height=2.2) as figure:
         for axes, (method, scene) in zip(figure.axes, scenes.items(), strict=True):
             colours = draw_scene(axes, scene, limits)
@@ -58,6 +61,6 @@ def _truth(scenes: Mapping[str, SocialScene]) -> float:
 
 
 def _limits(scenes: Mapping[str, SocialScene]) -> tuple[float, float]:
-    """The range of all predictions that are drawn, rounded outwards to tenths."""
+    """The range of all drawn predictions, rounded outwards to tenths."""
     shown = np.concatenate([scene.shown.ravel() for scene in scenes.values()])
     return floor(10 * np.nanmin(shown)) / 10, ceil(10 * np.nanmax(shown)) / 10

@@ -1,4 +1,4 @@
-"""What a comparison found in each of its seeds: the leading metric, and how far parameters end from the true ones."""
+"""Results of a comparison by seed: the main metric, and the distance of the learned parameters from the true ones."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from fedapps.report.run_data import RunData
 Runs = Mapping[str, Mapping[int, Metrics]]
 _DYNAMICS, _GAIN = "dynamics_distance", "gain_distance"
 
+ORDER = 50
+
 
 def section(run: RunData) -> str | None:
-    """A figure of the leading metric by seed, and one of the divergence where runs report it; None without runs."""
+    """A figure of the main metric by seed, and one of the distances if runs report them; None without runs."""
     if run.comparison is None or not run.comparison.runs:
         return None
     runs, styles = run.comparison.runs, plot_styles(run.methods)
@@ -27,8 +29,8 @@ def section(run: RunData) -> str | None:
     figures = [_by_seed(runs, styles, metric)]
     if {_DYNAMICS, _GAIN} <= set(names):
         figures.append(_divergence(runs, styles))
-    lead = "A line is a method, a place along it a seed: the methods of one seed saw the same data and the same draws."
-    return render_section("seeds", "Seed by seed", legend(styles), panels(figures), lead=lead)
+    lead = "Each line is a method. With the same seed, all methods use the same data and the same random draws."
+    return render_section("seeds", "Results by seed", legend(styles), panels(figures), lead=lead)
 
 
 def _by_seed(runs: Runs, styles: Mapping[str, PlotStyle], name: str) -> str:
@@ -49,7 +51,7 @@ def _by_seed(runs: Runs, styles: Mapping[str, PlotStyle], name: str) -> str:
 
 
 def _divergence(runs: Runs, styles: Mapping[str, PlotStyle]) -> str:
-    with drawing("Distance of the learned gain from the true one against that of the dynamics") as figure:
+    with drawing("Scatter plot: distance of the gain and of the dynamics from the true ones, by method") as figure:
         axes = figure.axes[0]
         for method, of_method in runs.items():
             rows = [metrics for metrics in of_method.values() if {_DYNAMICS, _GAIN} <= metrics.keys()]
@@ -66,5 +68,5 @@ def _divergence(runs: Runs, styles: Mapping[str, PlotStyle]) -> str:
         axes.set_yscale("log")
         axes.set_xlabel("distance of the dynamics (A, B)")
         axes.set_ylabel("distance of the gain K")
-        axes.set_title("learned from true parameters  (lower left is better)")
+        axes.set_title("distance from the true parameters  (lower left is better)")
     return figure.markup

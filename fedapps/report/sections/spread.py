@@ -1,4 +1,4 @@
-"""How the clients fared: one dot for each client, the same client joined from method to method."""
+"""The main metric of every node: one dot per node and method; lines connect the dots of a node."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from fedapps.report.palette import NEUTRAL, plot_styles
 from fedapps.report.results import last_evaluations, leading_in_rounds
 from fedapps.report.run_data import RunData
 
-_ROOM = 55  # letters of method names that stand beside one another
+_ROOM = 55  # letters of method names that fit side by side
+
+ORDER = 70
 
 
 def section(run: RunData) -> str | None:
-    """The leading metric of each client at the last evaluation; None where no client reported it."""
+    """The main metric of each node at the last evaluation; None if no node reported it."""
     metric = leading_in_rounds(run)
     if metric is None:
         return None
     values: dict[str, dict[str, float]] = {}
-    for method, nodes in last_evaluations(run).items():
-        found = {key: node.metrics[metric.name] for key, node in nodes.items() if metric.name in node.metrics}
+    for method, evaluated in last_evaluations(run).items():
+        found = {key: node.metrics[metric.name] for key, node in evaluated.items() if metric.name in node.metrics}
         finite = {key: value for key, value in found.items() if math.isfinite(value)}
         if finite:
             values[method] = finite
@@ -30,15 +32,15 @@ def section(run: RunData) -> str | None:
         return None
     styles = plot_styles(run.methods)
     methods = list(values)
-    clients = sorted({client for row in values.values() for client in row})
+    nodes = sorted({node for row in values.values() for node in row})
     said = ", ".join(
         f"{method} from {min(row.values()):.4g} to {max(row.values()):.4g}" for method, row in values.items()
     )
     width = min(7.6, max(5.2, 1.2 + 0.8 * len(methods)))
-    with drawing(f"Dots of {metric.axis} for each client and method: {said}", width=width, height=3.3) as figure:
+    with drawing(f"Dot plot of {metric.axis} by node and method: {said}", width=width, height=3.3) as figure:
         axes = figure.axes[0]
-        for client in clients:
-            line = [values[method].get(client, math.nan) for method in methods]
+        for node in nodes:
+            line = [values[method].get(node, math.nan) for method in methods]
             axes.plot(range(len(methods)), line, color="#9ca3af", linewidth=0.7, alpha=0.7, zorder=1)
         for place, method in enumerate(methods):
             row = np.array(list(values[method].values()))
@@ -58,7 +60,7 @@ def section(run: RunData) -> str | None:
         axes.set_xlim(-0.5, len(methods) - 0.5)
         axes.set_title(metric.axis + (f"  ({metric.direction})" if metric.better else ""))
     lead = (
-        f"{len(clients)} client{'' if len(clients) == 1 else 's'} at the last evaluation. A dot is a client, "
-        "a thin line joins the same client, a bar is the median."
+        f"{len(nodes)} node{'' if len(nodes) == 1 else 's'} at the last evaluation. Each dot is a node, thin lines "
+        "connect the dots of the same node, and bars are medians."
     )
-    return render_section("clients", "Client by client", panels([figure.markup]), lead=lead)
+    return render_section("nodes", "Results by node", panels([figure.markup]), lead=lead)

@@ -1,4 +1,4 @@
-"""What travels: bytes in a round, and what quality the bytes bought."""
+"""Traffic: bytes per round, and the main metric against the bytes sent so far."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from .curves import draw_line
 
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
+ORDER = 150
+
 
 def section(run: RunData) -> str | None:
-    """Bytes of a round, down and up, and the leading metric against all bytes so far."""
+    """Bytes per round in both directions, and the main metric against all bytes sent so far."""
     most = max((max(r.bytes_down, r.bytes_up) for r in run.rounds), default=0.0)
     if not most > 0:
         return None
     metric = leading_in_rounds(run)
-    bought = _bought(run, metric) if metric else None
-    figures = [_per_round(run, most), *([bought] if bought else [])]
-    return render_section("traffic", "Bytes on the wire", legend(plot_styles(run.methods)), panels(figures))
+    by_bytes = _by_bytes(run, metric) if metric else None
+    figures = [_per_round(run, most), *([by_bytes] if by_bytes else [])]
+    return render_section("traffic", "Network traffic", legend(plot_styles(run.methods)), panels(figures))
 
 
 def _scale(most: float) -> tuple[str, float]:
@@ -39,7 +41,7 @@ def _per_round(run: RunData, most: float) -> str:
     unit, scale = _scale(most)
     styles = plot_styles(run.methods)
     totals = ", ".join(f"{m} {format_bytes(sum(r.bytes_down + r.bytes_up for r in run.of(m)))}" for m in run.methods)
-    alt = f"Bars of the bytes in a round, to the nodes and from them, for each method; in all {totals}"
+    alt = f"Bar chart of the bytes per round, to and from the nodes, by method; totals: {totals}"
     with drawing(alt, height=1.0 + 0.5 * len(styles)) as figure:
         axes = figure.axes[0]
         for place, (method, style) in enumerate(styles.items()):
@@ -55,12 +57,12 @@ def _per_round(run: RunData, most: float) -> str:
         axes.grid(visible=True, axis="x")
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
-        axes.set_title(f"{unit} in a round  (full colour: to nodes, pale: from nodes)")
-        axes.set_xlabel(f"mean [{unit}], lines from least to most")
+        axes.set_title(f"{unit} per round  (dark: to nodes, pale: from nodes)")
+        axes.set_xlabel(f"mean over rounds [{unit}]; thin lines: minimum to maximum")
     return figure.markup
 
 
-def _bought(run: RunData, metric: Metric) -> str | None:
+def _by_bytes(run: RunData, metric: Metric) -> str | None:
     curves = {}
     for method in run.methods:
         records = run.of(method)
@@ -75,11 +77,11 @@ def _bought(run: RunData, metric: Metric) -> str | None:
     if not curves:
         return None
     unit, scale = _scale(max(points[-1][0] for points in curves.values()))
-    with drawing(f"Line chart of {metric.axis} against all bytes sent so far, for each method") as figure:
+    with drawing(f"Line chart of {metric.axis} against the bytes sent so far, by method") as figure:
         axes = figure.axes[0]
         for method, points in curves.items():
             x, y = [total / scale for total, _ in points], [value for _, value in points]
             draw_line(axes, x, y, plot_styles(run.methods)[method])
-        axes.set_title(f"{metric.axis} for the bytes spent")
-        axes.set_xlabel(f"sent so far, both ways [{unit}]")
+        axes.set_title(f"{metric.axis} against traffic")
+        axes.set_xlabel(f"sent so far, both directions [{unit}]")
     return figure.markup

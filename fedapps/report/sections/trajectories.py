@@ -1,4 +1,4 @@
-"""The same encounter under each method, and behind a click the same with further nodes."""
+"""One driving session under each method, for up to four nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedapps.report.driving_drawing import gap, picture
+from fedapps.report.driving_drawing import draw_session, gap
 from fedapps.report.driving_traces import DrivingTrace, read_traces
 from fedapps.report.markup import details, panels, render_section
 from fedapps.report.palette import plot_styles
@@ -15,14 +15,16 @@ from fedapps.report.run_data import RunData
 _MOST_NODES = 4
 _MARGIN = 4.0
 
+ORDER = 100
+
 
 def section(run: RunData) -> str | None:
-    """One session of each method and node, for up to four nodes; None without traces."""
+    """The first node's session under each method; the other nodes' sessions are collapsed; None without traces."""
     by_node: dict[str, dict[str, Path]] = {}
     for (method, node), path in run.traces.items():
         if method in run.methods:
             by_node.setdefault(node, {})[method] = path
-    # Nodes that most methods drove come first: they can be compared.
+    # Nodes that have traces of most methods come first, because they allow a comparison.
     nodes = sorted(by_node, key=lambda node: (-len(by_node[node]), node))[:_MOST_NODES]
     drawn = {node: figures for node in nodes if (figures := _pictures(run, node, by_node[node]))}
     if not drawn:
@@ -30,12 +32,11 @@ def section(run: RunData) -> str | None:
     first, *others = drawn
     more = [details(f"With {node}", panels(drawn[node])) for node in others]
     lead = (
-        f"One session with {first}: from above (the width of the road is exaggerated), and the gap between "
-        "the cars. Dark: the robot. Colour: the human. Grey, where there is one: a third car. Thin "
-        "lines: where the human was expected to go, sampled at a few moments. Diamonds: the start of the "
-        "lane change."
+        f"One session with {first}: the road from above (its width is exaggerated), and the lead of the human over the "
+        "robot. Dark: the robot. Coloured: the human. Grey: a third car, if there is one. Thin lines: forecasts of the "
+        "human's path, sampled at a few moments. Diamonds: the start of the lane change."
     )
-    return render_section("paths", "Paths on the road", panels(drawn[first]), *more, lead=lead)
+    return render_section("paths", "Driving paths", panels(drawn[first]), *more, lead=lead)
 
 
 def _pictures(run: RunData, node: str, paths: dict[str, Path]) -> list[str]:
@@ -45,18 +46,18 @@ def _pictures(run: RunData, node: str, paths: dict[str, Path]) -> list[str]:
         return []
     shared = set.intersection(*(set(found) for found in traces.values()))
     numbers = sorted(shared) or sorted({number for found in traces.values() for number in found})
-    # The session in which most methods change lanes says most.
+    # Show the session in which most methods change lanes.
     changes = [n for found in traces.values() for n, trace in found.items() if trace.start is not None]
     number = max(numbers, key=changes.count)
     shown = {method: found[number] for method, found in traces.items() if number in found}
     gaps = np.concatenate([gap(trace) for trace in shown.values()])
     limits = (min(float(gaps.min()), 0.0) - _MARGIN, max(float(gaps.max()), 0.0) + _MARGIN)
     styles = plot_styles(run.methods)
-    return [picture(method, node, trace, styles[method].colour, limits) for method, trace in shown.items()]
+    return [draw_session(method, node, trace, styles[method].colour, limits) for method, trace in shown.items()]
 
 
 def _drawable(traces: dict[int, DrivingTrace]) -> dict[int, DrivingTrace]:
-    """The sessions with at least one step in which the cars stay at finite places."""
+    """The sessions with at least one step and finite positions only."""
     return {
         number: trace
         for number, trace in traces.items()

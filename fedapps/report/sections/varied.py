@@ -1,4 +1,4 @@
-"""How the methods fare as one key of the run config changes, as in experiments on the amount of data."""
+"""The main metric against a varied key of the run config, such as the amount of data."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from fedapps.report.run_data import RunData
 
 _WIDE_RANGE = 10
 
+ORDER = 20
+
 
 def section(run: RunData) -> str | None:
-    """The leading metric against the varied key; None where nothing was varied."""
+    """One figure of all methods; None if no key was varied."""
     varied, metric = run.comparison and run.comparison.varied, leading_metric(run)
     if not varied or metric is None:
         return None
     seeds = max(part.seeds for _, part in varied.values)
     lead = (
-        f"Each method at each value of {varied.key}. A line is the mean of {seeds} seed{'s' if seeds != 1 else ''}, "
-        "the band around it one standard deviation to either side."
+        f"Each method at each value of {varied.key}. Lines are means over {seeds} seed{'s' if seeds != 1 else ''}, "
+        "bands extend one standard deviation to both sides."
     )
     figure = _figure(run, varied, metric)
     return render_section(
-        "varied", "Value by value", legend(plot_styles(run.methods)), panels([figure], wide=True), lead=lead
+        "varied", f"Results by {varied.key}", legend(plot_styles(run.methods)), panels([figure], wide=True), lead=lead
     )
 
 
@@ -61,6 +63,6 @@ def _figure(run: RunData, varied: Varied, metric: Metric) -> str:
 
 
 def _places(varied: Varied) -> list[float]:
-    """Where each value stands along the axis: numbers at their place, others one after another."""
+    """The x coordinate of each value: the value if all are numbers, or else its index."""
     numbers = [float(v) for v, _ in varied.values if isinstance(v, int | float) and not isinstance(v, bool)]
     return numbers if len(numbers) == len(varied.values) else [float(place) for place in range(len(varied.values))]

@@ -24,7 +24,9 @@ def world(tmp_path_factory):
 
 
 @pytest.fixture
-def run(tmp_path, world):
+def run(tmp_path, world, monkeypatch):
+    monkeypatch.setattr("fedapps.server_app.write_report", lambda folder: folder)
+
     def start(**changes):
         given = SMALL | {key.replace("_", "-"): value for key, value in changes.items()}
         given |= {"cache-dir": str(world), "name": f"dp-{len(list(tmp_path.iterdir()))}"}

@@ -6,7 +6,7 @@ import tomllib
 
 import numpy as np
 import pytest
-from left_behind import assert_same, left_behind
+from run_outputs import assert_same, outputs_of
 from safetensors.numpy import load_file
 from small_runs import run_inline, with_changes
 from toys import same_bits
@@ -181,7 +181,7 @@ def test_the_order_of_the_nodes_does_not_matter(federate):
 def test_private_state_in_the_context_computes_the_same(federate):
     disk, context = (federate(kind, methods="local", state_backend=kind) for kind in ("disk", "context"))
     assert not (context.path / "nodes").exists()
-    assert left_behind(disk)[2:] == left_behind(context)[2:]
+    assert outputs_of(disk)[2:] == outputs_of(context)[2:]
 
 
 @pytest.mark.parametrize("method", ["local", "apfl"])

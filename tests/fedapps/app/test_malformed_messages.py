@@ -59,7 +59,7 @@ FAULTS = {
         lambda shared: {
             "arrays": ArrayRecord(dict.fromkeys(shared, serialised(npy(header(shape="(1099511627776,)")))))
         },
-        "array '.*' cannot be decoded: its header tells of 4398046511104 bytes",
+        "array '.*' cannot be decoded: its header states 4398046511104 bytes",
     ),
     "a header that is no header": (
         lambda shared: {"arrays": ArrayRecord(dict.fromkeys(shared, serialised(npy("{("))))},

@@ -1,7 +1,7 @@
 """Whole runs of nodes that learn one simulated person's taste after another."""
 
 import pytest
-from left_behind import assert_same
+from run_outputs import assert_same
 from small_runs import run_inline, with_changes
 
 from fedapps.config.parsing import ConfigError, parse
@@ -128,4 +128,4 @@ def test_bad_settings_are_told_before_anything_runs(worlds, changes, told):
 
 def test_the_report_has_a_heat_map(federate):
     folder = federate(methods="fedavg,stl")
-    assert "Stage by stage" in write_report(folder.path).read_text()
+    assert "Errors by stage" in write_report(folder.path).read_text()

@@ -179,9 +179,9 @@ DRIVING = {"task": "driving", "methods": "fedavg", "collect-after": 0, "max-exam
     ],
 )
 def test_a_node_may_claim_more_than_its_profile_where_it_may_come_to_have_more(changes, label, growing):
-    sizes = build_strategy(parse(DRIVING | changes), label, NAMES).sizes
-    assert (sizes.most, sizes.growing) == (500, growing)
-    assert sizes.drawn == (256 if label == "fedvc" else 0)
+    limits = build_strategy(parse(DRIVING | changes), label, NAMES).example_limits
+    assert (limits.maximum, limits.may_grow) == (500, growing)
+    assert limits.drawn == (256 if label == "fedvc" else 0)
 
 
 def test_methods_without_a_strategy_of_their_own_are_fedavg():

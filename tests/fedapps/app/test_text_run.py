@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 
 import numpy as np
 import pytest
-from left_behind import assert_same
+from run_outputs import assert_same
 from safetensors.numpy import load_file
 from small_runs import run_inline, with_changes
 

@@ -1,6 +1,7 @@
 """Whole runs of nodes that look for places, under every way in which the server brings them together."""
 
 import json
+from functools import cache
 
 import pytest
 from small_runs import run_inline, with_changes
@@ -36,9 +37,14 @@ def whole(places, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run_with(places, tmp_path_factory):
+    """Run a method with some keys changed, once for the same changes; only the whole run draws a report."""
+
+    @cache
     def run(method, **changes):
         given = with_changes(SMALL | places, changes) | {"methods": method}
-        folder = run_inline(given, tmp_path_factory.mktemp(method))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fedapps.server_app.write_report", lambda folder: folder)
+            folder = run_inline(given, tmp_path_factory.mktemp(method))
         return folder, shared_of(folder, method)
 
     return run

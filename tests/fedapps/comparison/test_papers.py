@@ -148,6 +148,6 @@ def test_the_report_says_it_too(tmp_path):
     comparison = {"recipe": "fedvocab-small", "rows": [], "table": found, "paper": {}, "tests": [], "claims": claims}
     (tmp_path / "compare.json").write_text(json.dumps(comparison))
     page = write_report(tmp_path).read_text()
-    assert "What the paper claims" in page
+    assert "Claims of the paper" in page
     assert "fedvocab against local" in page
     assert "<b>does not hold</b>" in page

@@ -192,6 +192,7 @@ def test_an_ignored_signal_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.subprocesses
 def test_the_exit_report_of_a_process_quotes_the_end_of_its_log(tmp_path: Path):
     with Interrupts() as interrupts, Processes(tmp_path / "tmp", interrupts) as processes:
         code = "import os, tempfile; print(os.getcwd(), tempfile.gettempdir()); raise SystemExit('no data')"
@@ -208,6 +209,7 @@ def test_the_exit_report_of_a_process_quotes_the_end_of_its_log(tmp_path: Path):
     assert not (tmp_path / "tmp").exists()
 
 
+@pytest.mark.subprocesses
 def test_children_of_a_process_that_has_ended_are_ended_too(tmp_path: Path):
     child = "import time; time.sleep(600)"
     code = f"import subprocess, sys, time; print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True)"

@@ -1,4 +1,4 @@
-"""The report on places: queries with their matches as pictures."""
+"""Images of queries and their matches."""
 
 import base64
 import io
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from places_left import matches, places, save, section, write_run
+from place_traces import matches, places, save, section, write_run
 
 from fedapps.report import ReportError, write_report
 from fedapps.report.arrays import Arrays
 from fedapps.report.places import read_matches
-from fedapps.report.sections.matches import away
+from fedapps.report.sections.matches import distance_text
 
 
 @pytest.fixture
@@ -23,26 +23,26 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_right_and_wrong_matches_are_framed_marked_and_measured(folder: Path) -> None:
+def test_matches_show_whether_they_are_correct_and_their_distance(folder: Path) -> None:
     save(folder, "fedavg", "a", matches())
     shown = section(folder, "matches")
     found = re.findall(
         r'<div class="(\w+)"><img alt="([^"]*)" src="[^"]*"><span><b>(.)</b> ([^<]*)</span></div>', shown
     )
     assert found == [
-        ("right", "Match 1 of query 1: right, 12 m", "✓", "12 m"),
+        ("correct", "Match 1 of query 1: correct, 12 m", "✓", "12 m"),
         ("wrong", "Match 2 of query 1: wrong, another city", "✗", "another city"),
         ("wrong", "Match 1 of query 2: wrong, 1.5 km", "✗", "1.5 km"),
-        ("right", "Match 2 of query 2: right, 25 m", "✓", "25 m"),
+        ("correct", "Match 2 of query 2: correct, 25 m", "✓", "25 m"),
     ]
-    assert "<b>fedavg</b>: first match right for 1 of 2 <small>model of a</small>" in shown
+    assert "<b>fedavg</b>: first match correct for 1 of 2 <small>model of a</small>" in shown
     assert "2 of the 9 queries" in shown
     assert "evenly spaced" in shown
-    assert "at most 25 m away" in shown
+    assert "within 25 m" in shown
 
 
-def test_pictures_are_those_that_were_left(folder: Path) -> None:
-    """In the order of the page: query, its matches."""
+def test_the_images_are_those_of_the_traces(folder: Path) -> None:
+    """In the order of the page: each query, then its matches."""
     save(folder, "fedavg", "a", matches())
     shown = section(folder, "matches")
     pictures = [
@@ -52,7 +52,7 @@ def test_pictures_are_those_that_were_left(folder: Path) -> None:
     assert {picture.size for picture in pictures} == {(4, 3)}
 
 
-def test_a_picture_that_png_cannot_make_small_is_coded_otherwise(folder: Path) -> None:
+def test_an_image_is_stored_in_the_smaller_format(folder: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (2, 72, 96, 3), dtype=np.uint8)
     save(folder, "fedavg", "a", matches(asked=noise, found=np.zeros((2, 2, 72, 96, 3), dtype=np.uint8)))
     shown = section(folder, "matches")
@@ -60,7 +60,7 @@ def test_a_picture_that_png_cannot_make_small_is_coded_otherwise(folder: Path) -
     assert shown.count("data:image/png") == 4
 
 
-def test_the_first_node_that_has_matches_speaks_for_a_method(folder: Path) -> None:
+def test_a_method_shows_the_matches_of_its_first_node_that_has_some(folder: Path) -> None:
     save(folder, "h-fl", "a", matches())
     save(folder, "h-fl", "b", matches())
     save(folder, "fedavg", "a", places())
@@ -69,7 +69,7 @@ def test_the_first_node_that_has_matches_speaks_for_a_method(folder: Path) -> No
     assert re.findall(r"<small>(model[^<]*)</small>", shown) == ["model of b", "model of a, cluster EU/&lt;Bonn&gt;"]
 
 
-def test_further_methods_are_behind_a_click(folder: Path) -> None:
+def test_more_than_four_methods_are_collapsed(folder: Path) -> None:
     for method in ("cloud", "m-5", "m-4", "m-3", "h-fl", "fedavg", "elsewhere"):
         save(folder, method, "a", matches())
     shown = section(folder, "matches")
@@ -89,8 +89,8 @@ def test_further_methods_are_behind_a_click(folder: Path) -> None:
         (np.inf, "another city"),
     ],
 )
-def test_distances_as_people_say_them(metres: float, said: str) -> None:
-    assert away(metres) == said
+def test_distances_as_text(metres: float, said: str) -> None:
+    assert distance_text(metres) == said
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_distances_as_people_say_them(metres: float, said: str) -> None:
         ),
     ],
 )
-def test_without_pictures_there_are_no_matches(folder: Path, arrays: dict[str, Any]) -> None:
+def test_there_is_no_section_without_matches(folder: Path, arrays: dict[str, Any]) -> None:
     save(folder, "fedavg", "a", arrays)
     assert section(folder, "matches") == ""
 
 
-def test_what_another_task_left_is_no_place_and_places_are_no_paths(folder: Path) -> None:
+def test_traces_of_different_tasks_are_told_apart(folder: Path) -> None:
     path = np.stack([np.zeros(5), np.arange(5.0)], axis=1)
     save(folder, "fedavg", "a", {"trace.0.robot": path, "trace.0.human": path + 1})
     text = write_report(folder).read_text(encoding="utf-8")
@@ -127,9 +127,9 @@ def test_what_another_task_left_is_no_place_and_places_are_no_paths(folder: Path
     [
         (
             {"found": np.zeros((2, 2, 3, 5, 3), np.uint8)},
-            r"found' has the shape \(2, 2, 3, 5, 3\); it must be \(2, any, 3",
+            r"found' has shape \(2, 2, 3, 5, 3\); it must be \(2, any, 3",
         ),
-        ({"right": np.zeros((2, 1), bool)}, r"right' has the shape \(2, 1\); it must be \(2, 2\)"),
+        ({"right": np.zeros((2, 1), bool)}, r"right' has shape \(2, 1\); it must be \(2, 2\)"),
         ({"right": np.full((2, 2), 2)}, r"right' must hold whole numbers from 0 to 1"),
         ({"asked": np.full((2, 3, 4, 3), 256)}, r"asked' must hold whole numbers from 0 to 255"),
         ({"asked": np.full((2, 3, 4, 3), 0.5)}, r"asked' must hold whole numbers from 0 to 255"),
@@ -138,13 +138,13 @@ def test_what_another_task_left_is_no_place_and_places_are_no_paths(folder: Path
         ({"queries": np.array(np.nan)}, r"queries' must hold whole numbers"),
     ],
 )
-def test_malformed_matches_are_named(tmp_path: Path, other: dict[str, Any], message: str) -> None:
+def test_malformed_matches_are_reported(tmp_path: Path, other: dict[str, Any], message: str) -> None:
     path = save(tmp_path, "fedavg", "a", matches(**other))
     with pytest.raises(ReportError, match=rf"^run-1a2b/fedavg/a/traces\.safetensors: 'matches\.{message}"):
         read_matches(Arrays(path))
 
 
-def test_a_missing_array_is_named(tmp_path: Path) -> None:
+def test_a_missing_array_is_reported(tmp_path: Path) -> None:
     path = save(tmp_path, "fedavg", "a", {"matches.asked": matches()["matches.asked"]})
     with pytest.raises(ReportError, match=r"'matches\.found' is missing"):
         read_matches(Arrays(path))

@@ -1,4 +1,4 @@
-"""Reports on runs whose nodes call things as an attacker would."""
+"""Reports on runs with malicious names of nodes, groups and metrics."""
 
 import json
 from html import unescape
@@ -20,7 +20,7 @@ NAMES = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run of three rounds with nodes, groups, metrics and reasons of such names."""
+    """A run whose nodes, groups, metrics and refusal reasons have these names."""
     (tmp_path / "config.toml").write_text('name = "r"\ntask = "driving"\nmethods = "h-fl"\nrounds = 3\n')
     metrics = {
         "test.loss": 1.0,
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_names_of_nodes_are_words_and_nothing_else(folder: Path) -> None:
+def test_names_from_nodes_are_escaped(folder: Path) -> None:
     text = write_report(folder).read_text(encoding="utf-8")
     assert "<script" not in text
     assert "<img src=x" not in text

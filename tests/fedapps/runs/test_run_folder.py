@@ -88,8 +88,8 @@ def test_a_key_that_is_newer_than_the_run_had_its_default(tmp_path):
     kept = folder.path / "config.toml"
     kept.write_text("".join(line for line in kept.open() if not line.startswith("fedprox.mu")))
     assert RunFolder.open(config(tmp_path, resume=True), 2).path == folder.path
-    with pytest.raises(ValueError, match=r"fedprox-mu: was 0\.\d+, is 7\.0"):
-        RunFolder.open(config(tmp_path, resume=True, fedprox_mu=7.0), 2)
+    with pytest.raises(ValueError, match=r"clip-norm: was 0\.0, is 7\.0"):
+        RunFolder.open(config(tmp_path, resume=True, clip_norm=7.0), 2)
 
 
 def test_resuming_with_another_config_lists_what_changed(tmp_path):

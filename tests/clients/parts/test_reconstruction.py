@@ -1,35 +1,33 @@
-"""FedRecon on the node: nothing is remembered, private parameters are found anew, and only query examples count."""
+"""FedRecon on a node: it keeps no private parameters, reconstructs them in every round, and counts query examples."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_nodes import NAMES, initial
+from toy_nodes import node as node_of
 from toys import ToyOptions, ToyTask, same_bits
 
-from clients.base import FederatedClient
-from clients.reconstruction import ReconstructingClient, _split
+from clients.parts.reconstruction import Reconstruction, _split
 from clients.round_settings import RoundSettings
-from clients.state import DiskState
 from sim.seeding import generator
 from tasks.base import NodeData
 
 ENCODER = ["encoder.weight"]
 TASK = ToyTask()
-ORDERS = RoundSettings(
-    epochs=2, learning_rate=0.05, batch_size=6, optimizer="sgd", reconstruct_epochs=3, support_share=0.5
-)  # fmt: skip
+SETTINGS = RoundSettings(epochs=2, learning_rate=0.05, batch_size=6, optimizer="sgd")
 
 
-def node(folder, *, partition=1, kind=ReconstructingClient, task=TASK):
-    return kind(task, task.data(partition), DiskState(folder), ORDERS, seed=3, device=torch.device("cpu"))
+def node(folder, *, task=TASK):
+    return node_of(folder, Reconstruction(reconstruct_epochs=3, support_share=0.5), data=task.data(1), task=task)
 
 
 def at(server_round, **changes):
-    return replace(ORDERS, server_round=server_round, **changes)
+    return replace(SETTINGS, server_round=server_round, **changes)
 
 
 def parts(server_round, share=0.5, partition=1):
@@ -97,7 +95,7 @@ def test_nothing_is_kept_and_the_past_changes_nothing(tmp_path):
 
 def test_private_state_of_another_method_is_not_read(tmp_path):
     sent = initial(ENCODER)
-    node(tmp_path / "run", kind=FederatedClient).train_round(sent, at(1, reconstruct_epochs=0))
+    node_of(tmp_path / "run").train_round(sent, at(1))
     found = node(tmp_path / "run").train_round(sent, at(2))
     assert same_bits(found.arrays, node(tmp_path / "new").train_round(sent, at(2)).arrays)
 
@@ -107,10 +105,9 @@ def test_where_all_is_shared_it_is_fedavg_on_the_query_examples(tmp_path):
     data = replace(
         TASK.data(1), splits={"train": {n: torch.from_numpy(a).float() for n, a in zip("xy", query, strict=True)}}
     )  # fmt: skip
-    plain = FederatedClient(TASK, data, DiskState(tmp_path / "plain"), ORDERS, seed=3, device=torch.device("cpu"))
-    orders = at(1, batch_size=2, optimizer="adam")
-    expected = plain.train_round(initial(), replace(orders, reconstruct_epochs=0))
-    found = node(tmp_path / "recon").train_round(initial(), orders)
+    in_batches = at(1, batch_size=2, optimizer="adam")
+    expected = node_of(tmp_path / "plain", data=data).train_round(initial(), in_batches)
+    found = node(tmp_path / "recon").train_round(initial(), in_batches)
     assert same_bits(found.arrays, expected.arrays)
     assert (found.metrics, found.num_examples) == (expected.metrics, expected.num_examples)
 
@@ -139,19 +136,22 @@ def test_the_split_differs_by_round_and_node_and_can_be_repeated():
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("config", "message"),
     [
-        ({"support_share": 0.0}, r"support-share = 0\.0: must be between 0 and 1"),
-        ({"support_share": 1.0}, r"support-share = 1\.0: must be between 0 and 1"),
-        ({"reconstruct_epochs": 0}, r"reconstruct-epochs = 0: must be at least 1"),
-        ({"ewc": 0.5}, r"ewc = 0\.5, l2-transfer = 0\.0, plateau-patience = 0: must be 0 with reconstruct-epochs = 3"),
-        ({"l2_transfer": 0.5}, "because they go on from what a node kept"),
-        ({"plateau_patience": 2}, "plateau-patience = 2"),
+        ({"support-share": 0.0}, r"support-share = 0\.0: must be between 0 and 1"),
+        ({"support-share": 1.0}, r"support-share = 1\.0: must be between 0 and 1"),
+        ({"support-share": "half"}, r"support-share = 'half': must be of type float"),
+        ({"reconstruct-epochs": 0}, r"reconstruct-epochs = 0: must be at least 1"),
     ],
 )
-def test_settings_that_do_not_go_with_it_are_errors(tmp_path, changes, told):
-    with pytest.raises(ValueError, match=told):
-        node(tmp_path).train_round(initial(ENCODER), at(1, **changes))
+def test_values_out_of_range_are_errors(config, message):
+    with pytest.raises(ValueError, match=message):
+        Reconstruction().read(config, RecordDict())
+
+
+def test_the_learning_rate_cannot_follow_a_plateau(tmp_path):
+    with pytest.raises(ValueError, match="plateau-patience = 2: must be 0 with reconstruction"):
+        node(tmp_path).train_round(initial(ENCODER), at(1, plateau_patience=2))
 
 
 def test_a_node_with_one_example_cannot_reconstruct(tmp_path):

@@ -1,15 +1,12 @@
-"""What nodes of the task "vpr" leave behind, made by hand: pictures of matches, and positions."""
+"""Hand-written traces of the task "vpr": image positions, and images of matches."""
 
 import json
-import re
-from html import unescape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import report_pages
 from safetensors.numpy import save_file
-
-from fedapps.report import write_report
 
 METHODS = ["fedavg", "h-fl", "m-3", "m-4", "m-5", "cloud"]
 
@@ -19,7 +16,7 @@ def text_array(text: str) -> np.ndarray:
 
 
 def matches(**other: Any) -> dict[str, Any]:
-    """Two queries of nine with two matches each, in plain colours: right, another city; wrong, right."""
+    """Two of nine queries, two matches each, in plain colours: correct, another city; wrong, correct."""
     asked = np.zeros((2, 3, 4, 3), dtype=np.uint8)
     asked[1] = 50
     found = np.broadcast_to(np.array([100, 150, 200, 250], dtype=np.uint8).reshape(2, 2, 1, 1, 1), (2, 2, 3, 4, 3))
@@ -35,7 +32,7 @@ def matches(**other: Any) -> dict[str, Any]:
 
 
 def places(names: str = "Bonn", prefix: str = "places", **other: Any) -> dict[str, Any]:
-    """The corners of a square of 200 m in each of the cities, which are separated by lines."""
+    """In each city (``names`` has one per line), the corners of a square of 200 m."""
     corners = np.array([[0.0, 0.0], [200.0, 0.0], [200.0, 200.0], [0.0, 200.0]])
     count = len(names.split("\n"))
     city, position = np.repeat(np.arange(count, dtype=np.int32), 4), np.tile(corners, (count, 1))
@@ -44,7 +41,7 @@ def places(names: str = "Bonn", prefix: str = "places", **other: Any) -> dict[st
 
 
 def line(east: float, cities: str = "Bonn", prefix: str = "places") -> dict[str, Any]:
-    """Four pictures along 300 m from ``east``."""
+    """Four positions over 300 m, starting at ``east``."""
     return places(cities, prefix, position=np.array([[east + step, 0.0] for step in (0.0, 100.0, 200.0, 300.0)]))
 
 
@@ -57,7 +54,7 @@ def save(folder: Path, method: str, node: str, arrays: dict[str, Any]) -> Path:
 
 
 def write_run(folder: Path) -> None:
-    """A run of ``METHODS`` that has evaluated nothing yet; one node is in a cluster."""
+    """Write a run of ``METHODS`` without evaluations; one node is in a cluster."""
     (folder / "config.toml").write_text(f'methods = "{",".join(METHODS)}"\n')
     rows = [{"method": method, "round": 1} for method in METHODS]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -66,12 +63,5 @@ def write_run(folder: Path) -> None:
 
 
 def section(folder: Path, name: str) -> str:
-    """The markup of a section of the report, empty where there is none."""
-    text = write_report(folder).read_text(encoding="utf-8")
-    found = re.search(rf'<section id="{name}">.*?</section>', text, re.DOTALL)
-    return found[0] if found else ""
-
-
-def labels(figure: str) -> list[str]:
-    """The words that are drawn, in their order."""
-    return re.findall(r"<text[^>]*>([^<]*)</text>", unescape(figure))
+    """The markup of a section of the report; empty if the report does not have it."""
+    return report_pages.section(report_pages.page(folder), name)

@@ -5,29 +5,34 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from toy_nodes import NAMES, initial
+from toy_nodes import NAMES, SETTINGS, at, initial, node, staged
 from toys import ToyModel, ToyTask, arithmetic_app, arrays_of, federate, same_bits
 
-from clients.adaptive_updating import adaptive_updating
-from clients.base import FederatedClient
+from clients.local_part import NodeRound
+from clients.parts.adaptive_updating import AdaptiveUpdating
 from clients.penalties import QuadraticPrior
 from clients.plateau import Plateau
-from clients.round_settings import RoundSettings
-from clients.state import ContextState, DiskState
+from clients.round_settings import with_config
+from clients.state import ContextState
 from clients.training import Phase, run_plan
 from strategies.partial_aggregation import PartialAggregation
 
 PARAMETERS = NAMES[:3]
 ENCODER = NAMES[:1]
-ORDERS = RoundSettings(epochs=2, learning_rate=0.05, batch_size=4)
 TASK = ToyTask()
 
 
-def node(folder, settings=ORDERS):
-    return FederatedClient(TASK, TASK.data(1), DiskState(folder), settings, seed=3, device=torch.device("cpu"))
+def adaptive_updating(joint, model, received, epochs):
+    """The plan of a round whose only phase would be ``joint``."""
+    arrays = {name: np.zeros(()) for name in received}
+    node_round = NodeRound(
+        TASK, TASK.data(1), SETTINGS, arrays, {}, seed=3, device=torch.device("cpu"), initial_model=ToyModel
+    )  # fmt: skip
+    return AdaptiveUpdating(epochs).plan([joint], model, TASK.data(1), node_round)
 
 
 class Product(nn.Module):
@@ -86,9 +91,9 @@ def test_without_epochs_or_private_parameters_there_is_one_phase(received, epoch
 
 
 def test_where_all_is_shared_it_is_fedavg_bit_for_bit(tmp_path):
-    plain, adaptive = node(tmp_path / "plain"), node(tmp_path / "adaptive")
-    expected = plain.train_round(initial(), ORDERS)
-    found = adaptive.train_round(initial(), replace(ORDERS, adapt_epochs=4))
+    plain, adaptive = node(tmp_path / "plain"), node(tmp_path / "adaptive", AdaptiveUpdating(4))
+    expected = plain.train_round(initial(), SETTINGS)
+    found = adaptive.train_round(initial(), SETTINGS)
     assert same_bits(found.arrays, expected.arrays)
     assert found.metrics == expected.metrics
 
@@ -98,9 +103,9 @@ def test_where_all_is_shared_it_is_fedavg_bit_for_bit(tmp_path):
 def test_what_is_shared_is_frozen_and_what_is_private_moves(shared, epochs):
     """With no joint epochs, a round is the adaptation alone."""
     records = ContextState({})
-    client = FederatedClient(TASK, TASK.data(1), records, ORDERS, seed=3, device=torch.device("cpu"))
+    client = node(records, AdaptiveUpdating(epochs))
     sent = initial(sorted(shared))
-    reply = client.train_round(sent, replace(ORDERS, epochs=0, adapt_epochs=epochs))
+    reply = client.train_round(sent, at(1, epochs=0))
     assert same_bits(reply.arrays, sent)
     assert reply.metrics["steps"] == 2 * epochs  # 6 examples in batches of 4
     kept = records.load(2)
@@ -111,26 +116,24 @@ def test_what_is_shared_is_frozen_and_what_is_private_moves(shared, epochs):
 
 def test_the_joint_epochs_go_on_from_the_adapted_parameters(tmp_path):
     """Adapting in one round, then training in the next, is one round with both: only the draws of batches differ."""
-    whole_batches = replace(ORDERS, batch_size=6, optimizer="sgd")
+    whole_batches = {"batch_size": 6, "optimizer": "sgd"}
     sent = initial(["encoder.weight"])
-    in_one = node(tmp_path / "one").train_round(sent, replace(whole_batches, adapt_epochs=3))
-    two = node(tmp_path / "two")
-    two.train_round(sent, replace(whole_batches, adapt_epochs=3, epochs=0))
-    in_two = two.train_round(sent, replace(whole_batches, server_round=2))
+    in_one = node(tmp_path / "one", AdaptiveUpdating(3)).train_round(sent, at(1, **whole_batches))
+    node(tmp_path / "two", AdaptiveUpdating(3)).train_round(sent, at(1, epochs=0, **whole_batches))
+    in_two = node(tmp_path / "two").train_round(sent, at(2, **whole_batches))
     np.testing.assert_allclose(in_one.arrays["encoder.weight"], in_two.arrays["encoder.weight"], rtol=1e-5)
 
 
 @pytest.mark.usefixtures("flower_identity")
 def test_a_federation_by_hand(tmp_path):
     """Two rounds of FedVocab under PartialAggregation: each node its own head, the encoder the mean of both."""
-    orders, sent = replace(ORDERS, adapt_epochs=1), initial(ENCODER)
+    sent = initial(ENCODER)
 
     def member(folder, partition):
-        state = DiskState(tmp_path / folder / str(partition))
-        return FederatedClient(TASK, TASK.data(partition), state, orders, seed=3, device=torch.device("cpu"))
+        return node(tmp_path / folder / str(partition), AdaptiveUpdating(1), data=TASK.data(partition))
 
     def work(partition, arrays, config):
-        reply = member("federated", partition).train_round(arrays, orders.updated(config))
+        reply = member("federated", partition).train_round(arrays, with_config(SETTINGS, config))
         return reply.arrays, {"num-examples": reply.num_examples, **reply.metrics}
 
     seen = []
@@ -139,8 +142,7 @@ def test_a_federation_by_hand(tmp_path):
     assert not strategy.report.refused
     assert all(list(message.content["arrays"]) == ENCODER for message in seen)
     for server_round in (1, 2):
-        settings_of_round = replace(orders, server_round=server_round)
-        replies = [member("by hand", partition).train_round(sent, settings_of_round) for partition in (0, 1)]
+        replies = [member("by hand", partition).train_round(sent, at(server_round)) for partition in (0, 1)]
         mean = np.mean([reply.arrays["encoder.weight"].astype(np.float64) for reply in replies], axis=0)
         sent = {"encoder.weight": mean.astype(np.float32)}
     np.testing.assert_allclose(arrays_of(result.arrays)["encoder.weight"], sent["encoder.weight"], rtol=1e-6)
@@ -149,17 +151,17 @@ def test_a_federation_by_hand(tmp_path):
     assert (kept[0]["head.weight"] != kept[1]["head.weight"]).any()
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"adapt_epochs": 1, "reconstruct_epochs": 2},
-        {"adapt_epochs": 1, "decomposition": "apd"},
-        {"reconstruct_epochs": 1, "decomposition": "fedweit"},
-    ],
-)
-def test_ways_to_train_exclude_one_another(given):
-    keys = [name.replace("_", "-") for name in given]
-    with pytest.raises(ValueError, match=rf"{keys[0]} = .*{keys[1]} = .*only one of them"):
-        replace(ORDERS, **given)
-    with pytest.raises(ValueError, match="only one of them"):
-        ORDERS.updated({name.replace("_", "-"): value for name, value in given.items()})
+def test_the_config_of_a_message_sets_the_epochs():
+    part = AdaptiveUpdating(2)
+    assert part.read({"adapt-epochs": 5}, RecordDict()) == AdaptiveUpdating(5)
+    assert part.read({}, RecordDict()) == part
+    with pytest.raises(ValueError, match=r"config adapt-epochs = 1\.5: must be of type int"):
+        part.read({"adapt-epochs": 1.5}, RecordDict())
+
+
+def test_a_plateau_gives_the_first_phase_its_rate_and_counts_the_joint_epochs_alone(tmp_path):
+    """The first loss of a stage is the best; at a rate of 1e-30 every later epoch of the joint phase is stale."""
+    client = node(tmp_path, AdaptiveUpdating(3), data=staged(1))
+    no_steps = {"plateau_patience": 9, "learning_rate": 1e-30, "min_learning_rate": 0.0, "epochs": 3}
+    client.train_round(initial(ENCODER), at(1, **no_steps))
+    assert client.private.load(2)["memory.plateau"][2] == 3 - 1

@@ -1,17 +1,19 @@
-"""A node whose stages have parameters of their own: what it must be equal to, what it counts, what it refuses."""
+"""A node with a decomposed model (APD, FedWeIT): exact equalities, counts of parameters, and errors."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from decomposed_nodes import ORDERS, PENALTIES, WEIGHTS, at, fedweit, initial, kept, knowledge, node
-from toy_nodes import staged
+from decomposed_nodes import PENALTIES, WEIGHTS, initial, kept, knowledge, node
+from flwr.app import RecordDict
+from toy_nodes import SETTINGS, at, staged
+from toy_nodes import node as plain_node
 from toys import ToyTask, same_bits
 
-from clients.base import FederatedClient
-from clients.decomposed_client import Knowledge
-from clients.state import DiskState
+from clients.knowledge import Knowledge
+from clients.parts.decomposition import Decomposition
+from clients.parts.proximal import Proximal
 from tasks.social.networks import GraphConvolutions
 
 # -- what it must be equal to ----------------------------------------------------------------------------------
@@ -26,9 +28,9 @@ def test_one_step_of_sgd_by_the_chain_rule(tmp_path):
     gradient = model.encoder.weight.grad.numpy()
     base = initial()["encoder.weight"]
 
-    client = node(tmp_path)
-    orders = at(1, 0, epochs=1, batch_size=6, optimizer="sgd", learning_rate=0.1, l1_adaptive=0.01, l1_mask=0.02)
-    sent = client.train_round(initial(), orders).arrays["encoder.weight"]
+    client = node(tmp_path, l1_adaptive=0.01, l1_mask=0.02)
+    one_step = at(1, epochs=1, batch_size=6, optimizer="sgd", learning_rate=0.1)
+    sent = client.train_round(initial(), one_step).arrays["encoder.weight"]
     np.testing.assert_allclose(sent, base - 0.1 * 2 / 3 * gradient, rtol=1e-4, atol=1e-6)
     parts = kept(client, 1)
     expected = base / 3 - 0.1 * (gradient + 0.01 * np.sign(base))
@@ -41,11 +43,12 @@ def test_one_step_of_sgd_by_the_chain_rule(tmp_path):
 
 
 def test_with_all_units_sent_the_first_stage_of_fedweit_is_apd_bit_for_bit(tmp_path):
-    apd, weit = node(tmp_path / "a"), node(tmp_path / "w")
+    apd = node(tmp_path / "a", **PENALTIES)
+    weit = node(tmp_path / "w", "fedweit", mask_share=1.0, **PENALTIES)
     received = initial()
     for server_round in (1, 2, 3):
-        mine = apd.train_round(received, at(server_round, 0, **PENALTIES))
-        other = weit.train_round(received, fedweit(server_round, 0, mask_share=1.0, **PENALTIES))
+        mine = apd.train_round(received, at(server_round))
+        other = weit.train_round(received, at(server_round))
         assert same_bits(mine.arrays, other.arrays)
         assert same_bits(kept(apd, server_round), kept(weit, server_round))
         assert mine.metrics == other.metrics
@@ -53,12 +56,12 @@ def test_with_all_units_sent_the_first_stage_of_fedweit_is_apd_bit_for_bit(tmp_p
 
 
 def test_without_drift_later_stages_are_alike_too_and_the_past_is_untouched(tmp_path):
-    apd, weit = node(tmp_path / "a"), node(tmp_path / "w")
+    apd, weit = node(tmp_path / "a"), node(tmp_path / "w", "fedweit", mask_share=1.0)
     received = initial()
     for server_round in (1, 2, 3):
         stage = server_round - 1
         mine = apd.train_round(received, at(server_round, stage))
-        other = weit.train_round(received, fedweit(server_round, stage, mask_share=1.0))
+        other = weit.train_round(received, at(server_round, stage))
         assert same_bits(mine.arrays, other.arrays)
         assert same_bits(kept(apd, server_round), kept(weit, server_round))
         received = mine.arrays
@@ -66,14 +69,11 @@ def test_without_drift_later_stages_are_alike_too_and_the_past_is_untouched(tmp_
 
 def test_an_untrained_node_is_the_received_model(tmp_path):
     """A round of no learning gives back what came, and evaluates as a plain node with the same model."""
-    client, orders = node(tmp_path), at(1, 0, learning_rate=0.0)
-    reply = client.train_round(initial(), orders)
+    client, no_step = node(tmp_path), at(1, learning_rate=0.0)
+    reply = client.train_round(initial(), no_step)
     assert same_bits(reply.arrays, initial())
-    plain = FederatedClient(
-        ToyTask(), staged(1), DiskState(tmp_path / "plain"), ORDERS, seed=3, device=torch.device("cpu")
-    )  # fmt: skip
-    expected = plain.evaluate_round(initial(), orders).metrics
-    found = client.evaluate_round(initial(), orders).metrics
+    expected = plain_node(tmp_path / "plain", data=staged(1)).evaluate_round(initial(), no_step).metrics
+    found = client.evaluate_round(initial(), no_step).metrics
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-5)
@@ -81,14 +81,30 @@ def test_an_untrained_node_is_the_received_model(tmp_path):
 
 def test_fedprox_holds_the_base_alone(tmp_path):
     """Overwhelming µ at a learning rate of 1/µ: every step of SGD lands the base next to where it came from."""
-    client = node(tmp_path)
-    sent = client.train_round(initial(), at(1, 0, proximal=1e3, optimizer="sgd", learning_rate=1e-3)).arrays
+    client = node(tmp_path, "apd", Proximal(1e3))
+    sent = client.train_round(initial(), at(1, 0, optimizer="sgd", learning_rate=1e-3)).arrays
     free = node(tmp_path / "free")
     free.train_round(initial(), at(1, 0, optimizer="sgd", learning_rate=1e-3))
     for name in WEIGHTS:
         np.testing.assert_allclose(sent[name], initial()[name], atol=5e-3)
     np.testing.assert_allclose(kept(client, 1)["adaptive"], kept(free, 1)["adaptive"], atol=1e-3)
     assert np.abs(kept(client, 1)["adaptive"][0, :4] - initial()["encoder.weight"].ravel() / 3).max() > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["apd", "fedweit"])
+def test_the_order_of_the_proximal_term_does_not_matter(tmp_path, kind):
+    """The penalties of the decomposition stay, and so do both counts, whichever part comes first."""
+    decomposition = Decomposition(kind, **PENALTIES)
+    replies = []
+    for folder, parts in (("one", [Proximal(0.5), decomposition]), ("other", [decomposition, Proximal(0.5)])):
+        client = plain_node(tmp_path / folder, *parts, data=staged(1))
+        client.train_round(initial(), at(1, 0))
+        replies.append(client.train_round(initial(), at(2, 1)))
+    assert same_bits(replies[0].arrays, replies[1].arrays)
+    assert replies[0].metrics == replies[1].metrics
+    without = node(tmp_path / "without", kind, Proximal(0.5))
+    without.train_round(initial(), at(1, 0))
+    assert not same_bits(without.train_round(initial(), at(2, 1)).arrays, replies[0].arrays)
 
 
 def test_buffers_are_the_nodes_or_travel(tmp_path):
@@ -116,18 +132,18 @@ def test_the_present_stages_model_collects(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "orders", "trained", "held"),
+    ("kind", "mu", "trained", "held"),
     [
         # 6 numbers in the weights, 3 units, 1 bias; 3 stages.
-        ("apd", {}, 6 + 3 * 10, 6),
-        ("apd", {"proximal": 0.1}, 6 + 3 * 10, 12),
-        ("fedweit", {}, 6 + 3 * 10 + 2 * 2 * 2, 6 + 12),
+        ("apd", 0.0, 6 + 3 * 10, 6),
+        ("apd", 0.1, 6 + 3 * 10, 12),
+        ("fedweit", 0.0, 6 + 3 * 10 + 2 * 2 * 2, 6 + 12),
     ],
 )
-def test_parameters_are_counted(tmp_path, kind, orders, trained, held):
-    node(tmp_path).train_round(initial(), at(1, 0, decomposition=kind))
-    lent = knowledge(1) if kind == "fedweit" else None
-    metrics = node(tmp_path, knowledge=lent).train_round(initial(), at(2, 1, decomposition=kind, **orders)).metrics
+def test_parameters_are_counted(tmp_path, kind, mu, trained, held):
+    node(tmp_path, kind).train_round(initial(), at(1, 0))
+    borrowed = {"knowledge": knowledge(1)} if kind == "fedweit" else {}
+    metrics = node(tmp_path, kind, Proximal(mu), **borrowed).train_round(initial(), at(2, 1)).metrics
     assert (metrics["trainable_parameters"], metrics["static_parameters"]) == (trained, held)
 
 
@@ -146,31 +162,33 @@ def test_the_network_of_elastic_transfer_has_the_published_number_of_parameters(
     task, splits = Graphs(), {"train": {"x": torch.ones(2, 1, 7), "y": torch.ones(2)}}
     data = replace(ToyTask().data(1), splits=splits, stages=(splits,) * 4)
     weights = {n: p.detach().numpy() for n, p in task.build_model().named_parameters() if p.ndim > 1}
-    lent = Knowledge(1, ("a", "b", "c"), (weights,) * 3) if kind == "fedweit" else None
-    node(tmp_path, data=data, task=task).train_round(weights, at(1, 0, decomposition=kind))
-    client = node(tmp_path, data=data, task=task, knowledge=lent)
-    metrics = client.train_round(weights, at(2, 1, decomposition=kind)).metrics
+    borrowed = {"knowledge": Knowledge(1, ("a", "b", "c"), (weights,) * 3)} if kind == "fedweit" else {}
+    node(tmp_path, kind, data=data, task=task).train_round(weights, at(1, 0))
+    client = node(tmp_path, kind, data=data, task=task, **borrowed)
+    metrics = client.train_round(weights, at(2, 1)).metrics
     assert metrics["trainable_parameters"] == trained
 
 
 # -- what it refuses -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("orders", "told"),
-    [
-        ({"decomposition": "none"}, "decomposition = 'none': must be 'apd' or 'fedweit'"),
-        ({"ewc": 0.5}, r"ewc = 0.5, l2-transfer = 0.0: must be 0 with decomposition = 'apd'"),
-        ({"decomposition": "fedweit", "mask_share": 0.0}, r"mask-share = 0.0: must be above 0 and at most 1"),
-    ],
-)
-def test_orders_that_do_not_go_with_a_decomposition_are_errors(tmp_path, orders, told):
-    with pytest.raises(ValueError, match=told):
-        node(tmp_path).train_round(initial(), at(1, 0, **orders))
+def test_hyper_parameters_are_read_from_the_config():
+    config = {"decomposition": "fedweit", "l1-adaptive": 0.1, "l1-mask": 0.2, "drift": 1, "mask-share": 0.5}
+    part = Decomposition().read({**config, "sparsity": 0.3, "knowledge": 1}, RecordDict())
+    assert part == Decomposition("fedweit", 0.1, 0.2, 1.0, 0.5, 0.3)
+    assert part.knowledge == Knowledge()
 
 
-def test_a_bias_cannot_be_shared_nor_a_copy_personalised(tmp_path):
+def test_an_unknown_decomposition_is_an_error():
+    with pytest.raises(ValueError, match="decomposition = 'none': must be one of 'apd', 'fedweit'"):
+        Decomposition().read({"decomposition": "none"}, RecordDict())
+
+
+def test_a_share_of_nothing_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"mask-share = 0.0: must be above 0 and at most 1"):
+        node(tmp_path, "fedweit", mask_share=0.0).train_round(initial(), at(1))
+
+
+def test_a_bias_cannot_be_shared(tmp_path):
     with pytest.raises(ValueError, match=r"received head.bias: every stage has its own; only encoder.weight, head.we"):
-        node(tmp_path).train_round(initial([*WEIGHTS, "head.bias"]), ORDERS)
-    with pytest.raises(ValueError, match="personalise = True: must be false"):
-        node(tmp_path).evaluate_round(initial(), at(1, 0, personalise=True))
+        node(tmp_path).train_round(initial([*WEIGHTS, "head.bias"]), SETTINGS)

@@ -1,4 +1,4 @@
-"""All that a run left behind, to be compared with what another one did."""
+"""The outputs of a run, for comparison with those of another run."""
 
 from safetensors.numpy import load_file
 from toys import same_bits
@@ -6,8 +6,8 @@ from toys import same_bits
 from fedapps.runs.checkpoints import read_snapshot
 
 
-def left_behind(folder):
-    """All that a run computed: snapshots, private states, lines. Times and the run's label differ by nature."""
+def outputs_of(folder):
+    """Snapshots, private states and metrics of a run, without times and without the label of the run."""
     snapshots = {p.relative_to(folder.path): read_snapshot(p) for p in folder.path.glob("checkpoints/*/*.safetensors")}
     states = {p.relative_to(folder.path).parts[2:]: load_file(p) for p in folder.path.glob("nodes/*/*/*/*.safetensors")}
     lines = [{**row, "seconds": 0.0} for row in folder.lines("metrics.jsonl")]
@@ -15,7 +15,7 @@ def left_behind(folder):
 
 
 def assert_same(left, right):
-    for mine, other in zip(left_behind(left)[:2], left_behind(right)[:2], strict=True):
+    for mine, other in zip(outputs_of(left)[:2], outputs_of(right)[:2], strict=True):
         assert mine.keys() == other.keys() != set()
         for name, one in mine.items():
             two = other[name]
@@ -23,4 +23,4 @@ def assert_same(left, right):
                 assert (one.round, one.facts) == (two.round, two.facts)
                 one, two = one.arrays, two.arrays
             assert same_bits(one, two), name
-    assert left_behind(left)[2:] == left_behind(right)[2:]
+    assert outputs_of(left)[2:] == outputs_of(right)[2:]

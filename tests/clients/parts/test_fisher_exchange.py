@@ -1,30 +1,23 @@
-"""A node in a Fisher exchange: what it publishes, what holds it, and that it is a plain node without."""
+"""A node in a Fisher exchange: the precision that it reports, the prior that holds it, plain training without both."""
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, RecordDict
-from toy_nodes import NAMES, initial, nodes_app
-from toys import ToyTask, arrays_of, federate, record_of, same_bits
+from toy_nodes import NAMES, SETTINGS, at, initial, node, nodes_app, staged
+from toys import ToyModel, ToyTask, arrays_of, federate, record_of, same_bits
 
-from clients.base import FederatedClient
 from clients.fisher import diagonal_fisher
-from clients.fisher_client import FisherClient, FisherOrder
+from clients.parts.fisher_exchange import FisherPrior
+from clients.parts.proximal import Proximal
 from clients.penalties import QuadraticPrior
-from clients.round_settings import RoundSettings
-from clients.state import ContextState, DiskState
+from clients.round_settings import with_config
+from clients.state import ContextState
 from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange
 from tasks.seeding import torch_seed
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
-ORDERS = RoundSettings(epochs=2, learning_rate=0.05, batch_size=4)
-
-
-def node(folder, order, kind=FisherClient, **more):
-    task = ToyTask()
-    given = {} if kind is FederatedClient else {"order": order, **more}
-    return kind(task, task.data(1), DiskState(folder), ORDERS, seed=3, device=torch.device("cpu"), **given)
 
 
 def prior(precision, anchor, names=NAMES[:3]):
@@ -41,21 +34,25 @@ def content(precision=None, linear=None, **order):
     return records
 
 
-def test_an_order_without_prior_trains_bit_for_bit_as_the_parent(tmp_path):
-    plain = node(tmp_path / "a", None, FederatedClient).train_round(initial(), ORDERS)
-    for number, order in enumerate((FisherOrder(), FisherOrder("per-sample"))):
-        client = node(tmp_path / str(number), order)
-        reply = client.train_round(initial(), ORDERS)
+def read(message):
+    return FisherPrior().read({}, message)
+
+
+def test_without_a_prior_it_trains_bit_for_bit_as_a_plain_node(tmp_path):
+    plain = node(tmp_path / "a").train_round(initial(), SETTINGS)
+    for number, part in enumerate((FisherPrior(), FisherPrior("per-sample"))):
+        reply = node(tmp_path / str(number), part).train_round(initial(), SETTINGS)
         assert same_bits(reply.arrays, plain.arrays)
         assert reply.metrics == plain.metrics
-        assert list(client.publish(reply, ORDERS)) == (["fisher.precision"] if number else [])
+        assert list(reply.records) == (["fisher.precision"] if number else [])
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.5])
 def test_the_prior_and_fedprox_add_up_as_in_autograd(tmp_path, mu):
-    settings = RoundSettings(epochs=3, learning_rate=0.05, batch_size=6, optimizer="sgd", proximal=mu)
-    held = FisherOrder("per-sample", prior(2.0, 1.5))
-    arrays = node(tmp_path, held).train_round(initial(), settings).arrays
+    settings = at(1, epochs=3, batch_size=6, optimizer="sgd")
+    parts = [Proximal(mu), FisherPrior("per-sample", prior(2.0, 1.5))]
+    arrays = node(tmp_path / "one", *parts).train_round(initial(), settings).arrays
+    assert same_bits(node(tmp_path / "other", *parts[::-1]).train_round(initial(), settings).arrays, arrays)
 
     task = ToyTask()
     model, batch = task.build_model(), task.data(1).splits["train"]  # one batch holds all of it
@@ -75,11 +72,11 @@ def test_the_prior_and_fedprox_add_up_as_in_autograd(tmp_path, mu):
 @pytest.mark.parametrize("names", [NAMES, ["encoder.weight"], ["passes"]])
 @pytest.mark.parametrize("estimator", ["per-sample", "per-batch", "per-batch-scaled"])
 def test_the_precision_is_the_fisher_information_at_the_trained_parameters(tmp_path, names, estimator):
-    client = node(tmp_path, FisherOrder(estimator))
-    reply = client.train_round(initial(names), ORDERS)
-    found = client.precision(reply, ORDERS)
+    client = node(tmp_path, FisherPrior(estimator))
+    reply = client.train_round(initial(names), SETTINGS)
+    found = arrays_of(reply.records["fisher.precision"])
     assert sorted(found) == sorted(set(names) - {"passes"})
-    # The private rest of the model is that of this round, too.
+    # The private parameters of the model are those of this round, too.
     model = ToyTask().build_model()
     kept = client.private.load(before=2) or {}
     model.load_state_dict({n: torch.as_tensor(a) for n, a in {**kept, **reply.arrays}.items()})
@@ -93,35 +90,54 @@ def test_the_precision_is_the_fisher_information_at_the_trained_parameters(tmp_p
         assert array.any()
 
 
-def test_publishing_changes_nothing_and_repeats(tmp_path):
-    client = node(tmp_path, FisherOrder("per-batch"))
-    reply = client.train_round(initial(["encoder.weight"]), ORDERS)
-    before = client.private.load(before=2)
-    state = torch.get_rng_state()
-    first = client.precision(reply, ORDERS)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert same_bits(client.precision(reply, ORDERS), first)
-    assert same_bits(client.private.load(before=2), before)
+def test_what_is_no_parameter_has_a_precision_of_zero(tmp_path, monkeypatch):
+    class Scaled(ToyModel):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.ones(2))
+
+    monkeypatch.setattr(ToyTask, "build_model", lambda self: Scaled())
+    received = {**initial(["encoder.weight"]), "scale": np.full(2, 3.0, np.float32)}
+    reply = node(tmp_path, FisherPrior("per-sample")).train_round(received, SETTINGS)
+    found = arrays_of(reply.records["fisher.precision"])
+    assert found["encoder.weight"].any()
+    assert same_bits({"scale": found["scale"]}, {"scale": np.zeros(2, np.float32)})
+
+
+def test_the_precision_changes_nothing_and_repeats(tmp_path):
+    plain, client = node(tmp_path / "plain"), node(tmp_path / "fisher", FisherPrior("per-batch"))
+    state, records = torch.get_rng_state(), []
+    for server_round in (1, 2, 2):  # a repeated round, too
+        reply = client.train_round(initial(["encoder.weight"]), at(server_round))
+        expected = plain.train_round(initial(["encoder.weight"]), at(server_round))
+        assert same_bits(reply.arrays, expected.arrays)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert same_bits(client.private.load(before=9), plain.private.load(before=9))
+        records.append(arrays_of(reply.records["fisher.precision"]))
+    assert same_bits(records[1], records[2])
+    assert not same_bits(records[0], records[1])
 
 
 def test_one_by_one_gives_the_same(tmp_path, monkeypatch):
-    client, slow = (node(tmp_path, FisherOrder("per-sample")) for _ in range(2))
+    client, slow = (node(tmp_path, FisherPrior("per-sample")) for _ in range(2))
     monkeypatch.setattr(slow.task, "vectorises", False, raising=False)
-    reply = client.train_round(initial(), ORDERS)
-    quick = client.precision(reply, ORDERS)
-    for name, array in slow.precision(reply, ORDERS).items():
-        np.testing.assert_allclose(array, quick[name], rtol=1e-4, atol=1e-9)
+    expected = arrays_of(client.train_round(initial(), SETTINGS).records["fisher.precision"])
+    found = arrays_of(slow.train_round(initial(), SETTINGS).records["fisher.precision"])
+    for name, array in found.items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-4, atol=1e-9)
 
 
 # -- reading a message -----------------------------------------------------------------------------------------
 
 
-def test_an_order_is_read_from_a_message():
-    assert FisherOrder.read(RecordDict({"arrays": record_of(initial())})) == FisherOrder()
-    assert FisherOrder.read(content(estimator="per-batch")) == FisherOrder("per-batch")
-    order = FisherOrder.read(content({"w": np.ones(2)}, {"w": np.zeros(2)}, estimator="per-sample"))
-    assert order.prior.precision["w"].tolist() == [1, 1]
-    assert order.prior.linear["w"].tolist() == [0, 0]
+def test_estimator_and_prior_are_read_from_a_message():
+    assert read(RecordDict({"arrays": record_of(initial())})) == FisherPrior()
+    assert read(content(estimator="per-batch")) == FisherPrior("per-batch")
+    part = read(content({"w": np.ones(2)}, {"w": np.zeros(2)}, estimator="per-sample"))
+    assert part.received_prior.precision["w"].tolist() == [1, 1]
+    assert part.received_prior.linear["w"].tolist() == [0, 0]
+    # The next message brings no prior: the one before it does not count.
+    assert part.read({}, content(estimator="per-batch")) == FisherPrior("per-batch")
 
 
 @pytest.mark.parametrize(
@@ -133,9 +149,9 @@ def test_an_order_is_read_from_a_message():
         (content(None, {"w": np.ones(1)}, estimator="per-sample"), "must come together"),
     ],
 )
-def test_a_message_that_makes_no_order_is_an_error(message, told):
+def test_a_malformed_message_is_an_error(message, told):
     with pytest.raises(ValueError, match=told):
-        FisherOrder.read(message)
+        read(message)
 
 
 @pytest.mark.parametrize(
@@ -152,15 +168,16 @@ def test_a_message_that_makes_no_order_is_an_error(message, told):
     ],
 )
 def test_a_prior_that_does_not_fit_is_an_error(tmp_path, precision, linear, told):
-    client = node(tmp_path, FisherOrder("per-sample", QuadraticPrior(precision, linear)))
+    client = node(tmp_path, FisherPrior("per-sample", QuadraticPrior(precision, linear)))
     with pytest.raises(ValueError, match=told):
-        client.train_round(initial(), ORDERS)
+        client.train_round(initial(), SETTINGS)
 
 
-def test_a_precision_that_nobody_asked_for_is_an_error(tmp_path):
-    client = node(tmp_path, FisherOrder())
-    with pytest.raises(ValueError, match="no Fisher information was asked for"):
-        client.precision(client.train_round(initial(), ORDERS), ORDERS)
+def test_the_terms_of_the_prior_are_counted_as_static_parameters(tmp_path):
+    data = staged(1)
+    part = FisherPrior("per-sample", prior(1.0, 0.0, ["encoder.weight"]))
+    metrics = node(tmp_path, part, data=data).train_round(initial(), SETTINGS).metrics
+    assert (metrics["trainable_parameters"], metrics["static_parameters"]) == (7, 2 * 4)
 
 
 # -- with the strategy -----------------------------------------------------------------------------------------
@@ -170,12 +187,10 @@ def toy_app(priors=None):
     """A ClientApp of toy nodes; ``priors`` collects what each message held the node to."""
 
     def client_of(partition, message, context):
-        task, settings = ToyTask(), ORDERS.updated(message.content["config"])
-        order = FisherOrder.read(message.content)
+        settings, part = with_config(SETTINGS, message.content["config"]), read(message.content)
         if priors is not None:
-            priors.append(order.prior)
-        state, device = ContextState(context.state), torch.device("cpu")
-        return FisherClient(task, task.data(partition), state, settings, seed=3, device=device, order=order), settings
+            priors.append(part.received_prior)
+        return node(ContextState(context.state), part, data=ToyTask().data(partition)), settings
 
     return nodes_app(client_of)
 

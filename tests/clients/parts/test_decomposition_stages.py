@@ -1,11 +1,11 @@
-"""A node whose stages have parameters of their own, from stage to stage: what stays, what begins, what is held."""
+"""A node with a decomposed model, from stage to stage: what it keeps, how a stage begins, what the drift holds."""
 
 import numpy as np
 import pytest
 import torch
-from decomposed_nodes import PENALTIES, WEIGHTS, at, fedweit, initial, kept, knowledge, model_at, node
+from decomposed_nodes import PENALTIES, WEIGHTS, initial, kept, knowledge, model_at, node
 from flwr.app import RecordDict
-from toy_nodes import staged
+from toy_nodes import at, staged
 from toys import ToyTask, same_bits
 
 from clients.state import ContextState
@@ -15,9 +15,8 @@ from clients.state import ContextState
 def test_parts_persist_across_rounds_and_stages(tmp_path, kind):
     received = initial()
     for server_round, stage in ((1, 0), (2, 0), (3, 1), (4, 1)):
-        client = node(tmp_path)  # a new one for each message
-        orders = at(server_round, stage, decomposition=kind, mask_share=1.0, **PENALTIES)
-        received = client.train_round(received, orders).arrays
+        client = node(tmp_path, kind, mask_share=1.0, **PENALTIES)  # a new one for each message
+        received = client.train_round(received, at(server_round, stage)).arrays
     first, second, third, fourth = (kept(client, r) for r in (1, 2, 3, 4))
     assert fourth["stages"].tolist() == [0, 1]
     assert [len(fourth[name]) for name in ("adaptive", "mask", "own", "old")] == [2, 2, 2, 1]
@@ -33,16 +32,14 @@ def test_a_context_keeps_the_same_as_a_disk(tmp_path):
     context = ContextState(RecordDict())
     for state in (tmp_path, context):
         for server_round, stage in ((1, 0), (2, 1), (3, 2)):
-            node(state).train_round(initial(), at(server_round, stage, **PENALTIES))
+            node(state, **PENALTIES).train_round(initial(), at(server_round, stage))
     assert same_bits(kept(node(tmp_path), 3), kept(node(context), 3))
 
 
 def test_the_same_message_twice_gives_the_same(tmp_path):
-    client = node(tmp_path)
-    client.train_round(initial(), fedweit(1, 0, **PENALTIES))
-    replies = [
-        node(tmp_path, knowledge=knowledge(1)).train_round(initial(), fedweit(2, 1, **PENALTIES)) for _ in range(2)
-    ]  # fmt: skip
+    node(tmp_path, "fedweit", **PENALTIES).train_round(initial(), at(1, 0))
+    borrowing = [node(tmp_path, "fedweit", knowledge=knowledge(1), **PENALTIES) for _ in range(2)]
+    replies = [client.train_round(initial(), at(2, 1)) for client in borrowing]
     assert same_bits(replies[0].arrays, replies[1].arrays)
 
 
@@ -58,12 +55,11 @@ def test_a_stage_begins_at_the_base_with_the_last_stages_biases(tmp_path):
 
 @pytest.mark.parametrize("kind", ["apd", "fedweit"])
 def test_stages_are_evaluated_with_their_own_parameters_unmet_ones_with_the_present(tmp_path, kind):
-    client = node(tmp_path)
-    client.train_round(initial(), at(1, 0, decomposition=kind))
-    orders = at(2, 1, decomposition=kind, **PENALTIES)
-    client.train_round(initial(), orders)
+    node(tmp_path, kind).train_round(initial(), at(1, 0))
+    client = node(tmp_path, kind, **PENALTIES)
+    client.train_round(initial(), at(2, 1))
     received = {name: array + 0.1 for name, array in initial().items()}
-    metrics = client.evaluate_round(received, orders).metrics
+    metrics = client.evaluate_round(received, at(2, 1)).metrics
     parts, flat = kept(client, 2), np.concatenate([received[name].ravel() for name in WEIGHTS])
     units = np.array([0, 0, 1, 1, 2, 2])
     for stage, index in ((0, 0), (1, 1), (2, 1)):
@@ -79,22 +75,24 @@ def test_stages_are_evaluated_with_their_own_parameters_unmet_ones_with_the_pres
 
 
 def test_the_learning_rate_falls_by_the_validation_loss_of_the_present_stage(tmp_path):
-    client, orders = node(tmp_path), at(1, 0, plateau_patience=5, epochs=1)
-    trained = client.train_round(initial(), orders).arrays
+    client, one_epoch = node(tmp_path), at(1, 0, plateau_patience=5, epochs=1)
+    trained = client.train_round(initial(), one_epoch).arrays
     rate, best, stale = client.private.load(2)["memory.plateau"]
-    plain = client._for_stage(client._model(trained, client._kept(2, orders)), 0, orders)
+    plain = ToyTask().build_model().eval()
+    found = model_at(client, trained, one_epoch, 0)
+    plain.load_state_dict({name: torch.from_numpy(array) for name, array in found.items()}, strict=False)
     validation = staged(1).stages[0]["validation"]
     assert (rate, stale) == (0.05, 0)
-    assert best == pytest.approx(ToyTask().loss(plain.eval(), validation).item())
+    assert best == pytest.approx(ToyTask().loss(plain, validation).item())
 
 
 def test_apd_keeps_the_past_better_than_no_drift_penalty(tmp_path):
     moved = {}
     for drift in (0.0, 10.0):
-        client = node(tmp_path / str(drift))
+        client = node(tmp_path / str(drift), drift=drift)
         base = client.train_round(initial(), at(1, 0)).arrays
         old = model_at(client, base, at(1, 0), 0)
-        base = client.train_round(base, at(2, 1, drift=drift, epochs=40)).arrays
+        base = client.train_round(base, at(2, 1, epochs=40)).arrays
         new = model_at(client, base, at(2, 1), 0)
         moved[drift] = sum(float(np.square(new[name] - old[name]).sum()) for name in WEIGHTS)
     assert moved[10.0] < 0.1 * moved[0.0]

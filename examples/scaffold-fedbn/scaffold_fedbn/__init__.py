@@ -1,0 +1,1 @@
+"""SCAFFOLD and FedBN, methods of federated learning for fedapps."""

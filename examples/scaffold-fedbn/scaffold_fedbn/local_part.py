@@ -1,0 +1,96 @@
+"""A node of SCAFFOLD: local SGD with a control variate that the node keeps between rounds.
+
+Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020, Algorithm 1 with
+Option II, https://arxiv.org/abs/1910.06378.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, RecordDict
+from torch import nn
+
+from clients.local_part import LocalPart, NodeRound
+from clients.named_arrays import Arrays, get_arrays
+from clients.node_memory import kept_arrays, memory_of
+from clients.penalties import QuadraticPrior
+
+from .strategy import CHANGE, CONTROL
+
+_PREFIX = "scaffold.control."
+
+
+@dataclass(frozen=True)
+class ControlVariates(LocalPart):
+    """Add c − c_i to every local gradient; after K steps set c_i⁺ = c_i − c + (x − y) / (K η_l).
+
+    x are the received parameters, y the trained ones, η_l is the local learning rate. c_i starts at 0 and stays on the
+    node; the reply brings c_i⁺ − c_i. While all control variates are 0, training equals plain training bit for bit.
+
+    Parameters
+    ----------
+    server_control : dict of arrays, or None
+        c, from the record ``scaffold.control`` of a TRAIN message, with the names and shapes of the received
+        floating-point arrays.
+    """
+
+    server_control: Arrays | None = field(default=None, compare=False)
+
+    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        record = content.array_records.get(CONTROL)
+        return self if record is None else replace(self, server_control={n: a.numpy() for n, a in record.items()})
+
+    def check(self, node_round: NodeRound) -> None:
+        """Raise ``ValueError`` if the message brought no control variate, or one that does not fit the parameters."""
+        if self.server_control is None:
+            raise ValueError(f"the message has no ArrayRecord {CONTROL!r}: train with the strategy ScaffoldStrategy")
+        for name, control in self.server_control.items():
+            received = node_round.received.get(name)
+            if received is None or received.shape != control.shape:
+                found = "it was not received" if received is None else f"the parameter is {list(received.shape)}"
+                raise ValueError(f"{CONTROL}: {name!r} is {list(control.shape)}, but {found}")
+
+    def prior(
+        self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
+    ) -> QuadraticPrior | None:
+        """The linear penalty (c − c_i)ᵀθ, whose gradient is c − c_i."""
+        own = self._own(node_round)
+        names = [name for name in shared if name in self._server]
+        linear = {name: torch.from_numpy(np.asarray(own[name] - self._server[name])) for name in names}
+        return QuadraticPrior({name: torch.zeros_like(tensor) for name, tensor in linear.items()}, linear)
+
+    def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        return {_PREFIX + name: control for name, control in self._updated(model, node_round).items()}
+
+    def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
+        # The server's mean still contains the control variate of the last stage.
+        own = {name: control for name, control in memory_of(kept).items() if name.startswith(_PREFIX)}
+        return kept_arrays(carried, own)
+
+    def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
+        before, after = self._own(node_round), self._updated(model, node_round)
+        return {CHANGE: ArrayRecord({name: Array(np.asarray(after[name] - before[name])) for name in after})}
+
+    @property
+    def _server(self) -> Arrays:
+        return self.server_control or {}
+
+    def _own(self, node_round: NodeRound) -> Arrays:
+        """c_i as the last round left it, zeros before the first."""
+        memory = memory_of(node_round.kept)
+        return {name: memory.get(_PREFIX + name, np.zeros_like(control)) for name, control in self._server.items()}
+
+    def _updated(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        """c_i⁺ in the dtypes of c, computed in float64; c_i for what is not a parameter (buffers)."""
+        own, parameters = self._own(node_round), {name for name, _ in model.named_parameters()}
+        trained = get_arrays(model, [name for name in own if name in parameters])
+        drift = node_round.steps * node_round.settings.learning_rate
+        updated = dict(own)
+        for name, y in trained.items():
+            x = node_round.received[name].astype(np.float64)
+            control = own[name].astype(np.float64) - self._server[name] + (x - y) / drift
+            updated[name] = np.asarray(control, dtype=own[name].dtype)
+        return updated

@@ -1,0 +1,101 @@
+"""The server of SCAFFOLD: FedAvg that keeps the mean of the nodes' control variates.
+
+Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020, Algorithm 1,
+https://arxiv.org/abs/1910.06378.
+"""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, RecordDict
+
+from strategies.arrays import Arrays, is_float, to_record
+from strategies.base import BaseStrategy
+from strategies.profiles import Profile
+from strategies.replies import Reply, read_arrays
+from strategies.round_messages import ExtraRecords
+
+#: The record of a TRAIN message with the server's control variate c.
+CONTROL = "scaffold.control"
+#: The record of a reply with the change of the node's control variate, c_i⁺ − c_i.
+CHANGE = "scaffold.control-change"
+_STATE = "scaffold.sum."
+
+
+class ScaffoldStrategy(BaseStrategy):
+    """FedAvg with a server control variate c, the mean of the nodes' control variates c_i.
+
+    A TRAIN message brings c as the ArrayRecord ``scaffold.control``, with the names, shapes and dtypes of the shared
+    floating-point arrays. A reply must bring c_i⁺ − c_i in the same form as ``scaffold.control-change``, with zeros for
+    arrays that are not trained (buffers); a reply without it is refused.
+
+    The server keeps Σ c_i in float64 and divides by the number N of nodes, so that c ← c + (1/N) Σ (c_i⁺ − c_i) also
+    holds when nodes join later. N counts the nodes with examples that have been connected since the server started.
+    The global step size η_g of the paper is the learning rate of the ``server_optimizer`` SGD.
+
+    Parameters
+    ----------
+    **base
+        As in :class:`~strategies.base.BaseStrategy`. ``weighting`` must be "uniform", as in the paper.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range, or ``privacy`` is central differential privacy, which would not cover the control
+        variates.
+    """
+
+    beside_the_mean: ClassVar[str] = "it also takes the change of each node's control variate, without noise"
+    reply_records: ClassVar[int] = 2
+
+    def __init__(self, **base: Any) -> None:
+        super().__init__(**base)
+        self._sum: Arrays = {}
+        self._nodes: set[str] = set()
+        self._record: ArrayRecord | None = None
+
+    @property
+    def control(self) -> Arrays:
+        """The server control variate c of the next round, float64; empty before the first round."""
+        return {name: np.asarray(total / max(len(self._nodes), 1)) for name, total in self._sum.items()}
+
+    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+        self._sum = {name: self._sum.get(name, np.zeros(a.shape)) for name, a in arrays.items() if is_float(a)}
+        self._record = None
+
+    def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
+        if self._record is None:  # the nodes of the round are known by now
+            known = self.registry.known.values()
+            self._nodes |= {node.key for node in known if not node.no_data and node.num_examples != 0}
+            dtypes = {name: self._current[name].dtype for name in self._sum}
+            self._record = to_record({name: array.astype(dtypes[name]) for name, array in self.control.items()})
+        return {CONTROL: self._record}
+
+    def reason_against(self, reply: Reply) -> str | None:
+        try:
+            self._change_of(reply.content)
+        except ValueError as refusal:
+            return f"{CHANGE}: {refusal}"
+        return None
+
+    def fold_reply(self, server_round: int, reply: Reply) -> None:
+        for name, change in self._change_of(reply.content).items():
+            self._sum[name] = np.asarray(self._sum[name] + change)
+
+    def state(self) -> Arrays:
+        return {**super().state(), **{_STATE + name: total for name, total in self._sum.items()}}
+
+    def load_state(self, state: Arrays) -> None:
+        super().load_state(state)
+        self._sum = {name.removeprefix(_STATE): a for name, a in state.items() if name.startswith(_STATE)}
+
+    def round_info(self) -> dict[str, Any]:
+        """The number N of nodes and the Euclidean norm of c after the round."""
+        norm = float(np.sqrt(sum(np.square(array).sum() for array in self.control.values())))
+        return {"scaffold": {"nodes": len(self._nodes), "control-norm": norm}}
+
+    def _change_of(self, content: RecordDict) -> Arrays:
+        record = content.get(CHANGE)
+        if not isinstance(record, ArrayRecord):
+            raise ValueError("the reply has no ArrayRecord of this name")
+        return read_arrays(record, {name: a for name, a in self._current.items() if is_float(a)})

@@ -1,0 +1,135 @@
+"""A federation of quadratics f_k(θ) = ½ a_k ‖θ − b_k‖² that runs in one process."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import ClientApp
+from torch import Tensor, nn
+
+from clients.base import FederatedClient
+from clients.local_part import LocalPart
+from clients.node_memory import memory_of
+from clients.round_settings import RoundSettings
+from clients.state import ContextState
+from sim.inprocess import InProcessGrid, flower_identity
+from strategies.base import BaseStrategy
+from tasks.base import Batch, Evaluation, NodeData, Task
+
+
+class Point(nn.Module):
+    """θ, and a buffer that no gradient reaches."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.zeros(size))
+        self.register_buffer("scale", torch.ones(2))
+
+
+class QuadraticTask(Task):
+    """Node k minimises ½ a_k ‖θ − b_k‖²; it holds a_k and b_k as one example."""
+
+    name: ClassVar[str] = "quadratic"
+    Options: ClassVar[type] = tuple
+
+    def __init__(self, curvatures: Sequence[float], optima: Sequence[Sequence[float]]) -> None:
+        super().__init__((tuple(curvatures), tuple(map(tuple, optima))))
+
+    def node(self, index: int) -> NodeData:
+        curvatures, optima = self.options
+        example = {"a": torch.tensor([[curvatures[index]]]), "b": torch.tensor([optima[index]])}
+        return NodeData(f"node-{index}", {"train": example, "test": example})
+
+    def build_model(self) -> nn.Module:
+        return Point(len(self.options[1][0]))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return 0.5 * (batch["a"] * (model.theta - batch["b"]) ** 2).sum()
+
+    def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
+        return Evaluation({"test.loss": float(self.loss(model, data.splits["test"]))})
+
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        raise NotImplementedError
+
+    def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
+        return self.node(partition)
+
+    def load_all(self, folder: Path) -> NodeData:
+        raise NotImplementedError
+
+
+class Federation:
+    """Runs a strategy with nodes that compose some local parts.
+
+    ``theta`` lists θ after every round, ``controls`` maps each node to its control variate as it is kept.
+    """
+
+    def __init__(self, task: QuadraticTask, parts: Sequence[LocalPart], *, steps: int, learning_rate: float) -> None:
+        self.task, self.parts = task, parts
+        self.settings = {"steps": steps, "learning-rate": learning_rate, "optimizer": "sgd", "batch-size": 1}
+        self.theta: list[np.ndarray] = []
+        self.states: dict[int, RecordDict] = {}
+
+    def run(self, strategy: BaseStrategy, num_rounds: int, **more: Any) -> np.ndarray:
+        """θ after the last round."""
+        initial = ArrayRecord(self.task.build_model().state_dict())
+        grid = InProcessGrid(self._app(), [{} for _ in self.task.options[0]], {})
+        with flower_identity():
+            result = strategy.start(
+                grid,
+                initial,
+                num_rounds,
+                train_config=ConfigRecord(self.settings),
+                evaluate_fn=lambda server_round, arrays: self.theta.append(arrays["theta"].numpy()),
+                **more,
+            )
+        self.theta = self.theta[1:]
+        return result.arrays["theta"].numpy()
+
+    def control(self, index: int) -> np.ndarray:
+        """The control variate c_i of a node as it is kept; 0 if it has never trained."""
+        kept = ContextState(self.states[index]).load(10**6) if index in self.states else None
+        zero = np.zeros(len(self.task.options[1][0]), np.float32)
+        return memory_of(kept or {}).get("scaffold.control.theta", zero)
+
+    def _app(self) -> ClientApp:
+        app = ClientApp()
+
+        @app.train()
+        def train(message: Message, context: Context) -> Message:
+            index = int(context.node_config["partition-id"])
+            self.states[index] = context.state
+            config: Mapping[str, Any] = message.content["config"]
+            settings = RoundSettings(
+                server_round=config["server-round"],
+                steps=config["steps"],
+                learning_rate=config["learning-rate"],
+                optimizer=config["optimizer"],
+                batch_size=config["batch-size"],
+            )
+            parts = [part.read(config, message.content) for part in self.parts]
+            state = ContextState(context.state)
+            device = torch.device("cpu")
+            client = FederatedClient(
+                self.task, self.task.node(index), state, settings, parts=parts, seed=0, device=device
+            )
+            received = {name: array.numpy() for name, array in message.content["arrays"].items()}
+            result = client.train_round(received, settings)
+            arrays = ArrayRecord({name: Array(array) for name, array in result.arrays.items()})
+            metrics = MetricRecord({"num-examples": result.num_examples})
+            return Message(RecordDict({"arrays": arrays, "metrics": metrics, **result.records}), reply_to=message)
+
+        @app.evaluate()
+        def evaluate(message: Message, context: Context) -> Message:
+            return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+        @app.query("profile")
+        def profile(message: Message, context: Context) -> Message:
+            record = ConfigRecord({"key": f"node-{context.node_config['partition-id']}", "num-examples": 1})
+            return Message(RecordDict({"profile": record}), reply_to=message)
+
+        return app

@@ -1,0 +1,76 @@
+"""FedBN: which parameters and buffers stay on the node."""
+
+from typing import ClassVar
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from quadratics import QuadraticTask
+from scaffold_fedbn.fedbn import FedBN
+from torch import nn
+
+from fedapps.app.strategy import shared_names
+from tasks.private_parameters import PrivateParameters
+
+
+def task_with(module):
+    """A task whose model is ``module``."""
+
+    class Modelled(QuadraticTask):
+        name: ClassVar[str] = "modelled"
+
+        def build_model(self):
+            torch.rand(3)  # a draw, as initialisation takes
+            return module
+
+    return Modelled([1.0], [[0.0]])
+
+
+def network():
+    block = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
+    return nn.ModuleDict(
+        {"block": block, "norm": nn.LayerNorm(4), "group": nn.GroupNorm(1, 2), "head": nn.Linear(4, 1)}
+    )
+
+
+def test_parameters_and_buffers_of_normalisation_modules_are_private():
+    task, model = task_with(network()), network()
+    private = FedBN().private(task)
+    shared = shared_names(private, (), model.state_dict())
+    assert shared == ("block.0.weight", "block.0.bias", "head.weight", "head.bias")
+    assert set(private.patterns) == {
+        "block.1.weight", "block.1.bias", "block.1.running_mean", "block.1.running_var", "block.1.num_batches_tracked",
+        "norm.weight", "norm.bias", "group.weight", "group.bias",
+    }  # fmt: skip
+
+
+def test_without_normalisation_nothing_is_private_as_in_fedavg():
+    private = FedBN().private(QuadraticTask([1.0], [[0.0]]))
+    assert private == PrivateParameters()
+    assert shared_names(private, (), ["theta"]) == ("*",)
+
+
+@pytest.mark.parametrize(
+    "module", [nn.BatchNorm1d(2), nn.InstanceNorm2d(2, affine=True), nn.RMSNorm(2), nn.SyncBatchNorm(2)]
+)
+def test_every_kind_of_normalisation_is_found(module):
+    names = set(nn.Sequential(module).state_dict())
+    assert set(FedBN().private(task_with(nn.Sequential(module))).patterns) == names
+
+
+@given(st.lists(st.sampled_from(["linear", "norm"]), min_size=1, max_size=6))
+def test_what_stays_and_what_travels_is_the_whole_model(kinds):
+    model = nn.Sequential(*(nn.Linear(2, 2) if kind == "linear" else nn.BatchNorm1d(2) for kind in kinds))
+    private = set(FedBN().private(task_with(model)).patterns)
+    stays = {f"{i}.{name}" for i, kind in enumerate(kinds) if kind == "norm" for name in model[i].state_dict()}
+    assert private == stays
+
+
+def test_the_draws_of_the_caller_are_left_alone():
+    task = task_with(network())
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    FedBN().private(task)
+    assert torch.rand(1) == expected

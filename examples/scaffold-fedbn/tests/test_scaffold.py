@@ -1,0 +1,168 @@
+"""SCAFFOLD: by hand, by its invariants, beside FedAvg, and where it must beat FedAvg."""
+
+import numpy as np
+import pytest
+from flwr.app import RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quadratics import Federation, QuadraticTask
+from scaffold_fedbn.local_part import ControlVariates
+from scaffold_fedbn.scaffold import Scaffold, ScaffoldOptions
+from scaffold_fedbn.strategy import CHANGE, CONTROL, ScaffoldStrategy
+
+from fedapps.config.run_config import RunConfig
+from fedapps.methods.strategy_parts import StrategyParts
+from sim.inprocess import NodeError
+from strategies.arrays import to_record
+from strategies.base import BaseStrategy
+from strategies.optimizers import SGD
+from strategies.privacy import CentralPrivacy
+from strategies.round_records import TooFewRepliesError
+from strategies.samplers import UniformFraction
+
+TWO = QuadraticTask([1.0, 2.0], [[4.0], [-2.0]])
+NUMBERS = st.floats(-4, 4, width=32)
+
+
+def scaffold(task=TWO, *, steps=2, learning_rate=0.25):
+    return Federation(task, [ControlVariates()], steps=steps, learning_rate=learning_rate)
+
+
+def fedavg(task=TWO, *, steps=2, learning_rate=0.25):
+    return Federation(task, [], steps=steps, learning_rate=learning_rate)
+
+
+def test_two_rounds_worked_out_by_hand():
+    # f_1 = ½ (θ − 4)², f_2 = (θ + 2)², x = 0, K = 2, η_l = ¼, η_g = 1; all numbers are exact in float32.
+    federation, strategy = scaffold(), ScaffoldStrategy()
+    federation.run(strategy, 1)
+    # Node 1: 0 → 1 → 1.75 with gradients −4, −3. Node 2: 0 → −1 → −1.5 with gradients 4, 2.
+    assert federation.theta == [[0.125]]
+    assert (federation.control(0), federation.control(1)) == ([-3.5], [3.0])
+    assert strategy.control["theta"] == [-0.25]
+
+    federation, strategy = scaffold(), ScaffoldStrategy()
+    federation.run(strategy, 2)
+    # Corrections c − c_i: 3.25 and −3.25. Node 1: 0.125 → 0.28125 → 0.3984375. Node 2: 0.125 → −0.125 → −0.25.
+    assert federation.theta == [[0.125], [0.07421875]]
+    assert (federation.control(0), federation.control(1)) == ([-3.796875], [4.0])
+    assert strategy.control["theta"] == [0.1015625]
+    assert (strategy.control["scale"] == 0).all(), "a buffer has no gradient"
+
+
+def test_the_global_step_size_scales_the_step_of_the_server():
+    assert scaffold().run(ScaffoldStrategy(server_optimizer=SGD(2.0)), 1) == [0.25]
+    method = Scaffold(ScaffoldOptions(global_learning_rate=0.5))
+    strategy = method.strategy(StrategyParts(RunConfig()))
+    assert isinstance(strategy, ScaffoldStrategy)
+    assert scaffold().run(strategy, 1) == [0.0625]
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.tuples(st.floats(0.25, 2, width=32), NUMBERS, NUMBERS), min_size=1, max_size=5),
+    st.floats(0.2, 1),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
+def test_the_server_keeps_the_mean_of_the_nodes_control_variates(nodes, fraction, rounds, steps):
+    task = QuadraticTask([a for a, _, _ in nodes], [[x, y] for _, x, y in nodes])
+    federation, strategy = scaffold(task, steps=steps), ScaffoldStrategy(sampler=UniformFraction(fraction, seed=1))
+    federation.run(strategy, rounds)
+    mean = np.mean([federation.control(index) for index in range(len(nodes))], axis=0)
+    np.testing.assert_allclose(strategy.control["theta"], mean, atol=1e-4)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.floats(0.25, 2), st.lists(NUMBERS, min_size=1, max_size=3), st.integers(1, 6))
+def test_a_control_variate_is_the_mean_of_the_local_gradients(curvature, optimum, steps):
+    federation = scaffold(QuadraticTask([curvature], [optimum]), steps=steps, learning_rate=0.1)
+    federation.run(ScaffoldStrategy(), 1)
+    theta, gradients = np.zeros(len(optimum)), []
+    for _ in range(steps):
+        gradients.append(curvature * (theta - optimum))
+        theta = theta - 0.1 * gradients[-1]
+    np.testing.assert_allclose(federation.control(0), np.mean(gradients, axis=0), atol=1e-4)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=4), st.integers(1, 5))
+def test_the_first_round_is_fedavg_bit_for_bit(optima, steps):
+    task = QuadraticTask([1.5] * len(optima), optima)
+    first = scaffold(task, steps=steps).run(ScaffoldStrategy(), 1)
+    np.testing.assert_array_equal(first, fedavg(task, steps=steps).run(BaseStrategy(), 1))
+
+
+def test_one_node_is_fedavg():
+    task = QuadraticTask([1.0], [[3.0, -1.0]])
+    np.testing.assert_allclose(
+        scaffold(task).run(ScaffoldStrategy(), 5), fedavg(task).run(BaseStrategy(), 5), rtol=1e-6
+    )
+
+
+def test_many_local_steps_on_different_quadratics_reach_the_optimum_where_fedavg_does_not():
+    curvatures, optima = [0.2, 1.0, 3.0], [[4.0, 0.0], [-2.0, 1.0], [1.0, -3.0]]
+    task = QuadraticTask(curvatures, optima)
+    best = np.average(optima, axis=0, weights=curvatures)
+    found = scaffold(task, steps=20, learning_rate=0.05).run(ScaffoldStrategy(), 60)
+    drifted = fedavg(task, steps=20, learning_rate=0.05).run(BaseStrategy(), 60)
+    assert np.abs(found - best).max() < 1e-3
+    assert np.abs(drifted - best).max() > 0.3
+
+
+def test_a_restored_strategy_sends_the_same_control():
+    strategy, restored = ScaffoldStrategy(), ScaffoldStrategy()
+    scaffold().run(strategy, 2)
+    restored.load_state(strategy.state())
+    np.testing.assert_equal(restored.state(), strategy.state())
+
+
+def test_a_reply_without_the_change_is_refused():
+    with pytest.raises(TooFewRepliesError, match=f"{CHANGE}: the reply has no ArrayRecord of this name"):
+        fedavg().run(ScaffoldStrategy(), 1)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        (None, f"the message has no ArrayRecord '{CONTROL}'"),
+        ({"theta": np.zeros(2, np.float32)}, r"'theta' is \[2\], but the parameter is \[1\]"),
+        ({"omega": np.zeros(2, np.float32)}, r"'omega' is \[2\], but it was not received"),
+    ],
+)
+def test_a_control_that_does_not_fit_is_refused(arrays, said):
+    class Stranger(BaseStrategy):
+        def train_records(self, server_round, profile):
+            return {} if arrays is None else {CONTROL: to_record(arrays)}
+
+    with pytest.raises(NodeError, match=said):
+        scaffold().run(Stranger(), 1)
+
+
+def test_central_privacy_is_refused():
+    with pytest.raises(ValueError, match="control variate"):
+        ScaffoldStrategy(privacy=CentralPrivacy(1.0, 1.0), weighting="uniform")
+    assert Scaffold().privacy_conflict("local") == ScaffoldStrategy.beside_the_mean
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"optimizer": "adam"}, {"clip_norm": 1.0}, {"linear_decay": True}, {"plateau_patience": 2},
+     {"weighting": "num-examples"}],
+)  # fmt: skip
+def test_what_breaks_the_control_variates_is_a_conflict(given):
+    run = RunConfig(**{"optimizer": "sgd"} | given)
+    ((names, message),) = Scaffold().conflicts(run, TWO)
+    assert names == {*given, "methods"}
+    assert "with scaffold" in message
+    assert not list(Scaffold().conflicts(RunConfig(optimizer="sgd"), TWO))
+
+
+def test_a_new_stage_keeps_the_control_variate():
+    kept = {"w": np.ones(1), "memory.scaffold.control.w": np.full(1, 2.0), "memory.stage": np.array(0)}
+    carried = ControlVariates().next_stage({"w": np.ones(1)}, kept)
+    assert carried == {"w": np.ones(1), "memory.scaffold.control.w": np.full(1, 2.0)}
+
+
+def test_an_evaluation_needs_no_control():
+    assert ControlVariates().read({}, RecordDict()) == ControlVariates()

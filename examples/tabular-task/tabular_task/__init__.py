@@ -1,0 +1,1 @@
+"""Classification of tables from scikit-learn, a task for fedapps."""

@@ -1,0 +1,89 @@
+"""The hooks that an algorithm overrides to change federated averaging.
+
+:class:`~strategies.base.BaseStrategy` calls them in every round in this order:
+
+1. ``prepare_round`` and ``begin_round``;
+2. ``arrays_for`` and ``train_records`` for each node that trains;
+3. ``refusal_reason``, ``sent_to``, ``mean_for`` and ``fold_reply`` for each train reply;
+4. ``close_round``;
+5. ``arrays_for`` and ``evaluate_records`` for each node that evaluates;
+6. ``round_info`` and, if there are checkpoints, ``state``.
+
+It calls ``label`` when it reads profiles, and ``load_state`` when a run resumes.
+"""
+
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+
+from .aggregation import StreamingMean
+from .arrays import Arrays
+from .profiles import Profile
+from .replies import Reply
+from .round_messages import ExtraRecords
+from .server_optimizer import ServerOptimizer
+
+_OPTIMIZER = "optimizer."
+
+
+class StrategyHooks:
+    """The hooks, with the behaviour of FedAvg."""
+
+    server_optimizer: ServerOptimizer
+    #: The shared parameters: those at the start of the round until :meth:`close_round` has returned, then the new ones.
+    _current: Arrays
+
+    def prepare_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
+        """Called first in a round, with the shared parameters; can query nodes before any are sampled."""
+
+    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+        """Called before the messages of a round are built; ``arrays`` are the shared parameters."""
+
+    def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
+        """Records that a training node receives in addition to ``arrays`` and ``config``, by name."""
+        return {}
+
+    def evaluate_records(self, server_round: int, profile: Profile) -> ExtraRecords:
+        """Records that an evaluating node receives in addition to ``arrays`` and ``config``, by name."""
+        return {}
+
+    def label(self, profile: Profile) -> Profile:
+        """The profile that samplers and reports see: an algorithm can add groups."""
+        return profile
+
+    def arrays_for(self, profile: Profile, shared: ArrayRecord) -> ArrayRecord:
+        """The arrays that a node receives in both phases, with the names, shapes and dtypes of ``shared``."""
+        return shared
+
+    def sent_to(self, profile: Profile) -> Arrays:
+        """The arrays that the node received from :meth:`arrays_for` to train in this round."""
+        return self._current
+
+    def refusal_reason(self, reply: Reply) -> str | None:
+        """Why the algorithm cannot use a train reply that passed all other checks; ``None`` if it can."""
+        return None
+
+    def mean_for(self, reply: Reply, mean: StreamingMean) -> StreamingMean:
+        """The mean that a usable train reply is added to; ``mean`` is that of the round."""
+        return mean
+
+    def fold_reply(self, server_round: int, reply: Reply) -> None:
+        """Called with each usable train reply. Copy what the algorithm needs, but keep no reference to the reply."""
+
+    def close_round(self, server_round: int, current: Arrays, mean: Arrays) -> Arrays:
+        """The next shared parameters, from the current ones and the weighted mean, which is empty without replies."""
+        return self.server_optimizer.step(current, mean)
+
+    def state(self) -> Arrays:
+        """Arrays that a snapshot stores in addition to the shared parameters; :meth:`load_state` restores them."""
+        return {_OPTIMIZER + name: array for name, array in self.server_optimizer.state().items()}
+
+    def load_state(self, state: Arrays) -> None:
+        """Restore the state of a snapshot."""
+        saved = {name[len(_OPTIMIZER) :]: array for name, array in state.items() if name.startswith(_OPTIMIZER)}
+        self.server_optimizer.load_state(saved)
+
+    def round_info(self) -> dict[str, Any]:
+        """Facts about the round for the records of the run, after its last phase. They must be JSON serialisable."""
+        return {}

@@ -1,0 +1,149 @@
+"""Continual learning on a node: EWC, L2 transfer and single-task learning, from stage to stage."""
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, RecordDict
+from toy_nodes import NAMES, SETTINGS, at, initial, nodes_app, staged
+from toy_nodes import node as node_of
+from toys import arrays_of, federate, same_bits
+
+from clients.composed_parts import ComposedParts
+from clients.parts.earlier_stages import Ewc, FreshStages, L2Transfer
+from clients.parts.fisher_exchange import FisherPrior
+from clients.parts.proximal import Proximal
+from clients.round_settings import with_config
+from clients.state import ContextState
+from strategies.base import BaseStrategy
+from strategies.fisher_exchange import FisherExchange
+
+
+def node(folder, *parts):
+    return node_of(folder, *parts, data=staged(1))
+
+
+def test_a_fresh_stage_forgets_what_is_private(tmp_path):
+    """Single-task learning: each stage is as if it were the first."""
+    going_on, new = node(tmp_path / "going-on"), node(tmp_path / "new")
+    fresh = node(tmp_path / "fresh", FreshStages())
+    going_on.train_round({}, at(1, 0))
+    fresh.train_round({}, at(1, 0))
+    for client in (going_on, fresh, new):
+        client.train_round({}, at(2, 1))
+        client.train_round({}, at(3, 1))
+
+    def weights(client):
+        return {name: array for name, array in client.private.load(4).items() if name in NAMES}
+
+    assert same_bits(weights(fresh), weights(new))
+    assert not same_bits(weights(fresh), weights(going_on))
+
+
+@pytest.mark.parametrize("part", [Ewc(0.5), L2Transfer(0.5)])
+def test_the_past_holds_from_the_second_stage_on(tmp_path, part):
+    plain, held = node(tmp_path / "plain"), node(tmp_path / "held", part)
+    first = [client.train_round(initial(), at(1, 0)).arrays for client in (plain, held)]
+    assert same_bits(*first)
+    free, tied = (client.train_round(first[0], at(2, 1)).arrays for client in (plain, held))
+    assert not same_bits(free, tied)
+
+    def moved(arrays):
+        return sum(float(np.square(arrays[name] - first[0][name]).sum()) for name in NAMES[:3])
+
+    assert moved(tied) < moved(free)
+
+
+def test_an_overwhelming_pull_leaves_the_last_stages_solution(tmp_path):
+    """L2 transfer with SGD at learning rate 1/λ: each step lands on the anchor, but for the loss's gradient / λ."""
+    client = node(tmp_path, L2Transfer(1e4))
+    sgd = {"optimizer": "sgd", "learning_rate": 1e-4}
+    first = client.train_round(initial(), at(1, 0, **sgd)).arrays
+    second = client.train_round(initial(), at(2, 1, **sgd)).arrays
+    for name in NAMES[:3]:
+        np.testing.assert_allclose(second[name], first[name], atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("parts", "trained", "held"),
+    [
+        ([], 7, 0),
+        ([FreshStages()], 21, 0),
+        ([Ewc(0.1)], 7, 14),
+        ([L2Transfer(0.1)], 7, 14),
+        ([Ewc(0.1), Proximal(0.1)], 7, 21),
+        ([Proximal(0.1), Ewc(0.1)], 7, 21),
+    ],
+)
+def test_parameters_are_counted(tmp_path, parts, trained, held):
+    metrics = node(tmp_path, *parts).train_round(initial(), at(1, 0)).metrics
+    assert (metrics["trainable_parameters"], metrics["static_parameters"]) == (trained, held)
+
+
+def test_a_proximal_term_holds_copies_of_the_received_parameters_alone(tmp_path):
+    metrics = node(tmp_path, Proximal(0.1)).train_round(initial(["encoder.weight"]), at(1, 0)).metrics
+    assert (metrics["trainable_parameters"], metrics["static_parameters"]) == (7, 4)
+
+
+def test_hyper_parameters_are_read_from_the_config():
+    config = {"ewc": 1, "ewc-anchors": "online", "fisher-estimator": "per-batch", "l2-transfer": 0.5}
+    assert Ewc().read(config, RecordDict()) == Ewc(1.0, "online", "per-batch")
+    assert L2Transfer().read(config, RecordDict()) == L2Transfer(0.5)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"ewc-anchors": "all"}, "config ewc-anchors = 'all': must be one of 'separate', 'online'"),
+        ({"fisher-estimator": "exact"}, "config fisher-estimator = 'exact': must be one of 'per-sample', 'per-batch'"),
+        ({"ewc": "high"}, "config ewc = 'high': must be of type float"),
+    ],
+)
+def test_values_out_of_range_are_errors(config, message):
+    with pytest.raises(ValueError, match=message):
+        Ewc().read(config, RecordDict())
+
+
+@pytest.mark.parametrize("part", [Ewc(-1.0), L2Transfer(-1.0)])
+def test_a_negative_weight_is_an_error(tmp_path, part):
+    with pytest.raises(ValueError, match=rf"the weight λ of {type(part).__name__} is -1\.0: must be at least 0"):
+        node(tmp_path, part).train_round(initial(), SETTINGS)
+
+
+def test_the_disk_space_of_earlier_stages_does_not_depend_on_the_message():
+    """A node is checked before the first message comes: the bound is that of any weight."""
+    assert Ewc().bytes_on_disk(10, 100, 4) == Ewc(0.5).bytes_on_disk(10, 100, 4) == 3 * 100
+    assert L2Transfer().bytes_on_disk(10, 100, 1) == 0
+
+
+# -- with strategies -------------------------------------------------------------------------------------------
+
+
+def staged_app():
+    """A ClientApp of nodes with stages, whose parts read every message."""
+
+    def client_of(partition, message, context):
+        config = message.content["config"]
+        parts = ComposedParts((Ewc(), FisherPrior())).read(config, message.content).parts
+        settings = with_config(SETTINGS, config)
+        return node_of(ContextState(context.state), *parts, data=staged(partition)), settings
+
+    return nodes_app(client_of)
+
+
+def run(strategy, **config):
+    result = federate(
+        strategy, staged_app(), initial(), num_nodes=3, num_rounds=6,
+        train_config=lambda server_round: ConfigRecord({"stage": (server_round - 1) // 2, **config}),
+    )  # fmt: skip
+    assert not strategy.report.refused
+    return arrays_of(result.arrays)
+
+
+@pytest.mark.usefixtures("flower_identity")
+@pytest.mark.parametrize("anchors", ["separate", "online"])
+def test_ewc_on_the_node_is_the_exchange_of_the_own_past_alone(anchors):
+    on_the_node = run(BaseStrategy(), **{"ewc": 0.5, "ewc-anchors": anchors})
+    exchanged = run(FisherExchange(own_past=0.5, anchors=anchors))
+    without = run(BaseStrategy())
+    for name in NAMES[:3]:
+        np.testing.assert_allclose(on_the_node[name], exchanged[name], rtol=1e-4, atol=1e-5)
+        assert np.abs(on_the_node[name] - without[name]).max() > 1e-3

@@ -1,0 +1,56 @@
+"""A grid whose replies arrive after a given number of attempts."""
+
+from flwr.app import Error, Message, RecordDict
+
+from strategies.transport import NodeFailure
+
+
+class CountedGrid:
+    """Replies by node: a number of looks until the reply is there, an Error, or None for silence.
+
+    Messages to `refused` nodes are left out of the ids ("left-out") or have an empty id ("empty"; "unmarked":
+    the same, from a grid that writes no ids into messages).
+    """
+
+    def __init__(self, replies, refused=(), style="left-out"):
+        self.replies, self.refused, self.style = replies, set(refused), style
+        self.sent, self.pulls, self.pushes = {}, [], []
+
+    def push_messages(self, messages):
+        ids = []
+        self.pushes.append([message.metadata.dst_node_id for message in messages])
+        for message in messages:
+            node = message.metadata.dst_node_id
+            message_id = f"id-{node}"
+            if self.style != "unmarked":
+                message.metadata.__dict__["_message_id"] = message_id
+            if node not in self.refused:
+                self.sent[message_id] = [message, self.replies.get(node)]
+                ids.append(message_id)
+            elif self.style != "left-out":
+                ids.append("")
+        return ids
+
+    def pull_messages(self, message_ids):
+        (message_id,) = message_ids
+        self.pulls.append(message_id)
+        message, state = self.sent[message_id]
+        if state is None:
+            return []
+        if isinstance(state, int) and state > 0:
+            self.sent[message_id][1] -= 1
+            return []
+        if isinstance(state, Exception):
+            raise state
+        message.metadata.__dict__["_message_id"] = message_id
+        content = state if isinstance(state, Error) else RecordDict()
+        stray = Message(RecordDict(), dst_node_id=1, message_type="query")
+        return [stray, Message(content, reply_to=message)]
+
+
+def messages(*nodes):
+    return [Message(RecordDict(), dst_node_id=node, message_type="train") for node in nodes]
+
+
+def outcome(items):
+    return [item if isinstance(item, NodeFailure) else item.metadata.src_node_id for item in items]

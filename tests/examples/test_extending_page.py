@@ -1,0 +1,58 @@
+"""docs/extending.md: its files make a package, and its commands run."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from extension_packages import ROOT, environment_with, install, run_command
+
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the page's package, with its files as they stand on the page."""
+    folder = tmp_path_factory.mktemp("page") / "blobs-project"
+    for language, text in BLOCKS:
+        if language in ("toml", "python"):
+            name = re.match(r"# (\S+)\n", text)
+            assert name, f"a block of {language} must begin with the name of its file: {text[:60]!r}"
+            path = folder / name[1]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    return folder
+
+
+def test_the_files_and_commands_of_the_page_make_a_comparison(project: Path, tmp_path: Path) -> None:
+    (commands,) = (text.splitlines() for language, text in BLOCKS if language == "sh")
+    assert commands[0] == "pip install ."
+    install(project, tmp_path, tmp_path / "target")
+    environment = environment_with(tmp_path / "target") | {"HOME": str(tmp_path / "home")}
+    outputs = []
+    for command in commands[1:]:
+        python, *rest = shlex.split(command)
+        assert python == "python"
+        outputs.append(run_command([sys.executable, *rest], folder=project, environment=environment))
+    listed, ran, compared = outputs
+    assert re.search(r"^  l2-init +FedAvg with a penalty", listed, re.MULTILINE)
+    assert re.search(r"^  blobs +Tell two Gaussian blobs apart", listed, re.MULTILINE)
+    assert re.search(r"^l2-init +0\.\d+ ", ran, re.MULTILINE)
+    report = (project / "runs" / "first" / "report.html").read_text()
+    assert re.search(r"<h2>Worst node</h2><ul><li>fedavg: blob-00\d, accuracy 0\.\d\d</li><li>l2-init: ", report)
+    for method in ("fedavg", "l2-init", r"l2-init\(weight=1\)", r"fedprox\(mu=0.1\)"):
+        assert re.search(rf"^{method} +0\.\d+ ± ", compared, re.MULTILINE), compared
+
+
+def test_the_run_config_for_flower_is_what_the_command_line_packs() -> None:
+    from flwr.common.config import parse_config_args
+
+    from fedapps.config.keys import for_flower
+
+    (line,) = (line for line in PAGE.splitlines() if line.startswith("flwr run ."))
+    given = parse_config_args([shlex.split(line)[-1]])
+    keys = {"blobs.examples": 90, "blobs.rotation": 20.0}
+    run = {"task": "blobs", "methods": "l2-init(weight=1)", "collect-after": 0}
+    assert given == for_flower(run | keys)

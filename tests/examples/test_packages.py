@@ -1,0 +1,104 @@
+"""The packages of ``examples/`` in this process: found by name, compared, and FedAvg where they must be."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from extension_packages import PACKAGES, ROOT, environment_with, run_command
+from toys import same_bits
+
+from fedapps.cli.commands import main
+from fedapps.config.keys import described
+from fedapps.config.parsing import ConfigError, parse
+from fedapps.launch.launch import execute, resolve
+from fedapps.registry.methods import method_names
+from fedapps.registry.tasks import task_names
+from fedapps.runs.checkpoints import read_snapshot
+
+RECIPE = ROOT / "examples" / "tabular-task" / "recipes" / "digits.toml"
+QUICK = {
+    "task": "tabular",
+    "num-nodes": 3,
+    "rounds": 1,
+    "epochs": 2,
+    "evaluate-every": 1,
+    "collect-after": 0,
+    "optimizer": "sgd",
+    "learning-rate": 0.05,
+    "batch-size": 16,
+    "tabular.dataset": "breast-cancer",
+    "tabular.alpha": 5.0,
+}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_tests_of_the_package_pass(name: str, installed: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    folder = ROOT / "examples" / name
+    assert " passed" in run_command([*command, "-o", "addopts=", "--import-mode=importlib"], folder=folder,
+                                    environment=environment_with(installed))  # fmt: skip
+
+
+def test_they_are_known_while_they_are_installed_and_not_before(request: pytest.FixtureRequest) -> None:
+    assert {"scaffold", "fedbn"}.isdisjoint(method_names())
+    request.getfixturevalue("plugins")
+    assert method_names()[-2:] == ("fedbn", "scaffold") or method_names()[-2:] == ("scaffold", "fedbn")
+    assert task_names()[-1] == "tabular"
+    assert "tabular.alpha" in described()["task tabular"]
+    assert "scaffold.global-learning-rate" in described()["method scaffold"]
+
+
+def test_compare_runs_them_beside_ours(plugins: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quick = "num-nodes=3 rounds=2 epochs=1 evaluate-every=1 tabular.dataset=breast-cancer tabular.partition=iid"
+    given = [f"--set={pair}" for pair in [*quick.split(), f"cache-dir={tmp_path / 'worlds'}"]]
+    methods = "fedavg,scaffold,fedbn,fedprox(mu=0.1)"
+    options = ["--methods", methods, "--seeds", "1", "--jobs", "1", "--output-dir", str(tmp_path / "runs")]
+    json_path = tmp_path / "compare.json"
+    varied = ["--vary", "tabular.shift=0,2", "--json", str(json_path)]
+    assert main(["compare", str(RECIPE), *options, *given, *varied]) == 0, capsys.readouterr().err
+    compared = json.loads(json_path.read_text())["varied"]
+    assert (compared["key"], [part["value"] for part in compared["values"]]) == ("tabular.shift", [0, 2])
+    for part in compared["values"]:
+        assert list(part["table"]) == methods.split(",")
+        assert all(0 <= row["accuracy"]["mean"] <= 1 for row in part["table"].values())
+    same, shifted = ({m: row["accuracy"]["mean"] for m, row in part["table"].items()} for part in compared["values"])
+    assert min(same.values()) > 0.85
+    assert shifted["fedbn"] != shifted["fedavg"]
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [("scaffold", {}), ("fedbn", {"tabular.batch-norm": False, "rounds": 2})],
+    ids=["scaffold-in-round-1", "fedbn-without-normalisation"],
+)
+def test_they_are_fedavg_bit_for_bit_where_they_must_be(
+    method: str, more: dict[str, Any], plugins: Path, tmp_path: Path
+) -> None:
+    given = QUICK | more | {"cache-dir": str(tmp_path / "worlds"), "methods": f"fedavg,{method}", "name": "run"}
+    config = parse(resolve(given, str(tmp_path)))
+    execute(config, "inline")
+    final = f"round-{config.run.rounds:06d}.safetensors"
+    arrays = [read_snapshot(tmp_path / "run" / "checkpoints" / m / final).arrays for m in ("fedavg", method)]
+    shared = [{n: a for n, a in found.items() if n.startswith("shared.")} for found in arrays]
+    assert shared[0]
+    assert same_bits(*shared)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tabular.alpha": -1}, "tabular.alpha = -1.0: must be a number above 0"),
+        ({"tabular.aplha": 1.0}, "tabular.aplha: unknown key; known keys: tabular.alpha, "),
+        ({"methods": "scaffold(rate=1)"}, "scaffold: rate: unknown key; known keys: scaffold: global-learning-rate"),
+        ({"scaffold.global-learning-rate": 0}, "scaffold.global-learning-rate = 0.0: must be a number above 0"),
+        ({"methods": "scaffold", "optimizer": "adam"}, "optimizer = 'adam': must be 'sgd' with scaffold"),
+        ({"methods": "scaffold", "dp": "local"}, "leave out of methods scaffold"),
+        ({"extra": "tabular.alpha = 2.0"}, "extra: tabular.alpha: set this beside extra"),
+    ],
+)
+def test_bad_keys_of_other_packages_are_told_like_ours(given: dict[str, Any], said: str, plugins: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({"methods": "fedavg"} | QUICK | given)
+    assert said in str(caught.value)

@@ -1,0 +1,49 @@
+"""The report of a comparison: tables, paired tests, the paper and results by seed."""
+
+import json
+from pathlib import Path
+
+from report_pages import FINAL, page, section_names
+
+
+def test_a_comparison_shows_the_paper_and_paired_tests(tmp_path: Path) -> None:
+    test = {"metric": "test.elbo", "a": "apfl", "b": "sfl", "n": 70, "p": 0.3, "p_holm": 0.6}
+    table = {m: {"elbo": {"mean": v, "std": 0.0}} for m, v in {"apfl": 0.02, "sfl": 0.03}.items()}
+    paper = {"apfl": {"elbo": 0.0116}, "cloud": {"elbo": 0.01643}}
+    comparison = {"recipe": "three-cars", "table": table, "paper": paper, "tests": [test | {"median_difference": -0.5}]}
+    (tmp_path / "compare.json").write_text(json.dumps(comparison))
+    text = page(tmp_path)
+    assert '<span class="paper">0.01160</span>' in text
+    assert "cloud (paper)" in text
+    assert "apfl against sfl" in text
+    assert "The difference is not significant (paired test, p = 0.6)." in text
+
+
+def test_a_comparison_has_a_headline_tables_and_tests(tmp_path: Path) -> None:
+    spread = {"mean": 5.0, "std": 0.0}
+    table = {m: {"num-examples": spread, "kl": spread, "elbo": {"mean": v, "std": 0.0012}} for m, v in FINAL.items()}
+    rows = [{"method": m, "seed": s, "metrics": {}} for m in FINAL for s in range(5)]
+    test = {"a": "apfl", "b": "sfl", "n": 10, "p": 0.3, "p_holm": 0.6, "median_difference": -0.5}
+    tests = [test | {"metric": "test.elbo", "nodes_lower": 4, "nodes_higher": 1}, test | {"metric": "test.kl"}]
+    comparison = {"recipe": "lane-swap", "rows": rows, "table": table, "tests": tests}
+    (tmp_path / "compare.json").write_text(json.dumps(comparison))
+    text = page(tmp_path)
+    assert section_names(text) == ["result", "comparison"]
+    assert "(0.03000), the mean of 5 seeds. The difference is not significant" in text
+    assert text.index("test ELBO loss<small>") < text.index("KL<small>")
+    assert "num examples" not in text
+    assert ">4 : 1<" in text
+    assert text.index("apfl against sfl") < text.index("Tests on other metrics")
+    assert "★ 0.02000</b> <small>± 0.0012</small>" in text
+    assert "has not finished" not in text
+
+
+def test_a_comparison_shows_results_and_distances_by_seed(tmp_path: Path) -> None:
+    found = {"excess": 0.001, "dynamics_distance": 0.5, "gain_distance": 0.01}
+    rows = [{"method": m, "seed": seed, "metrics": found} for m in ("apfl", "sfl") for seed in (0, 1)]
+    table = {m: {"excess": {"mean": 0.001, "std": 0.0}} for m in ("apfl", "sfl")}
+    (tmp_path / "compare.json").write_text(json.dumps({"recipe": "lqr", "rows": rows, "table": table}))
+    text = page(tmp_path)
+    assert section_names(text) == ["result", "comparison", "seeds"]
+    assert "excess of each method by seed" in text
+    assert "distance of the gain and of the dynamics from the true ones" in text

@@ -1,0 +1,59 @@
+"""Reading run folders: repeated rounds, and malformed or missing files."""
+
+from pathlib import Path
+
+import pytest
+from report_pages import round_line, write_finished_run, write_lines
+
+from fedapps.report import ReportError, read_run, write_report
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_finished_run(tmp_path)
+
+
+def test_a_repeated_round_replaces_the_earlier_one(folder: Path) -> None:
+    write_lines(folder / "metrics.jsonl", [round_line("sfl", 1, seconds=s) for s in (1.0, 7.0)])
+    assert [record.seconds for record in read_run(folder).rounds] == [7.0]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("metrics.jsonl", '{"method": "a", "round": 1}\n{"method": \n', r"metrics\.jsonl:2: not JSON"),
+        ("metrics.jsonl", '\n{"method": "a"}\n', r"metrics\.jsonl:2: 'round' is None; it must be a whole"),
+        ("metrics.jsonl", "[1]\n", r"metrics\.jsonl:1: found list; it must be a JSON object"),
+        (
+            "metrics.jsonl",
+            '{"method": "a", "round": 1, "evaluate": {"x": "high"}}\n',
+            r"metrics\.jsonl:1: 'x' is 'high'; it must be a number",
+        ),
+        (
+            "nodes.jsonl",
+            '{"method": "a", "round": 1, "node": 7}\n',
+            r"nodes\.jsonl:1: 'node' is 7; it must",
+        ),
+        ("summary.json", '{\n"methods": 3}', r"summary\.json: 'methods' is 3; it must be an object"),
+        ("summary.json", '{\n\n"methods": }', r"summary\.json:3: not JSON"),
+        ("config.toml", "rounds = \n", r"config\.toml: not TOML: .*line 1"),
+        ("metrics.jsonl", "\xff\n", r"metrics\.jsonl:1: not UTF-8"),
+    ],
+)
+def test_a_malformed_file_is_reported_with_its_line(folder: Path, file: str, content: str, message: str) -> None:
+    (folder / file).write_bytes(content.encode("latin-1"))
+    with pytest.raises(ReportError, match=message):
+        write_report(folder)
+    assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("missing", ["config.toml", "metrics.jsonl"])
+def test_a_missing_file_is_reported(folder: Path, missing: str) -> None:
+    (folder / missing).unlink()
+    with pytest.raises(ReportError, match=f"no {missing}"):
+        write_report(folder)
+
+
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="absent: no such run folder"):
+        write_report(tmp_path / "absent")

@@ -1,0 +1,60 @@
+"""Comparisons in which a key of the run config varies."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.axes import Axes
+from report_pages import comparison, labels, page, section, section_names
+
+
+def varied(tmp_path: Path, errors: dict[Any, dict[str, tuple[float, float]]]) -> Path:
+    """A comparison whose share of the data varies; ``errors`` are mean and deviation by value and method."""
+    parts, rows = [], []
+    for value, of_method in errors.items():
+        table = {method: {"amse": {"mean": mean, "std": std}} for method, (mean, std) in of_method.items()}
+        parts.append({"value": value, "table": table, "paper": {}, "tests": []})
+        facts = {"seed": 0, "metrics": {"amse": 1.0}, "varied": {"key": "share", "value": value}}
+        rows += [{"method": method, **facts} for method in of_method]
+    whole = comparison([], varied={"key": "share", "values": parts}) | {"rows": rows}
+    (tmp_path / "compare.json").write_text(json.dumps(whole))
+    return tmp_path
+
+
+def test_the_main_metric_is_drawn_against_the_varied_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bands = []
+    monkeypatch.setattr(
+        Axes, "fill_between", lambda axes, x, low, high, **how: bands.append((list(x), list(low), list(high)))
+    )
+    errors = {1.0: {"stl": (0.5, 0.125), "apd": (0.25, 0.0)}, 0.25: {"stl": (0.75, 0.25), "apd": (1.0, 0.5)}}
+    text = page(varied(tmp_path, errors))
+    assert section_names(text) == ["result", "varied", "comparison"]
+    assert bands == [([0.25, 1.0], [0.5, 0.375], [1.0, 0.625]), ([0.25, 1.0], [0.5, 0.25], [1.5, 0.25])]
+    shown = section(text, "varied")
+    assert "AMSE against share: stl 0.75, 0.5; apd 1, 0.25" in shown
+    assert {"share", "0.25", "1.0", "AMSE  (lower is better)"} <= set(labels(shown))
+
+
+def test_each_value_has_its_own_table(tmp_path: Path) -> None:
+    errors = {0.5: {"stl": (0.5, 0.0), "apd": (0.25, 0.0)}, 1.0: {"stl": (0.75, 0.25), "apd": (1.0, 0.5)}}
+    shown = section(page(varied(tmp_path, errors)), "comparison")
+    first, second = shown.split("<summary>share = 1.0</summary>")
+    assert "<summary>share = 0.5</summary>" in first
+    assert "★ 0.2500" in first
+    assert "★ 0.7500" in second
+
+
+def test_the_headline_counts_values(tmp_path: Path) -> None:
+    errors = {v: {"stl": (0.5, 0.0), "apd": (best, 0.0)} for v, best in ((0.1, 0.25), (0.5, 0.75), (1.0, 0.25))}
+    result = section(page(varied(tmp_path, errors)), "result")
+    assert "<b>apd</b> has the lowest AMSE at 2 of 3 values of share." in result
+
+
+def test_values_that_are_not_numbers_are_equally_spaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bands = []
+    monkeypatch.setattr(Axes, "fill_between", lambda axes, x, *limits, **how: bands.append(list(x)))
+    shown = section(page(varied(tmp_path, {"yogi": {"stl": (0.5, 0.0)}, "adam": {"stl": (0.25, 0.0)}})), "varied")
+    assert bands == [[0.0, 1.0]]
+    assert "stl 0.5, 0.25" in shown
+    assert {"yogi", "adam"} <= set(labels(shown))

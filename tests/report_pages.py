@@ -1,0 +1,82 @@
+"""The report of a hand-written run: three methods, three rounds, two nodes; and its sections and labels."""
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from fedapps.report import write_report
+
+FINAL = {"local": 0.04, "sfl": 0.03, "apfl": 0.02}
+
+
+def round_line(method: str, number: int, **more: Any) -> dict[str, Any]:
+    elbo = FINAL.get(method, 0.05) * (1 + 1 / number)
+    line = {
+        "method": method,
+        "round": number,
+        "stage": "train",
+        "seconds": 1.5,
+        "bytes_down": 2000,
+        "bytes_up": 1000,
+        "replies": 2,
+        "refused": [],
+        "train": {"loss": elbo},
+        "evaluate": {"test.kl": 0.5, "test.elbo": elbo},
+    }
+    return line | more
+
+
+def node_line(method: str, node: str, elbo: float, **metrics: Any) -> dict[str, Any]:
+    return {
+        "method": method,
+        "round": 3,
+        "node": node,
+        "phase": "evaluate",
+        "num_examples": 10,
+        "metrics": {"test.elbo": elbo, **metrics},
+    }
+
+
+def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write_finished_run(folder: Path) -> Path:
+    """Write a finished run with only the files and fields that every run has."""
+    (folder / "config.toml").write_text(
+        'name = "swap <1>"\ntask = "driving"\nmethods = "local, sfl,apfl"\nseed = 3\n"driving.style" = "x"\n'
+    )
+    write_lines(folder / "metrics.jsonl", [round_line(m, r) for m in FINAL for r in (1, 2, 3)])
+    write_lines(folder / "nodes.jsonl", [node_line(m, n, FINAL[m]) for m in FINAL for n in ("a", "b")])
+    summary = {m: {"rounds": 3, "final": {"test.elbo": v}, "seconds": 90.0} for m, v in FINAL.items()}
+    (folder / "summary.json").write_text(json.dumps({"name": "x", "task": "driving", "methods": summary}))
+    return folder
+
+
+def page(folder: Path) -> str:
+    return write_report(folder).read_text(encoding="utf-8")
+
+
+def section_names(text: str) -> list[str]:
+    return re.findall(r'<section id="(\w+)"', text)
+
+
+def section(text: str, name: str) -> str:
+    """The markup of a section of a page; empty if the page does not have it."""
+    found = re.search(rf'<section id="{name}">.*?</section>', text, re.DOTALL)
+    return found[0] if found else ""
+
+
+def labels(figure: str) -> list[str]:
+    """The texts of a figure, in order."""
+    return re.findall(r"<text[^>]*>([^<]*)</text>", unescape(figure))
+
+
+def comparison(rows: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """The content of ``compare.json`` for runs, with the metrics of each method's first run as means."""
+    table: dict[str, Any] = {}
+    for row in rows:
+        table.setdefault(row["method"], {name: {"mean": v, "std": 0.0} for name, v in row["metrics"].items()})
+    return {"recipe": "social-methods", "rows": rows, "table": table, "paper": {}, "tests": [], **more}

@@ -1,0 +1,60 @@
+"""Refused messages, failed calls and replies that cannot be decoded."""
+
+import pytest
+from counted_grid import CountedGrid, messages, outcome
+from flwr.app import Error
+from flwr.common.constant import ErrorCode
+
+from strategies import retry
+from strategies.message_loop import exchange
+from strategies.transport import NodeFailure
+
+pytestmark = pytest.mark.usefixtures("flower_identity")
+
+
+@pytest.mark.parametrize("style", ["left-out", "empty", "unmarked"])
+def test_refused_messages_are_failures_of_the_right_nodes(style):
+    items = outcome(exchange(CountedGrid({1: 0, 2: 0, 3: 0}, refused=[2], style=style), messages(1, 2, 3), 1))
+    assert [items[0], items[2]] == [1, 3]
+    assert items[1].node_id == 2
+    assert "not accepted" in items[1].reason
+
+
+def test_all_messages_refused():
+    items = outcome(exchange(CountedGrid({}, refused=[1, 2]), messages(1, 2), 1))
+    assert [item.node_id for item in items] == [1, 2]
+
+
+def test_a_reply_that_cannot_be_read_is_a_failure_of_its_node_alone():
+    replies = {1: 2, 2: ValueError("no such object type"), 3: 0}
+    for ahead in (0, 2):
+        items = list(exchange(CountedGrid(dict(replies)), messages(1, 2, 3), 10, poll=1e-4, ahead=ahead))
+        reason = "the reply cannot be decoded: ValueError: no such object type"
+        assert outcome(items) == [1, NodeFailure(2, reason, by_node=True), 3]
+
+
+def test_what_breaks_on_the_way_is_no_fault_of_a_node(monkeypatch):
+    monkeypatch.setattr(retry, "PAUSES", (0.0, 0.0))
+    grid = CountedGrid({1: ConnectionError("the SuperLink is gone")})
+    with pytest.raises(ConnectionError):
+        list(exchange(grid, messages(1), 10))
+    assert len(grid.pulls) == 3
+
+
+def test_a_push_that_failed_for_a_moment_is_repeated(monkeypatch):
+    monkeypatch.setattr(retry, "PAUSES", (0.0,))
+    grid, failures = CountedGrid({1: 0, 2: 0}), [OSError("database is locked")]
+    push = grid.push_messages
+    monkeypatch.setattr(grid, "push_messages", lambda sent: fail(failures.pop()) if failures else push(sent))
+    assert outcome(exchange(grid, messages(1, 2), 10)) == [1, 2]
+
+
+def fail(error):
+    raise error
+
+
+def test_who_is_gone_has_not_said_so_itself():
+    gone = [ErrorCode.NODE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE]
+    replies = {node: Error(code, "?") for node, code in enumerate([*gone, ErrorCode.CLIENT_APP_RAISED_EXCEPTION], 1)}
+    items = exchange(CountedGrid(replies), messages(1, 2, 3, 4), 10)
+    assert [item.by_node for item in items] == [False, False, False, True]
