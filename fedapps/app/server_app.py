@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
+from fedapps.methods.base import Method
 from fedapps.report import write_report
 from fedapps.runs.continual import continual_metrics
 from fedapps.runs.run_folder import RunFolder
@@ -82,12 +83,14 @@ def stage_label(stage: int, num_stages: int) -> str:
     return f"stage {stage + 1} of {num_stages}" if num_stages > 1 else STAGES[stage]
 
 
-def initial_arrays(config: Config, label: str) -> ArrayRecord:
+def initial_arrays(config: Config, label: str = "") -> ArrayRecord:
     """What the strategy of a method starts from: the untrained model of the run's seed, or a part of it.
+
+    Without a label it is the whole model.
 
     Nodes start their private parameters from the same model.
     """
-    method = config.methods[label]
+    method = config.methods[label] if label else Method()
     with torch_seed(config.run.seed, "model"):
         model = config.task_of(method).build_model()
     return method.initial_arrays(ArrayRecord(model.state_dict()))

@@ -102,7 +102,7 @@ import json, sys
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 TaskIdentity._run_id = TaskIdentity._node_id = TaskIdentity._task_id = 1
-from fedapps.client_app import app
+from fedapps.app.client_app import app
 for run_config, folder, nodes in json.loads(sys.argv[1]):
     node_config = {"partition-id": 0, "num-partitions": nodes}
     context = Context(run_id=1, node_id=2, node_config=node_config, state=RecordDict(), run_config=run_config)

@@ -25,7 +25,7 @@ def world(tmp_path_factory):
 
 @pytest.fixture
 def run(tmp_path, world, monkeypatch):
-    monkeypatch.setattr("fedapps.server_app.write_report", lambda folder: folder)
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
 
     def start(**changes):
         given = SMALL | {key.replace("_", "-"): value for key, value in changes.items()}

@@ -114,8 +114,8 @@ def test_every_node_has_a_line_per_round_and_phase(whole):
 
 def test_the_pooled_node_trains_on_everybodys_examples(whole):
     own = [row["num_examples"] for row in rows(whole, "sfl", "train") if row["round"] == 1]
-    assert {row["num_examples"] for row in rows(whole, "cloud", "train")} == {sum(own)}
-    assert {row["num_examples"] for row in rows(whole, "cloud", "evaluate")} == {
+    assert {row["num_examples"] for row in rows(whole, "centralized", "train")} == {sum(own)}
+    assert {row["num_examples"] for row in rows(whole, "centralized", "evaluate")} == {
         row["num_examples"] for row in rows(whole, "sfl", "evaluate")
     }
 
@@ -243,7 +243,7 @@ def test_adaptive_rates_of_one_are_plain_personalisation(federate, monkeypatch, 
         return {name: np.ones_like(rate) for name, rate in original(*given).items()}
 
     monkeypatch.setattr("strategies.adaptive_rates.adaptive_rates", ones)
-    folder = federate(methods="spfl,apfl", rate_granularity=granularity)
+    folder = federate(methods="spfl,apfl", **{"apfl.granularity": granularity})
     assert evaluations(folder, "apfl") == evaluations(folder, "spfl")
     monkeypatch.undo()
 
@@ -263,7 +263,9 @@ def test_a_run_whose_clients_all_raise_fails_with_their_traceback(tmp_path, worl
     assert all(f"robot-{robot:02d}: " in said for robot in range(NODES))
     assert "in loss_of_the_culprit" in said
     assert said.count("ArithmeticError: no loss today") == NODES
-    assert f"the run failed in: sfl, apfl. See the log above; trained models are in {tmp_path / 'run'}" in said
+    assert (
+        f"the run failed in: sfl, apfl. See the log above; everything trained so far is in {tmp_path / 'run'}" in said
+    )
     assert not (tmp_path / "run" / "summary.json").exists()
 
 

@@ -43,7 +43,7 @@ def run_with(places, tmp_path_factory):
     def run(method, **changes):
         given = with_changes(SMALL | places, changes) | {"methods": method}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("fedapps.server_app.write_report", lambda folder: folder)
+            patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
             folder = run_inline(given, tmp_path_factory.mktemp(method))
         return folder, shared_of(folder, method)
 

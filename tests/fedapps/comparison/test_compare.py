@@ -30,7 +30,7 @@ def in_this_process(cells, work, *, jobs, show=print):
 def _runs_without_reports():
     """Of the comparison alone there is a report: drawing one for each run would take longer than all the rest."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedapps.server_app.write_report", lambda folder: folder)
+        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
         yield
 
 

@@ -230,11 +230,9 @@ def test_keys_of_a_method_that_does_not_run_are_checked_too():
     assert errors({"methods": "fedavg", "fedprox.mu": -1.0}) == ["fedprox.mu = -1.0: must be a number at least 0"]
 
 
-def test_extra_holds_keys_as_a_toml_inline_table():
-    config = parse({"methods": "fedprox", "extra": "fedprox.mu = 0.7, driving.scenario = 'three-cars'"})
-    assert config.methods["fedprox"].options.mu == 0.7
-    assert config.options.scenario == "three-cars"
-    assert config.run.extra == ""
+def test_keys_that_flower_knows_do_not_belong_into_extra():
+    (line,) = errors({"methods": "fedprox", "extra": "fedprox.mu = 0.7, driving.scenario = 'three-cars'"})
+    assert line.startswith("extra: driving.scenario, fedprox.mu: set this beside extra")
 
 
 @pytest.mark.parametrize("text", ["fedprox.mu", "fedprox.mu =", "a = 1, a = 2"])
