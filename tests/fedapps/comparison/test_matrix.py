@@ -46,6 +46,6 @@ def test_every_value_is_checked():
 
 def test_values_that_would_share_a_folder_are_refused():
     with pytest.raises(
-        ValueError, match="--vary data-dir: 'a/b' is given twice, or has the same folder name as another value"
+        ValueError, match="--vary data-dir: 'a/b' is given twice, or has the folder name of another value"
     ):
         with_values("data-dir", "a/b", "c", "a:b").configs()
