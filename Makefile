@@ -1,5 +1,5 @@
-# Every target builds .venv when it is missing or older than the files that define it; so does `test` with .venv-http,
-# which has the newest Flower and takes all else from .venv.
+# Every target builds .venv if it is missing or older than the files that define it. `test` also builds .venv-http, which
+# has a newer Flower and takes all other packages from .venv.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
@@ -10,12 +10,12 @@ HTTP_KEY := $(shell cat pyproject.toml constraints.txt constraints-http.txt | sh
 HTTP_STAMP := .venv-http/.built-$(HTTP_KEY)
 FAULT_TESTS := tests/processes/test_faults.py
 EXAMPLE_TESTS := tests/processes/test_examples.py
-# Tests of what Flower's versions may do differently.
+# Tests of behaviour that may differ between versions of Flower.
 HTTP_TESTS := tests/processes/test_http.py tests/conformance tests/sim/test_inprocess.py
-# As many as this process may use, which ``taskset`` or a container can make fewer than the machine has.
+# The cores that this process may use; `taskset` or a container can reduce them.
 CORES := $(shell nproc)
 GROUPS := $(shell echo $$(( $(CORES) / 2 > 1 ? $(CORES) / 2 : 1 )))
-# A file's tests share what they prepare, so that files and not single tests are dealt out, each with one thread.
+# The tests of a file share fixtures, so whole files are distributed to the workers; each worker has one thread.
 ON_ALL_CORES := --numprocesses $(CORES) --dist loadfile
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 SQUEEZENET = $(FEDAPPS_DATA)/weights/squeezenet1_1_imagenet_notop.npz
@@ -30,14 +30,14 @@ check test-alone: export OMP_NUM_THREADS := 1
 .PHONY: run check test test-alone test-fleet-groups test-faults test-fleets test-http test-examples fuzz lint bench env config clean
 .DEFAULT_GOAL := run
 
-run: $(STAMP)  ## train driver models in a federation of simulated cars; ends with a report
+run: $(STAMP)  ## train driver models in a federation of simulated cars and write a report
 	$(BIN)/python -m fedapps run
 
-check: lint  ## lint, types, and the tests that start no process and take no data
+check: lint  ## lint, types, and the tests that start no process and need no data
 	env -u FEDAPPS_DATA $(BIN)/python -m pytest -m "not processes and not subprocesses" $(ON_ALL_CORES)
 
-# Groups of tests that start fleets wait most of their time, but on two cores two fleets would keep each other from
-# starting: one group for every two cores. The others, which only compute, give way to them.
+# Tests that start fleets mostly wait, but two fleets on two cores can prevent each other from starting. Therefore one
+# group of them runs for every two cores. All other tests run beside them with a lower priority.
 test: lint $(HTTP_STAMP)  ## lint, types, architecture and all tests
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-alone test-fleet-groups
 
@@ -47,7 +47,7 @@ test-alone: $(STAMP)
 test-fleet-groups: $(STAMP) $(HTTP_STAMP)
 	$(MAKE) --no-print-directory --jobs $(GROUPS) test-faults test-fleets test-http test-examples
 
-fuzz: $(STAMP)  ## new examples of every property, fifty times as many as the gate draws
+fuzz: $(STAMP)  ## property tests with fifty times as many examples as in `test`, newly drawn
 	nice -n 19 $(BIN)/python -m pytest -m hypothesis --hypothesis-profile fuzz --timeout 0
 
 test-faults: $(STAMP)
@@ -68,7 +68,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP)  ## the long measurements: fleets beside Flower's own and under faults, the papers' tables at full size
+bench: $(STAMP)  ## hours: fleets beside Flower's own and under faults, the papers' tables at full size
 	$(BIN)/python -m benchmarks.overhead --nodes 4 --rounds 10 --megabytes 0.01,10 --pairs 3
 	$(BIN)/python -m benchmarks.soak --nodes 20 --rounds 30
 	$(BIN)/python -m fedapps compare fedapps/recipes/lqr.toml --methods "local,cloud,sfl,spfl,spfl(rate-scale=0.2),apfl,apfl(power=0.5)" --seeds 10
@@ -98,7 +98,7 @@ ifdef FEDAPPS_DATA
 	for recipe in optimizers hierarchy steps augmentation mining pooling resolution; do \
 		$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-$$recipe.toml --seeds 1 --set vpr.weights=$(SQUEEZENET); done
 else
-	@echo "recorded data left out: set FEDAPPS_DATA to the folder of the published datasets"
+	@echo "experiments on recorded data skipped: set FEDAPPS_DATA to the folder of the published datasets"
 endif
 
 env: $(STAMP)

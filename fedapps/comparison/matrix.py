@@ -185,9 +185,7 @@ def _check(vary: Vary, config: Config) -> None:
         )
     endings = [_ending(value) for value in vary.values]
     if twice := [value for value, ending in zip(vary.values, endings, strict=True) if endings.count(ending) > 1]:
-        raise ValueError(
-            f"--vary {vary.key}: {twice[0]!r} is given twice, or has the same folder name as another value"
-        )
+        raise ValueError(f"--vary {vary.key}: {twice[0]!r} is given twice, or has the folder name of another value")
 
 
 def _ending(value: Value | None) -> str:

@@ -77,9 +77,7 @@ def conclude(config: Config, path: Path, engine: str, begun: float) -> int:
     missing = [method for method in config.methods if not folder.finished(method)]
     if missing or not (path / "report.html").exists():
         where = ", ".join(missing) or "its report"
-        print(
-            f"\nthe run failed in: {where}. See the log above; everything trained so far is in {path}", file=sys.stderr
-        )
+        print(f"\nthe run failed in: {where}. See the log above; trained models are in {path}", file=sys.stderr)
         return 1
     print()
     print(summary_table(folder))

@@ -6,7 +6,7 @@ from fedapps.cli.commands import _assignments, main
 
 
 def said(capsys):
-    """What went to stderr, after nothing went to stdout."""
+    """The text on stderr; nothing may be on stdout."""
     out, err = capsys.readouterr()
     assert out == ""
     return err
@@ -51,11 +51,10 @@ def test_compare_refuses_a_key_that_cannot_be_varied(tmp_path, capsys):
     assert "  roundz: unknown key; known keys: " in said(capsys)
     assert main([*given, "rounds=20,0"]) == 2
     assert "rounds = 0: must be a whole number" in said(capsys)
-    assert main([*given, "driving.horizon=5,10"]) == 2
-    assert (
-        "--vary driving.horizon: this comparison does not use the key; vary one of the run or of lqr, local, "
-        in said(capsys)
-    )
+    for key in ("driving.horizon", "fedprox.mu"):
+        assert main([*given, f"{key}=5,10"]) == 2
+        refused = f"--vary {key}: this comparison does not use the key; vary one of the run or of lqr, local, "
+        assert refused in said(capsys)
     assert main([*given, "seed=1,2"]) == 2
     assert "--vary seed: the comparison sets this key" in said(capsys)
     assert main([*given, "rounds=20,20"]) == 2
@@ -63,7 +62,7 @@ def test_compare_refuses_a_key_that_cannot_be_varied(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_resume_refuses_what_is_no_comparison(tmp_path, capsys):
+def test_resume_refuses_a_folder_without_a_valid_plan(tmp_path, capsys):
     assert main(["compare", "--resume", str(tmp_path)]) == 2
     assert said(capsys) == f"fedapps: --resume {tmp_path}: not the folder of a comparison (it has no plan.json)\n"
     (tmp_path / "plan.json").write_text('{"recipe": "lqr"}')
@@ -76,13 +75,13 @@ def test_report_of_a_missing_folder(tmp_path, capsys):
     assert said(capsys) == f"fedapps: {tmp_path / 'nothing'}: no such run folder\n"
 
 
-def test_an_output_folder_that_cannot_be_made(tmp_path, capsys):
+def test_an_output_folder_that_cannot_be_created_is_named(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert main(["compare", "lqr", "--output-dir", str(tmp_path / "file")]) == 2
     assert str(tmp_path / "file") in said(capsys)
 
 
-def test_an_interruption_is_no_traceback(capsys, monkeypatch):
+def test_an_interruption_prints_no_traceback(capsys, monkeypatch):
     def interrupted(path):
         raise KeyboardInterrupt
 
@@ -102,7 +101,7 @@ def test_an_interruption_is_no_traceback(capsys, monkeypatch):
         ["list", "fedprox", "--keys"],
     ],
 )
-def test_what_cannot_be_parsed_has_status_2(given, capsys):
+def test_a_malformed_command_line_has_status_2(given, capsys):
     with pytest.raises(SystemExit) as caught:
         main(given)
     assert caught.value.code == 2

@@ -1,4 +1,4 @@
-"""Methods times seeds: the file, the table, the tests, and the same numbers however many processes."""
+"""Comparisons: the file, the table, the paired tests, and the same numbers with any number of processes."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory, tiny):
-    """A comparison in this process, with its folder and what it wrote to the file that was asked for."""
+    """A comparison run in this process, its folder, and the file that --json names."""
     folder = tmp_path_factory.mktemp("compared")
     asked_for = folder / "not" / "yet" / "there.json"
     with pytest.MonkeyPatch.context() as patch:
@@ -176,8 +176,8 @@ def test_a_cell_that_fails_ends_the_comparison(tiny, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*/compare.json"))
 
 
-def test_a_run_that_only_says_so_in_its_folder_fails_too(tiny, tmp_path, monkeypatch):
-    """``flwr run`` has status 0 whatever the app did."""
+def test_a_run_whose_folder_is_incomplete_fails_too(tiny, tmp_path, monkeypatch):
+    """``flwr run`` exits with status 0 even if the app failed."""
     monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
     monkeypatch.setattr(fedapps.comparison.compare, "execute", lambda config, engine: None)
     with pytest.raises(RuntimeError, match=r"sfl with seed 0 failed; see the log above and the folder .*sfl-0"):
@@ -197,7 +197,7 @@ def test_an_unknown_method_is_refused_before_any_work(tiny, tmp_path):
 
 @pytest.fixture(scope="module")
 def varied(tmp_path_factory, tiny):
-    """A comparison whose number of trajectories takes two values, the recipe's own among them."""
+    """A comparison with two numbers of trajectories, one of which is the recipe's."""
     folder = tmp_path_factory.mktemp("varied")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
@@ -243,11 +243,11 @@ def test_the_papers_numbers_stand_at_the_recipes_own_value(varied):
     assert "[0.21146]" in tail
 
 
-# -- going on --------------------------------------------------------------------------------------------------
+# -- resuming -------------------------------------------------------------------------------------------------
 
 
-def test_a_comparison_that_was_cut_off_goes_on(compared, tiny, tmp_path, monkeypatch):
-    """One run is whole, one was killed in its last round, one before its config was written, one never begun."""
+def test_an_interrupted_comparison_is_resumed(compared, tiny, tmp_path, monkeypatch):
+    """One run has finished, one was killed in its last round, one before its config was written, one never started."""
     monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
     monkeypatch.setattr(fedapps.comparison.compare, "write_report", lambda folder: folder)
     comparison, folder, _ = compared

@@ -1,4 +1,4 @@
-"""The plan of a comparison: its runs, their folders, and the file it is kept in."""
+"""The plan of a comparison: its runs, their folders and its file."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_a_cell_per_value_too():
 
 
 @pytest.mark.parametrize("plan", [PLAN, with_values("proximal", 0, 0.5), with_values("server-optimizer", "sgd")])
-def test_a_plan_is_kept_as_it_is(plan, tmp_path):
+def test_a_saved_plan_is_loaded_unchanged(plan, tmp_path):
     plan.save(tmp_path)
     assert Plan.load(tmp_path) == plan
 
@@ -46,6 +46,6 @@ def test_every_value_is_checked():
 
 def test_values_that_would_share_a_folder_are_refused():
     with pytest.raises(
-        ValueError, match="--vary data-dir: 'a/b' is given twice, or has the same folder name as another value"
+        ValueError, match="--vary data-dir: 'a/b' is given twice, or has the folder name of another value"
     ):
         with_values("data-dir", "a/b", "c", "a:b").configs()

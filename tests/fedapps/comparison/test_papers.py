@@ -1,4 +1,4 @@
-"""The papers' numbers against what is known about them, and their claims held against a comparison."""
+"""The papers' numbers and claims: their consistency, and claims checked against comparisons."""
 
 import json
 from pathlib import Path
@@ -104,7 +104,7 @@ def test_a_margin_to_the_best_of_the_others(ours, holds):
     assert found["margin"] == pytest.approx(ours - 0.8)
 
 
-def test_without_one_of_the_methods_nothing_is_claimed():
+def test_a_claim_needs_all_of_its_methods():
     assert CLAIM.against(means(ours=0.8, one=0.6)) is None
     assert CLAIM.against({**means(ours=0.8, one=0.6), "two": {}}) is None
     assert checked_claims("lqr", means(local=0.8)) == []
@@ -135,14 +135,14 @@ def fedvocab_and_local(local):
     return {name: {"global_accuracy": {"mean": value, "std": 0.0}} for name, value in of_method.items()}
 
 
-def test_the_text_says_what_holds():
+def test_the_text_shows_which_claims_hold():
     found = fedvocab_and_local(0.4)
     claims = checked_claims("fedvocab-small", found)
     text = comparison_text({"table": found, "paper": {}, "tests": [], "claims": claims})
     assert "local training is far below FedVocab  global_accuracy  fedvocab - local = +0.3000  holds" in text
 
 
-def test_the_report_says_it_too(tmp_path):
+def test_the_report_shows_the_claims(tmp_path):
     found = fedvocab_and_local(0.68)
     claims = checked_claims("fedvocab-small", found)
     comparison = {"recipe": "fedvocab-small", "rows": [], "table": found, "paper": {}, "tests": [], "claims": claims}

@@ -1,4 +1,4 @@
-"""How recipes are found and read."""
+"""Recipes are found by name or path, read, and based on each other."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from fedapps.config.recipe_files import RECIPES, read_recipe, recipe_vary, recip
 def test_recipes_are_listed_with_their_first_line():
     found = recipes()
     assert list(found) == sorted(path.stem for path in RECIPES.glob("*.toml"))
-    assert found["lqr"].startswith("LQR toy of APFL")
+    assert found["lqr"].startswith("APFL, LQR toy")
     assert all(line and not line.startswith("#") for line in found.values())
 
 
@@ -20,7 +20,7 @@ def test_a_recipe_is_found_by_name_and_by_path(given):
     assert read_recipe(given)["task"] == "lqr"
 
 
-def test_a_users_own_file_comes_before_a_recipe_of_its_name(tmp_path):
+def test_an_existing_file_comes_before_a_recipe_of_the_same_name(tmp_path):
     own = tmp_path / "lqr.toml"
     own.write_text("seed = 5\n[lqr]\nhorizon = 3\n[lqr.deep]\nkey = true\n")
     assert read_recipe(own) == {"seed": 5, "lqr.horizon": 3, "lqr.deep.key": True}
@@ -40,7 +40,7 @@ def test_malformed_toml_names_the_file(tmp_path, content):
         read_recipe(path)
 
 
-def test_a_folder_is_no_recipe(tmp_path):
+def test_a_folder_is_refused(tmp_path):
     with pytest.raises(ValueError, match="cannot be read"):
         read_recipe(tmp_path)
 
@@ -63,7 +63,7 @@ def write(folder, **texts):
     return folder / f"{next(iter(texts))}.toml"
 
 
-def test_a_base_fills_in_what_a_recipe_does_not_say(tmp_path):
+def test_the_keys_of_a_base_are_the_defaults_of_a_recipe(tmp_path):
     path = write(
         tmp_path,
         study='base = "middle"\nseed = 1\n[lqr]\nhorizon = 3\n[compare]\nvary = "seed=1,2"\n',
@@ -75,7 +75,7 @@ def test_a_base_fills_in_what_a_recipe_does_not_say(tmp_path):
     assert recipe_vary(tmp_path / "middle.toml") == ""
 
 
-def test_a_base_that_is_not_there_is_named(tmp_path):
+def test_a_missing_base_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"base = 'nothing' of .*study\.toml: no recipe"):
         read_recipe(write(tmp_path, study='base = "nothing"\n'))
 

@@ -1,4 +1,4 @@
-"""Who the nodes of a recipe are, told before anything runs."""
+"""The table of a recipe's nodes."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ PLACES = {"vpr.radius": 1000.0, "vpr.backbone": "squeezenet1_1", "vpr.validation
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """Five cities on two continents, each with two drives of queries and two of the database over four spots."""
+    """Five cities on two continents, each with two query and two database sequences at four places."""
     folder = tmp_path_factory.mktemp("places")
     write_places(folder, cities=5, spots=4)
     return PLACES | {"data-dir": str(folder), "num-nodes": 4}
@@ -46,14 +46,14 @@ def test_a_line_for_each_value_of_a_key(places):
     ]
 
 
-def test_a_task_that_says_no_more_counts_the_examples_of_each_split(tmp_path):
+def test_by_default_the_sizes_are_the_examples_of_each_split(tmp_path):
     small = {"cache-dir": str(tmp_path), "num-nodes": 2, "lqr.trajectories": 4, "lqr.horizon": 6}
     head, _, row, *_ = nodes_text(Path("lqr"), small).splitlines()
     assert head.split() == ["nodes", "train", "examples", "test", "examples"]
     assert row.split() == ["2", "18", "6"]  # four trajectories of six steps, one of them for the test
 
 
-def test_what_cannot_be_used_is_refused(places, capsys):
+def test_an_invalid_config_or_missing_data_are_refused(places, capsys):
     with pytest.raises(ConfigError, match="num-nodes = 0"):
         nodes_text(Path("fedvpr"), places | {"num-nodes": 0})
     assert main(["nodes", "fedvpr"]) == 2
