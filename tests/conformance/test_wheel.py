@@ -13,7 +13,8 @@ pytestmark = pytest.mark.subprocesses
 
 PROJECT = Path(__file__).parents[2]
 PACKAGES = ("clients", "fedapps", "sim", "strategies", "tasks")
-NO_SOURCE = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "runs")
+NO_SOURCE = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")
+DATA = ("fedapps/recipes/*.toml", "fedapps/comparison/paper_numbers/*.toml", "strategies/py.typed")
 
 IMPORT_ALL = """
 import importlib, importlib.util, pkgutil, strategies
@@ -26,11 +27,16 @@ print("from", strategies.__file__)
 """
 
 
+def _no_source(folder: str, names: list[str]) -> set[str]:
+    """What is left out of the copy; ``runs`` at the root holds run folders, elsewhere it is a package."""
+    return {*NO_SOURCE(folder, names), *({"runs"} if Path(folder) == PROJECT else ())}
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy: setuptools leaves its work in the tree, and takes what an earlier build left there."""
     folder = tmp_path_factory.mktemp("wheel")
-    shutil.copytree(PROJECT, folder / "source", ignore=NO_SOURCE)
+    shutil.copytree(PROJECT, folder / "source", ignore=_no_source)
     run_tool(
         sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps", "--no-index",
         "--no-build-isolation", "--wheel-dir", folder, folder / "source",
@@ -49,7 +55,7 @@ def python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 
 def test_the_wheel_holds_the_packages_with_recipes_and_types_and_nothing_else(wheel: Path) -> None:
     modules = {path for package in PACKAGES for path in (PROJECT / package).rglob("*.py")}
-    data = {*(PROJECT / "fedapps" / "recipes").glob("*.toml"), PROJECT / "strategies" / "py.typed"}
+    data = {path for pattern in DATA for path in PROJECT.glob(pattern)}
     wanted = {path.relative_to(PROJECT).as_posix() for path in modules | data}
     held = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in held if ".dist-info/" not in name} == wanted

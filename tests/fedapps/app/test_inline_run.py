@@ -113,10 +113,10 @@ def test_every_node_has_a_line_per_round_and_phase(whole):
 
 
 def test_the_pooled_node_trains_on_everybodys_examples(whole):
-    own = [row["num_examples"] for row in rows(whole, "sfl", "train") if row["round"] == 1]
+    own = [row["num_examples"] for row in rows(whole, "fedavg", "train") if row["round"] == 1]
     assert {row["num_examples"] for row in rows(whole, "centralized", "train")} == {sum(own)}
     assert {row["num_examples"] for row in rows(whole, "centralized", "evaluate")} == {
-        row["num_examples"] for row in rows(whole, "sfl", "evaluate")
+        row["num_examples"] for row in rows(whole, "fedavg", "evaluate")
     }
 
 

@@ -100,7 +100,7 @@ def test_a_node_evaluates_its_clusters_model_and_the_shared_one(whole):
 
 
 def test_one_found_cluster_is_fedavg_bit_for_bit(run_with):
-    assert same_bits(run_with("fedavg")[1], run_with("clustered", num_clusters=1)[1])
+    assert same_bits(run_with("fedavg")[1], run_with("clustered", **{"clustered.clusters": 1})[1])
 
 
 def test_one_given_cluster_is_fedavg_bit_for_bit(run_with):
@@ -109,7 +109,7 @@ def test_one_given_cluster_is_fedavg_bit_for_bit(run_with):
 
 
 def test_a_method_with_a_server_optimizer_is_fedavg_with_that_of_the_run_config(run_with):
-    named = run_with("fedadam", fedadam_rate=0.01, server_tau=0.1)
+    named = run_with("fedadam", server_tau=0.1, **{"fedadam.learning-rate": 0.01})
     given = run_with("fedavg", server_optimizer="adam", server_learning_rate=0.01, server_tau=0.1)
     assert same_bits(named[1], given[1])
 
