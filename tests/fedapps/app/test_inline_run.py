@@ -309,7 +309,7 @@ def test_one_bad_node_is_refused_and_the_run_goes_on(federate, spoilt, text, rea
 def test_but_not_with_fewer_replies_than_wanted(federate, spoilt):
     with pytest.raises(TooFewRepliesError, match="round 1: 2 usable replies, but min-replies is 3") as caught:
         federate(methods="sfl", min_replies=3, data_dir=spoilt("next_y", "nan"))
-    assert "robot-01.csv, line 2: next_y = 'nan': expected a finite number" in str(caught.value)
+    assert "robot-01.csv, line 2, column next_y: 'nan'; expected a finite number" in str(caught.value)
 
 
 def test_a_name_that_is_taken_is_refused(federate, worlds, tmp_path, capsys):

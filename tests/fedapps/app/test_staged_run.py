@@ -117,7 +117,7 @@ def test_a_dropped_node_is_the_same_for_every_method(federate):
         ({"evaluate-every": 3}, "evaluate-every"),
         ({"ewc.lambda": -0.1}, "ewc.lambda"),
         ({"elastic-transfer.own-past": -1.0}, "elastic-transfer.own-past"),
-        ({"social.participants": "a,b;c"}, "every node must meet equally many participants"),
+        ({"social.participants": "a,b;c"}, "all nodes must have the same number of participants"),
         ({"social.participants": "a,b;c,d", "num-nodes": 3}, "num-nodes"),
     ],
 )

@@ -172,7 +172,7 @@ def test_nan_is_refused(key):
         ({"methods": "sfl,fedvocab"}, "methods: 'fedvocab' is for task 'text', not 'driving': leave it out"),
         (
             TEXT | {"methods": "fedvocab,fedavg", "text.vocabulary": "own"},
-            "text.vocabulary = 'own': nodes with words of their own cannot share the parameter embedding.weight",
+            "text.vocabulary = 'own': nodes with different words cannot share the parameter embedding.weight",
         ),
     ],
 )
