@@ -76,12 +76,17 @@ def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str
     groups |= {f"method {name}": options_by_key(f"{name}.", method_class(name).Options) for name in chosen}
     return {
         group: {
-            key: f"{s.metadata['doc']} ({s.default!r}; {allowed(s.metadata, type(s.default))})"
+            key: f"{s.metadata['doc']} ({_toml(s.default)}; {allowed(s.metadata, type(s.default))})"
             for key, s in settings.items()
         }
         for group, settings in groups.items()
         if settings
     }
+
+
+def _toml(value: Any) -> str:
+    """A value as it is written in a run-config file."""
+    return tomli_w.dumps({"x": value}).strip().removeprefix("x = ")
 
 
 def with_extra(given: Mapping[str, Any]) -> dict[str, Any]:

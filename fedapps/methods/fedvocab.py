@@ -33,7 +33,7 @@ class FedVocab(PartialMethod):
 
     name = "fedvocab"
     line = "FedVocab: vocabulary and embedding stay private, with adaptive updating"
-    citation = "Zhang et al., FedVocab: Federated Text Classification with Private Vocabularies, 2022"
+    citation = "Zhang et al., Federated Model Decomposition with Private Vocabulary for Text Classification, EMNLP 2022"
     task = "text"
     patterns = ("embedding.*",)
     former_names: ClassVar = {

@@ -55,7 +55,7 @@ class Scaffold(Method):
             yield {"weighting", "methods"}, f"{given}: must be 'uniform' with scaffold, whose control is a plain mean"
 
     def privacy_conflict(self, dp: str) -> str:
-        return ScaffoldStrategy.beside_the_mean
+        return ScaffoldStrategy.privacy_gap
 
     def local_parts(self) -> "Sequence[LocalPart]":
         from .local_part import ControlVariates

@@ -45,7 +45,7 @@ class ScaffoldStrategy(BaseStrategy):
         variates.
     """
 
-    beside_the_mean: ClassVar[str] = "it also takes the change of each node's control variate, without noise"
+    privacy_gap: ClassVar[str] = "it also takes the change of each node's control variate, without noise"
     reply_records: ClassVar[int] = 2
 
     def __init__(self, **base: Any) -> None:
@@ -71,7 +71,7 @@ class ScaffoldStrategy(BaseStrategy):
             self._record = to_record({name: array.astype(dtypes[name]) for name, array in self.control.items()})
         return {CONTROL: self._record}
 
-    def reason_against(self, reply: Reply) -> str | None:
+    def refusal_reason(self, reply: Reply) -> str | None:
         try:
             self._change_of(reply.content)
         except ValueError as refusal:
