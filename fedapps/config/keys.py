@@ -129,5 +129,5 @@ def for_flower(flat: Mapping[str, Any]) -> dict[str, Any]:
     others = {key: value for key, value in flat.items() if key not in own}
     if not others:
         return dict(flat)
-    pairs = [f"{key} = {tomli_w.dumps({'x': value}).strip().removeprefix('x = ')}" for key, value in others.items()]
+    pairs = [f"{key} = {_toml(value)}" for key, value in others.items()]
     return {key: value for key, value in flat.items() if key in own} | {"extra": ", ".join(pairs)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from .run_data import RunData
+from .run_data import RunData, configured_methods
 from .sections import sections
 from .style import STYLE
 
@@ -44,7 +44,7 @@ def _facts(run: RunData) -> str:
 def _warnings(run: RunData) -> list[str]:
     warnings = list(run.notes)
     if run.comparison is None:
-        wanted = {name.strip() for name in str(run.config.get("methods", "")).split(",")} - {""}
+        wanted = set(configured_methods(run.config))
         if absent := sorted(wanted - set(run.methods)):
             warnings.insert(0, f"No results yet: {', '.join(absent)}.")
         if run.summary is None:

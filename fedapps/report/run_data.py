@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedapps.registry.expressions import read_expressions
+
 from .json_files import Entry, ReportError, read_lines, read_object
 from .parsing import read_comparison, read_methods, read_node, read_round
 from .records import Comparison, MethodSummary, NodeRecord, RoundRecord
@@ -115,7 +117,7 @@ def _in_order(
     """The methods with results: first those in the config, in its order, then the others."""
     compared = [method for part in (comparison.parts.values() if comparison else ()) for method in part.table]
     found = list(dict.fromkeys([*ran, *summed, *compared]))
-    named = [name.strip() for name in str(config.get("methods", "")).split(",")]
+    named = configured_methods(config)
     return tuple([name for name in named if name in found] + [name for name in found if name not in named])
 
 
@@ -133,3 +135,9 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in table.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat
+
+
+def configured_methods(config: Mapping[str, object]) -> list[str]:
+    """The labels of the methods that a run config names; a malformed one is left out."""
+    expressions, _ = read_expressions(str(config.get("methods", "")))
+    return [expression.label for expression in expressions]
