@@ -143,7 +143,7 @@ def test_columns_of_a_file_without_a_header_are_numbers(tmp_path, capsys):
     [
         ({"text.label-column": "section"}, "no column section; found headline, topic"),
         ({"text.labels": "price,news"}, "label 'speed'"),
-        ({"num-nodes": 100}, "leave nodes without any"),
+        ({"num-nodes": 100}, "are too few for 100 nodes"),
         ({"data-dir": "nowhere"}, "no such folder"),
     ],
 )
