@@ -6,6 +6,7 @@ import pytest
 from report_pages import round_line, write_finished_run, write_lines
 
 from fedapps.report import ReportError, read_run, write_report
+from fedapps.report.run_data import configured_methods
 
 
 @pytest.fixture
