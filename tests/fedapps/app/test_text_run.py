@@ -143,11 +143,7 @@ def test_columns_of_a_file_without_a_header_are_numbers(tmp_path, capsys):
     [
         ({"text.label-column": "section"}, "no column section; found headline, topic"),
         ({"text.labels": "price,news"}, "label 'speed'"),
-<<<<<<< HEAD
         ({"num-nodes": 100}, "too few for 100 nodes"),
-=======
-        ({"num-nodes": 100}, "are too few for 100 nodes"),
->>>>>>> tasksmerge
         ({"data-dir": "nowhere"}, "no such folder"),
     ],
 )
