@@ -55,7 +55,7 @@ def list_names(given: argparse.Namespace) -> int:
 
 def nodes(given: argparse.Namespace) -> int:
     """Print the nodes of a recipe and how much data each of them has."""
-    from fedapps.launch.node_table import nodes_text
+    from fedapps.comparison.node_table import nodes_text
 
     print(nodes_text(Path(given.recipe), _assignments(given.set), Vary.read(given.vary)))
     return 0

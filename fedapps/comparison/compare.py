@@ -17,12 +17,12 @@ from fedapps.launch.launch import check_data, execute, resolve
 from fedapps.report import write_report
 from fedapps.runs.continual import measure_names, stage_metrics, train_test_matrix
 from fedapps.runs.run_folder import RunFolder
-from fedapps.runs.tables import comparison_text
 from sim.matrix import run_matrix
 
 from .matrix import Plan, Vary
 from .papers import checked_claims, paper_of
 from .significance import all_tests
+from .tables import comparison_text
 
 #: The fields of a run in ``compare.json``; only runs with stages have ``matrices``.
 _KEPT = ("method", "seed", "metrics", "matrices")

@@ -13,8 +13,8 @@ from fedapps.comparison.compare import compare_recipe, execute, resume_compariso
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import paper_of
 from fedapps.comparison.significance import all_tests, paired_tests
+from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import RECIPES
-from fedapps.runs.tables import comparison_text
 
 METHODS = ["sfl", "apfl"]
 TINY = {

@@ -7,11 +7,11 @@ import pytest
 
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import Claim, checked_claims, paper_claims, paper_of, paper_tables
+from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import RECIPES, read_recipe, recipe_vary, recipes
 from fedapps.registry.expressions import labels
 from fedapps.registry.methods import canonical
 from fedapps.report import write_report
-from fedapps.runs.tables import comparison_text
 
 MODEL = 7_681  # parameters of the network of Elastic Transfer
 GRID = [

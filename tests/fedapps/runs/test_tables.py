@@ -2,9 +2,10 @@
 
 import pytest
 
+from fedapps.comparison.tables import comparison_text
 from fedapps.config.parsing import parse
 from fedapps.runs.run_folder import RunFolder
-from fedapps.runs.tables import comparison_text, number, summary_table, text_table
+from fedapps.runs.tables import number, summary_table, text_table
 
 
 def test_columns_are_as_wide_as_their_widest_cell():

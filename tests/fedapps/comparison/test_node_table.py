@@ -7,9 +7,9 @@ from striped_places import write_places
 
 from fedapps.cli.commands import main
 from fedapps.comparison.matrix import Vary
+from fedapps.comparison.node_table import nodes_text
 from fedapps.config.parsing import ConfigError
 from fedapps.config.recipe_files import recipes
-from fedapps.launch.node_table import nodes_text
 
 PLACES = {"vpr.radius": 1000.0, "vpr.backbone": "squeezenet1_1", "vpr.validation-clients": 0}
 

@@ -8,13 +8,13 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from fedapps.app.profile_query import data_source
-from fedapps.comparison.matrix import Plan, Vary
 from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value, read_recipe
+from fedapps.launch.launch import check_data, resolve
 from fedapps.runs.tables import text_table
 from tasks.base import NodeData, Task
 
-from .launch import check_data, resolve
+from .matrix import Plan, Vary
 
 _MOST_LABELS = 12
 

@@ -1,0 +1,103 @@
+"""Comparisons as text tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedapps.report.metrics import columns
+from fedapps.runs.tables import number, text_table
+
+from .comparison_pairs import scheme
+
+#: Wider tables are split into several, one below the other.
+_WIDTH = 120
+
+
+def comparison_text(comparison: Mapping[str, Any]) -> str:
+    """A comparison (see ``compare.summarise``) as text: means over seeds, paired tests and the paper's claims.
+
+    If a key was varied, each of its values has separate tables. Numbers in brackets are the paper's. Metrics of single
+    stages are omitted.
+    """
+    if "varied" not in comparison:
+        return _one_comparison(comparison)
+    key, parts = comparison["varied"]["key"], comparison["varied"]["values"]
+    texts = [f"{key} = {part['value']}\n\n{_one_comparison(part)}" for part in parts]
+    return "\n\n\n".join([*texts, *_claims(comparison.get("claims", []))])
+
+
+def _one_comparison(part: Mapping[str, Any]) -> str:
+    table, paper, tests = part["table"], part["paper"], part["tests"]
+    names = columns(name for of_method in table.values() for name in of_method)
+    cells = {n: _column([(v.get(n), paper.get(method, {}).get(n)) for method, v in table.items()]) for n in names}
+    blocks: list[list[str]] = []
+    room = 0
+    for name in names:
+        width = 2 + max(len(name), *map(len, cells[name]))
+        if width > room:
+            blocks.append([])
+            room = _WIDTH - max(map(len, ("method", *table)))
+        blocks[-1].append(name)
+        room -= width
+    texts = []
+    for block in blocks:
+        rows = [[method, *(cells[name][i] for name in block)] for i, method in enumerate(table)]
+        # Omit methods that report none of these metrics.
+        filled = [row for row in rows if any(cell.strip() != "-" for cell in row[1:])]
+        texts.append(text_table(["method", *block], filled))
+    of_metric = {
+        metric: [t for t in tests if t["metric"] == metric] for metric in dict.fromkeys(t["metric"] for t in tests)
+    }
+    tested = [_tests(metric, found) for metric, found in of_metric.items()]
+    return "\n\n".join([*texts, *tested, *_claims(part.get("claims", []))])
+
+
+def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not claims:
+        return []
+    header = ["claim of the paper", "metric", "difference", "here"]
+    rows = [
+        [
+            claim["claim"],
+            claim["metric"],
+            f"{claim['method']} - {claim['rival']} = {claim['margin']:+.4f}",
+            "holds" if claim["holds"] else "does not hold",
+        ]
+        for claim in claims
+    ]
+    return [text_table(header, rows)]
+
+
+def _column(pairs: Sequence[tuple[Mapping[str, float] | None, float | None]]) -> list[str]:
+    """Cells with mean, standard deviation and the paper's number, each aligned over the rows."""
+    parts = [_parts(ours, printed) for ours, printed in pairs]
+    first, *rest = [max(len(part[i]) for part in parts) for i in range(3)]
+    return [
+        " ".join([mean.rjust(first), *(p.ljust(w) for p, w in zip(others, rest, strict=True) if w)])
+        for mean, *others in parts
+    ]
+
+
+def _parts(ours: Mapping[str, float] | None, printed: float | None) -> tuple[str, str, str]:
+    bracket = "" if printed is None else f"[{printed:,g}]"
+    if ours is None:
+        return "-", "", bracket
+    # A whole number without deviation, such as a number of parameters, keeps all digits.
+    exact = float(ours["mean"]).is_integer() and not ours["std"]
+    return f"{ours['mean']:,.0f}" if exact else number(ours["mean"]), f"± {ours['std']:.2g}", bracket
+
+
+def _tests(metric: str, tests: Sequence[Mapping[str, Any]]) -> str:
+    which = scheme([(test["a"], test["b"]) for test in tests])
+    header = [f"{metric}: a - b", "pairs", "median", "Wilcoxon p", "Holm", "nodes lower : higher"]
+    rows = [
+        [
+            f"{test['a']} - {test['b']}",
+            str(test["n"]),
+            number(test["median_difference"]),
+            f"{test['p']:.2g}",
+            f"{test['p_holm']:.2g}",
+            f"{test['nodes_lower']} : {test['nodes_higher']}",
+        ]
+        for test in tests
+    ]
+    return (f"{which}\n" if which else "") + text_table(header, rows)
