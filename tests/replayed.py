@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapps.app.strategies import build_strategy
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedapps.app.client_app import app as client_app
-from fedapps.app.round_config import evaluate_orders, train_orders
+from fedapps.app.round_config import evaluate_config, train_config
 from fedapps.app.server_app import initial_arrays
+from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import Config
 from fedapps.deployment.superlink import NodeConfig
 from fedapps.runs.checkpoints import DiskCheckpoints
@@ -48,23 +48,22 @@ def replay(
     Nodes keep their private state in ``folder``, under ``node-<index>/state``. What a node trained without its reply
     being used is not trained again: a method whose nodes train on from private parameters may end otherwise.
     """
-    (method,) = config.run.method_names()
+    (method,) = config.methods
     checkpoints = DiskCheckpoints(folder / "checkpoints")
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        run = config.run
         initial = initial_arrays(config, method)
-        strategy = build_strategy(run, method, initial.keys())
+        strategy = build_strategy(config, method, initial.keys())
         strategy.sampler, strategy.evaluate_sampler = Recorded.of(lines, "train"), Recorded.of(lines, "evaluate")
         strategy.start(
             grid,
             initial,
             num_rounds=rounds,
-            train_config=lambda server_round: train_orders(run, method, "replay", server_round),
-            evaluate_config=lambda server_round: evaluate_orders(run, method, "replay", server_round),
-            evaluate_every=run.evaluate_every,
+            train_config=lambda server_round: train_config(config, method, "replay", server_round),
+            evaluate_config=lambda server_round: evaluate_config(config, method, "replay", server_round),
+            evaluate_every=config.run.evaluate_every,
             checkpoints=checkpoints,
         )
 

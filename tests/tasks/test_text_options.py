@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tasks.base import DataError, PrivateParameters
+from tasks.base import DataError
+from tasks.private_parameters import PrivateParameters
 from tasks.text.options import Options
 from tasks.text.private_words import PrivateWords, private_words, vocabulary_source
 from tasks.text.task import TextTask

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tasks.base import DataError, PrivateParameters
+from tasks.base import DataError
+from tasks.private_parameters import PrivateParameters
 from tasks.text.options import Options
 from tasks.text.task import TextTask
 
