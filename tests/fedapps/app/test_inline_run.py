@@ -263,9 +263,7 @@ def test_a_run_whose_clients_all_raise_fails_with_their_traceback(tmp_path, worl
     assert all(f"robot-{robot:02d}: " in said for robot in range(NODES))
     assert "in loss_of_the_culprit" in said
     assert said.count("ArithmeticError: no loss today") == NODES
-    assert (
-        f"the run failed in: sfl, apfl. See the log above; everything trained so far is in {tmp_path / 'run'}" in said
-    )
+    assert f"the run failed in: sfl, apfl. See the log above; trained models are in {tmp_path / 'run'}" in said
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
