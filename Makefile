@@ -36,13 +36,14 @@ run: $(STAMP)  ## train driver models in a federation of simulated cars and writ
 check: lint  ## lint, types, and the tests that start no process and need no data
 	env -u FEDAPPS_DATA $(BIN)/python -m pytest -m "not processes and not subprocesses" $(ON_ALL_CORES)
 
-# Tests that start fleets mostly wait, but two fleets on two cores can prevent each other from starting. Therefore one
-# group of them runs for every two cores. All other tests run beside them with a lower priority.
+# A fleet that gets no processor time loses its nodes. Therefore the tests that start fleets run after all others, and
+# one group of them for every two cores.
 test: lint $(HTTP_STAMP)  ## lint, types, architecture and all tests
-	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-alone test-fleet-groups
+	$(MAKE) --no-print-directory test-alone
+	$(MAKE) --no-print-directory test-fleet-groups
 
 test-alone: $(STAMP)
-	nice -n 19 $(BIN)/python -m pytest -m "not processes" $(ON_ALL_CORES)
+	$(BIN)/python -m pytest -m "not processes" $(ON_ALL_CORES)
 
 test-fleet-groups: $(STAMP) $(HTTP_STAMP)
 	$(MAKE) --no-print-directory --jobs $(GROUPS) test-faults test-fleets test-http test-examples
