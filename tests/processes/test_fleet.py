@@ -146,7 +146,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
         wait_for(lambda: named(process.pid, "flwr-clientapp"), process, tmp_path)
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130, said(tmp_path)
-    assert "fedapps: interrupted; what was trained is in the run's folder" in said(tmp_path)
+    assert "fedapps: interrupted; the folder of the run has everything that was trained" in said(tmp_path)
     assert_nothing_is_left(tmp_path)
 
 

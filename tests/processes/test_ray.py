@@ -126,7 +126,7 @@ def test_ray_gives_the_same_bits_as_one_process_and_so_does_a_run_killed_in_a_ro
         finally:
             first.terminate()
     assert first.returncode == 130, output
-    assert "go on with resume = true" in output, output
+    assert "Resume a run with --set name=NAME --set resume=true" in output, output
     wait_until_gone(everything)
     done = rounds_done(tmp_path / "run")
     assert 3 <= done < ROUNDS
