@@ -172,6 +172,13 @@ def _methods(run: RunConfig, of_methods: Mapping[str, Any]) -> tuple[dict[str, M
     expressions, errors = read_expressions(run.methods)
     if not expressions and not errors:
         errors.append(f"methods = {run.methods!r}: names no method; known methods: {', '.join(method_names())}")
+    of_blocks: list[str] = []
+    for name in dict.fromkeys(key.partition(".")[0] for key in of_methods):
+        own = {key.removeprefix(f"{name}."): v for key, v in of_methods.items() if key.startswith(f"{name}.")}
+        try:
+            of_blocks += parse_options(method_class(name).Options, own, f"{name}.")[1]
+        except ValueError as error:  # a package that cannot be imported
+            errors.append(f"methods: {error}")
     found: dict[str, Method] = {}
     for expression in expressions:
         if expression.label in found:
@@ -180,17 +187,10 @@ def _methods(run: RunConfig, of_methods: Mapping[str, Any]) -> tuple[dict[str, M
         try:
             found[expression.label] = build_method(expression, of_methods)
         except ValueError as error:
-            errors += [f"methods: {line}" for line in str(error).splitlines()]
+            errors += [f"methods: {line}" for line in str(error).splitlines() if line not in of_blocks]
         if set(expression.label) & set("/\\"):
             errors.append(f"methods: {expression.label!r}: must not contain / or \\, because it names folders")
-    named = {type(method).name for method in found.values()}
-    for name in {key.partition(".")[0] for key in of_methods} - named:
-        own = {key.removeprefix(f"{name}."): v for key, v in of_methods.items() if key.startswith(f"{name}.")}
-        try:
-            errors += parse_options(method_class(name).Options, own, f"{name}.")[1]
-        except ValueError as error:  # a package that cannot be imported
-            errors.append(f"methods: {error}")
-    return found, list(dict.fromkeys(errors))
+    return found, list(dict.fromkeys([*errors, *of_blocks]))
 
 
 def _blocks(methods: Mapping[str, Method], of_methods: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def build_method(expression: Expression, blocks: Mapping[str, Any]) -> Method:
     own = {key.removeprefix(prefix): value for key, value in blocks.items() if key.startswith(prefix)}
     arguments, errors = parse_options(kind.Options, own, prefix)
     typed = {key: _typed(kind.Options, key, text) for key, text in call.arguments.items()}
-    given, bad = parse_options(kind.Options, typed, f"{expression.name}: ")
+    given, bad = parse_options(kind.Options, typed, prefix)
     if errors or bad:
         raise ValueError("\n".join([*errors, *bad]))
     options: Any = kind.Options(**(arguments | given))

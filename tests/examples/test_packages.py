@@ -91,7 +91,7 @@ def test_they_are_fedavg_bit_for_bit_where_they_must_be(
     [
         ({"tabular.alpha": -1}, "tabular.alpha = -1.0: must be a number above 0"),
         ({"tabular.aplha": 1.0}, "tabular.aplha: unknown key; known keys: tabular.alpha, "),
-        ({"methods": "scaffold(rate=1)"}, "scaffold: rate: unknown key; known keys: scaffold: global-learning-rate"),
+        ({"methods": "scaffold(rate=1)"}, "scaffold.rate: unknown key; known keys: scaffold.global-learning-rate"),
         ({"scaffold.global-learning-rate": 0}, "scaffold.global-learning-rate = 0.0: must be a number above 0"),
         ({"methods": "scaffold", "optimizer": "adam"}, "optimizer = 'adam': must be 'sgd' with scaffold"),
         ({"methods": "scaffold", "dp": "local"}, "leave out of methods scaffold"),

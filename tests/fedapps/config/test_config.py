@@ -112,6 +112,11 @@ def test_errors_of_all_kinds_come_at_once():
     assert len(found) == 11
 
 
+@pytest.mark.parametrize("methods", ["apfl", "fedavg", "fedavg,apfl,apfl(epochs=2)"])
+def test_a_wrong_option_is_told_once_whoever_uses_it(methods):
+    assert errors({"methods": methods, "apfl.power": "x"}) == ["apfl.power = 'x': must be a number above 0"]
+
+
 def test_no_method_is_an_error():
     (line,) = errors({"methods": " , "})
     assert line.startswith("methods = ' , ': names no method; known methods: apd, apfl, centralized")
