@@ -94,8 +94,8 @@ ifdef FEDAPPS_DATA
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-nordland.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/vpr/nordland \
 		--set vpr.weights=$(SQUEEZENET)
-	for recipe in streets splits; do \
-		$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-$$recipe.toml --seeds 3 --set vpr.weights=$(SQUEEZENET); done
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-streets.toml --seeds 3 --set vpr.weights=$(SQUEEZENET)
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-splits.toml --seeds 2 --set vpr.weights=$(SQUEEZENET)
 	for recipe in optimizers hierarchy steps augmentation mining pooling resolution; do \
 		$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-$$recipe.toml --seeds 1 --set vpr.weights=$(SQUEEZENET); done
 else

@@ -2,9 +2,10 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from lean_environment import run_tool
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("scaffold-fedbn", "tabular-task")
@@ -14,7 +15,7 @@ def install(source: Path, scratch: Path, target: Path) -> Path:
     """Install the project in ``source`` into the folder ``target``, without what it requires; pip works on a copy."""
     copy = shutil.copytree(source, scratch / source.name, ignore=shutil.ignore_patterns("build", "*.egg-info"))
     options = ["--disable-pip-version-check", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    run_command([sys.executable, "-m", "pip", "install", *options, "--target", target, copy])
+    run_tool(sys.executable, "-m", "pip", "install", *options, "--target", target, copy)
     return copy
 
 
@@ -29,14 +30,3 @@ def environment_with(target: Path) -> dict[str, str]:
     """The environment of a process that sees what is installed in ``target``, and this project."""
     paths = [str(target), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-
-
-def run_command(
-    command: list[str | Path], *, folder: Path | None = None, environment: dict[str, str] | None = None
-) -> str:
-    """Both outputs of a command that must not fail."""
-    done = subprocess.run(
-        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, env=environment
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    return done.stdout

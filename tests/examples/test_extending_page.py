@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from extension_packages import ROOT, environment_with, install, run_command
+from extension_packages import ROOT, environment_with, install
+from lean_environment import run_tool
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -35,7 +36,7 @@ def test_the_files_and_commands_of_the_page_make_a_comparison(project: Path, tmp
     for command in commands[1:]:
         python, *rest = shlex.split(command)
         assert python == "python"
-        outputs.append(run_command([sys.executable, *rest], folder=project, environment=environment))
+        outputs.append(run_tool(sys.executable, *rest, folder=project, environment=environment))
     listed, ran, compared = outputs
     assert re.search(r"^  l2-init +FedAvg with a penalty", listed, re.MULTILINE)
     assert re.search(r"^  blobs +Tell two Gaussian blobs apart", listed, re.MULTILINE)

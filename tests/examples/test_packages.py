@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from extension_packages import PACKAGES, ROOT, environment_with, run_command
+from extension_packages import PACKAGES, ROOT, environment_with
+from lean_environment import run_tool
 from toys import same_bits
 
 from fedapps.cli.commands import main
@@ -35,10 +36,9 @@ QUICK = {
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_the_tests_of_the_package_pass(name: str, installed: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "addopts=", "--import-mode=importlib"]
     folder = ROOT / "examples" / name
-    assert " passed" in run_command([*command, "-o", "addopts=", "--import-mode=importlib"], folder=folder,
-                                    environment=environment_with(installed))  # fmt: skip
+    assert " passed" in run_tool(*command, folder=folder, environment=environment_with(installed))
 
 
 def test_they_are_known_while_they_are_installed_and_not_before(request: pytest.FixtureRequest) -> None:

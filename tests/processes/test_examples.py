@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from example_apps import EXAMPLES, load_example, told
-from extension_packages import environment_with, install_examples, run_command
+from extension_packages import environment_with, install_examples
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -140,7 +140,7 @@ def run_extended(command: list[str], packages: Path, folder: Path) -> Path:
     places = [f"--set=cache-dir={folder / 'worlds'}", "--output-dir", str(folder)]
     recipe = EXAMPLES / "tabular-task" / "recipes" / "digits.toml"
     line = [sys.executable, "-m", "fedapps", command[0], recipe, *command[1:], *pairs, *places]
-    output = run_command(line, environment=environment_with(packages))
+    output = run_tool(*line, environment=environment_with(packages))
     for method in methods:
         assert f"{method}: " in output, output
     return folder / "run"

@@ -48,10 +48,10 @@ def _rows(path: Path, num_features: int, num_classes: int) -> np.ndarray:
                     f"columns, the first of them {header[0]!r}"
                 )
             rows = np.loadtxt(file, delimiter=",", ndmin=2)
-    except (OSError, ValueError) as error:  # DataError is a ValueError
-        raise (
-            error if isinstance(error, DataError) else DataError(f"{path}: not a table of numbers: {error}")
-        ) from error
+    except DataError:
+        raise
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: not a table of numbers: {error}") from error
     if rows.shape[1:] != (num_features + 1,) or not np.isfinite(rows).all():
         raise DataError(f"{path}: expected {num_features + 1} finite numbers in each of one or more lines")
     if set(rows[:, 0]) - set(range(num_classes)):
