@@ -168,9 +168,9 @@ class FederatedClient(NumPyClientAdapter):
         Returns
         -------
         RoundResult
-            The task's metrics and the number of test examples; no arrays. Data with stages is evaluated on all of
-            them: the metrics of stage j, counted from 1, have the prefix ``stage-<j>.``, and those of the present stage
-            also come without it.
+            The task's metrics and the number of test examples; no arrays. If the data has stages, the model is
+            evaluated on each of them: metrics with the prefix ``stage-<j>.`` are those of stage j, counted from 1, and
+            metrics without a prefix are those of the current stage.
 
         Raises
         ------

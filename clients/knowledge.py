@@ -1,7 +1,7 @@
-"""What other nodes learned in the last stage (FedWeIT).
+"""The adaptive parameters that a node borrows from other nodes (FedWeIT).
 
 Yoon et al., Federated Continual Learning with Weighted Inter-client Transfer (FedWeIT), ICML 2021, Section 3.2 and
-Algorithm 1 (https://arxiv.org/abs/2003.03196). The records are those of the server's strategy ``FedWeIT``.
+Algorithm 1 (https://arxiv.org/abs/2003.03196). The server's strategy ``FedWeIT`` sends them.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
 
     At the end of round ``first`` and every ``every`` rounds after it, agglomerative clustering (SciPy) groups all nodes
     that have a feature vector. The model of a new cluster starts from the mean of its nodes' models. A new cluster
-    keeps the name and the optimizer of the present cluster that most of its nodes come from; larger clusters choose
+    keeps the name and the optimizer of the current cluster that most of its nodes come from; larger clusters choose
     first. Between these rounds nodes keep their cluster. A node that joins later is assigned to the cluster with the
     nearest mean vector. If its vector has to be computed from an update, the node first trains the shared result, and
     that reply enters no cluster. The same holds for nodes that never get a vector.
@@ -207,7 +207,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
         return dict(sorted(named.items()))
 
     def _label(self, key: str) -> str:
-        """The present cluster of a node with a vector; the node need not have trained yet."""
+        """The current cluster of a node with a vector; the node need not have trained yet."""
         if key in self.labels:
             return self.labels[key]
         return self._nearest(self._vectors[key]) if self._centres else _FIRST

@@ -41,7 +41,7 @@ class HierarchicalFedAvg(BaseStrategy):
        tier then replaces the models of all clusters below it. Optimizers keep their moments.
 
     Between these rounds clusters do not exchange anything. The shared result (returned, evaluated by ``evaluate_fn``,
-    stored in checkpoints) is the top model; between two averages it is the tier-by-tier average of the present
+    stored in checkpoints) is the top model; between two averages it is the tier-by-tier average of the current
     clusters, which no node trains.
 
     A cluster takes part in an average if it had a usable reply since the last one. A cluster that lost all its nodes
@@ -117,7 +117,7 @@ class HierarchicalFedAvg(BaseStrategy):
         return tuple(profile.groups.get(group, "") for group in reversed(self.groups))
 
     def cluster_models(self) -> dict[str, Arrays]:
-        """The present model of each cluster of nodes by its label. Do not change them."""
+        """The current model of each cluster of nodes by its label. Do not change them."""
         return {"/".join(path): self.tiers.model(path) for path in self.tiers.leaves()}
 
     def profiles(self, grid: Grid) -> list[Profile]:

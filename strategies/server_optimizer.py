@@ -110,7 +110,7 @@ class ServerOptimizer(ABC):
         Raises
         ------
         ValueError
-            The state belongs to another kind of optimizer; the present state does not change.
+            The state belongs to another kind of optimizer; the current state does not change.
         """
         moments: dict[str, Arrays] = {}
         for name, array in state.items():

@@ -126,13 +126,13 @@ class Tiers:
         return averages.get((), self._clusters[()].model)
 
     def regroup(self, sources: Mapping[ClusterPath, Mapping[ClusterPath, float]]) -> None:
-        """Replace the leaves of a tree with one tier by weighted means of the present leaves.
+        """Replace the leaves of a tree with one tier by weighted means of the current leaves.
 
         Parameters
         ----------
         sources : mapping of paths to mappings of paths to float
-            For each new leaf, the weights (> 0) of the present leaves in its mean. A new leaf with the path of a
-            present one keeps that leaf's optimizer. Weights of replies are divided in the same proportions.
+            For each new leaf, the weights (> 0) of the current leaves in its mean. A new leaf with the path of a
+            current one keeps that leaf's optimizer. Weights of replies are divided in the same proportions.
         """
         old = {path: cluster for path, cluster in self._clusters.items() if path}
         given = {path: sum(shares.get(path, 0.0) for shares in sources.values()) for path in old}

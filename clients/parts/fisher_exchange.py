@@ -1,7 +1,7 @@
-"""A node in a Fisher exchange: held near the other nodes' solutions, it reports the precision of its own.
+"""Fisher exchange on a node: train with a penalty from the server, and report the Fisher information of the result.
 
 Shoham et al., Overcoming Forgetting in Federated Learning on Non-IID Data, 2019 (FedCurv),
-https://arxiv.org/abs/1910.07796. The records are those of the server's strategy ``FisherExchange``.
+https://arxiv.org/abs/1910.07796. The server's strategy ``FisherExchange`` sends and reads the records.
 """
 
 from __future__ import annotations
