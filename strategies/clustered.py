@@ -22,6 +22,7 @@ from .optimizers import SGD
 from .profiles import Profile
 from .replies import Reply
 from .similarity import Similarity, UpdateSketch, Vector
+from .snapshot_names import under
 from .tiers import ClusterPath, OptimizerFactory
 
 Linkage = Literal["average", "complete", "single", "ward"]
@@ -150,12 +151,13 @@ class ClusteredFedAvg(HierarchicalFedAvg):
 
     def load_state(self, state: Arrays) -> None:
         super().load_state(state)
-        if _PREFIX + "facts" not in state:
+        own = under(_PREFIX, state)
+        if "facts" not in own:
             raise ValueError("the checkpoint has no clusters of ClusteredFedAvg: another strategy saved it")
-        facts = json.loads(state[_PREFIX + "facts"].tobytes())
+        facts = json.loads(own["facts"].tobytes())
         self.labels = facts["labels"]
-        self._vectors = dict(zip(facts["nodes"], state.get(_PREFIX + "vectors", ()), strict=True))
-        self._centres = dict(zip(facts["clusters"], state.get(_PREFIX + "centres", ()), strict=True))
+        self._vectors = dict(zip(facts["nodes"], own.get("vectors", ()), strict=True))
+        self._centres = dict(zip(facts["clusters"], own.get("centres", ()), strict=True))
 
     def round_info(self) -> dict[str, Any]:
         """As in :class:`HierarchicalFedAvg`, with the number of nodes per cluster and whether the round clustered."""

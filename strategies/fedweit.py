@@ -22,11 +22,11 @@ from .arrays import Arrays, from_record, is_float, to_record
 from .base import BaseStrategy
 from .masked_mean import MaskedMean, mask_error
 from .profiles import Profile
-from .quadratic_terms import flat_by_key, nested_by_key
 from .replies import Reply, check_size, count_bytes, max_reply_bytes, read_arrays
 from .round_messages import ExtraRecords
 from .round_records import Refusal
 from .sanitize import truncate
+from .snapshot_names import flat_by_key, nested_by_key, under
 from .transport import NodeFailure
 
 _STATE = "fedweit."
@@ -193,8 +193,7 @@ class FedWeIT(BaseStrategy):
         knowledge = nested_by_key(f"{_STATE}knowledge.", state)
         self._knowledge = {key: knowledge[key]["adaptive"] for key in sorted(knowledge)}
         self._served = set(nested_by_key(f"{_STATE}served.", state))
-        prefix = f"{_STATE}sent."
-        self._sent = {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)}
+        self._sent = under(f"{_STATE}sent.", state)
 
     def round_info(self) -> dict[str, Any]:
         """The stage, the numbers of nodes in and with the knowledge base, and of units that no node sent, by array."""

@@ -20,9 +20,10 @@ from . import wire
 from .arrays import Arrays, is_float, to_record
 from .base import BaseStrategy
 from .profiles import Profile
-from .quadratic_terms import QuadraticTerm, QuadraticTermSum, flat_by_key, nested_by_key
+from .quadratic_terms import QuadraticTerm, QuadraticTermSum
 from .replies import Reply, read_arrays
 from .round_messages import ExtraRecords
+from .snapshot_names import flat_by_key, nested_by_key
 
 Anchors = Literal["online", "separate"]
 _STATE = "fisher."

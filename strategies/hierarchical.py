@@ -21,6 +21,7 @@ from .optimizers import SGD
 from .profiles import Profile
 from .replies import Reply
 from .round_messages import ExtraRecords
+from .snapshot_names import under
 from .tiers import ClusterPath, ClusterWeights, OptimizerFactory, Tiers
 
 #: The kind of group that names a node's cluster, in the profiles that samplers and reports see.
@@ -205,9 +206,7 @@ class HierarchicalFedAvg(BaseStrategy):
 
     def load_state(self, state: Arrays) -> None:
         super().load_state(state)
-        self.tiers.load_state(
-            {name.removeprefix(_PREFIX): array for name, array in state.items() if name.startswith(_PREFIX)}
-        )
+        self.tiers.load_state(under(_PREFIX, state))
 
     def round_info(self) -> dict[str, Any]:
         """Number of replies per cluster, and the groups whose clusters were averaged, the coarsest first."""
