@@ -23,7 +23,7 @@ from .base import BaseStrategy
 from .masked_mean import MaskedMean, mask_error
 from .profiles import Profile
 from .replies import Reply, check_size, count_bytes, max_reply_bytes, read_arrays
-from .round_messages import ExtraRecords
+from .round_messages import ExtraRecords, stage_of
 from .round_records import Refusal
 from .sanitize import truncate
 from .snapshot_names import flat_by_key, nested_by_key, under
@@ -104,9 +104,7 @@ class FedWeIT(BaseStrategy):
         ValueError
             The stage is not an integer.
         """
-        stage = config.get(wire.STAGE, 0)
-        if not isinstance(stage, int) or isinstance(stage, bool):
-            raise ValueError(f"config stage = {stage!r}: must be an integer")
+        stage = stage_of(config)
         if stage != self.stage:
             ended = {**config, wire.SERVER_ROUND: server_round, wire.STAGE: self.stage or 0}
             exchange = self.stage is not None and stage > 0

@@ -22,7 +22,7 @@ from .base import BaseStrategy
 from .profiles import Profile
 from .quadratic_terms import QuadraticTerm, QuadraticTermSum
 from .replies import Reply, read_arrays
-from .round_messages import ExtraRecords
+from .round_messages import ExtraRecords, stage_of
 from .snapshot_names import flat_by_key, nested_by_key
 
 Anchors = Literal["online", "separate"]
@@ -134,9 +134,7 @@ class FisherExchange(BaseStrategy):
         ValueError
             The stage is not an integer.
         """
-        stage = config.get(wire.STAGE, 0)
-        if not isinstance(stage, int) or isinstance(stage, bool):
-            raise ValueError(f"config stage = {stage!r}: must be an integer")
+        stage = stage_of(config)
         if stage != self.stage:
             self._close_stage()
             self.stage = stage
