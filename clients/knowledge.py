@@ -12,7 +12,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from strategies.wire import FEDWEIT, FEDWEIT_KNOWLEDGE_PREFIX
+from strategies.wire import FEDWEIT, FEDWEIT_KEYS, FEDWEIT_KNOWLEDGE_PREFIX, STAGE
 
 from .decomposition import Layout
 from .named_arrays import Arrays
@@ -48,10 +48,10 @@ class Knowledge:
         order = content.get(FEDWEIT)
         if not isinstance(order, ConfigRecord):
             return cls()
-        stage, keys = order.get("stage"), order.get("keys")
+        stage, keys = order.get(STAGE), order.get(FEDWEIT_KEYS)
         if not isinstance(stage, int) or not isinstance(keys, list):
             raise ValueError(
-                f"{FEDWEIT} stage = {stage!r}, keys = {keys!r}: must be an integer and a list of node keys"
+                f"{FEDWEIT} {STAGE} = {stage!r}, {FEDWEIT_KEYS} = {keys!r}: must be an integer and a list of node keys"
             )
         adaptive = []
         for index, key in enumerate(keys):
