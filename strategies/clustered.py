@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from .arrays import Arrays
 from .hierarchical import HierarchicalFedAvg
 from .optimizers import SGD
+from .parameter_checks import require_integer
 from .profiles import Profile
 from .replies import Reply
 from .similarity import Similarity, UpdateSketch, Vector
@@ -93,8 +94,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
     ) -> None:
         super().__init__(groups=("cluster",), intervals=(interval,), cluster_optimizers=(cluster_optimizer,), **base)
         for name, value, least in (("num_clusters", num_clusters, 0), ("first", first, 1), ("every", every, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} = {value!r}: must be an integer of at least {least}")
+            require_integer(name, value, least=least)
         if not 0 <= threshold < np.inf or (num_clusters > 0) == (threshold > 0):
             raise ValueError(f"num_clusters = {num_clusters}, threshold = {threshold}: set exactly one of them above 0")
         if linkage not in get_args(Linkage):
