@@ -184,7 +184,8 @@ class FederatedClient(NumPyClientAdapter):
         evaluation = self._evaluate(model, node_round.data, settings.stage, final=settings.final)
         metrics = dict(evaluation.metrics)
         for stage in range(len(self.data.stages)):
-            of_that_stage = self._evaluate(model, self._staged(stage), stage, final=False)
+            known = stage == settings.stage and not settings.final  # the final evaluation has further metrics
+            of_that_stage = evaluation if known else self._evaluate(model, self._staged(stage), stage, final=False)
             metrics |= {f"stage-{stage + 1}.{name}": value for name, value in of_that_stage.metrics.items()}
         for prefix, arrays in self.parts.also_evaluated().items():
             other_metrics = self._evaluate_other(replace(node_round, received=arrays))
