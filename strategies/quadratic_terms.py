@@ -54,7 +54,7 @@ class QuadraticTermSum:
 
     Every value is stored as two float64 numbers, the sum and its rounding error (Knuth, The Art of Computer Programming
     2, 4.2.2, theorem B). Subtracting a term that is 10¹⁵ times the rest therefore yields the rest, where a plain
-    difference would yield noise. Memory is eight tensors, independent of the number of terms.
+    difference would yield noise. Memory is four float64 copies of the model, whatever the number of terms.
     """
 
     count: int = 0
