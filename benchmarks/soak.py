@@ -147,11 +147,11 @@ def findings(soak: Soak, folder: Path) -> list[str]:
     ended = DiskCheckpoints(soak.output / "checkpoints").latest()
     assert ended
     if ended.arrays["shared.parameters"].tobytes() != again.tobytes():
-        wrong.append("the parameters differ from those of the replay")
+        wrong.append("the final parameters differ from the replay's")
     for index, state in enumerate(states):
         theirs = DiskState(_state(folder, index)).load(_NEWEST)
         if {n: a.tobytes() for n, a in (state or {}).items()} != {n: a.tobytes() for n, a in (theirs or {}).items()}:
-            wrong.append(f"the private state of {key_of(index)} differs from that of the replay")
+            wrong.append(f"the private state of {key_of(index)} differs from the replay's")
     return wrong
 
 

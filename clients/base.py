@@ -168,9 +168,9 @@ class FederatedClient(NumPyClientAdapter):
         Returns
         -------
         RoundResult
-            The task's metrics and the number of test examples; no arrays. Data with stages is evaluated on all of
-            them: the metrics of stage j, counted from 1, have the prefix ``stage-<j>.``, and those of the present stage
-            also come without it.
+            The task's metrics and the number of test examples; no arrays. If the data has stages, the model is
+            evaluated on each of them: metrics with the prefix ``stage-<j>.`` are those of stage j, counted from 1, and
+            metrics without a prefix are those of the current stage.
 
         Raises
         ------
@@ -184,7 +184,8 @@ class FederatedClient(NumPyClientAdapter):
         evaluation = self._evaluate(model, node_round.data, settings.stage, final=settings.final)
         metrics = dict(evaluation.metrics)
         for stage in range(len(self.data.stages)):
-            of_that_stage = self._evaluate(model, self._staged(stage), stage, final=False)
+            known = stage == settings.stage and not settings.final  # the final evaluation has further metrics
+            of_that_stage = evaluation if known else self._evaluate(model, self._staged(stage), stage, final=False)
             metrics |= {f"stage-{stage + 1}.{name}": value for name, value in of_that_stage.metrics.items()}
         for prefix, arrays in self.parts.also_evaluated().items():
             other_metrics = self._evaluate_other(replace(node_round, received=arrays))

@@ -5,7 +5,7 @@ The penalties are after Yoon et al., APD, ICLR 2020, Section 3 (https://arxiv.or
 
     λ_A Σ|A_t| + λ_m Σ|m_t| + λ_d Σ_{s<t} ‖B ⊙ σ(m_s) + A_s − θ_s‖²,
 
-where θ_s are the weights of stage s when the present stage t began. As with every prior of a node only their gradient
+where θ_s are the weights of stage s when the current stage t began. As with every prior of a node only their gradient
 is needed, which is added to that of the loss.
 """
 
@@ -30,7 +30,7 @@ class DecomposedModel(nn.Module):
     """The parts of a model (:class:`~clients.decomposition.Parts`) as parameters to train.
 
     ``base`` ``[n]`` is of all stages, ``adaptive`` ``[n]``, ``mask`` ``[u]``, ``own`` ``[o]`` and ``alpha`` ``[K, L]``
-    are of the present one. The loss does not depend on those of earlier stages, ``past_adaptive`` ``[k-1, n]`` and
+    are of the current one. The loss does not depend on those of earlier stages, ``past_adaptive`` ``[k-1, n]`` and
     ``past_mask`` ``[k-1, u]``: they move only where a prior gives them a gradient.
 
     Parameters
@@ -55,7 +55,7 @@ class DecomposedModel(nn.Module):
         self.begun_with = parts
 
     def loss(self, batch: Batch, plain_loss: Loss) -> Tensor:
-        """The loss of the present stage's model on a batch; ``plain_loss`` is that of a plain model."""
+        """The loss of the current stage's model on a batch; ``plain_loss`` is that of a plain model."""
         weights = composed(self.layout, self.base, self.mask, self.adaptive)
         if len(self.alpha):
             weights = weights + borrowed(self.layout, self.alpha, self.begun_with.knowledge)
@@ -81,7 +81,7 @@ class DecomposedModel(nn.Module):
         )
 
     def at(self, stage: int) -> nn.Module:
-        """The plain model with the parameters of a stage, or of the present one if it was not met.
+        """The plain model with the parameters of a stage, or of the current one if the node has not met that stage.
 
         It is the same module in every call, with other values.
         """

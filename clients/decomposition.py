@@ -149,9 +149,9 @@ def unit_axes(model: nn.Module) -> dict[str, int]:
 class Parts:
     """The parts of a model after ``k`` stages, as flat tensors.
 
-    ``stages`` are the numbers of the stages met, the present one last, and ``adaptive`` ``[k, n]``, ``mask`` ``[k, u]``
+    ``stages`` are the numbers of the stages met, the current one last, and ``adaptive`` ``[k, n]``, ``mask`` ``[k, u]``
     and ``own`` ``[k, o]`` theirs; ``base`` ``[n]`` is of all. ``old`` ``[k-1, n]`` is what the weights of earlier
-    stages were when the present one began. ``knowledge`` ``[K, n]`` is borrowed with the weights ``alpha`` ``[K, L]``.
+    stages were when the current one began. ``knowledge`` ``[K, n]`` is borrowed with the weights ``alpha`` ``[K, L]``.
     """
 
     stages: tuple[int, ...]
@@ -201,11 +201,11 @@ class Parts:
     def weights(self, layout: Layout, index: int) -> Tensor:
         """The weights ``[n]`` of the stage at a place in ``stages``."""
         theta = composed(layout, self.base, self.mask[index], self.adaptive[index])
-        present = index == len(self.stages) - 1
-        return theta + borrowed(layout, self.alpha, self.knowledge) if present else theta
+        current = index == len(self.stages) - 1
+        return theta + borrowed(layout, self.alpha, self.knowledge) if current else theta
 
     def index(self, stage: int) -> int:
-        """Where the parts of a stage are; those of the present one stand in for a stage that was not met."""
+        """The index of a stage's parts; of the current stage's if the node has not met that stage."""
         return self.stages.index(stage) if stage in self.stages else len(self.stages) - 1
 
     def arrays(self) -> Arrays:

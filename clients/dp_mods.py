@@ -19,6 +19,8 @@ from contextlib import contextmanager
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
+from strategies.wire import ARRAYS, CONFIG
+
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]
 #: A further number in every update, so that no update is 0. It is too small to change a norm.
@@ -47,16 +49,16 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
     """
 
     def guarded(message: Message, context: Context, call_next: Next) -> Message:
-        received = message.content["arrays"]
+        received = message.content[ARRAYS]
         assert isinstance(received, ArrayRecord)
         sent = {name: array.numpy() for name, array in received.items()}
-        shown = Message(RecordDict({"arrays": _shown(sent, 0.0)}), message.metadata.dst_node_id, "train")
-        if "config" in message.content:
-            shown.content["config"] = message.content["config"]
+        shown = Message(RecordDict({ARRAYS: _shown(sent, 0.0)}), message.metadata.dst_node_id, "train")
+        if CONFIG in message.content:
+            shown.content[CONFIG] = message.content[CONFIG]
         reply = call_next(message, context)
         if reply.has_error() or not any(_is_float(array) for array in sent.values()):
             return reply
-        content = RecordDict({**reply.content, "arrays": _shown(_returned(reply, sent), _LEAST)})
+        content = RecordDict({**reply.content, ARRAYS: _shown(_returned(reply, sent), _LEAST)})
         answer = Message(content, reply_to=shown)
         with _drawing(seed):  # training has its own generators
             outcome = mod(shown, context, lambda *_: answer)
@@ -64,7 +66,7 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
             return Message(outcome.error, reply_to=message)
         for name, record in outcome.content.items():
             reply.content[name] = record
-        reply.content["arrays"] = _restored(outcome.content.array_records["arrays"], sent)
+        reply.content[ARRAYS] = _restored(outcome.content.array_records[ARRAYS], sent)
         return reply
 
     return guarded
@@ -72,10 +74,10 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
 
 def _returned(reply: Message, sent: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The reply's arrays in the order of ``sent``."""
-    beside = [name for name, record in reply.content.items() if isinstance(record, ArrayRecord) and name != "arrays"]
+    beside = [name for name, record in reply.content.items() if isinstance(record, ArrayRecord) and name != ARRAYS]
     if beside:
         raise ValueError(f"the reply has {', '.join(beside)} beside the arrays, which would be sent without protection")
-    arrays = {name: array.numpy() for name, array in reply.content.array_records["arrays"].items()}
+    arrays = {name: array.numpy() for name, array in reply.content.array_records[ARRAYS].items()}
     if arrays.keys() != sent.keys() or any(arrays[name].shape != array.shape for name, array in sent.items()):
         raise ValueError("the names or shapes of the arrays in the reply differ from those received")
     wild = [name for name, array in arrays.items() if _is_float(array) and not np.isfinite(array).all()]

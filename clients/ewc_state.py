@@ -24,10 +24,10 @@ _PARTS = ("past.precision.", "past.linear.", "now.precision.", "now.anchor.")
 
 @dataclass(frozen=True)
 class EwcState:
-    """Two tensors per parameter for all finished stages together, and two for the newest solution of the present one.
+    """Two tensors per parameter for all finished stages together, and two for the newest solution of the current one.
 
     ``precision`` (P ≥ 0) and ``linear`` (L), float64, make the penalty ½ θᵀPθ − Lᵀθ of the finished stages;
-    ``now_precision`` (F ≥ 0) and ``now_anchor`` (θ), in the parameters' dtype, are what the present one would add.
+    ``now_precision`` (F ≥ 0) and ``now_anchor`` (θ), in the parameters' dtype, are what the current one would add.
     """
 
     precision: Arrays = field(default_factory=dict)
@@ -58,11 +58,11 @@ class EwcState:
         return sum(array.size for array in self.arrays().values())
 
     def found(self, anchor: Arrays, precision: Arrays) -> EwcState:
-        """Return the state with a newer solution of the present stage."""
+        """Return the state with a newer solution of the current stage."""
         return EwcState(self.precision, self.linear, precision, anchor)
 
     def next_stage(self, anchors: Anchors) -> EwcState:
-        """Return the state after the present stage: its newest solution is one of the finished stages."""
+        """Return the state after the current stage: its newest solution joins those of the finished stages."""
         precision, linear = {}, {}
         for name, now in self.now_precision.items():
             added = now.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Selection of a node's examples in a round: those of the stage, and of these the draw of a virtual client."""
+"""Selection of the examples that a node uses in a round: the data of a stage, and a virtual client's draw from it."""
 
 from collections.abc import Sequence
 from dataclasses import replace

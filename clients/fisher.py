@@ -8,19 +8,20 @@ https://arxiv.org/abs/1905.12558, compare it with the true Fisher information, w
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from strategies.wire import FisherEstimator
 from tasks.base import Batch
 
 from .training import Loss
 
 #: Mean over examples of the squared gradient of one example; mean over batches of the squared gradient of a batch's
 #: mean loss, smaller by up to the batch size; the same times the batch size. Batches of one: all the same.
-Estimator = Literal["per-sample", "per-batch", "per-batch-scaled"]
+Estimator = FisherEstimator
 
 
 def diagonal_fisher(

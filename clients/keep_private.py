@@ -13,11 +13,11 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import nn
 
 from sim.seeding import torch_seed
+from strategies.wire import ARRAYS, DURABLE_ROUND, SERVER_ROUND
 
 from .named_arrays import Arrays, load_arrays, private_names
 from .state import ContextState
 
-_ARRAYS = "arrays"
 _SCOPE = "keep-private"
 
 
@@ -57,7 +57,7 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0) -> Mod:
         private = private_names(model, received)
         load_arrays(model, state.load(server_round if kind == "train" else server_round + 1) or {})
         load_arrays(model, received)
-        message.content[_ARRAYS] = ArrayRecord(model.state_dict())
+        message.content[ARRAYS] = ArrayRecord(model.state_dict())
         reply = call_next(message, context)
         if reply.has_content():
             taken = _taken_out(reply, private)
@@ -71,18 +71,18 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0) -> Mod:
 
 
 def _received(message: Message) -> Arrays:
-    record = message.content.get(_ARRAYS)
+    record = message.content.get(ARRAYS)
     if not isinstance(record, ArrayRecord):
-        raise ValueError(f"the message has no ArrayRecord {_ARRAYS!r}, only: {', '.join(message.content) or 'none'}")
+        raise ValueError(f"the message has no ArrayRecord {ARRAYS!r}, only: {', '.join(message.content) or 'none'}")
     return {name: array.numpy() for name, array in record.items()}
 
 
 def _rounds(message: Message) -> tuple[int, int]:
     """The round, and the last round that the server can go back to, by default the one before."""
     for config in message.content.config_records.values():
-        server_round = config.get("server-round")
+        server_round = config.get(SERVER_ROUND)
         if isinstance(server_round, int):
-            durable_round = config.get("durable-round", server_round - 1)
+            durable_round = config.get(DURABLE_ROUND, server_round - 1)
             return server_round, int(str(durable_round))
     raise ValueError("the message has no server-round: use a strategy that sends it, such as PartialAggregation")
 

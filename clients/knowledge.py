@@ -1,7 +1,7 @@
-"""What other nodes learned in the last stage (FedWeIT).
+"""The adaptive parameters that a node borrows from other nodes (FedWeIT).
 
 Yoon et al., Federated Continual Learning with Weighted Inter-client Transfer (FedWeIT), ICML 2021, Section 3.2 and
-Algorithm 1 (https://arxiv.org/abs/2003.03196). The records are those of the server's strategy ``FedWeIT``.
+Algorithm 1 (https://arxiv.org/abs/2003.03196). The server's strategy ``FedWeIT`` sends them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from strategies.wire import FEDWEIT, FEDWEIT_KNOWLEDGE_PREFIX
+from strategies.wire import FEDWEIT, FEDWEIT_KEYS, FEDWEIT_KNOWLEDGE_PREFIX, STAGE
 
 from .decomposition import Layout
 from .named_arrays import Arrays
@@ -48,10 +48,10 @@ class Knowledge:
         order = content.get(FEDWEIT)
         if not isinstance(order, ConfigRecord):
             return cls()
-        stage, keys = order.get("stage"), order.get("keys")
+        stage, keys = order.get(STAGE), order.get(FEDWEIT_KEYS)
         if not isinstance(stage, int) or not isinstance(keys, list):
             raise ValueError(
-                f"{FEDWEIT} stage = {stage!r}, keys = {keys!r}: must be an integer and a list of node keys"
+                f"{FEDWEIT} {STAGE} = {stage!r}, {FEDWEIT_KEYS} = {keys!r}: must be an integer and a list of node keys"
             )
         adaptive = []
         for index, key in enumerate(keys):

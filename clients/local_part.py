@@ -136,7 +136,7 @@ class LocalPart:
         return model
 
     def shared_parameters(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, nn.Parameter] | None:
-        """Return the trainable parameters with the received values; by default those of the received names."""
+        """Return the trainable parameters that hold received values; by default those whose names were received."""
         return None
 
     def private(self, model: nn.Module, node_round: NodeRound) -> Arrays | None:

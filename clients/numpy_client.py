@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.common.typing import Scalar
 
+from strategies.wire import SERVER_ROUND
 from tasks.base import Metrics
 
 from .composed_parts import ComposedParts
@@ -93,7 +94,7 @@ class NumPyClientAdapter(NumPyClient):
     def _settings(self, config: Mapping[str, object], *, fitting: bool) -> RoundSettings:
         """The settings of a message. If it has no round number, the round is counted in the context."""
         settings = with_config(self.settings, config)
-        if "server-round" in config or self.memory is None:
+        if SERVER_ROUND in config or self.memory is None:
             return settings
         before = self.memory.config_records.get(_COUNTER, ConfigRecord({"fits": 0}))
         fits = int(str(before["fits"])) + fitting

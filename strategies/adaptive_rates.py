@@ -16,6 +16,7 @@ from .profiles import Profile
 from .rates import Granularity, adaptive_rates
 from .replies import Reply
 from .round_messages import ExtraRecords
+from .snapshot_names import under
 
 
 class AdaptiveRates(BaseStrategy):
@@ -70,7 +71,7 @@ class AdaptiveRates(BaseStrategy):
 
     def load_state(self, state: Arrays) -> None:
         super().load_state(state)
-        self.rates = {name[6:]: array for name, array in state.items() if name.startswith("rates.")}
+        self.rates = under("rates.", state)
 
     def round_info(self) -> dict[str, Any]:
         return {"rates": {name: float(np.mean(rate)) for name, rate in self.rates.items()}}

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from .arrays import Arrays
 from .hierarchical import HierarchicalFedAvg
 from .optimizers import SGD
+from .parameter_checks import require_integer
 from .profiles import Profile
 from .replies import Reply
 from .similarity import Similarity, UpdateSketch, Vector
+from .snapshot_names import under
 from .tiers import ClusterPath, OptimizerFactory
 
 Linkage = Literal["average", "complete", "single", "ward"]
@@ -34,7 +36,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
 
     At the end of round ``first`` and every ``every`` rounds after it, agglomerative clustering (SciPy) groups all nodes
     that have a feature vector. The model of a new cluster starts from the mean of its nodes' models. A new cluster
-    keeps the name and the optimizer of the present cluster that most of its nodes come from; larger clusters choose
+    keeps the name and the optimizer of the current cluster that most of its nodes come from; larger clusters choose
     first. Between these rounds nodes keep their cluster. A node that joins later is assigned to the cluster with the
     nearest mean vector. If its vector has to be computed from an update, the node first trains the shared result, and
     that reply enters no cluster. The same holds for nodes that never get a vector.
@@ -92,8 +94,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
     ) -> None:
         super().__init__(groups=("cluster",), intervals=(interval,), cluster_optimizers=(cluster_optimizer,), **base)
         for name, value, least in (("num_clusters", num_clusters, 0), ("first", first, 1), ("every", every, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} = {value!r}: must be an integer of at least {least}")
+            require_integer(name, value, least=least)
         if not 0 <= threshold < np.inf or (num_clusters > 0) == (threshold > 0):
             raise ValueError(f"num_clusters = {num_clusters}, threshold = {threshold}: set exactly one of them above 0")
         if linkage not in get_args(Linkage):
@@ -150,12 +151,13 @@ class ClusteredFedAvg(HierarchicalFedAvg):
 
     def load_state(self, state: Arrays) -> None:
         super().load_state(state)
-        if _PREFIX + "facts" not in state:
+        own = under(_PREFIX, state)
+        if "facts" not in own:
             raise ValueError("the checkpoint has no clusters of ClusteredFedAvg: another strategy saved it")
-        facts = json.loads(state[_PREFIX + "facts"].tobytes())
+        facts = json.loads(own["facts"].tobytes())
         self.labels = facts["labels"]
-        self._vectors = dict(zip(facts["nodes"], state.get(_PREFIX + "vectors", ()), strict=True))
-        self._centres = dict(zip(facts["clusters"], state.get(_PREFIX + "centres", ()), strict=True))
+        self._vectors = dict(zip(facts["nodes"], own.get("vectors", ()), strict=True))
+        self._centres = dict(zip(facts["clusters"], own.get("centres", ()), strict=True))
 
     def round_info(self) -> dict[str, Any]:
         """As in :class:`HierarchicalFedAvg`, with the number of nodes per cluster and whether the round clustered."""
@@ -207,7 +209,7 @@ class ClusteredFedAvg(HierarchicalFedAvg):
         return dict(sorted(named.items()))
 
     def _label(self, key: str) -> str:
-        """The present cluster of a node with a vector; the node need not have trained yet."""
+        """The current cluster of a node with a vector; the node need not have trained yet."""
         if key in self.labels:
             return self.labels[key]
         return self._nearest(self._vectors[key]) if self._centres else _FIRST

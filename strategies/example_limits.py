@@ -6,6 +6,7 @@ from logging import WARNING
 
 from flwr.common.logger import log
 
+from .parameter_checks import require_integer
 from .profiles import Profile
 from .round_records import RoundStep
 from .validation import LARGEST_COUNT
@@ -41,9 +42,8 @@ class ExampleLimits:
     drawn: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("maximum", self.maximum), ("drawn", self.drawn)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(f"{name} = {value!r}: must be an integer of at least 0")
+        require_integer("maximum", self.maximum, least=0)
+        require_integer("drawn", self.drawn, least=0)
 
     def refusal_reason(self, num_examples: float, profile: Profile, phase: RoundStep) -> str | None:
         """Why a reply of ``phase`` with ``num_examples`` must be refused, ``None`` if it is accepted."""

@@ -22,11 +22,11 @@ from .arrays import Arrays, from_record, is_float, to_record
 from .base import BaseStrategy
 from .masked_mean import MaskedMean, mask_error
 from .profiles import Profile
-from .quadratic_terms import flat_by_key, nested_by_key
 from .replies import Reply, check_size, count_bytes, max_reply_bytes, read_arrays
-from .round_messages import ExtraRecords
+from .round_messages import ExtraRecords, stage_of
 from .round_records import Refusal
 from .sanitize import truncate
+from .snapshot_names import flat_by_key, nested_by_key, under
 from .transport import NodeFailure
 
 _STATE = "fedweit."
@@ -104,9 +104,7 @@ class FedWeIT(BaseStrategy):
         ValueError
             The stage is not an integer.
         """
-        stage = config.get(wire.STAGE, 0)
-        if not isinstance(stage, int) or isinstance(stage, bool):
-            raise ValueError(f"config stage = {stage!r}: must be an integer")
+        stage = stage_of(config)
         if stage != self.stage:
             ended = {**config, wire.SERVER_ROUND: server_round, wire.STAGE: self.stage or 0}
             exchange = self.stage is not None and stage > 0
@@ -193,8 +191,7 @@ class FedWeIT(BaseStrategy):
         knowledge = nested_by_key(f"{_STATE}knowledge.", state)
         self._knowledge = {key: knowledge[key]["adaptive"] for key in sorted(knowledge)}
         self._served = set(nested_by_key(f"{_STATE}served.", state))
-        prefix = f"{_STATE}sent."
-        self._sent = {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)}
+        self._sent = under(f"{_STATE}sent.", state)
 
     def round_info(self) -> dict[str, Any]:
         """The stage, the numbers of nodes in and with the knowledge base, and of units that no node sent, by array."""

@@ -20,9 +20,10 @@ from . import wire
 from .arrays import Arrays, is_float, to_record
 from .base import BaseStrategy
 from .profiles import Profile
-from .quadratic_terms import QuadraticTerm, QuadraticTermSum, flat_by_key, nested_by_key
+from .quadratic_terms import QuadraticTerm, QuadraticTermSum
 from .replies import Reply, read_arrays
-from .round_messages import ExtraRecords
+from .round_messages import ExtraRecords, stage_of
+from .snapshot_names import flat_by_key, nested_by_key
 
 Anchors = Literal["online", "separate"]
 _STATE = "fisher."
@@ -44,7 +45,7 @@ class FisherExchange(BaseStrategy):
 
     Node c minimises its loss + ½ own_past F*_c (θ − θ*_c)² + ½ others_past Σ_{j≠c} F*_j (θ − θ*_j)²
     + ½ others_now Σ_{j≠c} F̂_j (θ − θ̂_j)². θ̂_j and F̂_j are the parameters and the Fisher information that node j
-    published last in the present stage, θ*_j and F*_j those of earlier stages. FedCurv is ``others_now`` alone (its λ
+    published last in the current stage, θ*_j and F*_j those of earlier stages. FedCurv is ``others_now`` alone (its λ
     is not multiplied by ½: use twice its value), EWC in FedAvg is ``own_past`` alone, and Elastic Transfer uses all
     three (λ1, λ2, λ3 in this order). With all three 0 this is FedAvg, and messages contain nothing but the parameters.
     Without stages only ``others_now`` has an effect.
@@ -66,7 +67,7 @@ class FisherExchange(BaseStrategy):
     run, what they published stays although they no longer exist under that key.
 
     The stage is the integer ``stage`` in the train config, 0 if missing. When it changes, what each node published last
-    becomes part of its past, and the present starts empty (Algorithm 1, lines 2 to 4).
+    becomes part of its past, and the new stage starts without solutions (Algorithm 1, lines 2 to 4).
 
     Parameters
     ----------
@@ -133,9 +134,7 @@ class FisherExchange(BaseStrategy):
         ValueError
             The stage is not an integer.
         """
-        stage = config.get(wire.STAGE, 0)
-        if not isinstance(stage, int) or isinstance(stage, bool):
-            raise ValueError(f"config stage = {stage!r}: must be an integer")
+        stage = stage_of(config)
         if stage != self.stage:
             self._close_stage()
             self.stage = stage

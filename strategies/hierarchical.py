@@ -21,6 +21,7 @@ from .optimizers import SGD
 from .profiles import Profile
 from .replies import Reply
 from .round_messages import ExtraRecords
+from .snapshot_names import under
 from .tiers import ClusterPath, ClusterWeights, OptimizerFactory, Tiers
 
 #: The kind of group that names a node's cluster, in the profiles that samplers and reports see.
@@ -41,7 +42,7 @@ class HierarchicalFedAvg(BaseStrategy):
        tier then replaces the models of all clusters below it. Optimizers keep their moments.
 
     Between these rounds clusters do not exchange anything. The shared result (returned, evaluated by ``evaluate_fn``,
-    stored in checkpoints) is the top model; between two averages it is the tier-by-tier average of the present
+    stored in checkpoints) is the top model; between two averages it is the tier-by-tier average of the current
     clusters, which no node trains.
 
     A cluster takes part in an average if it had a usable reply since the last one. A cluster that lost all its nodes
@@ -117,7 +118,7 @@ class HierarchicalFedAvg(BaseStrategy):
         return tuple(profile.groups.get(group, "") for group in reversed(self.groups))
 
     def cluster_models(self) -> dict[str, Arrays]:
-        """The present model of each cluster of nodes by its label. Do not change them."""
+        """The current model of each cluster of nodes by its label. Do not change them."""
         return {"/".join(path): self.tiers.model(path) for path in self.tiers.leaves()}
 
     def profiles(self, grid: Grid) -> list[Profile]:
@@ -205,9 +206,7 @@ class HierarchicalFedAvg(BaseStrategy):
 
     def load_state(self, state: Arrays) -> None:
         super().load_state(state)
-        self.tiers.load_state(
-            {name.removeprefix(_PREFIX): array for name, array in state.items() if name.startswith(_PREFIX)}
-        )
+        self.tiers.load_state(under(_PREFIX, state))
 
     def round_info(self) -> dict[str, Any]:
         """Number of replies per cluster, and the groups whose clusters were averaged, the coarsest first."""

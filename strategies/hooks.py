@@ -23,6 +23,7 @@ from .profiles import Profile
 from .replies import Reply
 from .round_messages import ExtraRecords
 from .server_optimizer import ServerOptimizer
+from .snapshot_names import under
 
 _OPTIMIZER = "optimizer."
 
@@ -81,8 +82,7 @@ class StrategyHooks:
 
     def load_state(self, state: Arrays) -> None:
         """Restore the state of a snapshot."""
-        saved = {name[len(_OPTIMIZER) :]: array for name, array in state.items() if name.startswith(_OPTIMIZER)}
-        self.server_optimizer.load_state(saved)
+        self.server_optimizer.load_state(under(_OPTIMIZER, state))
 
     def round_info(self) -> dict[str, Any]:
         """Facts about the round for the records of the run, after its last phase. They must be JSON serialisable."""

@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .server_optimizer import ServerOptimizer, require_positive
+from .parameter_checks import require_positive
+from .server_optimizer import ServerOptimizer
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +54,7 @@ class QuadraticTermSum:
 
     Every value is stored as two float64 numbers, the sum and its rounding error (Knuth, The Art of Computer Programming
     2, 4.2.2, theorem B). Subtracting a term that is 10¹⁵ times the rest therefore yields the rest, where a plain
-    difference would yield noise. Memory is eight tensors, independent of the number of terms.
+    difference would yield noise. Memory is four float64 copies of the model, whatever the number of terms.
     """
 
     count: int = 0
@@ -88,25 +87,6 @@ class QuadraticTermSum:
         # Rounding of the last bit can give values slightly below 0, which no precision has.
         clipped = {name: np.maximum(array, 0.0) for name, array in precision.items()}
         return QuadraticTerm(clipped, self._linear.without(own.linear if own else {}))
-
-
-def flat_by_key(prefix: str, key: str, **parts: Arrays) -> Arrays:
-    """Flatten the arrays of a node for a snapshot: ``<prefix><key>.<part>.<name>`` -> array.
-
-    Dots and other special characters of the key are escaped; :func:`nested_by_key` is the inverse.
-    """
-    escaped = quote(key, safe="").replace(".", "%2E")
-    return {f"{prefix}{escaped}.{part}.{name}": a for part, arrays in parts.items() for name, a in arrays.items()}
-
-
-def nested_by_key(prefix: str, state: Arrays) -> dict[str, dict[str, Arrays]]:
-    """Key -> part -> named arrays, from all arrays of ``state`` whose names start with ``prefix``."""
-    found: dict[str, dict[str, Arrays]] = {}
-    for full, array in state.items():
-        if full.startswith(prefix):
-            escaped, part, name = full.removeprefix(prefix).split(".", 2)
-            found.setdefault(unquote(escaped), {}).setdefault(part, {})[name] = array
-    return found
 
 
 @dataclass

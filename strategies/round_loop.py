@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from logging import INFO
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from . import wire
-from .arrays import Arrays, from_record, to_record
+from .arrays import from_record, to_record
 from .metrics import SERVER
 from .round_records import BestRound, Checkpoints, RoundReport, Snapshot, TrackedMetric
+from .snapshot_names import under
 from .validation import check_reply
 
 if TYPE_CHECKING:
@@ -143,18 +144,14 @@ class RoundLoop:
         return Snapshot(server_round, {**shared, **state}, facts)
 
     def _restore(self, snapshot: Snapshot, initial: ArrayRecord) -> ArrayRecord:
-        shared = _under("shared.", snapshot.arrays)
+        shared = under("shared.", snapshot.arrays)
         mismatch = check_reply(from_record(initial), shared, 1)
         if mismatch:
             raise ValueError(f"the checkpoint of round {snapshot.round} does not fit this model: {mismatch}")
-        self.strategy.load_state(_under("state.", snapshot.arrays))
+        self.strategy.load_state(under("state.", snapshot.arrays))
         self.best = BestRound(**snapshot.facts["best"])
         self.durable_round = self.checkpoints.oldest_round() if self.checkpoints else 0
         for history in _HISTORIES:
             restored = {int(r): MetricRecord(metrics) for r, metrics in snapshot.facts[history].items()}
             getattr(self.result, history).update(restored)
         return to_record({name: shared[name] for name in initial})
-
-
-def _under(prefix: str, arrays: Mapping[str, Any]) -> Arrays:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -45,3 +45,17 @@ def build_messages(
         content = RecordDict({wire.ARRAYS: arrays_for(node, arrays), wire.CONFIG: own, **further})
         messages.append(Message(content, node.node_id, kind))
     return messages
+
+
+def stage_of(config: ConfigRecord) -> int:
+    """The stage in the config of a round, 0 if it names none.
+
+    Raises
+    ------
+    ValueError
+        The stage is not an integer.
+    """
+    stage = config.get(wire.STAGE, 0)
+    if not isinstance(stage, int) or isinstance(stage, bool):
+        raise ValueError(f"config {wire.STAGE} = {stage!r}: must be an integer")
+    return stage

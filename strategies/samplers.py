@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from .draws import draw, draw_generator, rounded_share, sizes_of
+from .parameter_checks import require_integer
 from .profiles import Profile, in_key_order
 from .round_records import RoundStep
 
@@ -53,8 +54,8 @@ class UniformFraction(Sampler):
 
     def __post_init__(self) -> None:
         _check_fraction("fraction", self.fraction)
-        _check_count("minimum", self.minimum, least=0)
-        _check_count("seed", self.seed, least=0)
+        require_integer("minimum", self.minimum, least=0)
+        require_integer("seed", self.seed, least=0)
 
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         count = max(self.minimum, rounded_share(self.fraction, len(profiles)))
@@ -87,7 +88,7 @@ class StratifiedFraction(Sampler):
         for label, fraction in self.fractions.items():
             _check_fraction(f"fractions[{label!r}]", fraction)
         _check_fraction("default", self.default)
-        _check_count("seed", self.seed, least=0)
+        require_integer("seed", self.seed, least=0)
 
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         chosen: list[Profile] = []
@@ -117,8 +118,8 @@ class ProportionalToSize(Sampler):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_count("count", self.count, least=1)
-        _check_count("seed", self.seed, least=0)
+        require_integer("count", self.count, least=1)
+        require_integer("seed", self.seed, least=0)
 
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         ordered = in_key_order(profiles)
@@ -152,8 +153,8 @@ class FixedPerCluster(Sampler):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_count("count", self.count, least=1)
-        _check_count("seed", self.seed, least=0)
+        require_integer("count", self.count, least=1)
+        require_integer("seed", self.seed, least=0)
 
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         chosen: list[Profile] = []
@@ -180,7 +181,7 @@ class DropSchedule(Sampler):
 
     def __post_init__(self) -> None:
         _check_keys("drops", self.drops)
-        _check_count("seed", self.seed, least=0)
+        require_integer("seed", self.seed, least=0)
 
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         """As in :class:`Sampler`.
@@ -248,11 +249,6 @@ def _require_some(name: str, keys: Sequence[str], profiles: Collection[Profile])
 def _check_fraction(name: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise ValueError(f"{name} = {value!r}: must be between 0 and 1")
-
-
-def _check_count(name: str, value: int, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} = {value!r}: must be an integer of at least {least}")
 
 
 def _check_keys(name: str, keys: Sequence[str]) -> None:

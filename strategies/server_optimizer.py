@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import Arrays, check_alike, is_float
+from .parameter_checks import require_positive
 
 _STEPS = "steps"
 
@@ -110,7 +111,7 @@ class ServerOptimizer(ABC):
         Raises
         ------
         ValueError
-            The state belongs to another kind of optimizer; the present state does not change.
+            The state belongs to another kind of optimizer; the current state does not change.
         """
         moments: dict[str, Arrays] = {}
         for name, array in state.items():
@@ -124,9 +125,3 @@ class ServerOptimizer(ABC):
             raise ValueError(f"state has moments but no {_STEPS!r}")
         self._state.steps = int(state[_STEPS]) if _STEPS in state else 0
         self._state.moments = moments
-
-
-def require_positive(name: str, value: float) -> None:
-    """Raise ``ValueError`` unless a parameter is finite and above 0."""
-    if not (np.isfinite(value) and value > 0):
-        raise ValueError(f"{name} = {value!r}: must be finite and above 0")

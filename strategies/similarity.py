@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import Arrays, is_float, select
+from .parameter_checks import require_integer
 from .profiles import Profile
 
 Vector = NDArray[np.float64]
@@ -53,9 +54,8 @@ class UpdateSketch(Similarity):
     parameters: Sequence[str] = ("*",)
 
     def __post_init__(self) -> None:
-        for name, value, least in (("dimension", self.dimension, 1), ("seed", self.seed, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} = {value!r}: must be an integer of at least {least}")
+        require_integer("dimension", self.dimension, least=1)
+        require_integer("seed", self.seed, least=0)
         if isinstance(self.parameters, str):
             raise ValueError(f"parameters = {self.parameters!r}: must be a list of patterns")
 

@@ -14,6 +14,7 @@ import numpy as np
 from .aggregation import IntegerPolicy, StreamingMean
 from .arrays import Arrays, check_alike
 from .server_optimizer import ServerOptimizer
+from .snapshot_names import under
 
 ClusterPath = tuple[str, ...]
 """Labels from the coarsest group to the finest; () is the root."""
@@ -126,13 +127,13 @@ class Tiers:
         return averages.get((), self._clusters[()].model)
 
     def regroup(self, sources: Mapping[ClusterPath, Mapping[ClusterPath, float]]) -> None:
-        """Replace the leaves of a tree with one tier by weighted means of the present leaves.
+        """Replace the leaves of a tree with one tier by weighted means of the current leaves.
 
         Parameters
         ----------
         sources : mapping of paths to mappings of paths to float
-            For each new leaf, the weights (> 0) of the present leaves in its mean. A new leaf with the path of a
-            present one keeps that leaf's optimizer. Weights of replies are divided in the same proportions.
+            For each new leaf, the weights (> 0) of the current leaves in its mean. A new leaf with the path of a
+            current one keeps that leaf's optimizer. Weights of replies are divided in the same proportions.
         """
         old = {path: cluster for path, cluster in self._clusters.items() if path}
         given = {path: sum(shares.get(path, 0.0) for shares in sources.values()) for path in old}
@@ -175,13 +176,13 @@ class Tiers:
         if facts["tiers"] != list(self.names):
             raise ValueError(f"the saved clusters have the tiers {facts['tiers']}, but this run has {list(self.names)}")
         count = 1 + max((place for _, place, _ in facts["clusters"]), default=-1)
-        models = [_under(f"model.{place}.", state) for place in range(count)]
+        models = [under(f"model.{place}.", state) for place in range(count)]
         clusters = {}
         for number, (labels, place, weight) in enumerate(facts["clusters"]):
             check_alike(models[0], models[place])
             optimizer = self.optimizers[len(labels) - 1]() if labels else self.top_optimizer
             if labels:
-                optimizer.load_state(_under(f"optimizer.{number}.", state))
+                optimizer.load_state(under(f"optimizer.{number}.", state))
             clusters[tuple(labels)] = _Cluster(models[place], optimizer, weight)
         self._clusters = clusters
 
@@ -195,7 +196,3 @@ class Tiers:
     def _labels(self, path: ClusterPath) -> list[str]:
         below = len(path) + 1
         return sorted(p[-1] for p in self._clusters if len(p) == below and p[:-1] == path)
-
-
-def _under(prefix: str, state: Mapping[str, Any]) -> Arrays:
-    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

@@ -16,10 +16,11 @@ from flwr.serverapp import Grid
 from . import wire
 from .base import BaseStrategy
 from .draws import draw_generator, sizes_of
+from .parameter_checks import require_integer
 from .privacy import CentralPrivacy
 from .profiles import Profile, in_key_order
 from .round_records import RoundStep
-from .samplers import ProportionalToSize, Sampler
+from .samplers import Sampler
 
 
 class VirtualClients(BaseStrategy):
@@ -127,7 +128,8 @@ class IndependentDraws(Sampler):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        ProportionalToSize(self.count, self.seed)  # checks the ranges
+        require_integer("count", self.count, least=1)
+        require_integer("seed", self.seed, least=0)
 
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
         ordered = in_key_order(profiles)

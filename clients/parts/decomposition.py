@@ -2,8 +2,8 @@
 
 Yoon et al., Scalable and Order-robust Continual Learning with Additive Parameter Decomposition (APD), ICLR 2020,
 Section 3 (https://arxiv.org/abs/1902.09432); Yoon et al., Federated Continual Learning with Weighted Inter-client
-Transfer (FedWeIT), ICML 2021, Section 3.2 and Algorithm 1 (https://arxiv.org/abs/2003.03196). The records are those
-of the server's strategy ``FedWeIT``.
+Transfer (FedWeIT), ICML 2021, Section 3.2 and Algorithm 1 (https://arxiv.org/abs/2003.03196). The server's strategy
+``FedWeIT`` sends and reads the records.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _KEPT = PREFIX + _PARTS
 class Decomposition(LocalPart):
     """Train every weight as shared times masked plus stage-specific: θ_t = B ⊙ σ(m_t) + A_t (+ Σ_k α_k K_k in FedWeIT).
 
-    Only the base B of the weights travels; everything else is private (:mod:`clients.decomposition`). APD goes on
-    training the A_s and m_s of earlier stages, which lets B move while θ_s stays; FedWeIT does not: it borrows what
-    the other nodes learned in the stage before.
+    Only the base B is shared; all other parts are private (:mod:`clients.decomposition`). APD also trains the A_s and
+    m_s of earlier stages, so that B can change while θ_s stays the same. FedWeIT keeps them fixed, and borrows the
+    adaptive parameters that the other nodes learned in the stage before.
 
-    If all numbers of a received unit of B are zero, no node sent it, and the node keeps its value. FedWeIT sends the
-    units with the largest mask of each weight, ``mask_share`` of them, and zeros for the others. The loss in the
-    metrics is the task's, without any penalty. Weight decay acts on the base and on the present stage, as in the code
-    of FedWeIT, but not on the A_s and m_s of APD: no loss depends on them, so under Adam weight decay would shrink
-    them. Earlier stages are evaluated with their parameters and the received base, later stages with those of the
-    present one.
+    If all numbers of a received unit of B are zero, no node sent it, and the node keeps its own values. Under FedWeIT
+    a node sends a share ``mask_share`` of the units of each weight, those with the largest masks, and zeros for the
+    others. The loss in the metrics is the task's, without penalties. Weight decay applies to B and to the parameters
+    of the current stage, as in the code of FedWeIT. It does not apply to the A_s and m_s of earlier stages in APD: no
+    loss depends on them, so under Adam weight decay would shrink them. An earlier stage is evaluated with its own
+    parameters and the received base, a later stage with the parameters of the current one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Continual learning on a node: hold the parameters near the solutions of its own earlier stages.
+"""Continual learning on a node: EWC and L2 transfer from its own earlier stages, and single-task learning.
 
 Kirkpatrick et al., Overcoming Catastrophic Forgetting in Neural Networks, PNAS 2017, Equation 3 (EWC),
 https://arxiv.org/abs/1612.00796. Schwarz et al., Progress & Compress, ICML 2018, Section 3.2 (Online-EWC),

@@ -1,7 +1,7 @@
-"""A node in a Fisher exchange: held near the other nodes' solutions, it reports the precision of its own.
+"""Fisher exchange on a node: train with a penalty from the server, and report the Fisher information of the result.
 
 Shoham et al., Overcoming Forgetting in Federated Learning on Non-IID Data, 2019 (FedCurv),
-https://arxiv.org/abs/1910.07796. The records are those of the server's strategy ``FisherExchange``.
+https://arxiv.org/abs/1910.07796. The server's strategy ``FisherExchange`` sends and reads the records.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clients.local_part import PARAMETER_NAMES, LocalPart, NodeRound
 from clients.measurements import fisher_of_node
 from clients.named_arrays import Arrays
 from clients.penalties import QuadraticPrior
-from strategies.wire import FISHER, FISHER_PRECISION, FISHER_PRIOR_LINEAR, FISHER_PRIOR_PRECISION
+from strategies.wire import FISHER, FISHER_ESTIMATOR, FISHER_PRECISION, FISHER_PRIOR_LINEAR, FISHER_PRIOR_PRECISION
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class FisherPrior(LocalPart):
         order = content.get(FISHER)
         if not isinstance(order, ConfigRecord):
             return self
-        estimator = order.get("estimator")
+        estimator = order.get(FISHER_ESTIMATOR)
         if estimator not in get_args(Estimator):
             allowed = ", ".join(map(repr, get_args(Estimator)))
-            raise ValueError(f"{FISHER} estimator = {estimator!r}: must be one of {allowed}")
+            raise ValueError(f"{FISHER} {FISHER_ESTIMATOR} = {estimator!r}: must be one of {allowed}")
         precision, linear = content.get(FISHER_PRIOR_PRECISION), content.get(FISHER_PRIOR_LINEAR)
         prior = None
         if isinstance(precision, ArrayRecord) and isinstance(linear, ArrayRecord):

@@ -1,7 +1,7 @@
 """A node that trains as a virtual client: on a fixed number of examples, whatever it has (FedVC).
 
 Hsu, Qi and Brown, Federated Visual Classification with Real-World Data Distribution, ECCV 2020, Section 4.2,
-https://arxiv.org/abs/2003.08082. The config keys are those of the server's strategy ``VirtualClients``.
+https://arxiv.org/abs/2003.08082. The server's strategy ``VirtualClients`` sends the config keys.
 """
 
 from collections.abc import Sequence

@@ -31,7 +31,7 @@ def pull(prior, theta):
 )
 def test_two_stages_by_hand(anchors, expected):
     past = EwcState().found(A1, F1).next_stage(anchors).found(A2, F2)
-    assert pull(past.prior(10.0), [2.0, 2.0]) == [-10.0, 60.0]  # the present stage holds nothing yet
+    assert pull(past.prior(10.0), [2.0, 2.0]) == [-10.0, 60.0]  # the current stage holds nothing yet
     assert pull(past.next_stage(anchors).prior(10.0), [2.0, 2.0]) == expected
 
 

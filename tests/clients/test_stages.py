@@ -39,6 +39,23 @@ def test_every_evaluation_covers_all_stages(tmp_path):
     assert metrics["test.loss"] == metrics["stage-2.test.loss"]
 
 
+def test_only_the_final_evaluation_repeats_the_current_stage(tmp_path, monkeypatch):
+    finals, evaluate = [], ToyTask.evaluate
+
+    def counted(self, model, data, *, seed, final):
+        finals.append(final)
+        return evaluate(self, model, data, seed=seed, final=final)
+
+    monkeypatch.setattr(ToyTask, "evaluate", counted)
+    node(tmp_path).evaluate_round(initial(), at(1, 1))
+    assert finals == [False, False, False]
+    finals.clear()
+    metrics = node(tmp_path).evaluate_round(initial(), at(1, 1, final=True)).metrics
+    assert finals == [True, False, False, False]
+    assert "test.final" in metrics
+    assert "stage-2.test.final" not in metrics
+
+
 def test_the_learning_rate_falls_across_rounds_and_starts_again_with_a_stage(tmp_path):
     client, seen = node(tmp_path), []
     for server_round, stage in ((1, 0), (2, 0), (3, 0), (4, 1)):

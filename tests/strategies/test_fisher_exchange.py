@@ -55,7 +55,7 @@ def test_a_node_that_misses_a_round_keeps_what_it_published():
         # Node 0: own past (1, 0) at (1, 2); the others' past sums up to (2.5, 5), (5, 0).
         ({"own_past": 1.0}, {1: None, 2: None, 3: ([1, 0], [1, 0]), 4: ([1, 0], [1, 0])}),
         ({"others_past": 1.0}, {1: None, 2: None, 3: ([2.5, 5], [5, 0]), 4: ([2.5, 5], [5, 0])}),
-        # The present starts empty in every stage.
+        # Every stage starts without solutions of its own.
         ({"others_now": 1.0}, {1: None, 2: ([2.5, 5], [5, 0]), 3: None, 4: ([2.5, 5], [30, 50])}),
         (
             {"own_past": 0.5, "others_past": 2.0, "others_now": 1.0},

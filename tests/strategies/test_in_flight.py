@@ -5,7 +5,7 @@ import pytest
 from toys import arithmetic_app, arrays_of, record_of, same_bits
 
 from sim.inprocess import InProcessGrid
-from strategies import node_registry as connected
+from strategies import node_registry
 from strategies.base import BaseStrategy
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
@@ -61,7 +61,7 @@ def test_profiles_training_and_evaluation_keep_to_the_number_and_to_the_bits():
 
 
 def test_who_joins_in_a_round_is_asked_before_it_is_over(monkeypatch):
-    monkeypatch.setattr(connected, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(node_registry, "POLL_SECONDS", 0.0)
     grid = SlowGrid(3, latecomer=True)
     run(grid)
     asked = [index for index, (what, kind, _) in enumerate(grid.log) if (what, kind) == ("out", "query.profile")]
@@ -72,7 +72,7 @@ def test_who_joins_in_a_round_is_asked_before_it_is_over(monkeypatch):
 
 
 def test_who_joins_in_a_round_is_asked_when_there_is_room(monkeypatch):
-    monkeypatch.setattr(connected, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(node_registry, "POLL_SECONDS", 0.0)
     grid = SlowGrid(4, latecomer=True)
     run(grid, in_flight=2)
     out = [(kind, number) for what, kind, number in grid.log if what == "out"]

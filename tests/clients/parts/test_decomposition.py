@@ -116,7 +116,7 @@ def test_buffers_are_the_nodes_or_travel(tmp_path):
     assert "passes" not in client.private.load(3)
 
 
-def test_the_present_stages_model_collects(tmp_path):
+def test_the_current_stages_model_collects(tmp_path):
     seen = []
 
     class Collecting(ToyTask):

@@ -54,7 +54,7 @@ def test_a_stage_begins_at_the_base_with_the_last_stages_biases(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["apd", "fedweit"])
-def test_stages_are_evaluated_with_their_own_parameters_unmet_ones_with_the_present(tmp_path, kind):
+def test_stages_are_evaluated_with_their_own_parameters_unmet_ones_with_the_current(tmp_path, kind):
     node(tmp_path, kind).train_round(initial(), at(1, 0))
     client = node(tmp_path, kind, **PENALTIES)
     client.train_round(initial(), at(2, 1))
@@ -74,7 +74,7 @@ def test_stages_are_evaluated_with_their_own_parameters_unmet_ones_with_the_pres
     assert metrics["test.loss"] == metrics["stage-2.test.loss"]
 
 
-def test_the_learning_rate_falls_by_the_validation_loss_of_the_present_stage(tmp_path):
+def test_the_learning_rate_falls_by_the_validation_loss_of_the_current_stage(tmp_path):
     client, one_epoch = node(tmp_path), at(1, 0, plateau_patience=5, epochs=1)
     trained = client.train_round(initial(), one_epoch).arrays
     rate, best, stale = client.private.load(2)["memory.plateau"]
