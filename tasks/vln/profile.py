@@ -4,7 +4,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
-from sim.houses.world import HouseWorld, write_houses
 from tasks.profiles import DataError, NodeProfile, TaskProfiles
 
 from .dataset import Dataset, house_of, own_house, read_dataset
@@ -39,6 +38,8 @@ class VlnProfiles(TaskProfiles):
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
         """Made-up houses, as many of the chosen kind as there are nodes. Raises :class:`DataError` for "files"."""
+        from sim.houses.world import HouseWorld, write_houses  # loads SciPy
+
         chosen = self.options
         if not self.has_world:
             raise DataError(

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import logsumexp
 
 from tasks.profiles import DataError
 
@@ -71,6 +69,9 @@ class RoomClassifier:
 
 def train_classifier(amounts: Sequence[Mapping[str, float]], rooms: Sequence[int]) -> RoomClassifier:
     """Fit the classifier by L-BFGS from zero weights, which draws no random number."""
+    from scipy.optimize import minimize  # slow to import, and a profile needs only the options
+    from scipy.special import logsumexp
+
     labels = {label: row for row, label in enumerate(sorted({label for each in amounts for label in each}))}
     shape = len(labels) + 1, len(ROOMS)  # the last row is the bias
     inputs = np.hstack([_table(amounts, labels), np.ones((len(amounts), 1))])
