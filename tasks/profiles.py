@@ -32,6 +32,12 @@ class NodeProfile:
     groups: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
+def check_partition(partition: int, num_partitions: int) -> None:
+    """Raise :class:`DataError` if there is no such node."""
+    if not 0 <= partition < num_partitions:
+        raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
+
+
 class TaskProfiles(ABC):
     """The part of a task that needs no torch: the profiles of its nodes, and the simulation of their data.
 

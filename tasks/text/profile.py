@@ -7,7 +7,7 @@ import numpy as np
 
 from sim.corpus import write_corpus
 from tasks.private_parameters import PrivateParameters
-from tasks.profiles import DataError, NodeProfile, TaskProfiles
+from tasks.profiles import DataError, NodeProfile, TaskProfiles, check_partition
 
 from .corpus import Corpus, read_corpus
 from .hub import fetch
@@ -86,8 +86,7 @@ class TextProfiles(TaskProfiles):
         DataError
             There is no such node, a file is missing or malformed, or there are no test texts.
         """
-        if not 0 <= partition < num_partitions:
-            raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
+        check_partition(partition, num_partitions)
         corpus = read_corpus(folder, self.layout)
         if not corpus.test.texts:
             raise DataError(

@@ -407,7 +407,7 @@ def test_features_that_are_missing_or_of_another_width(damaged):
 def test_another_number_of_nodes(world, tmp_path):
     said = message_of(task_with().load_node, world, 0, 2)
     assert said.endswith("are 3 houses (2 seen, 1 unseen), but num-nodes is 2: set num-nodes = 3")
-    assert "expected one from 0 to 2" in message_of(task_with().load_node, world, 3, 3)
+    assert "node 3 of 3: expected an index from 0 to 2" in message_of(task_with().load_node, world, 3, 3)
     write_graph(tmp_path, "houseA")
     assert "no house with paths" in message_of(task_with().load_all, tmp_path)
 
