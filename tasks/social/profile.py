@@ -42,12 +42,12 @@ class SocialProfiles(TaskProfiles):
 
     name: ClassVar[str] = "social"
     Options: ClassVar[type] = SocialOptions
+    options: SocialOptions
     world_version: ClassVar[int] = 2  # 2: everybody stands at least 0.3 m from every wall
 
     def __init__(self, options: SocialOptions | None = None) -> None:
         """Raise :class:`DataError` if the option ``participants`` is invalid (:meth:`Options.nodes`)."""
-        super().__init__(options or SocialOptions())
-        self.options: SocialOptions
+        super().__init__(options)
         self.nodes = self.options.nodes()
 
     @property

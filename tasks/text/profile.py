@@ -25,11 +25,11 @@ class TextProfiles(TaskProfiles):
 
     name: ClassVar[str] = "text"
     Options: ClassVar[type] = TextOptions
+    options: TextOptions
 
     def __init__(self, options: TextOptions | None = None, privacy: PrivateParameters = SHARED) -> None:
         """Raise :class:`DataError` if the options are incompatible under every method (:meth:`Options.check`)."""
-        super().__init__(options or TextOptions())
-        self.options: TextOptions
+        super().__init__(options)
         self.options.check()
         self.layout = self.options.layout()
         self.privacy = privacy

@@ -18,11 +18,11 @@ class VlnProfiles(TaskProfiles):
 
     name: ClassVar[str] = "vln"
     Options: ClassVar[type] = VlnOptions
+    options: VlnOptions
 
     def __init__(self, options: VlnOptions | None = None) -> None:
         """Raises :class:`DataError` for options that do not go together (:meth:`Options.check`)."""
-        super().__init__(options or VlnOptions())
-        self.options: VlnOptions
+        super().__init__(options)
         self.options.check()
 
     @property

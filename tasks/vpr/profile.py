@@ -28,11 +28,11 @@ class VprProfiles(TaskProfiles):
 
     name: ClassVar[str] = "vpr"
     Options: ClassVar[type] = VprOptions
+    options: VprOptions
 
     def __init__(self, options: VprOptions | None = None) -> None:
         """Raise :class:`DataError` if options are incompatible (:meth:`Options.check`)."""
-        super().__init__(options or VprOptions())
-        self.options: VprOptions
+        super().__init__(options)
         self.options.check()
 
     @property
