@@ -6,7 +6,7 @@ several languages. Either may be compressed (:mod:`tasks.vln.files`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -80,13 +80,9 @@ def read_split(
         if languages and not any(language == wanted or language.startswith(f"{wanted}-") for wanted in languages):
             continue
         found = _rxr_path(path, place, entry)
-        known = grouped.get(found.path_id)
-        if known is None:
-            grouped[found.path_id] = found
-        else:
-            grouped[found.path_id] = InstructedPath(
-                known.scan, known.path_id, known.path, known.heading, known.instructions + found.instructions
-            )
+        known = grouped.setdefault(found.path_id, found)
+        if known is not found:
+            grouped[found.path_id] = replace(known, instructions=known.instructions + found.instructions)
     if not grouped:
         raise DataError(f"{path}: no instruction in vln.languages = {','.join(languages)!r}; name those that are there")
     return tuple(grouped.values())
