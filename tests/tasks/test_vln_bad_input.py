@@ -141,7 +141,9 @@ def test_a_vocabulary_that_has_no_room(world, words):
 def test_without_data_or_a_world_there_is_nothing(tmp_path):
     assert task_with().has_world
     assert not task_with(source="files").has_world
-    assert "name the folder of houses as data-dir" in message_of(task_with(source="files").make_world, tmp_path, 3, 0)
+    assert "set data-dir to the folder of the houses" in message_of(
+        task_with(source="files").make_world, tmp_path, 3, 0
+    )
     assert "vln.world-unseen = 3: must leave a house to train in" in message_of(
         task_with(world_unseen=3).make_world, tmp_path, 3, 0
     )
