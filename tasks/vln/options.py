@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.options import option
+from tasks.options import listed, option
 from tasks.profiles import DataError
 
 from .feature_cache import DEFAULT_FOLDER
@@ -131,7 +131,7 @@ class Options:
     @property
     def spoken(self) -> tuple[str, ...]:
         """The languages to read; empty for all."""
-        return tuple(name.strip() for name in self.languages.split(",") if name.strip())
+        return listed(self.languages)
 
     @property
     def cache_folder(self) -> Path:
