@@ -39,6 +39,11 @@ def option(
     return field(default=default, metadata={"doc": doc, "path": path, "formerly": formerly, **limits})
 
 
+def listed(names: str) -> tuple[str, ...]:
+    """Split a string of names at its commas."""
+    return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
 def key_of(field_name: str) -> str:
     """Return the run-config key of a field: ``rate_power`` becomes ``rate-power``, ``lambda_`` becomes ``lambda``."""
     return field_name.rstrip("_").replace("_", "-")

@@ -32,6 +32,12 @@ class NodeProfile:
     groups: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
+def check_partition(partition: int, num_partitions: int) -> None:
+    """Raise :class:`DataError` if there is no such node."""
+    if not 0 <= partition < num_partitions:
+        raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
+
+
 class TaskProfiles(ABC):
     """The part of a task that needs no torch: the profiles of its nodes, and the simulation of their data.
 
@@ -44,9 +50,9 @@ class TaskProfiles(ABC):
     #: Increase this number when :meth:`make_world` writes different data for the same options: it invalidates caches.
     world_version: ClassVar[int] = 1
 
-    def __init__(self, options: Any) -> None:
-        #: A frozen instance of ``Options``.
-        self.options = options
+    def __init__(self, options: Any = None) -> None:
+        #: A frozen instance of ``Options``; by default with all default values.
+        self.options: Any = self.Options() if options is None else options
 
     def __eq__(self, other: object) -> bool:
         """Tasks with equal options are equal, because a task holds nothing else; they share cached data."""
@@ -86,22 +92,7 @@ class TaskProfiles(ABC):
 
     @abstractmethod
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
-        """Return the profile of one node.
-
-        Parameters
-        ----------
-        folder : Path
-            The folder with the data of all nodes.
-        partition : int
-            The index of the node, from 0.
-        num_partitions : int
-            The number of nodes.
-
-        Raises
-        ------
-        DataError
-            As :meth:`tasks.base.Task.load_node`.
-        """
+        """Return the profile of one node; parameters and errors are those of :meth:`tasks.base.Task.load_node`."""
 
     @abstractmethod
     def own_profile(self, folder: Path) -> NodeProfile:

@@ -1,8 +1,16 @@
-"""Small houses in the real data's file formats, for tests of the task "vln"."""
+"""Small houses in the real data's file formats, and small models in them, for tests of the task "vln"."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tasks.profiles import DataError
+from tasks.vln.options import Options
+from tasks.vln.task import VlnTask
 
 #: A floor of 3 x 4 viewpoints, 2 m apart, with two walls, and a landing above the last one.
 POSITIONS = np.array([(2.0 * x, 2.0 * y, 1.5) for y in range(3) for x in range(4)] + [(6.0, 6.0, 3.5)])
@@ -89,3 +97,40 @@ def write_world(folder, *, seen=("houseA", "houseB"), unseen=("houseC",), width=
     }
     np.savez(folder / "features.npz", **features)
     return folder
+
+
+OPTIONS = Options(
+    features="file",
+    feature_file="features.npz",
+    feature_width=6,
+    vocabulary_size=30,
+    hidden=16,
+    word_width=8,
+    action_width=4,
+    max_actions=6,
+    sampled_paths=5,
+)
+
+
+def task_with(**changes):
+    """The task on the houses of :func:`write_world`."""
+    return VlnTask(replace(OPTIONS, **changes))
+
+
+def message_of(call, *arguments):
+    """The message of the error that a call raises."""
+    with pytest.raises(DataError) as error:
+        call(*arguments)
+    return str(error.value)
+
+
+def saved(model, path):
+    """The file of a model's weights."""
+    save_file(model.state_dict(), path)
+    return str(path)
+
+
+def saved_speaker(folder):
+    """The file of a speaker that says something."""
+    torch.manual_seed(0)
+    return saved(task_with(stage="speaker").build_model(), folder / "speaker.safetensors")

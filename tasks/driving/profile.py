@@ -16,10 +16,7 @@ class DrivingProfiles(TaskProfiles):
 
     name: ClassVar[str] = "driving"
     Options: ClassVar[type] = DrivingOptions
-
-    def __init__(self, options: DrivingOptions) -> None:
-        super().__init__(options)
-        self.options: DrivingOptions = options
+    options: DrivingOptions
 
     @property
     def has_world(self) -> bool:

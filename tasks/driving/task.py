@@ -48,10 +48,9 @@ class DrivingTask(DrivingProfiles, Task):
         "non_proactive.mean_cost",
     )
 
-    def __init__(self, options: DrivingOptions) -> None:
+    def __init__(self, options: DrivingOptions | None = None) -> None:
         super().__init__(options)
-        self.options: DrivingOptions = options
-        self.setting = SETTINGS[options.scenario]
+        self.setting = SETTINGS[self.options.scenario]
 
     def build_model(self) -> Forecaster:
         return Forecaster(

@@ -16,9 +16,6 @@ class LqrProfiles(TaskProfiles):
     name: ClassVar[str] = "lqr"
     Options: ClassVar[type] = LqrOptions
 
-    def __init__(self, options: LqrOptions | None = None) -> None:
-        super().__init__(options or LqrOptions())
-
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
         """Simulate robots with ``R`` = 1, 50 and 100; any other number of robots is spaced logarithmically over [1,
         100].

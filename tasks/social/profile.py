@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sim.social.world import write_world
-from tasks.profiles import DataError, NodeProfile, TaskProfiles
+from tasks.profiles import DataError, NodeProfile, TaskProfiles, check_partition
 
 from .options import Options as SocialOptions
 from .scenes import RatedScene, participant_files, read_participant
@@ -42,12 +42,12 @@ class SocialProfiles(TaskProfiles):
 
     name: ClassVar[str] = "social"
     Options: ClassVar[type] = SocialOptions
+    options: SocialOptions
     world_version: ClassVar[int] = 2  # 2: everybody stands at least 0.3 m from every wall
 
     def __init__(self, options: SocialOptions | None = None) -> None:
         """Raise :class:`DataError` if the option ``participants`` is invalid (:meth:`Options.nodes`)."""
-        super().__init__(options or SocialOptions())
-        self.options: SocialOptions
+        super().__init__(options)
         self.nodes = self.options.nodes()
 
     @property
@@ -86,8 +86,7 @@ class SocialProfiles(TaskProfiles):
     def node(self, folder: Path, partition: int, num_partitions: int) -> Participants:
         """Return the participants of node ``partition``. Raise :class:`DataError` if there is no such node."""
         self.check_nodes(num_partitions)
-        if not 0 <= partition < num_partitions:
-            raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
+        check_partition(partition, num_partitions)
         return Participants(folder, f"client-{partition + 1}", self._stages(self.nodes[partition]))
 
     def whole(self, folder: Path) -> Participants:

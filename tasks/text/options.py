@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tasks.options import option
+from tasks.options import listed, option
 from tasks.profiles import DataError
 from tasks.tables import FORMATS
 
@@ -141,7 +141,7 @@ class Options:
     @property
     def own_start_names(self) -> tuple[str, ...]:
         """The files or encoders of ``own_starts``."""
-        return _listed(self.own_starts)
+        return listed(self.own_starts)
 
     @property
     def words_file(self) -> str:
@@ -199,7 +199,7 @@ class Options:
     def layout(self) -> Layout:
         """Return where the examples are. Raise :class:`DataError` if the number of classes is unknown."""
         known = PUBLISHED.get(self.dataset)
-        labels = _listed(self.labels) or (known.labels if known else ())
+        labels = listed(self.labels) or (known.labels if known else ())
         if len(set(labels)) != len(labels):
             raise DataError(f"text.labels = {self.labels!r}: a label occurs twice; list each label once")
         classes = len(labels) or self.classes
@@ -209,7 +209,7 @@ class Options:
                 "text.labels, or set text.classes to their number, at least 2"
             )
         if self.source != "files":
-            told = _listed(self.labels) if self.source == "hub" else ()
+            told = listed(self.labels) if self.source == "hub" else ()
             numbers = tuple(str(label) for label in range(classes))
             found = self.source == "hub" and known is None
             return Layout(("train.jsonl",), ("test.jsonl",), WRITTEN, told or (() if found else numbers), classes)
@@ -217,7 +217,7 @@ class Options:
         return Layout(
             (self.train_files,) if self.train_files else known.train if known else _any_format("train"),
             (self.test_files,) if self.test_files else known.test if known else _any_format("test"),
-            Columns(_listed(self.text_columns) or columns.text, self.label_column.strip() or columns.label),
+            Columns(listed(self.text_columns) or columns.text, self.label_column.strip() or columns.label),
             labels,
             classes,
         )
@@ -226,14 +226,8 @@ class Options:
         """Return the training split, and the data set on the hub."""
         known = PUBLISHED.get(self.dataset)
         hub = known.hub if known else HubDataset(self.dataset, WRITTEN)
-        columns = Columns(
-            _listed(self.text_columns) or hub.columns.text, self.label_column.strip() or hub.columns.label
-        )
+        columns = Columns(listed(self.text_columns) or hub.columns.text, self.label_column.strip() or hub.columns.label)
         return self.train_files or "train", HubDataset(hub.name, columns, self.test_files or hub.test)
-
-
-def _listed(names: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in names.split(",") if name.strip())
 
 
 def _any_format(stem: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from sim.corpus import write_corpus
 from tasks.private_parameters import PrivateParameters
-from tasks.profiles import DataError, NodeProfile, TaskProfiles
+from tasks.profiles import DataError, NodeProfile, TaskProfiles, check_partition
 
 from .corpus import Corpus, read_corpus
 from .hub import fetch
@@ -25,11 +25,11 @@ class TextProfiles(TaskProfiles):
 
     name: ClassVar[str] = "text"
     Options: ClassVar[type] = TextOptions
+    options: TextOptions
 
     def __init__(self, options: TextOptions | None = None, privacy: PrivateParameters = SHARED) -> None:
         """Raise :class:`DataError` if the options are incompatible under every method (:meth:`Options.check`)."""
-        super().__init__(options or TextOptions())
-        self.options: TextOptions
+        super().__init__(options)
         self.options.check()
         self.layout = self.options.layout()
         self.privacy = privacy
@@ -86,8 +86,7 @@ class TextProfiles(TaskProfiles):
         DataError
             There is no such node, a file is missing or malformed, or there are no test texts.
         """
-        if not 0 <= partition < num_partitions:
-            raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
+        check_partition(partition, num_partitions)
         corpus = read_corpus(folder, self.layout)
         if not corpus.test.texts:
             raise DataError(

@@ -10,7 +10,7 @@ from importlib import import_module
 
 import numpy as np
 
-from tasks.base import DataError
+from tasks.profiles import DataError
 
 MAX_NGRAM = 4
 #: Matching n-grams for n = 1 to 4, all n-grams of the sentences, words of the sentences, words of the references.

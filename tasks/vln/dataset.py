@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from sim.seeding import generator
-from tasks.profiles import DataError
+from tasks.profiles import DataError, check_partition
 
 from .connectivity import Graph, graph_files, read_graphs
 from .files import in_folder
@@ -93,8 +93,7 @@ class Dataset:
 
 def house_of(dataset: Dataset, options: Options, partition: int, num_nodes: int) -> str:
     """The house that is node ``partition`` of ``num_nodes``. Raises :class:`DataError` when they are not as many."""
-    if not 0 <= partition < num_nodes:
-        raise DataError(f"node {partition} of {num_nodes}: expected one from 0 to {num_nodes - 1}")
+    check_partition(partition, num_nodes)
     scans = dataset.nodes(options)
     if len(scans) != num_nodes:
         raise DataError(

@@ -1,6 +1,7 @@
 """Scores of an agent and of a speaker on a node's paths, and of what they are held against."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -127,7 +128,5 @@ def _looks(houses: Houses, episodes: Batch) -> Tensor:
 def human_sentences(paths: Sequence[InstructedPath]) -> tuple[list[list[str]], list[InstructedPath]]:
     """One person's words for each path, and the paths with what the others wrote: how much people agree."""
     several = [path for path in paths if len(path.instructions) > 1]
-    others = [
-        InstructedPath(path.scan, path.path_id, path.path, path.heading, path.instructions[1:]) for path in several
-    ]
+    others = [replace(path, instructions=path.instructions[1:]) for path in several]
     return [words_of(path.instructions[0]) for path in several], others

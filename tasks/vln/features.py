@@ -6,8 +6,6 @@ and the base64 code of 36 x D float32 numbers, as the ResNet-152 features of Roo
 """
 
 import base64
-import csv
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -16,8 +14,8 @@ from types import ModuleType
 import numpy as np
 
 from tasks.profiles import DataError
+from tasks.tables import UNREADABLE, open_text
 
-from .files import open_text
 from .geometry import VIEWS
 
 #: Numbers per view of the features that have a name.
@@ -89,21 +87,21 @@ def _arrays(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, np.nda
             yield from _lines(path, wanted)
         else:
             raise DataError(f"vln.feature-file = {str(path)!r}: expected a name that ends in .hdf5, .h5, .npz or .tsv")
-    except (OSError, ValueError, EOFError) as error:
+    except (*UNREADABLE, ValueError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path}: cannot be read: {error}") from error
 
 
 def _lines(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, np.ndarray]]:
-    csv.field_size_limit(sys.maxsize)
     with open_text(path) as file:
-        for number, line in enumerate(csv.reader(file, delimiter="\t"), 1):
-            if len(line) != 6:
-                raise DataError(f"{path}, line {number}: {len(line)} columns; expected 6, separated by tabs")
-            name = f"{line[0]}_{line[1]}"
+        for number, line in enumerate(file, 1):
+            cells = line.split("\t")
+            if len(cells) != 6:
+                raise DataError(f"{path}, line {number}: {len(cells)} columns; expected 6, separated by tabs")
+            name = f"{cells[0]}_{cells[1]}"
             if name in wanted:
-                values = np.frombuffer(base64.b64decode(line[5]), dtype="<f4")
+                values = np.frombuffer(base64.b64decode(cells[5]), dtype="<f4")
                 yield name, values.reshape(VIEWS, -1)
 
 

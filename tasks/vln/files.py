@@ -1,15 +1,11 @@
-"""Find and open data files, which may be compressed with gzip or xz."""
+"""Find data files, which may be compressed with gzip or xz, and read JSON."""
 
-import gzip
-import lzma
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from tasks.profiles import DataError
-
-SUFFIXES = ("", ".gz", ".xz")
+from tasks.tables import COMPRESSIONS, UNREADABLE, open_text
 
 
 def find_file(folder: Path, name: str) -> Path | None:
@@ -20,7 +16,7 @@ def find_file(folder: Path, name: str) -> Path | None:
     DataError
         There is more than one.
     """
-    wanted = {name + suffix for suffix in SUFFIXES}
+    wanted = {name + suffix for suffix in COMPRESSIONS}
     found = sorted(path for path in folder.rglob(f"{name}*") if path.name in wanted and path.is_file())
     if len(found) > 1:
         raise DataError(
@@ -36,12 +32,12 @@ def in_folder(name: str, folder: Path | None = None) -> Path:
     return Path(name).expanduser()
 
 
-@contextmanager
-def open_text(path: Path) -> Iterator[IO[str]]:
-    """Open a plain, gzip or xz file as UTF-8 text. Raises :class:`DataError` where it cannot be read."""
-    opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file. Raise :class:`DataError` if it cannot be read or is not JSON."""
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            yield file
-    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}; expected UTF-8 text, plain, gzip or xz") from error
+        with open_text(path) as file:
+            return json.load(file)
+    except UNREADABLE as error:
+        raise DataError(f"{path}: cannot be read or is damaged: {error}") from error
+    except ValueError as error:
+        raise DataError(f"{path}: no JSON: {error}") from error

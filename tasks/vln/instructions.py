@@ -5,16 +5,16 @@ path. RxR (Ku et al., EMNLP 2020) has JSON lines, ``rxr_<split>_guide.jsonl``, w
 several languages. Either may be compressed (:mod:`tasks.vln.files`).
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from tasks.profiles import DataError
+from tasks.tables import json_lines
 
-from .files import find_file, open_text
+from .files import find_file, read_json
 
 DatasetName = Literal["r2r", "rxr"]
 FILES: Mapping[DatasetName, str] = {"r2r": "R2R_{split}.json", "rxr": "rxr_{split}_guide.jsonl"}
@@ -74,43 +74,25 @@ def read_split(
     if dataset == "r2r":
         return tuple(_r2r_path(path, place, entry) for place, entry in _array(path))
     grouped: dict[str, InstructedPath] = {}
-    for place, entry in _lines(path):
+    for number, entry in json_lines(path):
+        place = f"line {number}"
         language = _field(path, place, entry, "language", str)
         if languages and not any(language == wanted or language.startswith(f"{wanted}-") for wanted in languages):
             continue
         found = _rxr_path(path, place, entry)
-        known = grouped.get(found.path_id)
-        if known is None:
-            grouped[found.path_id] = found
-        else:
-            grouped[found.path_id] = InstructedPath(
-                known.scan, known.path_id, known.path, known.heading, known.instructions + found.instructions
-            )
+        known = grouped.setdefault(found.path_id, found)
+        if known is not found:
+            grouped[found.path_id] = replace(known, instructions=known.instructions + found.instructions)
     if not grouped:
         raise DataError(f"{path}: no instruction in vln.languages = {','.join(languages)!r}; name those that are there")
     return tuple(grouped.values())
 
 
 def _array(path: Path) -> Iterator[tuple[str, object]]:
-    with open_text(path) as file:
-        try:
-            entries = json.load(file)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}: no JSON: {error}") from error
+    entries = read_json(path)
     if not isinstance(entries, list):
         raise DataError(f"{path}: expected a JSON array of paths, found {type(entries).__name__}")
     return ((f"entry {number}", entry) for number, entry in enumerate(entries, 1))
-
-
-def _lines(path: Path) -> Iterator[tuple[str, object]]:
-    with open_text(path) as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                yield f"line {number}", json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path}, line {number}: no JSON: {error}") from error
 
 
 def _r2r_path(path: Path, place: str, entry: object) -> InstructedPath:

@@ -1,6 +1,7 @@
 """Instructions by a speaker for paths that nobody described (back-translation, Fried et al., NeurIPS 2018)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -27,5 +28,5 @@ def label_paths(
         said = speaker.describe(houses, batch, max_length - 2, len(words))
         for path, numbers in zip((paths[row] for row in rows.tolist()), said, strict=True):
             text = " ".join(words.decode(numbers))
-            labelled.append(InstructedPath(path.scan, path.path_id, path.path, path.heading, (text,)))
+            labelled.append(replace(path, instructions=(text,)))
     return labelled

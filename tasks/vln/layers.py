@@ -27,7 +27,7 @@ class BiLSTM(nn.Module):
 
     def forward(self, sequences: Tensor, lengths: Tensor) -> Tensor:
         place = torch.arange(sequences.shape[1], device=sequences.device)
-        used = place < lengths.unsqueeze(1)
+        used = mask_of(lengths, len(place))
         mirrored = torch.where(used, lengths.unsqueeze(1) - 1 - place, place)
         there, _ = self.forwards(sequences)
         back, _ = self.backwards(_reordered(sequences, mirrored))

@@ -5,8 +5,6 @@ a picture of 640 x 480 for each of the views. ``label_mpcat40.csv`` gives the cl
 where objects are that were triangulated from several viewpoints. Any of them may be compressed.
 """
 
-import csv
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from tasks.profiles import DataError
+from tasks.tables import read_table
 
 from .connectivity import Graph
-from .files import find_file, open_text
+from .files import find_file, read_json
 from .geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, unit_vectors
 
 BOXES_FILE, CLASSES_FILE, POSITIONS_FILE = "bbox.json", "label_mpcat40.csv", "objects3d.csv"
@@ -95,15 +94,14 @@ def read_boxes(folder: Path, graphs: Mapping[str, Graph]) -> dict[str, ObjectVie
     path = find_file(folder, BOXES_FILE)
     if path is None:
         return None
-    with open_text(path) as file:
-        try:
-            boxes = json.load(file)
-            return {scan: _object_views(graph, boxes.get(scan, {})) for scan, graph in graphs.items()}
-        except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
-            raise DataError(
-                f"{path}: {type(error).__name__}: {error}; expected scan -> viewpoint -> object -> [label, views 0 to "
-                "35, boxes [x, y, width, height]]"
-            ) from error
+    boxes = read_json(path)
+    try:
+        return {scan: _object_views(graph, boxes.get(scan, {})) for scan, graph in graphs.items()}
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
+        raise DataError(
+            f"{path}: {type(error).__name__}: {error}; expected scan -> viewpoint -> object -> [label, views 0 to "
+            "35, boxes [x, y, width, height]]"
+        ) from error
 
 
 def _object_views(
@@ -136,16 +134,9 @@ def read_classes(folder: Path) -> dict[str, int]:
     path = find_file(folder, CLASSES_FILE)
     if path is None:
         raise DataError(f"{folder}: no {CLASSES_FILE}, which gives the class of each label in {BOXES_FILE}; add it")
-    with open_text(path) as file:
-        classes = {}
-        for number, row in enumerate(csv.DictReader(file), 2):
-            if row.get("mpcat40") not in CLASSES or row.get("name") is None:
-                raise DataError(
-                    f"{path}, line {number}: mpcat40 = {row.get('mpcat40')!r}; expected columns name and mpcat40, one "
-                    f"of {', '.join(CLASSES)}"
-                )
-            classes[row["name"]] = CLASSES.index(row["mpcat40"])
-    return classes
+    table = read_table(path, ("name", "mpcat40"))
+    classes = table.words("mpcat40", {name: number for number, name in enumerate(CLASSES)})
+    return dict(zip(table.texts("name"), classes.tolist(), strict=True))
 
 
 def read_positions(folder: Path) -> dict[tuple[str, str], np.ndarray]:
@@ -153,15 +144,7 @@ def read_positions(folder: Path) -> dict[tuple[str, str], np.ndarray]:
     path = find_file(folder, POSITIONS_FILE)
     if path is None:
         return {}
-    with open_text(path) as file:
-        try:
-            return {
-                (row["scan"], row["object_id"]): np.array([float(row[axis]) for axis in "xyz"])
-                for row in csv.DictReader(file)
-                if float(row["median_residual_deg"]) < MAX_RESIDUAL
-            }
-        except (KeyError, ValueError, TypeError) as error:
-            raise DataError(
-                f"{path}: {type(error).__name__}: {error}; expected columns scan, object_id, x, y, "
-                "z and median_residual_deg"
-            ) from error
+    table = read_table(path, ("scan", "object_id", "x", "y", "z", "median_residual_deg"))
+    positions = np.stack([table.numbers(axis) for axis in "xyz"], axis=1)
+    objects = list(zip(table.texts("scan"), table.texts("object_id"), strict=True))
+    return {objects[row]: positions[row] for row in np.flatnonzero(table.numbers("median_residual_deg") < MAX_RESIDUAL)}

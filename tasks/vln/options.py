@@ -1,9 +1,9 @@
-"""What can be chosen about vision-and-language navigation."""
+"""Options of vision-and-language navigation."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.options import option
+from tasks.options import listed, option
 from tasks.profiles import DataError
 
 from .feature_cache import DEFAULT_FOLDER
@@ -20,85 +20,96 @@ class Options:
 
     source: str = option(
         "auto",
-        "files: the folder data-dir; simulated: without one, made-up houses; auto: files where data-dir is given",
+        "files: houses in the folder data-dir; simulated: simulated houses, generated if data-dir is not set; "
+        "auto: files if data-dir is set, otherwise simulated",
         choices=("auto", "files", "simulated"),
     )
     dataset: str = option(
         "auto",
-        "r2r: R2R_<split>.json; rxr: rxr_<split>_guide.jsonl; auto: what is there",
+        "r2r: R2R_<split>.json; rxr: rxr_<split>_guide.jsonl; auto: recognise the data set",
         choices=("auto", "r2r", "rxr"),
     )
-    languages: str = option("en", "languages of RxR that are read, separated by commas; '' = all")
+    languages: str = option("en", "Languages of RxR to read, separated by commas; '' = all")
     stage: str = option(
         "agent",
-        "agent: the agent, on what people wrote; speaker: the speaker, on the same; augmented: the agent, on that and "
-        "on sampled paths which a speaker labelled; pre-exploration: the agent, in unseen houses on labelled paths",
+        "agent: train the agent on instructions by people; speaker: train the speaker on the same instructions; "
+        "augmented: train the agent on these and on sampled paths with a speaker's instructions; pre-exploration: "
+        "train the agent in unseen houses on sampled paths with a speaker's instructions",
         choices=STAGES,
     )
     houses: str = option(
         "all",
-        "which houses are nodes: seen, those of the training split; unseen, those of val_unseen alone; all. A house "
-        "without paths to train on takes part in evaluation",
+        "Houses that are nodes: seen, those of the training split; unseen, those of val_unseen only; all. A house "
+        "without training paths takes part in evaluation only",
         choices=("all", "seen", "unseen"),
     )
 
     features: str = option(
         "objects",
-        "what is seen in a view: objects, from REVERIE's boxes and Matterport3D's rooms; resnet152 or clip-vit-b32, "
-        "from pictures; file: others, of feature-width",
+        "Features of a view: objects, computed from REVERIE's boxes and Matterport3D's rooms; resnet152 or "
+        "clip-vit-b32, computed from images, in feature-file; file: any others in feature-file, of feature-width",
         choices=("objects", *WIDTHS, "file"),
     )
     feature_file: str = option(
         "",
-        "file of features, .hdf5, .npz or .tsv, perhaps in the data folder; '' = made, which only objects can be",
+        "File of features, .hdf5, .npz or .tsv, looked up in the data folder first; '' = compute them, which only "
+        "features = 'objects' allows",
         path=True,
     )
-    feature_width: int = option(0, "numbers per view where features = 'file'", minimum=0)
-    label_width: int = option(0, "numbers of a random projection of the labels' names, added to objects", minimum=0)
-    feature_cache: str = option("", f"folder where made features are kept; '' = {DEFAULT_FOLDER}", path=True)
+    feature_width: int = option(0, "Numbers per view if features = 'file', otherwise 0", minimum=0)
+    label_width: int = option(
+        0, "Numbers per view of a random projection of labels, added to features = 'objects'; 0 = none", minimum=0
+    )
+    feature_cache: str = option("", f"Folder in which computed features are cached; '' = {DEFAULT_FOLDER}", path=True)
 
     # A node looks for these files in its own folder first.
     vocabulary_file: str = option(
-        "", "file with one word to a line, which all nodes have; '' = words of the training instructions", path=True
+        "", "File with one word per line, the same on all nodes; '' = the words of the training instructions", path=True
     )
     vocabulary_size: int = option(
-        992, "rows of the word embedding; where there are more words, the most frequent count", minimum=5
+        992, "Rows of the word embedding; if there are more words, the most frequent ones are used", minimum=5
     )
-    max_length: int = option(80, "tokens of an instruction that are read (RxR: 160)", minimum=3)
-    agent_file: str = option("", "safetensors file of the agent's first weights; '' = drawn", path=True)
+    max_length: int = option(80, "Maximum number of tokens of an instruction (RxR: 160)", minimum=3)
+    agent_file: str = option("", "Safetensors file of the agent's initial weights; '' = random weights", path=True)
     speaker_file: str = option(
-        "", "safetensors file of the speaker that labels paths, in the stages augmented and pre-exploration", path=True
+        "", "Safetensors file of the speaker that labels paths in the stages augmented and pre-exploration", path=True
     )
-    sampled_paths: int = option(300, "most paths that are sampled and labelled in a house", minimum=1)
-    sample_seed: int = option(0, "seed of the sampled paths, the same in all rounds", minimum=0)
+    sampled_paths: int = option(300, "Maximum number of paths to sample and label per house", minimum=1)
+    sample_seed: int = option(0, "Seed of the sampled paths, the same in all rounds", minimum=0)
 
-    hidden: int = option(512, "units of the decoder, twice those of each direction of the encoder", minimum=2)
-    word_width: int = option(256, "numbers per word vector", minimum=1)
-    action_width: int = option(64, "numbers that the last move is described by", minimum=1)
-    dropout: float = option(0.5, "share of units that are dropped in training", minimum=0, maximum=0.9)
+    hidden: int = option(512, "Units of the decoder; each direction of the encoder has half as many", minimum=2)
+    word_width: int = option(256, "Numbers per word vector", minimum=1)
+    action_width: int = option(64, "Width of the embedding of the last move", minimum=1)
+    dropout: float = option(0.5, "Dropout rate in training", minimum=0, maximum=0.9)
     feature_dropout: float = option(
-        0.3, "share of visual features that are dropped from a whole episode in training", minimum=0, maximum=0.9
+        0.3,
+        "Share of visual features dropped for a whole episode in training (environmental dropout)",
+        minimum=0,
+        maximum=0.9,
     )
     learning: str = option(
         "actor-critic",
-        "actor-critic: the teacher's choices, and rewards on the agent's own walk; imitation: the teacher's choices on "
-        "the described path; mixed: on that path in half of the episodes, on the agent's own walk in the others",
+        "actor-critic: imitate the teacher, and reinforce by the rewards of a walk that the agent samples; imitation: "
+        "imitate the teacher on the described path; mixed: imitate it on that path in half of the episodes, and on a "
+        "walk that the agent samples in the others",
         choices=("actor-critic", "imitation", "mixed"),
     )
-    imitation_weight: float = option(0.2, "weight of the teacher's choices (RxR: 0.4)", minimum=0)
-    augmented_weight: float = option(0.6, "weight of the teacher's choices on labelled paths", minimum=0)
-    max_actions: int = option(35, "most actions of a walk, STOP included, in training and in evaluation", minimum=1)
+    imitation_weight: float = option(
+        0.2, "Weight of the imitation loss on paths that people described (RxR: 0.4)", minimum=0
+    )
+    augmented_weight: float = option(0.6, "Weight of the imitation loss on paths that a speaker labelled", minimum=0)
+    max_actions: int = option(35, "Maximum number of actions of a walk, including STOP", minimum=1)
     ablation: str = option(
         "none",
-        "angles-only: no features but directions; no-instructions: no words; shuffled-instructions: those of other "
-        "paths of the house, in evaluation",
+        "angles-only: all features of views are 0, directions remain; no-instructions: instructions are empty; "
+        "shuffled-instructions: evaluate with the instructions of other paths in the house",
         choices=("none", "angles-only", "no-instructions", "shuffled-instructions"),
     )
 
-    world_unseen: int = option(0, "unseen houses of a made-up world; 0 = one in five, at least one", minimum=0)
-    world_paths: int = option(60, "paths to train on of a made-up house", minimum=1)
-    world_seen_paths: int = option(6, "paths of a made-up house's val_seen", minimum=0)
-    world_floors: int = option(2, "most floors of a made-up house", minimum=1)
+    world_unseen: int = option(0, "Unseen houses of a simulated world; 0 = one in five, at least one", minimum=0)
+    world_paths: int = option(60, "Training paths per simulated house", minimum=1)
+    world_seen_paths: int = option(6, "Paths in val_seen per simulated house", minimum=0)
+    world_floors: int = option(2, "Maximum number of floors of a simulated house", minimum=1)
 
     @property
     def speaks(self) -> bool:
@@ -119,25 +130,25 @@ class Options:
 
     @property
     def spoken(self) -> tuple[str, ...]:
-        """The languages that are read; none for all."""
-        return tuple(name.strip() for name in self.languages.split(",") if name.strip())
+        """The languages to read; empty for all."""
+        return listed(self.languages)
 
     @property
     def cache_folder(self) -> Path:
-        """Where made features are kept."""
+        """The folder in which computed features are cached."""
         return Path(self.feature_cache or DEFAULT_FOLDER).expanduser()
 
     def check(self) -> None:
-        """Raise :class:`DataError` for options that do not go together."""
+        """Raise :class:`DataError` if options are incompatible."""
         if self.features != "objects" and not self.feature_file:
             raise DataError(
                 f"vln.features = {self.features!r}: name their file in vln.feature-file, or set vln.features = "
-                "'objects', which are made from annotations"
+                "'objects', which are computed from annotations"
             )
         if (self.features == "file") != (self.feature_width > 0):
             raise DataError(
-                f"vln.feature-width = {self.feature_width} with vln.features = {self.features!r}: must be the numbers "
-                "per view where vln.features = 'file', and 0 otherwise"
+                f"vln.feature-width = {self.feature_width} with vln.features = {self.features!r}: must be the number "
+                "of values per view if vln.features = 'file', and 0 otherwise"
             )
         if self.label_width and self.features != "objects":
             raise DataError(

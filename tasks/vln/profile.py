@@ -1,10 +1,9 @@
-"""Who the nodes of the task "vln" are, and their made-up houses, without torch."""
+"""The profiles of the nodes of the task "vln" and the simulation of their data, without torch."""
 
 from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
-from sim.houses.world import HouseWorld, write_houses
 from tasks.profiles import DataError, NodeProfile, TaskProfiles
 
 from .dataset import Dataset, house_of, own_house, read_dataset
@@ -14,16 +13,16 @@ from .options import Options as VlnOptions
 class VlnProfiles(TaskProfiles):
     """A node is a house: its key is the house's name, and its examples are the instructions that it trains on.
 
-    Whether features, vocabularies and weights fit shows when it trains.
+    A profile does not check whether features, vocabularies and weights fit.
     """
 
     name: ClassVar[str] = "vln"
     Options: ClassVar[type] = VlnOptions
+    options: VlnOptions
 
     def __init__(self, options: VlnOptions | None = None) -> None:
-        """Raises :class:`DataError` for options that do not go together (:meth:`Options.check`)."""
-        super().__init__(options or VlnOptions())
-        self.options: VlnOptions
+        """Raise :class:`DataError` if options are incompatible (:meth:`Options.check`)."""
+        super().__init__(options)
         self.options.check()
 
     @property
@@ -32,17 +31,22 @@ class VlnProfiles(TaskProfiles):
 
     @property
     def world_options(self) -> dict[str, object]:
-        """The options that :meth:`make_world` depends on: the same houses serve all others."""
+        """The options that :meth:`make_world` depends on."""
         return {
             name: value for name, value in asdict(self.options).items() if name.startswith("world_") or name == "houses"
         }
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """Made-up houses, as many of the chosen kind as there are nodes. Raises :class:`DataError` for "files"."""
+        """Simulate as many houses of the kind ``houses`` as there are nodes.
+
+        Raise :class:`DataError` for the source "files".
+        """
+        from sim.houses.world import HouseWorld, write_houses  # loads SciPy
+
         chosen = self.options
         if not self.has_world:
             raise DataError(
-                "vln.source = 'files': name the folder of houses as data-dir, or set vln.source = 'simulated'"
+                "vln.source = 'files': set data-dir to the folder of the houses, or set vln.source = 'simulated'"
             )
         unseen = chosen.world_unseen or max(1, num_nodes // 5)
         if chosen.houses == "all" and unseen >= num_nodes:

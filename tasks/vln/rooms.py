@@ -4,18 +4,15 @@ A multinomial logistic regression learns from the labels in ``rooms.csv`` whose 
 that a viewpoint really has is never a feature: unseen houses have no labels.
 """
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import logsumexp
 
-from tasks.profiles import DataError
+from tasks.tables import read_table
 
-from .files import find_file, open_text
+from .files import find_file
 
 ROOMS_FILE = "rooms.csv"
 ROOMS = (
@@ -34,19 +31,10 @@ def read_rooms(folder: Path) -> dict[str, int]:
     path = find_file(folder, ROOMS_FILE)
     if path is None:
         return {}
-    rooms = {}
-    with open_text(path) as file:
-        for number, row in enumerate(csv.DictReader(file), 2):
-            if None in (row.get("scan"), row.get("viewpoint"), row.get("split")) or (
-                row.get("label_name_inferred") not in ROOMS
-            ):
-                raise DataError(
-                    f"{path}, line {number}: expected columns scan, viewpoint, split and label_name_inferred, one of "
-                    f"{', '.join(ROOMS)}; found {row}"
-                )
-            if row["split"] == "train":
-                rooms[f"{row['scan']}_{row['viewpoint']}"] = ROOMS.index(row["label_name_inferred"])
-    return rooms
+    table = read_table(path, ("scan", "viewpoint", "label_name_inferred", "split"))
+    rooms = table.words("label_name_inferred", {name: number for number, name in enumerate(ROOMS)}).tolist()
+    rows = zip(table.texts("scan"), table.texts("viewpoint"), table.texts("split"), rooms, strict=True)
+    return {f"{scan}_{viewpoint}": room for scan, viewpoint, split, room in rows if split == "train"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +59,9 @@ class RoomClassifier:
 
 def train_classifier(amounts: Sequence[Mapping[str, float]], rooms: Sequence[int]) -> RoomClassifier:
     """Fit the classifier by L-BFGS from zero weights, which draws no random number."""
+    from scipy.optimize import minimize  # slow to import, and a profile needs only the options
+    from scipy.special import logsumexp
+
     labels = {label: row for row, label in enumerate(sorted({label for each in amounts for label in each}))}
     shape = len(labels) + 1, len(ROOMS)  # the last row is the bias
     inputs = np.hstack([_table(amounts, labels), np.ones((len(amounts), 1))])

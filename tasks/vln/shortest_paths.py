@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import shortest_path
 
 from .connectivity import Graph
 
@@ -27,6 +25,9 @@ class ShortestPaths:
 
 def shortest_paths(graph: Graph) -> ShortestPaths:
     """Shortest paths of a graph whose edges are as long as the straight line between their viewpoints."""
+    from scipy.sparse import csr_matrix  # slow to import, and most profiles need no shortest paths
+    from scipy.sparse.csgraph import shortest_path
+
     rows, columns = np.nonzero(graph.navigable)
     lengths = np.linalg.norm(graph.positions[rows] - graph.positions[columns], axis=1)
     size = len(graph.viewpoints)

@@ -88,10 +88,7 @@ class Walks:
         path to the goal. Where references are shortest paths, as in R2R, the two are the same.
         """
         here, passed, last = self.here[self.active], self._passed[self.active], self.last[self.active]
-        following = (
-            self.reference[self.active].gather(1, (passed + 1).clamp(min=0).minimum(last).unsqueeze(1)).squeeze(1)
-        )
-        along = torch.where(passed == last, torch.zeros_like(here), self.houses.candidate_to(here, following))
+        along = torch.where(passed == last, torch.zeros_like(here), self.houses.candidate_to(here, self._next_stop()))
         return torch.where(passed >= 0, along, self.houses.towards(here, self.goal[self.active]))
 
     def step(self, action: Tensor) -> Tensor:
@@ -109,8 +106,7 @@ class Walks:
         self.here[active] = there
         self.facing[active] = torch.where(stops, self.facing[active], houses.view[here, action] % HEADINGS)
         passed = self._passed[active]
-        following = self.reference[active].gather(1, (passed + 1).clamp(min=0).minimum(self.last[active]).unsqueeze(1))
-        on_path = (passed >= 0) & (passed < self.last[active]) & (following.squeeze(1) == there)
+        on_path = (passed >= 0) & (passed < self.last[active]) & (self._next_stop() == there)
         self._passed[active] = torch.where(stops, passed, torch.where(on_path, passed + 1, torch.full_like(passed, -1)))
         moved = torch.full_like(self.here, -1)
         moved[active] = torch.where(stops, torch.full_like(there, -1), there)
@@ -118,6 +114,11 @@ class Walks:
         self.active = active[~stops]
         arrived = torch.where(distance < SUCCESS_RADIUS, STOP_REWARD, -STOP_REWARD)
         return torch.where(stops, arrived, torch.where(nearer, 1.0, -1.0))
+
+    def _next_stop(self) -> Tensor:
+        """The viewpoint of the reference after those that each active agent has passed; its last one at the end."""
+        following = (self._passed[self.active] + 1).clamp(min=0).minimum(self.last[self.active])
+        return self.reference[self.active].gather(1, following.unsqueeze(1)).squeeze(1)
 
     def trails(self) -> tuple[Tensor, Tensor]:
         """The viewpoints that each agent was at, ``[n, T]``, -1 after the end, and how many they are, ``[n]``."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.options import listed
 from tasks.profiles import DataError
 
 from . import indoor, nordland
@@ -10,7 +11,7 @@ from .cities import complete_for_training, require_complete
 from .image_checks import Inspection
 from .image_table import read_image_table
 from .msls import FEDVPR_TEST, find_cities, read_msls
-from .options import Options, listed
+from .options import Options
 from .places import Places
 from .positions import refuse_degrees
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.options import option
+from tasks.options import listed, option
 from tasks.profiles import DataError
 
 from .images import Size
@@ -209,8 +209,3 @@ class Options:
                 f"vpr.nordland-regions = {self.nordland_regions}: must be at most vpr.nordland-stretches = "
                 f"{self.nordland_stretches}"
             )
-
-
-def listed(names: str) -> tuple[str, ...]:
-    """Split a string of names at its commas."""
-    return tuple(name.strip() for name in names.split(",") if name.strip())

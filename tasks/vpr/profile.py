@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from sim.streets.world import StreetWorld, write_streets
-from tasks.profiles import DataError, NodeProfile, TaskProfiles
+from tasks.profiles import DataError, NodeProfile, TaskProfiles, check_partition
 
 from .clients import Client
 from .datasets import Dataset
@@ -28,11 +28,11 @@ class VprProfiles(TaskProfiles):
 
     name: ClassVar[str] = "vpr"
     Options: ClassVar[type] = VprOptions
+    options: VprOptions
 
     def __init__(self, options: VprOptions | None = None) -> None:
         """Raise :class:`DataError` if options are incompatible (:meth:`Options.check`)."""
-        super().__init__(options or VprOptions())
-        self.options: VprOptions
+        super().__init__(options)
         self.options.check()
 
     @property
@@ -82,12 +82,6 @@ class VprProfiles(TaskProfiles):
     def _profile(self, dataset: Dataset, key: str, places: Places, groups: dict[str, str]) -> NodeProfile:
         dataset.inspection.require_readable(places)
         return NodeProfile(key, len(queries_to_train_on(key, places, self.options)), groups)
-
-
-def check_partition(partition: int, num_partitions: int) -> None:
-    """Raise :class:`DataError` if there is no such node."""
-    if not 0 <= partition < num_partitions:
-        raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
 
 
 @lru_cache(maxsize=4)

@@ -8,12 +8,13 @@ import numpy as np
 from torch import Tensor, nn
 
 from tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
+from tasks.profiles import check_partition
 
 from .evaluation import AMONG, CommonSet, own_metrics
 from .network_checks import check_network
 from .networks import FROZEN, BatchNorms, PlaceNetwork, place_network
 from .nodes import federation, node_data, own_data, whole_data
-from .profile import VprProfiles, check_partition
+from .profile import VprProfiles
 from .traces import traces
 from .training_set import TrainingSet, epoch_of_triplets, loss_of_triplets
 

@@ -240,14 +240,18 @@ def test_made_features_are_kept_until_an_input_changes(tmp_path, monkeypatch):
         ("bbox.json", None, "no bbox.json, of which vln.features = 'objects' are made"),
         ("bbox.json", '{"houseA": {"v01": {"3": ["sofa", [36], [[0, 0, 1, 1]]]}}}', "views from 36 to 36"),
         ("bbox.json", '{"houseA": {"v01": {"3": ["sofa", [1, 2], [[0, 0, 1, 1]]]}}}', "ValueError"),
-        ("label_mpcat40.csv", "name,count,mpcat40\nsofa,1,spaceship\n", "line 2: mpcat40 = 'spaceship'"),
+        (
+            "label_mpcat40.csv",
+            "name,count,mpcat40\nsofa,1,spaceship\n",
+            "line 2, column mpcat40: 'spaceship'; expected one of wall",
+        ),
         ("rooms.csv", None, r"no rooms.csv with rooms of training houses"),
         (
             "rooms.csv",
             "scan,viewpoint,label_id,label_name_inferred,split\na,b,1,moon,train\n",
-            "line 2: expected columns",
+            "line 2, column label_name_inferred: 'moon'; expected one of office",
         ),
-        ("objects3d.csv", "scan,object_id,x\nhouseA,3,1\n", "expected columns scan, object_id"),
+        ("objects3d.csv", "scan,object_id,x\nhouseA,3,1\n", "line 1: no column y, z, median_residual_deg; found scan"),
     ],
 )
 def test_annotations_that_cannot_be_used(tmp_path, name, content, said):

@@ -1,0 +1,75 @@
+"""A deployed node, whose folder has one house."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from drawn_houses import (
+    PATHS,
+    THINGS,
+    message_of,
+    path_entry,
+    saved,
+    saved_speaker,
+    task_with,
+    write_graph,
+    write_world,
+)
+
+from tasks.vln.vocabulary import Vocabulary
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def speaker(tmp_path):
+    return saved_speaker(tmp_path)
+
+
+@pytest.fixture
+def own_folder(world, tmp_path):
+    """An unseen house: its graph and features, and no instructions."""
+    folder = tmp_path / "own"
+    write_graph(folder, "houseC")
+    shutil.copy(world / "features.npz", folder)
+    return folder
+
+
+@pytest.fixture
+def words(tmp_path):
+    Vocabulary(("walk", "the", *THINGS)).write(tmp_path / "words.txt")
+    return str(tmp_path / "words.txt")
+
+
+def test_a_deployed_house_explores_without_a_word_of_its_people(own_folder, words, speaker):
+    task = task_with(vocabulary_file=words, stage="pre-exploration", speaker_file=speaker)
+    data = task.load_own(own_folder)
+    assert (data.key, data.groups["seen"], data.count("train")) == ("houseC", "false", 5)
+    assert set(data.splits) == {"train"}
+    assert task.evaluate(task.build_model_for(data), data, seed=0, final=False).metrics == {}
+    torch.manual_seed(5)
+    agent = task.build_model()
+    saved(agent, own_folder / "agent.safetensors")
+    with_agent = task.at_stage("pre-exploration", agent_file="agent.safetensors", speaker_file=speaker)
+    mine = with_agent.build_model_for(data).state_dict()
+    assert all(torch.equal(tensor, mine[name]) for name, tensor in agent.state_dict().items())
+    entries = [path_entry("houseC", PATHS[0], 1)]
+    (own_folder / "R2R_train.json").write_text(json.dumps(entries))
+    data = task.load_own(own_folder)
+    assert (data.groups["seen"], data.count("train")) == ("true", 3)
+
+
+def test_what_a_deployed_house_lacks(own_folder, words):
+    task = task_with(vocabulary_file=words)
+    said = message_of(task.load_own, own_folder)
+    assert "house houseC has no training instructions, which vln.stage = 'agent' needs" in said
+    assert "vln.vocabulary-file = ''" in message_of(task_with().load_own, own_folder)
+    assert "vln.stage = 'pre-exploration': house houseC trains on paths that a speaker labels" in message_of(
+        task.at_stage("pre-exploration").load_own, own_folder
+    )
+    write_graph(own_folder, "houseD")
+    assert "graphs of 2 houses; expected the node's one" in message_of(task.load_own, own_folder)
