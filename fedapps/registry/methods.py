@@ -109,12 +109,6 @@ def build_method(expression: Expression, blocks: Mapping[str, Any]) -> Method:
 
 
 @cache
-def method_of(label: str) -> Method:
-    """The method that a label such as ``fedprox(mu=0.1)`` names, with default options for the rest."""
-    return build_method(read_expression(label), {})
-
-
-@cache
 def canonical(label: str) -> str:
     """The label of the same method without aliases and without arguments that are the defaults."""
     call = resolved(read_expression(label))
