@@ -84,11 +84,9 @@ def stage_label(stage: int, num_stages: int) -> str:
 
 
 def initial_arrays(config: Config, label: str = "") -> ArrayRecord:
-    """What the strategy of a method starts from: the untrained model of the run's seed, or a part of it.
+    """The part of the untrained model that a method's strategy starts from; the whole model without a label.
 
-    Without a label it is the whole model.
-
-    Nodes start their private parameters from the same model.
+    Nodes start their private parameters from the same model, which the seed of the run decides.
     """
     method = config.methods[label] if label else Method()
     with torch_seed(config.run.seed, "model"):

@@ -21,7 +21,7 @@ class AuditPlan:
     Parameters
     ----------
     methods : tuple of str
-        Names in :data:`tasks.text.privacy.sharing.METHODS`.
+        Names in :data:`tasks.text.privacy.sharing.SHARINGS`.
     attackers : tuple of str
         Names in :data:`tasks.text.privacy.attackers.ATTACKERS`.
     attacks : tuple of str

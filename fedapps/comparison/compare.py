@@ -15,6 +15,7 @@ from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import check_data, execute, resolve
 from fedapps.report import write_report
+from fedapps.report.metrics import bare
 from fedapps.runs.continual import measure_names, stage_metrics, train_test_matrix
 from fedapps.runs.run_folder import RunFolder
 from sim.matrix import run_matrix
@@ -176,7 +177,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     row = {
         "method": method,
         "seed": seed,
-        "metrics": {_bare(name): value for name, value in final.items()},
+        "metrics": {bare(name): value for name, value in final.items()},
         "nodes": [row for row in evaluated if row["round"] == last],
     }
     return row | _stages(folder.lines("metrics.jsonl"), evaluated, parse(config).run.rounds)
@@ -202,9 +203,9 @@ def _stages(rounds_seen: Sequence[Any], nodes: Sequence[Any], rounds: int) -> di
         by_node.setdefault(row["node"], []).append({"round": row["round"], "evaluate": row["metrics"]})
     matrices, on_stages = {}, {}
     for metric, count in found.items():
-        matrices[_bare(metric)] = _listed(train_test_matrix(rounds_seen, metric, num_stages=count, rounds=rounds))
+        matrices[bare(metric)] = _listed(train_test_matrix(rounds_seen, metric, num_stages=count, rounds=rounds))
         if metric.startswith("test."):
-            on_stages[_bare(measure_names(metric)[0])] = {
+            on_stages[bare(measure_names(metric)[0])] = {
                 node: _listed(np.diag(train_test_matrix(seen, metric, num_stages=count, rounds=rounds)))
                 for node, seen in by_node.items()
             }
@@ -269,10 +270,6 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str,
 
 def _mean_and_deviation(values: Sequence[float]) -> dict[str, float]:
     return {"mean": mean(values), "std": stdev(values) if len(values) > 1 else 0.0}
-
-
-def _bare(name: str) -> str:
-    return name.removeprefix("test.")
 
 
 def _listed(values: NDArray[np.float64]) -> Any:

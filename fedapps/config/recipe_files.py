@@ -1,9 +1,10 @@
 """Recipes: run-config files by name or by path."""
 
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from .keys import flattened
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -45,7 +46,7 @@ def _keys(path: Path, above: tuple[Path, ...]) -> dict[str, Value]:
     if not path.exists() and (RECIPES / f"{path.name.removesuffix('.toml')}.toml").exists():
         path = RECIPES / f"{path.name.removesuffix('.toml')}.toml"
     try:
-        keys = _flatten(tomllib.loads(path.read_text(encoding="utf-8")))
+        keys = _values(flattened(tomllib.loads(path.read_text(encoding="utf-8"))))
     except FileNotFoundError:
         named = f"base = {path.name!r} of {above[-1]}: " if above else ""
         known = ", ".join(recipes())
@@ -64,13 +65,8 @@ def _keys(path: Path, above: tuple[Path, ...]) -> dict[str, Value]:
     return _keys(beside if beside.exists() else Path(str(base)), (*above, path)) | keys
 
 
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Value]:
-    flat: dict[str, Value] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        elif isinstance(value, (bool, int, float, str)):
-            flat[prefix + key] = value
-        else:
-            raise ValueError(f"{prefix}{key} = {value!r}: must be a number, a string, true or false")
+def _values(flat: dict[str, Any]) -> dict[str, Value]:
+    for key, value in flat.items():
+        if not isinstance(value, (bool, int, float, str)):
+            raise ValueError(f"{key} = {value!r}: must be a number, a string, true or false")
     return flat

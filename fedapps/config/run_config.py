@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from math import floor
 from typing import Any
 
-from fedapps.registry.expressions import labels
 from strategies.optimizers import OPTIMIZER_NAMES
 from tasks.options import option
 
@@ -91,10 +90,6 @@ class RunConfig:
         "that joins or answers, or, while too few are known, a connected node that has not answered yet",
         minimum=0,
     )
-
-    def method_labels(self) -> list[str]:
-        """The methods as they are written, in their order."""
-        return labels(self.methods)
 
     @property
     def training_nodes(self) -> int:

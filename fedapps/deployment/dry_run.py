@@ -80,7 +80,7 @@ class DryRun:
         strategy = build_strategy(alone, method, initial.keys())
         node_config = {"data-dir": str(data_dir), "state-dir": str(state)}
         grid = InProcessGrid(_Timed(seconds), [node_config], config.flat(), errors="reply")  # type: ignore[arg-type]
-        orders = evaluate_config(alone, method, _LABEL, 1)
+        evaluation = ConfigRecord({**evaluate_config(alone, method, _LABEL, 1), **_EVALUATION})
         try:
             with flower_identity(), _quiet():
                 strategy.start(
@@ -88,7 +88,7 @@ class DryRun:
                     initial,
                     num_rounds=1,
                     train_config=train_config(alone, method, _LABEL, 1),
-                    evaluate_config=ConfigRecord({**orders, **_EVALUATION}),
+                    evaluate_config=evaluation,
                     on_round=reports.append,
                 )
         except (TooFewRepliesError, ValueError) as error:

@@ -44,9 +44,8 @@ class Apd(ContinualMethod):
         return weights_only(arrays)
 
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        proximal = {"proximal": self.options.mu} if self.options.mu and server_round.message == "train" else {}
         return {
-            **proximal,
+            **self.proximal_config(server_round),
             "decomposition": "apd",
             "l1-adaptive": self.options.l1,
             "drift": self.options.drift,

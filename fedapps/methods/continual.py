@@ -1,13 +1,13 @@
-"""What the methods of continual learning have in common: data in stages, alone, under FedAvg or under FedProx."""
+"""Methods of continual learning whose nodes train alone, under FedAvg or under FedProx."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tasks.options import option
 from tasks.private_parameters import PrivateParameters
 
-from .base import Conflict, Method
+from .base import Conflict, Method, Round, Scalar
 from .local import EVERYTHING
 
 if TYPE_CHECKING:
@@ -26,22 +26,23 @@ class FederationOptions:
 
 
 class ContinualMethod(Method):
-    """A method for nodes that keep something of their earlier stages."""
+    """A method with :class:`FederationOptions`, for nodes that keep something of their earlier stages."""
 
     needs_stages = True
 
     def private(self, task: "TaskProfiles") -> PrivateParameters:
-        return EVERYTHING if getattr(self.options, "local", False) else PrivateParameters()
+        return EVERYTHING if self.options.local else PrivateParameters()
 
     def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
-        if getattr(self.options, "local", False) and self.options.mu:
+        if self.options.local and self.options.mu:
             yield {"methods"}, f"{self.name}: mu = {self.options.mu:g} must be 0 with local = true: nothing is shared"
+
+    def proximal_config(self, server_round: Round) -> Mapping[str, Scalar]:
+        """The key of the proximal term in the config of this round's messages, where there is one."""
+        return {"proximal": self.options.mu} if self.options.mu and server_round.message == "train" else {}
 
     def proximal(self) -> "list[LocalPart]":
         """The proximal term, where there is one."""
         from clients.parts.proximal import Proximal
 
         return [Proximal()] if self.options.mu else []
-
-    def local_parts(self) -> "Sequence[LocalPart]":
-        return self.proximal()

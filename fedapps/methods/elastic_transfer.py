@@ -7,7 +7,7 @@ from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange
 from tasks.options import option
 
-from .ewc import ESTIMATORS
+from .ewc import estimator_option
 from .fedcurv import FisherMethod
 from .strategy_parts import StrategyParts
 
@@ -27,12 +27,7 @@ class ElasticTransferOptions:
         choices=["online", "separate"],
         formerly="elastic-anchors",
     )
-    estimator: str = option(
-        "per-sample",
-        "Fisher information from gradients of single examples, of batches, or of batches times the batch size",
-        choices=ESTIMATORS,
-        formerly="fisher-estimator",
-    )
+    estimator: str = estimator_option()
 
 
 class ElasticTransfer(FisherMethod):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tasks.options import option
 
@@ -12,7 +12,15 @@ from .continual import ContinualMethod, FederationOptions
 if TYPE_CHECKING:
     from clients.local_part import LocalPart
 
-ESTIMATORS = ("per-sample", "per-batch", "per-batch-scaled")
+
+def estimator_option() -> Any:
+    """The option ``estimator`` of the methods that use the Fisher information."""
+    return option(
+        "per-sample",
+        "Fisher information from gradients of single examples, of batches, or of batches times the batch size",
+        choices=["per-sample", "per-batch", "per-batch-scaled"],
+        formerly="fisher-estimator",
+    )
 
 
 @dataclass(frozen=True)
@@ -26,12 +34,7 @@ class EwcOptions(FederationOptions):
         choices=["separate", "online"],
         formerly="ewc-anchors",
     )
-    estimator: str = option(
-        "per-sample",
-        "Fisher information from gradients of single examples, of batches, or of batches times the batch size",
-        choices=ESTIMATORS,
-        formerly="fisher-estimator",
-    )
+    estimator: str = estimator_option()
 
 
 class Ewc(ContinualMethod):
@@ -47,9 +50,8 @@ class Ewc(ContinualMethod):
     Options = EwcOptions
 
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        proximal = {"proximal": self.options.mu} if self.options.mu and server_round.message == "train" else {}
         return {
-            **proximal,
+            **self.proximal_config(server_round),
             "ewc": self.options.lambda_,
             "ewc-anchors": self.options.anchors,
             "fisher-estimator": self.options.estimator,

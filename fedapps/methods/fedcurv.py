@@ -9,7 +9,7 @@ from strategies.fisher_exchange import FisherExchange
 from tasks.options import option
 
 from .base import Method
-from .ewc import ESTIMATORS
+from .ewc import estimator_option
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
@@ -23,12 +23,7 @@ class FedCurvOptions:
     lambda_: float = option(
         0.5, "weight λ, with the 1/2 of a quadratic penalty before it", minimum=0, formerly="fedcurv-lambda"
     )
-    estimator: str = option(
-        "per-sample",
-        "Fisher information from gradients of single examples, of batches, or of batches times the batch size",
-        choices=ESTIMATORS,
-        formerly="fisher-estimator",
-    )
+    estimator: str = estimator_option()
 
 
 class FisherMethod(Method):

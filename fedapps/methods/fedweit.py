@@ -9,16 +9,13 @@ from flwr.app import ArrayRecord
 from strategies.base import BaseStrategy
 from strategies.fedweit import FedWeIT as FedWeITStrategy
 from tasks.options import option
-from tasks.private_parameters import PrivateParameters
 
 from .apd import weights_only
-from .base import Round, Scalar
-from .continual import ContinualMethod
+from .base import Method, Round, Scalar
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
     from clients.local_part import LocalPart
-    from tasks.profiles import TaskProfiles
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class FedWeitOptions:
     )
 
 
-class FedWeit(ContinualMethod):
+class FedWeit(Method):
     """Federated weighted inter-client transfer: nodes share a base and borrow what others learned in the last stage."""
 
     name = "fedweit"
@@ -50,10 +47,8 @@ class FedWeit(ContinualMethod):
         "https://arxiv.org/abs/2003.03196"
     )
     Options = FedWeitOptions
+    needs_stages = True
     queries = ("adaptive",)
-
-    def private(self, task: "TaskProfiles") -> PrivateParameters:
-        return PrivateParameters()
 
     def initial_arrays(self, arrays: ArrayRecord) -> ArrayRecord:
         return weights_only(arrays)

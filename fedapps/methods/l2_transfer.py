@@ -30,8 +30,7 @@ class L2Transfer(ContinualMethod):
     Options = L2TransferOptions
 
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        proximal = {"proximal": self.options.mu} if self.options.mu and server_round.message == "train" else {}
-        return {**proximal, "l2-transfer": self.options.lambda_}
+        return {**self.proximal_config(server_round), "l2-transfer": self.options.lambda_}
 
     def local_parts(self) -> "Sequence[LocalPart]":
         from clients.parts.earlier_stages import L2Transfer as L2TransferPart

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tasks.private_parameters import PrivateParameters
 
-from .continual import ContinualMethod
+from .base import Method
 from .local import EVERYTHING
 
 if TYPE_CHECKING:
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from tasks.profiles import TaskProfiles
 
 
-class Stl(ContinualMethod):
+class Stl(Method):
     """The baseline of continual learning that cannot forget, because it keeps nothing."""
 
     name = "stl"
     line = "single-task learning: every node alone, a fresh model in every stage"
+    needs_stages = True
 
     def private(self, task: "TaskProfiles") -> PrivateParameters:
         return EVERYTHING

@@ -51,11 +51,22 @@ def method_class(name: str) -> type[Method]:
 
 
 @cache
-def aliases() -> Mapping[str, Expression]:
+def own_aliases() -> Mapping[str, Expression]:
     """Other names of this package's methods, and what they stand for."""
+    return _aliases_of(own_methods())
+
+
+def aliases() -> Mapping[str, Expression]:
+    """Other names of all methods, and what they stand for; this package's names go before those of other packages."""
+    taken = {*own_aliases(), *method_names()}
+    others = {a: meaning for a, meaning in _aliases_of(usable_methods()).items() if a not in taken}
+    return {**own_aliases(), **others}
+
+
+def _aliases_of(kinds: Mapping[str, type[Method]]) -> dict[str, Expression]:
     return {
-        alias: read_expression(meaning or kind.name)
-        for kind in own_methods().values()
+        alias: read_expression(meaning or name)
+        for name, kind in kinds.items()
         for alias, meaning in kind.aliases.items()
     }
 
@@ -70,15 +81,15 @@ class Call:
 
 def resolved(expression: Expression) -> Call:
     """What an expression stands for. Raises ``ValueError`` for an unknown name, and for one of an earlier version."""
-    named, given = expression, dict(expression.arguments)
-    if expression.name in aliases():
-        named = aliases()[expression.name]
-        given = dict(named.arguments) | given
-    if named.name not in method_names():
-        for kind in own_methods().values():
-            if named.name in kind.former_names:
-                raise ValueError(f"{named.name!r} is now written {kind.former_names[named.name]}")
-    return Call(method_class(named.name).name, given)
+    known = own_aliases()
+    if expression.name not in known and expression.name not in method_names():
+        known = aliases()  # imports the methods of other packages
+    if expression.name not in known and expression.name not in method_names():
+        for kind in usable_methods().values():
+            if expression.name in kind.former_names:
+                raise ValueError(f"{expression.name!r} is now written {kind.former_names[expression.name]}")
+    named = known.get(expression.name, expression)
+    return Call(method_class(named.name).name, {**dict(named.arguments), **dict(expression.arguments)})
 
 
 def build_method(expression: Expression, blocks: Mapping[str, Any]) -> Method:
@@ -109,12 +120,6 @@ def build_method(expression: Expression, blocks: Mapping[str, Any]) -> Method:
 
 
 @cache
-def method_of(label: str) -> Method:
-    """The method that a label such as ``fedprox(mu=0.1)`` names, with default options for the rest."""
-    return build_method(read_expression(label), {})
-
-
-@cache
 def canonical(label: str) -> str:
     """The label of the same method without aliases and without arguments that are the defaults."""
     call = resolved(read_expression(label))
@@ -138,8 +143,9 @@ def options_of(name: str) -> Mapping[str, Any]:
 def method_lines() -> Mapping[str, str]:
     """One line of help for each method, with its aliases; why it cannot be used for a damaged one."""
     lines = {}
+    known = aliases()
     for name in method_names():
-        others = [alias for alias, meaning in aliases().items() if meaning.name == name]
+        others = [alias for alias, meaning in known.items() if meaning.name == name]
         try:
             lines[name] = method_class(name).line + (f" [also: {', '.join(others)}]" if others else "")
         except ValueError as error:

@@ -1,12 +1,23 @@
-"""Tasks and methods of other packages, found by their entry points."""
+"""Tasks, methods and report sections of other packages, found by their entry points."""
 
+import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 
 def plugins(group: str) -> Mapping[str, EntryPoint]:
-    """The entry points of a group, ``fedapps.tasks`` or ``fedapps.methods``, by name; none is loaded yet."""
+    """The entry points of a group, such as ``fedapps.methods``, by name; none is loaded yet."""
+    return _on_path(group, tuple(sys.path))
+
+
+@lru_cache(maxsize=8)
+def _on_path(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+    """The entry points of a group on the import path ``path``, which must be the present one.
+
+    A search reads the metadata of all installed packages, and parsing one run config asks hundreds of times.
+    """
     return {found.name: found for found in entry_points(group=group)}
 
 

@@ -43,12 +43,12 @@ def task_lines() -> Mapping[str, str]:
     return lines
 
 
-def usable_tasks() -> "Mapping[str, type[Task]]":
-    """All tasks by their names, without those of other packages that cannot be imported."""
-    found: dict[str, type[Task]] = {}
+def usable_tasks() -> "Mapping[str, type[TaskProfiles]]":
+    """As :func:`profiles_class`, all tasks by their names, without those of other packages that cannot be imported."""
+    found: dict[str, type[TaskProfiles]] = {}
     for name in task_names():
         try:
-            found[name] = task_class(name)
+            found[name] = profiles_class(name)
         except ValueError:  # raised again when a run config names it
             continue
     return found

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+#: Decimal units of sizes, the largest first, with their bytes.
+BYTE_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+
 
 def format_number(value: float, digits: int = 4) -> str:
     """A number with ``digits`` significant digits."""
@@ -23,7 +26,7 @@ def format_p_value(value: float) -> str:
 
 def format_bytes(count: float) -> str:
     """A number of bytes in decimal units."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    for unit, scale in BYTE_UNITS:
         if count >= scale:
             return f"{count / scale:.3g} {unit}"
     return f"{count:.0f} B" if math.isfinite(count) else "NaN"

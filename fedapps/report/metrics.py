@@ -59,6 +59,11 @@ class Metric:
         return f"{self.label} [{self.unit}]" if self.unit else self.label
 
     @property
+    def title(self) -> str:
+        """The label with unit and direction, for titles of figures."""
+        return f"{self.axis}  ({self.direction})" if self.better else self.axis
+
+    @property
     def direction(self) -> str:
         return {-1: "lower is better", 0: "", 1: "higher is better"}[self.better]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedapps.config.keys import flattened
 from fedapps.registry.expressions import read_expressions
 
 from .json_files import Entry, ReportError, read_lines, read_object
@@ -125,16 +126,9 @@ def _config(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        return _flat(tomllib.loads(path.read_text(encoding="utf-8")))
+        return flattened(tomllib.loads(path.read_text(encoding="utf-8")))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ReportError(f"{path.name}: not TOML: {error}") from error
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
 
 
 def configured_methods(config: Mapping[str, object]) -> list[str]:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from extension_packages import PACKAGES, ROOT, environment_with
+from flwr.app import Context, RecordDict
 from lean_environment import run_tool
 from toys import same_bits
 
+from fedapps.app.profile_query import profile_record
 from fedapps.cli.commands import main
 from fedapps.config.keys import described
 from fedapps.config.parsing import ConfigError, parse
@@ -84,6 +86,13 @@ def test_they_are_fedavg_bit_for_bit_where_they_must_be(
     shared = [{n: a for n, a in found.items() if n.startswith("shared.")} for found in arrays]
     assert shared[0]
     assert same_bits(*shared)
+
+
+def test_nodes_answer_the_profile_query_under_fedbn_where_profiles_have_no_model(plugins: Path, tmp_path: Path) -> None:
+    given = {"task": "lqr", "num-nodes": 3, "collect-after": 0, "cache-dir": str(tmp_path), "methods": "fedbn"}
+    node = {"partition-id": 0, "num-partitions": 3}
+    record = profile_record(Context(1, 1, node, RecordDict(), given))
+    assert (record["key"], record["num-examples"]) == ("robot-00", 1080)
 
 
 @pytest.mark.parametrize(

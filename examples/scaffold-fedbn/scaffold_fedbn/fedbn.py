@@ -20,6 +20,7 @@ class FedBN(Method):
         "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021, "
         "https://arxiv.org/abs/2102.07623"
     )
+    needs_model = True
 
     def private(self, task: "Task") -> PrivateParameters:
         return PrivateParameters(tuple(map(escape, normalisation_names(task))))

@@ -162,7 +162,7 @@ def _figure(method: str, found: Clusters, metric: Metric) -> str:
             else:
                 axes.plot(*_points(line), color=_OTHERS, linewidth=0.7, zorder=1)
         _key(axes, found)
-        axes.set_title(method + f": {metric.axis}" + (f"  ({metric.direction})" if metric.better else ""))
+        axes.set_title(f"{method}: {metric.title}")
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return figure.markup

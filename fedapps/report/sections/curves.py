@@ -63,7 +63,7 @@ def _panel(run: RunData, phase: str, name: str) -> str | None:
         finite = [y for _, points in curves.values() for y in points if math.isfinite(y)]
         if min(finite) > 0 and max(finite) / min(finite) > _WIDE_RANGE:
             axes.set_yscale("log")
-        axes.set_title(title + (f"  ({metric.direction})" if metric.better and phase == "evaluate" else ""))
+        axes.set_title(metric.title if phase == "evaluate" else title)
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return figure.markup

@@ -46,7 +46,7 @@ def _by_seed(runs: Runs, styles: Mapping[str, PlotStyle], name: str) -> str:
             axes.set_yscale("log")
         axes.set_xticks(sorted({seed for of_method in runs.values() for seed in of_method}))
         axes.set_xlabel("seed")
-        axes.set_title(metric.axis + (f"  ({metric.direction})" if metric.better else ""))
+        axes.set_title(metric.title)
     return figure.markup
 
 

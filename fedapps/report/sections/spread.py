@@ -58,7 +58,7 @@ def section(run: RunData) -> str | None:
         crowded = sum(map(len, methods)) > _ROOM
         axes.set_xticks(range(len(methods)), methods, rotation=35 * crowded, ha="right" if crowded else "center")
         axes.set_xlim(-0.5, len(methods) - 0.5)
-        axes.set_title(metric.axis + (f"  ({metric.direction})" if metric.better else ""))
+        axes.set_title(metric.title)
     lead = (
         f"{len(nodes)} node{'' if len(nodes) == 1 else 's'} at the last evaluation. Each dot is a node, thin lines "
         "connect the dots of the same node, and bars are medians."

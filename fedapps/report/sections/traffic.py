@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 
 from fedapps.report.figures import drawing
-from fedapps.report.formats import format_bytes
+from fedapps.report.formats import BYTE_UNITS, format_bytes
 from fedapps.report.markup import legend, panels, render_section
 from fedapps.report.metrics import Metric
 from fedapps.report.palette import NEUTRAL, plot_styles
@@ -16,8 +16,6 @@ from fedapps.report.results import leading_in_rounds
 from fedapps.report.run_data import RunData
 
 from .curves import draw_line
-
-_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 ORDER = 150
 
@@ -34,7 +32,7 @@ def section(run: RunData) -> str | None:
 
 
 def _scale(most: float) -> tuple[str, float]:
-    return next(((unit, scale) for unit, scale in _UNITS if most >= scale), ("B", 1.0))
+    return next(((unit, scale) for unit, scale in BYTE_UNITS if most >= scale), ("B", 1.0))
 
 
 def _per_round(run: RunData, most: float) -> str:

@@ -58,7 +58,7 @@ def _figure(run: RunData, varied: Varied, metric: Metric) -> str:
         axes.set_xticks(places, [str(value) for value, _ in varied.values])
         axes.set_xticks([], minor=True)
         axes.set_xlabel(varied.key)
-        axes.set_title(metric.axis + (f"  ({metric.direction})" if metric.better else ""))
+        axes.set_title(metric.title)
     return figure.markup
 
 

@@ -1,6 +1,7 @@
 """``fedapps list``: tasks, methods, recipes, keys and single methods."""
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -86,3 +87,12 @@ def test_every_method_can_be_described(name, capsys):
 def test_unknown_names_are_refused(given, said, capsys):
     assert main(["list", *given]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.subprocesses
+def test_the_keys_of_all_tasks_are_listed_without_torch():
+    code = (
+        "import sys; from fedapps.cli.listing import keys_text; from fedapps.config.keys import all_keys; "
+        "assert 'vpr.backbone' in keys_text() and 'text.model' in all_keys(); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,10 +1,12 @@
 """Methods found by name, by alias, with arguments and in other packages."""
 
+import re
 import sys
 from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -117,6 +119,8 @@ class Gossip(Method):
 
     name = "gossip"
     line = "every node tells a few others"
+    aliases: ClassVar = {"rumour": "gossip(fan-out=1)", "sfl": "gossip", "fedprox": "gossip"}
+    former_names: ClassVar = {"gossip-three": "gossip(fan-out=3)"}
     Options = GossipOptions
 
 
@@ -138,9 +142,19 @@ def installed(monkeypatch):
 def test_a_method_of_another_package_is_found_by_its_entry_point(installed):
     installed("gossip_package:Gossip")
     assert method_names()[-1] == "gossip"
-    assert method_lines()["gossip"] == Gossip.line
+    assert method_lines()["gossip"] == f"{Gossip.line} [also: rumour]"
     assert build("gossip(fan-out=3)").options.fan_out == 3
     assert [key_of(f.name) for f in fields(method_class("gossip").Options)] == ["fan-out"]
+
+
+def test_its_other_names_stand_for_it_where_no_method_of_this_package_has_them(installed):
+    installed("gossip_package:Gossip")
+    assert build("rumour").options.fan_out == 1
+    assert build("rumour(fan-out=5)").options.fan_out == 5
+    assert type(build("sfl")) is method_class("fedavg")
+    assert type(build("fedprox")) is FedProx
+    with pytest.raises(ValueError, match=re.escape("'gossip-three' is now written gossip(fan-out=3)")):
+        build("gossip-three")
 
 
 @pytest.mark.parametrize(
