@@ -24,6 +24,8 @@ GLOVE = $(FEDAPPS_DATA)/text/glove/glove.6B.50d.subset.txt.xz
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 export FLWR_DISABLE_UPDATE_CHECK := 1
+# Tests start hundreds of processes; bytecode that is not written is compiled in each of them.
+unexport PYTHONDONTWRITEBYTECODE
 
 check test-alone: export OMP_NUM_THREADS := 1
 

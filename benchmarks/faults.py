@@ -12,7 +12,7 @@ from typing import Any
 from fedapps.deployment.node_keys import KeyPair
 from fedapps.deployment.processes import FleetError, FleetProcess
 from fedapps.deployment.superlink import Deployment, NodeConfig
-from sim.processes import descendants
+from sim.processes import descendants, runs
 
 
 class FaultyFleet:
@@ -101,7 +101,7 @@ class FaultyFleet:
 
     def working(self, index: int) -> list[int]:
         """The process ids of a node's workers, which process messages."""
-        return [pid for pid in descendants(self.node(index).process.pid) if _runs(pid, "flwr-clientapp")]
+        return [pid for pid in descendants(self.node(index).process.pid) if runs(pid, "flwr-clientapp")]
 
     def wait_for_message(self, index: int) -> None:
         """Wait until a node starts to work on a new message."""
@@ -163,16 +163,7 @@ class FaultyFleet:
     def server(self) -> list[int]:
         """The process ids of the ServerApp."""
         assert self.deployed.superlink
-        return [pid for pid in descendants(self.deployed.superlink.process.pid) if _runs(pid, "flwr-serverapp")]
-
-
-def _runs(pid: int, command: str) -> bool:
-    """Whether a process runs the given Flower command."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return any(Path(os.fsdecode(word)).name == command for word in words)
+        return [pid for pid in descendants(self.deployed.superlink.process.pid) if runs(pid, "flwr-serverapp")]
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -1,5 +1,7 @@
 """Runs ``flwr run`` in Ray on a temporary SuperLink with free ports and a separate home."""
 
+import os
+import shutil
 import ssl
 import subprocess
 import tempfile
@@ -12,12 +14,15 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import tomli_w
+from flwr.common.constant import FAB_EXCLUDE_PATTERNS, FAB_INCLUDE_PATTERNS
+from pathspec import GitIgnoreSpec
 
 from .processes import end_group, flower_environment, free_port, tool
 
 #: The name of the connection to the SuperLink in Flower's config.
 CONNECTION = "fedapps"
 _START_TIMEOUT = 60.0
+_SUFFIXES = {Path(pattern).suffix for pattern in FAB_INCLUDE_PATTERNS} - {""}
 
 
 @dataclass(frozen=True)
@@ -104,10 +109,32 @@ def flower_run(
 
 
 def submission(app: Path, home: Path, run_config: Mapping[str, bool | int | float | str]) -> list[str]:
-    """Return the ``flwr run`` command that submits ``app`` to the SuperLink of :func:`connect` and streams its log."""
+    """Return the ``flwr run`` command that submits ``app`` to the SuperLink of :func:`connect` and streams its log.
+
+    It submits a copy of ``app`` in ``home``, because ``flwr`` looks at every file below the folder, which takes seconds
+    if there is a Python environment in it.
+    """
     overrides = home / "run-config.toml"
     overrides.write_text(tomli_w.dumps(dict(run_config)))
-    return [tool("flwr"), "run", str(app), CONNECTION, "--stream", "--run-config", str(overrides)]
+    copy = home / "app"
+    shutil.rmtree(copy, ignore_errors=True)
+    copy_app(app, copy)
+    return [tool("flwr"), "run", str(copy), CONNECTION, "--stream", "--run-config", str(overrides)]
+
+
+def copy_app(app: Path, copy: Path) -> None:
+    """Copy the files that can belong to a Flower app: without folders that Flower or ``.gitignore`` excludes."""
+    ignored = app / ".gitignore"
+    lines = ignored.read_text().splitlines() if ignored.exists() else []
+    excluded = GitIgnoreSpec.from_lines([*FAB_EXCLUDE_PATTERNS, "!/pyproject.toml", *lines])
+    for folder, folders, files in os.walk(app):
+        place = Path(folder).relative_to(app)
+        folders[:] = [name for name in folders if not excluded.match_file(f"{place / name}/")]
+        for name in files:
+            wanted = Path(name).suffix in _SUFFIXES or name == "LICENSE"
+            if wanted and not excluded.match_file(place / name) and not (Path(folder) / name).is_symlink():
+                (copy / place).mkdir(parents=True, exist_ok=True)
+                shutil.copy(Path(folder) / name, copy / place / name)
 
 
 def connect(home: Path, address: str, ca: Path | None = None) -> None:

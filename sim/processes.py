@@ -32,6 +32,16 @@ def tool(name: str) -> str:
     return str(path)
 
 
+def runs(pid: int, command: str) -> bool:
+    """Whether a process runs this command of a Python environment."""
+    try:
+        name = Path(f"/proc/{pid}/comm").read_bytes().rstrip(b"\n")  # at most 15 bytes
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return os.fsdecode(name) == command[:15] or any(Path(os.fsdecode(word)).name == command for word in words[:2])
+
+
 def usable_cores() -> int:
     """CPU cores that this process may use: under ``taskset`` or in a container fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

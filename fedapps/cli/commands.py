@@ -1,6 +1,7 @@
 """The commands of ``python -m fedapps``. Each returns an exit status."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,7 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         0 after success, 1 if a run or a check failed, 2 for bad input, 130 after an interruption.
     """
-    given = command_parser().parse_args(arguments)
+    parser = command_parser()
+    given, others = parser.parse_known_args(arguments)
+    if others and given.command != "supernode":
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    given.options = others
     try:
         return _COMMANDS[given.command](given)
     except (ValueError, OSError) as error:
@@ -113,6 +118,17 @@ def check_node(given: argparse.Namespace) -> int:
     return check(Path(given.recipe), assignments(given.set), Path(given.data_dir), given.state_dir, given.private)
 
 
+def supernode(given: argparse.Namespace) -> int:
+    """Become a SuperNode that imports the libraries of its workers once."""
+    from fedapps.deployment.supernode import supernode_command
+
+    if not given.poll_interval > 0:
+        raise ValueError(f"--poll-interval {given.poll_interval:g}: must be above 0")
+    libraries = [name for name in given.preload.split(",") if name]
+    program, *arguments = supernode_command(given.options, libraries, given.poll_interval)
+    os.execv(program, [program, *arguments])
+
+
 def keys(given: argparse.Namespace) -> int:
     """Create a SuperLink's certificates or a node's key, and print where each file belongs."""
     from fedapps.deployment.credentials import issue_certificates, issue_node_key
@@ -163,6 +179,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "compare": compare,
     "fleet": fleet,
     "check-node": check_node,
+    "supernode": supernode,
     "keys": keys,
     "audit": audit,
     "report": report,

@@ -4,6 +4,8 @@ import argparse
 from textwrap import fill
 from typing import TypeAlias
 
+from fedapps.deployment.supernode import LIBRARIES, POLL_INTERVAL
+
 Parser: TypeAlias = argparse.ArgumentParser
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
@@ -28,6 +30,7 @@ def command_parser() -> Parser:
     _add_compare(commands)
     _add_fleet(commands)
     _add_check_node(commands)
+    _add_supernode(commands)
     _add_keys(commands)
     _add_audit(commands)
     _add_report(commands)
@@ -152,6 +155,28 @@ def _add_check_node(commands: Commands) -> None:
         help="parameters that never leave the node, as in its node config: glob patterns separated by commas",
     )
     _add_set(command)
+
+
+def _add_supernode(commands: Commands) -> None:
+    command = _add(
+        commands, "supernode", "Run a Flower SuperNode whose workers start without importing torch again.",
+        "Flower starts a process for every message, which first imports Flower and torch. This SuperNode imports them "
+        "once and forks. All other options are those of flower-supernode.",
+        "supernode --insecure --superlink HOST:9092 --node-config 'data-dir=\"/data/car-7\"'",
+    )  # fmt: skip
+    command.add_argument(
+        "--preload",
+        default=",".join(LIBRARIES),
+        metavar="MODULES",
+        help="modules to import, separated by commas; those that are not installed are skipped (default: %(default)s)",
+    )
+    command.add_argument(
+        "--poll-interval",
+        type=float,
+        default=POLL_INTERVAL,
+        metavar="SECONDS",
+        help="ask the SuperLink for messages this often, at most every 3 s (default: %(default)s)",
+    )
 
 
 def _add_keys(commands: Commands) -> None:

@@ -108,14 +108,14 @@ class Processes:
         *,
         low_priority: bool = False,
     ) -> FleetProcess:
-        """Start a command of this Python environment.
+        """Start a command.
 
         Parameters
         ----------
         name : str
             Name for messages.
         command : sequence of str
-            Name of the command, and its arguments.
+            A command of this Python environment or the path of a program, and its arguments.
         environment : mapping
             Environment variables; ``TMPDIR`` is added.
         log : Path
@@ -129,7 +129,8 @@ class Processes:
             If the command is not installed.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
-        whole = [tool(command[0]), *command[1:]]
+        program, *arguments = command
+        whole = [program if Path(program).is_absolute() else tool(program), *arguments]
         with self._interrupts.deferred(), log.open("ab") as output:
             begin = output.tell()
             process = subprocess.Popen(

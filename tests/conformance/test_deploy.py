@@ -19,6 +19,7 @@ from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 
 from clients.guard import Guard
+from fedapps.cli.parser import command_parser
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -36,6 +37,9 @@ BIND_KEYS = {"type", "source", "target", "read_only", "bind"}
 
 def options_of(words: list[str]) -> Any:
     """What Flower's own parser makes of a command; it ends the process for an option that it does not know."""
+    if [Path(words[0]).name, words[1]] == ["fedapps", "supernode"]:
+        _, others = command_parser().parse_known_args(words[1:])
+        return PARSERS["flower-supernode"]().parse_args(others)
     return PARSERS[Path(words[0]).name]().parse_args(words[1:])
 
 

@@ -120,7 +120,7 @@ def limited(pids: Sequence[int], most: int) -> None:
 
 def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
     # It is cut off when all have taken part again, however long that takes.
-    with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 40, "evaluate-every": 40, "timeout": 120.0}) as fleet:
+    with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 40, "evaluate-every": 40, "timeout": 90.0}) as fleet:
         fleet.start(3)
         fleet.submit()
         fleet.wait_for_round(1)
@@ -143,7 +143,7 @@ def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
         assert 2 not in fleet.trained("robot-00")
         assert 2 not in fleet.trained("robot-01"), "held up, and its late reply counts for nothing"
         assert fleet.trained("robot-03")[0] > 1, "who comes late takes part from then on"
-        told, late = fleet.refused(), "no reply within 120 s"
+        told, late = fleet.refused(), "no reply within 90 s"
         assert (2, "robot-01", late) in told
         assert {node.partition("#")[0] for _, node, _ in told} <= set(again)
         assert all(reason == late or "Node Unavailable" in reason for _, _, reason in told)

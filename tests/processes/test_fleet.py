@@ -20,7 +20,7 @@ from fedapps.config.parsing import parse
 from fedapps.deployment.node_keys import make_key_pair
 from fedapps.launch.launch import execute, resolve
 from fedapps.runs.checkpoints import read_snapshot
-from sim.processes import descendants, is_alive
+from sim.processes import descendants, is_alive, runs
 
 pytestmark = pytest.mark.processes
 
@@ -75,15 +75,7 @@ def said(folder: Path) -> str:
 
 def named(root: int, command: str) -> list[int]:
     """The processes below ``root`` that run a command of Flower."""
-    found = []
-    for pid in descendants(root):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if any(Path(os.fsdecode(word)).name == command for word in words):
-            found.append(pid)
-    return found
+    return [pid for pid in descendants(root) if runs(pid, command)]
 
 
 def assert_nothing_is_left(folder: Path) -> None:
@@ -147,6 +139,7 @@ def test_strangers_and_plain_text_are_refused(tmp_path: Path) -> None:
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     with fleet(tmp_path) as process:
         wait_for(lambda: named(process.pid, "flwr-clientapp"), process, tmp_path)
+        assert named(process.pid, "fork-server"), "workers are forks"
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130, said(tmp_path)
     assert "fedapps: interrupted; the folder of the run has everything that was trained" in said(tmp_path)

@@ -16,7 +16,7 @@ import pytest
 from fedapps.config.parsing import parse
 from fedapps.launch.launch import execute, resolve
 from fedapps.runs.checkpoints import read_snapshot
-from sim.processes import descendants, is_alive
+from sim.processes import descendants, is_alive, runs
 
 pytestmark = pytest.mark.processes
 
@@ -99,13 +99,7 @@ def wait_until_gone(pids: list[int]) -> None:
 
 def simulation_process(root: int) -> Iterator[int]:
     """The process that runs the ServerApp, below the launcher's process ``root``."""
-    for pid in descendants(root):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if any(Path(os.fsdecode(word)).name == "flwr-simulation" for word in words):
-            yield pid
+    return (pid for pid in descendants(root) if runs(pid, "flwr-simulation"))
 
 
 def test_ray_gives_the_same_bits_as_one_process_and_so_does_a_run_killed_in_a_round(

@@ -1,0 +1,124 @@
+"""Workers that are forks of a process with imported libraries."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedapps.deployment.superexec import ForkedWorkers
+from fedapps.deployment.supernode import LIBRARIES, supernode_command
+
+pytestmark = pytest.mark.subprocesses
+
+#: A command that writes what it finds into the file of its first argument.
+PROBE = """
+import atexit, json, os, subprocess, sys
+import numpy
+
+def main():
+    path, *words = sys.argv[1:]
+    found = {
+        "command": sys.argv[0], "words": words, "parent": os.getppid(), "input": sys.stdin.read(),
+        "library": "colorsys" in sys.modules, "app": "fedapps" in sys.modules, "draw": int(numpy.random.randint(2**31)),
+        "name": open("/proc/self/comm").read().strip(),
+    }
+    def write():
+        with open(path + ".part", "w") as file:
+            json.dump(found, file)
+        os.rename(path + ".part", path)
+    atexit.register(write)
+
+def starter():
+    for word in sys.argv[1:]:
+        subprocess.Popen(["probe", word]).wait()
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the commands ``probe`` and ``starter`` are installed."""
+    installed = tmp_path / "installed"
+    metadata = installed / "probe-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (installed / "probe.py").write_text(PROBE)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: probe\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[console_scripts]\nprobe = probe:main\nstarter = probe:starter\n")
+    paths = [str(installed), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+@pytest.fixture
+def server(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-P", "-m", "fedapps.deployment.fork_server", "probe", "no_such_module", "colorsys"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, env=environment) as process:
+        yield process
+
+
+def call(server: subprocess.Popen[str], path: Path, *words: str) -> dict[str, Any]:
+    assert server.stdin
+    server.stdin.write(json.dumps([str(path), *words]) + "\n")
+    server.stdin.flush()
+    while not path.exists():
+        assert server.poll() is None
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_every_call_is_a_new_process_that_finds_the_libraries_imported(
+    server: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    first, second, third = (call(server, tmp_path / name, "a b", "--c") for name in ("one", "two", "three"))
+    assert {first["parent"], second["parent"], third["parent"]} == {server.pid}
+    assert (first["command"], first["words"], first["name"]) == ("probe", ["a b", "--c"], "probe")
+    assert first["input"] == "", "a worker cannot read the requests of others"
+    assert not first["library"], "the first worker does not wait for them"
+    assert third["library"]
+    assert not third["app"], "the app is loaded from what the server sent"
+    assert len({first["draw"], second["draw"], third["draw"]}) == 3, "generators do not share a seed"
+
+
+def test_the_server_ends_with_its_standard_input(server: subprocess.Popen[str], tmp_path: Path) -> None:
+    call(server, tmp_path / "one")
+    assert server.stdin
+    server.stdin.close()
+    assert server.wait() == 0
+
+
+def test_without_a_server_a_worker_starts_as_flower_starts_it() -> None:
+    workers = ForkedWorkers([])
+    workers._server.kill()
+    workers._server.wait()
+    assert workers.start(["--token", "x"]) == ["flwr-clientapp", "--token", "x"]
+
+
+def test_another_program_takes_the_place_of_a_command(environment: dict[str, str]) -> None:
+    code = """
+import sys
+from fedapps.deployment.flower_command import run_flower
+
+seen = []
+def start(arguments):
+    seen.append(arguments)
+    return [sys.executable, "-c", "print('instead')"]
+run_flower("starter", ["one", "two"], replace="probe", start=start)
+print(seen, sys.argv)
+"""
+    output = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+    assert output.splitlines() == ["instead", "instead", "[['one'], ['two']] ['starter', 'one', 'two']"]
+
+
+def test_the_command_of_a_supernode_starts_and_names_what_is_not_installed() -> None:
+    def run(code: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    helped = subprocess.run([*supernode_command(["--help"])], capture_output=True, text=True)
+    assert helped.returncode == 0, helped.stderr
+    assert "--superlink" in helped.stdout
+    assert "torch" in LIBRARIES
+    failed = run("from fedapps.deployment.flower_command import load_command; load_command('flower-nothing')")
+    assert "flower-nothing is not installed" in failed.stderr
