@@ -37,8 +37,8 @@ BIND_KEYS = {"type", "source", "target", "read_only", "bind"}
 
 def options_of(words: list[str]) -> Any:
     """What Flower's own parser makes of a command; it ends the process for an option that it does not know."""
-    if [Path(words[0]).name, words[1]] == ["fedapps", "supernode"]:
-        _, others = command_parser().parse_known_args(words[1:])
+    if words[1:4] == ["-m", "fedapps", "supernode"]:
+        _, others = command_parser().parse_known_args(words[3:])
         return PARSERS["flower-supernode"]().parse_args(others)
     return PARSERS[Path(words[0]).name]().parse_args(words[1:])
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import tomli_w
+from drawn_houses import run_keys, saved, speaking, task_with, write_world
 from safetensors.numpy import load_file
 from strangers import turned_away
 from toys import same_bits
@@ -30,7 +31,25 @@ NODES, ROUNDS, METHOD = 3, 2, "apfl"
 
 LANE_SWAP = {"driving.scenario": "lane-swap", "driving.sessions-train": 2, "driving.sessions-test": 1}
 TEXT = {"text.source": "simulated", "text.hidden": 8, "text.world-examples": 40}
-TASKS = {"driving": LANE_SWAP | {"methods": "apfl"}, "text": TEXT | {"methods": "fedvocab"}}
+
+
+def lane_swap(_: Path) -> dict[str, Any]:
+    return LANE_SWAP | {"task": "driving", "methods": "apfl"}
+
+
+def texts(_: Path) -> dict[str, Any]:
+    return TEXT | {"task": "text", "methods": "fedvocab"}
+
+
+def pre_exploration(folder: Path) -> dict[str, Any]:
+    """Two seen houses and an unseen one, whose nodes share the language encoder of a trained agent."""
+    houses = write_world(folder / "houses")
+    agent = saved(task_with().build_model(), houses / "agent.safetensors")
+    keys = run_keys(houses, stage="pre-exploration", agent_file=agent, **speaking(houses))
+    return keys | {"methods": "fedvln", "fedvln.seen-fraction": 1.0, "fedvln.unseen-fraction": 1.0}
+
+
+TASKS = {"driving": lane_swap, "text": texts, "vln": pre_exploration}
 
 
 def settings(folder: Path) -> dict[str, Any]:
@@ -101,7 +120,7 @@ def mentions(pid: int, needle: bytes) -> bool:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: Path, task: str) -> None:
-    given = settings(tmp_path) | TASKS[task] | {"task": task}
+    given = settings(tmp_path) | TASKS[task](tmp_path)
     with fleet(tmp_path, "--tls", "--auth", **given) as process:
         assert process.wait() == 0, said(tmp_path)
     output = said(tmp_path)
@@ -117,6 +136,8 @@ def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: 
     last = Path("run") / "checkpoints" / given["methods"] / f"round-{ROUNDS:06d}.safetensors"
     ours, theirs = read_snapshot(inline / last), read_snapshot(tmp_path / last)
     assert same_bits(ours.arrays, theirs.arrays)
+    shared = {"driving": ("shared.",), "text": ("shared.encoder.", "shared.classifier."), "vln": ("shared.encoder.",)}
+    assert all(name.startswith(shared[task]) for name in theirs.arrays), "what is private stays on its node"
     for index, own in enumerate(sorted((inline / "run" / "nodes").glob("*/*/*/"))):
         state = tmp_path / "run-fleet" / f"node-{index}" / "state"
         mine = {path.name: load_file(path) for path in own.glob("*.safetensors")}
