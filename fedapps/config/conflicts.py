@@ -73,6 +73,12 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
             {"patience", "track_metric"},
             f"patience = {run.patience}: needs a track-metric, whose lack of improvement stops the run",
         )
+    if run.plateau_patience and run.linear_decay:
+        yield (
+            {"linear_decay", "plateau_patience"},
+            f"linear-decay = true: must be false with plateau-patience = {run.plateau_patience}, which sets the "
+            "learning rate of each node",
+        )
     if run.plateau_patience and run.learning_rate_schedule != "constant":
         yield (
             {"learning_rate_schedule", "plateau_patience"},

@@ -8,7 +8,7 @@ from fedapps.config.parsing import ConfigError, parse
 
 GIVEN = {
     "rounds": 8, "collect-after": 4, "epochs": 2, "learning-rate": 0.1, "batch-size": 16, "optimizer": "sgd",
-    "clip-norm": 3.0, "linear-decay": True, "weight-decay": 0.01, "plateau-patience": 4,
+    "clip-norm": 3.0, "linear-decay": False, "weight-decay": 0.01, "plateau-patience": 4,
 }  # fmt: skip
 SOCIAL = GIVEN | {"task": "social", "collect-after": 0}
 TEXT = GIVEN | {"task": "text", "collect-after": 0}
@@ -26,8 +26,19 @@ def test_a_train_message_has_all_that_training_needs():
     assert train == {
         "run": "run-x", "method": "fedavg", "stage": 0, "epochs": 2, "steps": 0, "learning-rate": 0.1,
         "batch-size": 16, "optimizer": "sgd", "weight-decay": 0.01, "plateau-patience": 4, "plateau-factor": 0.5,
-        "min-learning-rate": 1e-5, "clip-norm": 3.0, "linear-decay": True,
+        "min-learning-rate": 1e-5, "clip-norm": 3.0, "linear-decay": False,
     }  # fmt: skip
+    decaying, _ = configs("fedavg", 1, GIVEN | {"plateau-patience": 0, "linear-decay": True})
+    assert decaying == train | {"plateau-patience": 0, "linear-decay": True}
+
+
+def test_a_plateau_excludes_other_schedules():
+    for schedule, message in (
+        ({"linear-decay": True}, "linear-decay = true: must be false with plateau-patience = 4"),
+        ({"learning-rate-schedule": "cosine"}, "learning-rate-schedule = 'cosine': must be 'constant' with plateau"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            configs("fedavg", 1, GIVEN | schedule)
 
 
 def test_an_evaluate_message_has_what_an_evaluation_needs():
@@ -46,10 +57,6 @@ def test_a_cosine_schedule_by_hand():
     assert rates[4] == pytest.approx(0.05)
     assert rates[7] == pytest.approx(0.05 * (1 - 0.9238795325))
     assert rates == sorted(rates, reverse=True)
-    with pytest.raises(
-        ConfigError, match=r"learning-rate-schedule = 'cosine': must be 'constant' with plateau-patience"
-    ):
-        configs("fedavg", 1, GIVEN | {"learning-rate-schedule": "cosine"})
 
 
 #: What a method adds to the messages of FedAvg: to train, to evaluate.
