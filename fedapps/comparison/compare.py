@@ -235,7 +235,7 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
         ``fedavg at random``. The paper's numbers for a recipe are shown at the value that the recipe itself sets.
     """
     paper = paper_of(plan.recipe, plan.methods)
-    metrics = tested_metrics(str(plan.config.get("task", RunConfig.task)), rows)
+    metrics = metrics_to_test(str(plan.config.get("task", RunConfig.task)), rows)
     kept = [{key: row[key] for key in _KEPT if key in row} for row in rows]
     head = {"recipe": plan.recipe, "rows": kept, "paper": paper}
     if not plan.vary:
@@ -258,7 +258,7 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
     return {**head, "table": {}, "tests": [], "claims": claims, "varied": {"key": plan.vary.key, "values": parts}}
 
 
-def tested_metrics(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def metrics_to_test(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The metrics to test: the main metrics of the task, each as the average over stages if the runs have stages."""
     found = {name for row in rows for name in row["metrics"]}
     averages = {main: measure_names(main)[0] for main in task_class(task).headline}

@@ -101,9 +101,13 @@ def paired_tests(metric: str, samples: Mapping[str, Sample]) -> list[dict[str, A
     """Test the pairs of methods from :func:`chosen_pairs`. All samples have the same seeds."""
     means = {method: float(np.mean(sample.seeds)) for method, sample in samples.items()}
     pairs = chosen_pairs(means, describe(metric).better)
-    raw = [_compare(metric, a, b, samples[a], samples[b]) for a, b in pairs]
-    corrected = holm([test.p for test in raw])
-    return [asdict(test) | {"p_holm": p} for test, p in zip(raw, corrected, strict=True)]
+    if not pairs:
+        return []
+    p_values = sign_flip_p(np.array([np.subtract(samples[a].seeds, samples[b].seeds) for a, b in pairs])).tolist()
+    return [
+        asdict(_compare(metric, a, b, samples[a], samples[b], p, p_holm))
+        for (a, b), p, p_holm in zip(pairs, p_values, holm(p_values), strict=True)
+    ]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -116,7 +120,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _compare(metric: str, a: str, b: str, left: Sample, right: Sample) -> PairedTest:
+def _compare(metric: str, a: str, b: str, left: Sample, right: Sample, p: float, p_holm: float) -> PairedTest:
     found = paired_difference(left.seeds, right.seeds)
     of_node: dict[str, list[float]] = {}
     for key in left.nodes.keys() & right.nodes.keys():
@@ -130,8 +134,8 @@ def _compare(metric: str, a: str, b: str, left: Sample, right: Sample) -> Paired
         mean_difference=found.mean,
         low=found.low,
         high=found.high,
-        p=float(sign_flip_p(np.subtract(left.seeds, right.seeds))),
-        p_holm=1.0,
+        p=p,
+        p_holm=p_holm,
         nodes_lower=sum(mean < 0 for mean in means),
         nodes_higher=sum(mean > 0 for mean in means),
     )

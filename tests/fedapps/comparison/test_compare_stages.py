@@ -5,7 +5,7 @@ import json
 import pytest
 
 import fedapps.comparison.compare
-from fedapps.comparison.compare import run_cell, tested_metrics
+from fedapps.comparison.compare import metrics_to_test, run_cell
 
 
 def write_lines(path, rows):
@@ -40,5 +40,5 @@ def test_a_run_with_stages_gives_its_matrices(tmp_path, monkeypatch):
 
 def test_methods_with_stages_are_compared_by_the_average_over_stages():
     rows = [{"metrics": {"mse": 3.0, "amse": 2.0, "bwt": 1.0}}]
-    assert tested_metrics("social", rows) == ["test.amse"]
-    assert tested_metrics("social", [{"metrics": {"mse": 3.0}}]) == ["test.mse"]
+    assert metrics_to_test("social", rows) == ["test.amse"]
+    assert metrics_to_test("social", [{"metrics": {"mse": 3.0}}]) == ["test.mse"]
