@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 
-from scipy.stats import t
-
+from fedapps.comparison.paired_seeds import half_width
 from fedapps.runs.tables import number, text_table
 
 NO_ATTACK = "none"
@@ -66,6 +64,6 @@ def _cell(outcomes: Sequence[Outcome]) -> str:
     values = [outcome.value for outcome in outcomes if outcome.value is not None]
     if not values:
         return "failed"
-    interval = f" ± {number(t.ppf(0.975, len(values) - 1) * stdev(values) / sqrt(len(values)))}" if values[1:] else ""
+    interval = f" ± {number(half_width(values))}" if values[1:] else ""
     finished = f" ({len(values)} of {len(outcomes)})" if len(values) < len(outcomes) else ""
     return f"{number(fmean(values))}{interval}{finished}"

@@ -1,4 +1,4 @@
-"""Comparisons: methods with several seeds, a table of means and deviations, paired tests and the paper's numbers."""
+"""Comparisons: methods with several seeds, means and deviations, paired tests over seeds and the paper's numbers."""
 
 import json
 import time
@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
+from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import check_data, execute, resolve
 from fedapps.launch.references import find_references
+from fedapps.registry.tasks import task_class
 from fedapps.report import write_report
 from fedapps.report.metrics import bare
 from fedapps.runs.continual import measure_names, stage_metrics, train_test_matrix
@@ -22,6 +24,7 @@ from fedapps.runs.run_folder import RunFolder, begun
 from sim.matrix import run_matrix
 
 from .matrix import Plan, Vary
+from .paired_seeds import seed_values
 from .papers import checked_claims, paper_of
 from .significance import all_tests
 from .tables import comparison_text
@@ -163,7 +166,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     -------
     dict
         ``method``, ``seed``, the final ``metrics`` without the prefix ``test.``, and ``nodes``: the rows of the last
-        evaluation by node. Runs with stages also have the fields of :func:`_stages`.
+        evaluation by node. Runs with stages also have ``matrices``: the train-test matrix of each metric.
 
     Raises
     ------
@@ -185,28 +188,16 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
         "metrics": {bare(name): value for name, value in final.items()},
         "nodes": [row for row in evaluated if row["round"] == last],
     }
-    return row | _stages(folder.lines("metrics.jsonl"), evaluated, parse(config).run.rounds)
+    matrices = _matrices(folder.lines("metrics.jsonl"), parse(config).run.rounds)
+    return row | ({"matrices": matrices} if matrices else {})
 
 
-def _stages(rounds_seen: Sequence[Any], nodes: Sequence[Any], rounds: int) -> dict[str, Any]:
-    """The continual-learning results of a run; empty for a run without stages.
-
-    ``matrices`` has the train-test matrix of each metric. ``on_stages`` has, by name of the average and by node, the
-    error on each stage right after training on it. Missing evaluations are ``None``.
-    """
-    found = stage_metrics(rounds_seen)
-    by_node: dict[str, list[dict[str, Any]]] = {}
-    for row in nodes:
-        by_node.setdefault(row["node"], []).append({"round": row["round"], "evaluate": row["metrics"]})
-    matrices, on_stages = {}, {}
-    for metric, count in found.items():
-        matrices[bare(metric)] = _listed(train_test_matrix(rounds_seen, metric, num_stages=count, rounds=rounds))
-        if metric.startswith("test."):
-            on_stages[bare(measure_names(metric)[0])] = {
-                node: _listed(np.diag(train_test_matrix(seen, metric, num_stages=count, rounds=rounds)))
-                for node, seen in by_node.items()
-            }
-    return {"matrices": matrices, "on_stages": on_stages} if found else {}
+def _matrices(rounds_seen: Sequence[Any], rounds: int) -> dict[str, Any]:
+    """The train-test matrix of each metric, with ``None`` for missing evaluations; empty for a run without stages."""
+    return {
+        bare(metric): _listed(train_test_matrix(rounds_seen, metric, num_stages=count, rounds=rounds))
+        for metric, count in stage_metrics(rounds_seen).items()
+    }
 
 
 def references_of(config: Config, seeds: Sequence[int]) -> Table:
@@ -244,26 +235,34 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
         ``fedavg at random``. The paper's numbers for a recipe are shown at the value that the recipe itself sets.
     """
     paper = paper_of(plan.recipe, plan.methods)
+    metrics = metrics_to_test(str(plan.config.get("task", RunConfig.task)), rows)
     kept = [{key: row[key] for key in _KEPT if key in row} for row in rows]
     head = {"recipe": plan.recipe, "rows": kept, "paper": paper}
     if not plan.vary:
-        table = table_of(rows)
-        tests = all_tests(rows, plan.methods)
-        claims = checked_claims(plan.recipe, table)
-        return {**head, "table": table, **_given(references[0]), "tests": tests, "claims": claims}
+        tests = all_tests(rows, plan.methods, metrics)
+        claims = checked_claims(plan.recipe, seed_values(rows))
+        return {**head, "table": table_of(rows), **_given(references[0]), "tests": tests, "claims": claims}
     parts: list[dict[str, Any]] = []
+    at_values: dict[str, dict[str, list[float]]] = {}
     size = len(plan.seeds) * len(plan.methods)
     for place, (value, of_value) in enumerate(zip(plan.vary.values, references, strict=True)):
         there = slice(place * size, (place + 1) * size)
         for row in kept[there]:
             row["varied"] = {"key": plan.vary.key, "value": value}
         own = paper_of(plan.recipe, plan.methods, plan.vary.key, value) or (paper if value == plan.own_value else {})
-        tests = all_tests(rows[there], plan.methods)
+        tests = all_tests(rows[there], plan.methods, metrics)
         table = table_of(rows[there])
         parts.append({"value": value, "table": table, **_given(of_value), "paper": own, "tests": tests})
-    at_values = {f"{method} at {part['value']}": row for part in parts for method, row in part["table"].items()}
+        at_values |= {f"{method} at {value}": found for method, found in seed_values(rows[there]).items()}
     claims = checked_claims(plan.recipe, at_values)
     return {**head, "table": {}, "tests": [], "claims": claims, "varied": {"key": plan.vary.key, "values": parts}}
+
+
+def metrics_to_test(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The metrics to test: the main metrics of the task, each as the average over stages if the runs have stages."""
+    found = {name for row in rows for name in row["metrics"]}
+    averages = {main: measure_names(main)[0] for main in task_class(task).headline}
+    return [average if bare(average) in found else main for main, average in averages.items()]
 
 
 def _given(references: Table) -> dict[str, Table]:
@@ -272,20 +271,10 @@ def _given(references: Table) -> dict[str, Table]:
 
 
 def table_of(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """Mean and sample standard deviation over the runs of each method, by method and metric.
-
-    Metrics that a run of the method lacks, such as the rounds to a target that was not reached, are omitted.
-    """
-    runs: dict[str, list[Mapping[str, float]]] = {}
-    for row in rows:
-        runs.setdefault(row["method"], []).append(row["metrics"])
+    """Mean and sample standard deviation of the :func:`seed_values` by method and metric."""
     return {
-        method: {
-            name: _mean_and_deviation([float(metrics[name]) for metrics in of_method])
-            for name in of_method[0]
-            if all(name in metrics for metrics in of_method)
-        }
-        for method, of_method in runs.items()
+        method: {name: _mean_and_deviation(values) for name, values in of_method.items()}
+        for method, of_method in seed_values(rows).items()
     }
 
 

@@ -13,23 +13,25 @@ ALL_PAIRS_UP_TO = 7
 Pair = tuple[str, str]
 
 
-def chosen_pairs(means: Mapping[str, float]) -> list[Pair]:
+def chosen_pairs(means: Mapping[str, float], better: int = -1) -> list[Pair]:
     """The pairs to test, without duplicates.
 
     Parameters
     ----------
     means : mapping
-        Mean error of each method, in the order in which the methods were named.
+        Mean of each method, in the order in which the methods were named.
+    better : int
+        1 if higher is better, otherwise lower is.
 
     Returns
     -------
     list of (str, str)
         All pairs for up to ``ALL_PAIRS_UP_TO`` methods. For more, the first of a pair is the method with the
-        lowest mean or the method named first.
+        best mean or the method named first.
     """
     if len(means) <= ALL_PAIRS_UP_TO:
         return list(combinations(means, 2))
-    best, first = min(means, key=means.__getitem__), next(iter(means))
+    best, first = (max if better > 0 else min)(means, key=means.__getitem__), next(iter(means))
     pairs = [(best, other) for other in means if other != best]
     return pairs + [(first, other) for other in means if other not in (best, first) and best != first]
 
@@ -41,4 +43,4 @@ def scheme(pairs: Sequence[Pair]) -> str:
         return ""
     best, *first = dict.fromkeys(a for a, _ in pairs)
     reference = f" and against {first[0]} (named first)" if first else ", which is also the one named first"
-    return f"every method against {best} (lowest mean){reference}; Holm's correction over {len(pairs)} tests"
+    return f"every method against {best} (best mean){reference}; Holm's correction over {len(pairs)} tests"

@@ -5,15 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from fedapps.config.recipe_files import Value
 from fedapps.registry.methods import canonical
 
+from .paired_seeds import Difference, Values, paired_difference
+
 FOLDER = Path(__file__).with_name("paper_numbers")
 Table = Mapping[str, Mapping[str, float]]
-Means = Mapping[str, Mapping[str, Mapping[str, float]]]
+
+#: Largest probability that a verdict is wrong.
+_ERROR = 0.05
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class PaperTable:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim: in the mean of ``metric``, ``method`` exceeds the best of ``than`` by at least ``by``.
+    """A claim: in the mean of ``metric``, ``method`` exceeds each of ``than`` by more than ``by``.
 
     ``by`` may be negative. Where a key is varied, the methods have its value after their names: ``fedavg at random``.
     """
@@ -53,16 +58,45 @@ class Claim:
     than: Sequence[str]
     by: float = 0.0
 
-    def against(self, table: Means) -> dict[str, Any] | None:
-        """The claim with what ``table`` says of it; ``None`` where a method or its metric is missing."""
-        found = {name: table.get(name, {}).get(self.metric) for name in (self.method, *self.than)}
-        means = {name: cell["mean"] for name, cell in found.items() if cell is not None}
-        if len(means) < len(found):
+    def against(self, values: Values) -> dict[str, Any] | None:
+        """The claim with the verdict of ``values``; ``None`` if a method lacks the metric, or a finite value of it.
+
+        The verdict uses confidence intervals of the paired differences over seeds, one for each of ``than``, with a
+        joint confidence of 95 % (Bonferroni): "holds" if all are above ``by``, "fails" if one is below ``by``,
+        otherwise "within noise". With one seed there are no intervals, and the verdict is "one seed". ``rival`` is the
+        method that decides the verdict.
+        """
+        found = {name: values.get(name, {}).get(self.metric) for name in (self.method, *self.than)}
+        known = {name: of_name for name, of_name in found.items() if of_name and all(map(isfinite, of_name))}
+        if len(known) < len(found):
             return None
-        rival = max(self.than, key=lambda name: means[name])
-        margin = means[self.method] - means[rival]
-        facts = {"metric": self.metric, "method": self.method, "rival": rival, "margin": margin}
-        return {"claim": self.claim, "holds": margin >= self.by, **facts}
+        confidence = 1 - _ERROR / len(self.than)
+        rivals = {name: paired_difference(known[self.method], known[name], confidence) for name in self.than}
+        rival, verdict = self._verdict(rivals)
+        deciding = rivals[rival]
+        return {
+            "claim": self.claim,
+            "metric": self.metric,
+            "method": self.method,
+            "rival": rival,
+            "by": self.by,
+            "verdict": verdict,
+            "seeds": len(known[self.method]),
+            "difference": deciding.mean,
+            "low": deciding.low,
+            "high": deciding.high,
+        }
+
+    def _verdict(self, rivals: Mapping[str, Difference]) -> tuple[str, str]:
+        """The deciding rival and the verdict."""
+        lows = {name: found.low for name, found in rivals.items() if found.low is not None}
+        highs = {name: found.high for name, found in rivals.items() if found.high is not None}
+        if not lows:
+            return min(rivals, key=lambda name: rivals[name].mean), "one seed"
+        above, below = min(lows, key=lows.__getitem__), min(highs, key=highs.__getitem__)
+        if highs[below] < self.by:
+            return below, "fails"
+        return above, "holds" if lows[above] > self.by else "within noise"
 
 
 @cache
@@ -88,9 +122,9 @@ def paper_of(recipe: str, labels: Sequence[str], key: str = "", value: Value = "
     return {label: numbers[canonical(label)] for label in labels if canonical(label) in numbers}
 
 
-def checked_claims(recipe: str, table: Means) -> list[dict[str, Any]]:
-    """The claims on a recipe about which ``table``, the means of a comparison, can decide."""
-    by_canonical = {_at(label): row for label, row in table.items()}
+def checked_claims(recipe: str, values: Values) -> list[dict[str, Any]]:
+    """The claims on a recipe with their verdicts, if ``values`` has all their methods; see :meth:`Claim.against`."""
+    by_canonical = {_at(label): of_label for label, of_label in values.items()}
     found = [claim.against(by_canonical) for claim in _claims_on(recipe)]
     return [facts for facts in found if facts is not None]
 

@@ -1,66 +1,85 @@
-"""Paired tests between methods: Wilcoxon's signed-rank test with Holm's correction, and sign counts per node.
-
-Sessions of the same driver are not independent, so the p-values are too small by an unknown factor. The number of nodes
-with a negative and a positive mean difference is the conservative alternative.
-"""
+"""Paired tests between methods over seeds, with Holm's correction, and sign counts per node."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
-from scipy.stats import wilcoxon
+
+from fedapps.report.metrics import bare, describe
 
 from .comparison_pairs import chosen_pairs
+from .paired_seeds import paired_difference, seed_values, sign_flip_p
 
-#: Metrics to test, if nodes report them: one value per node, and one value per session.
-_PER_NODE = ("test.elbo", "test.excess", "test.error_1.5s")
-_PER_SESSION = ("closed_loop.cost", "closed_loop.distance_at_start", "closed_loop.time_to_lane_change")
+#: Metrics that are also compared with the robot without a forecaster, and the metric of that robot in the same runs.
+_WITHOUT_FORECASTER = {"closed_loop.mean_cost": "non_proactive.mean_cost"}
 
-#: One value per session or stage. Values of two methods with the same key (seed, node, index) form a pair.
-Sample = Mapping[tuple[int, str, int], float]
+
+@dataclass(frozen=True)
+class Sample:
+    """The values of a method in one metric.
+
+    Attributes
+    ----------
+    seeds : sequence of float
+        The value of the run with each seed.
+    nodes : mapping
+        The values of the nodes that report the metric, by seed and node.
+    """
+
+    seeds: Sequence[float]
+    nodes: Mapping[tuple[int, str], float]
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Two-sided test of method ``a`` against method ``b``.
+    """Two-sided test of method ``a`` against method ``b``. The differences of the seeds are the sample.
 
     Attributes
     ----------
     metric, a, b : str
         The metric and the two methods.
-    n : int
-        Number of pairs.
-    median_difference : float
-        Median of a - b over the pairs.
+    seeds : int
+        Number of seeds.
+    mean_difference : float
+        Mean of a - b over the seeds.
+    low, high : float or None
+        Limits of its 95 % confidence interval (Student's t), without correction; ``None`` with one seed.
     p, p_holm : float
-        p-value, and its Holm correction over all tests of the metric.
+        p-value of the sign-flip test (:func:`.paired_seeds.sign_flip_p`), and its Holm correction over all tests of the
+        metric.
     nodes_lower, nodes_higher : int
-        Number of nodes whose mean difference is negative or positive.
+        Number of nodes whose mean difference over the seeds is negative or positive.
     """
 
     metric: str
     a: str
     b: str
-    n: int
-    median_difference: float
+    seeds: int
+    mean_difference: float
+    low: float | None
+    high: float | None
     p: float
     p_holm: float
     nodes_lower: int
     nodes_higher: int
 
 
-def all_tests(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list[dict[str, Any]]:
+def all_tests(
+    rows: Sequence[Mapping[str, Any]], methods: Sequence[str], metrics: Sequence[str]
+) -> list[dict[str, Any]]:
     """The paired tests of a comparison. Holm's correction is applied to each metric separately.
 
     Parameters
     ----------
     rows : sequence of mappings
-        One row per run: ``method``, ``seed`` and ``nodes``, each node with ``node`` and ``metrics`` (a number, or one
-        number per session). Runs with stages also have ``on_stages``: by metric and node, the error on each stage
-        directly after training on it.
+        One row per run, in the same order of seeds for each method: ``method``, ``seed``, ``metrics`` (names without
+        the prefix ``test.``) and ``nodes``, each node with ``node`` and ``metrics``.
     methods : sequence of str
         The methods to compare.
+    metrics : sequence of str
+        The metrics to test. A method without a finite value for every seed is not tested in this metric.
 
     Returns
     -------
@@ -68,25 +87,27 @@ def all_tests(rows: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list
         The fields of :class:`PairedTest`.
     """
     tests: list[dict[str, Any]] = []
-    on_stages = dict.fromkeys(name for row in rows for name in row.get("on_stages", {}))
-    for metric in (*on_stages, *_PER_NODE, *_PER_SESSION):
-        samples = {method: sample for method in methods if (sample := _sample(rows, method, metric))}
-        if metric == "closed_loop.cost":
-            samples["non-proactive"] = _sample(rows, methods[0], "non_proactive.cost")
-        if len(samples) > 1:
+    for metric in metrics:
+        named = {method: _sample(rows, method, metric) for method in methods}
+        if metric in _WITHOUT_FORECASTER:
+            named["non-proactive"] = _sample(rows, methods[0], _WITHOUT_FORECASTER[metric])
+        samples = {name: sample for name, sample in named.items() if sample}
+        if metric not in _WITHOUT_FORECASTER.values():
             tests += paired_tests(metric, samples)
     return tests
 
 
 def paired_tests(metric: str, samples: Mapping[str, Sample]) -> list[dict[str, Any]]:
-    """Test the pairs of methods from :func:`chosen_pairs`, each on the keys that both methods have.
-
-    If all differences are 0, p = 1.
-    """
-    means = {method: float(np.mean(list(sample.values()))) for method, sample in samples.items() if sample}
-    raw = [_compare(metric, a, b, samples[a], samples[b]) for a, b in chosen_pairs(means)]
-    corrected = holm([test.p for test in raw])
-    return [asdict(test) | {"p_holm": p} for test, p in zip(raw, corrected, strict=True)]
+    """Test the pairs of methods from :func:`chosen_pairs`. All samples have the same seeds."""
+    means = {method: float(np.mean(sample.seeds)) for method, sample in samples.items()}
+    pairs = chosen_pairs(means, describe(metric).better)
+    if not pairs:
+        return []
+    p_values = sign_flip_p(np.array([np.subtract(samples[a].seeds, samples[b].seeds) for a, b in pairs])).tolist()
+    return [
+        asdict(_compare(metric, a, b, samples[a], samples[b], p, p_holm))
+        for (a, b), p, p_holm in zip(pairs, p_values, holm(p_values), strict=True)
+    ]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -99,33 +120,32 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _compare(metric: str, a: str, b: str, left: Sample, right: Sample) -> PairedTest:
-    keys = sorted(left.keys() & right.keys())
-    differences = np.array([left[key] - right[key] for key in keys])
-    differences_of_node: dict[str, list[float]] = {}
-    for key, difference in zip(keys, differences, strict=True):
-        differences_of_node.setdefault(key[1], []).append(float(difference))
-    means = [float(np.mean(values)) for values in differences_of_node.values()]
+def _compare(metric: str, a: str, b: str, left: Sample, right: Sample, p: float, p_holm: float) -> PairedTest:
+    found = paired_difference(left.seeds, right.seeds)
+    of_node: dict[str, list[float]] = {}
+    for key in left.nodes.keys() & right.nodes.keys():
+        of_node.setdefault(key[1], []).append(left.nodes[key] - right.nodes[key])
+    means = [float(np.mean(sorted(differences))) for differences in of_node.values()]
     return PairedTest(
         metric,
         a,
         b,
-        n=len(keys),
-        median_difference=float(np.median(differences)) if keys else 0.0,
-        p=float(wilcoxon(differences).pvalue) if np.any(differences) else 1.0,
-        p_holm=1.0,
+        seeds=len(left.seeds),
+        mean_difference=found.mean,
+        low=found.low,
+        high=found.high,
+        p=p,
+        p_holm=p_holm,
         nodes_lower=sum(mean < 0 for mean in means),
         nodes_higher=sum(mean > 0 for mean in means),
     )
 
 
-def _sample(rows: Sequence[Mapping[str, Any]], method: str, metric: str) -> dict[tuple[int, str, int], float]:
-    found: dict[tuple[int, str, int], float] = {}
-    for row in rows:
-        if row["method"] != method:
-            continue
-        by_node = {node["node"]: node["metrics"].get(metric, []) for node in row["nodes"]}
-        for node, value in (by_node | row.get("on_stages", {}).get(metric, {})).items():
-            values = value if isinstance(value, list) else [value]
-            found |= {(row["seed"], node, index): v for index, v in enumerate(values) if v is not None}
-    return found
+def _sample(rows: Sequence[Mapping[str, Any]], method: str, metric: str) -> Sample | None:
+    """The sample of a method; ``None`` if the value of a seed is missing or not finite."""
+    runs = [row for row in rows if row["method"] == method]
+    seeds = seed_values(runs).get(method, {}).get(bare(metric), [])
+    if not seeds or not all(map(isfinite, seeds)):
+        return None
+    nodes = {(row["seed"], node["node"]): node["metrics"].get(metric) for row in runs for node in row["nodes"]}
+    return Sample(seeds, {key: value for key, value in nodes.items() if isinstance(value, int | float)})

@@ -1,8 +1,10 @@
 """Comparisons as text tables."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
+from fedapps.report.caveats import about_claims, about_tests
 from fedapps.report.metrics import columns
 from fedapps.runs.tables import number, reference_label, text_table
 
@@ -56,17 +58,19 @@ def _one_comparison(part: Mapping[str, Any]) -> str:
 def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     if not claims:
         return []
-    header = ["claim of the paper", "metric", "difference", "here"]
+    header = ["claim of the paper", "metric", "difference", "interval", "claimed", "verdict"]
     rows = [
         [
             claim["claim"],
             claim["metric"],
-            f"{claim['method']} - {claim['rival']} = {claim['margin']:+.4f}",
-            "holds" if claim["holds"] else "does not hold",
+            f"{claim['method']} - {claim['rival']} = {claim['difference']:+.4f}",
+            _interval(claim),
+            f"> {claim['by']:g}",
+            claim["verdict"],
         ]
         for claim in claims
     ]
-    return [text_table(header, rows)]
+    return [f"{fill(about_claims(claims[0]['seeds']), _WIDTH)}\n{text_table(header, rows)}"]
 
 
 def _column(pairs: Sequence[tuple[Mapping[str, float] | None, float | None]]) -> list[str]:
@@ -90,16 +94,21 @@ def _parts(ours: Mapping[str, float] | None, printed: float | None) -> tuple[str
 
 def _tests(metric: str, tests: Sequence[Mapping[str, Any]]) -> str:
     which = scheme([(test["a"], test["b"]) for test in tests])
-    header = [f"{metric}: a - b", "pairs", "median", "Wilcoxon p", "Holm", "nodes lower : higher"]
+    header = [f"{metric}: a - b", "mean", "95 % interval", "p", "Holm", "nodes lower : higher"]
     rows = [
         [
             f"{test['a']} - {test['b']}",
-            str(test["n"]),
-            number(test["median_difference"]),
-            f"{test['p']:.2g}",
-            f"{test['p_holm']:.2g}",
-            f"{test['nodes_lower']} : {test['nodes_higher']}",
+            number(test["mean_difference"]),
+            _interval(test),
+            f"{test['p']:.3g}",
+            f"{test['p_holm']:.3g}",
+            f"{test['nodes_lower']} : {test['nodes_higher']}" if test["nodes_lower"] or test["nodes_higher"] else "-",
         ]
         for test in tests
     ]
-    return (f"{which}\n" if which else "") + text_table(header, rows)
+    caveat = fill(about_tests(tests[0]["seeds"], len(tests)), _WIDTH)
+    return "\n".join([*([which] if which else []), caveat, text_table(header, rows)])
+
+
+def _interval(found: Mapping[str, float | None]) -> str:
+    return "-" if found["low"] is None else f"{number(found['low'])} to {number(found['high'])}"

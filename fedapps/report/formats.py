@@ -20,8 +20,8 @@ def format_number(value: float, digits: int = 4) -> str:
 
 
 def format_p_value(value: float) -> str:
-    """A p-value with two significant digits."""
-    return "below 0.0001" if value < 1e-4 else f"{value:.2g}" if math.isfinite(value) else "NaN"
+    """A p-value with three significant digits."""
+    return "below 0.0001" if value < 1e-4 else f"{value:.3g}" if math.isfinite(value) else "NaN"
 
 
 def format_bytes(count: float) -> str:

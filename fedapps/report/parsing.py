@@ -79,10 +79,12 @@ def read_test(entry: Entry) -> PairedTest:
         metric=entry.text("metric"),
         a=entry.text("a"),
         b=entry.text("b"),
-        n=entry.integer("n"),
+        seeds=entry.integer("seeds"),
+        mean_difference=entry.number("mean_difference"),
+        low=entry.number("low"),
+        high=entry.number("high"),
         p=entry.number("p"),
         p_holm=entry.number("p_holm"),
-        median_difference=entry.number("median_difference"),
         nodes_lower=entry.integer("nodes_lower", 0),
         nodes_higher=entry.integer("nodes_higher", 0),
     )
@@ -94,8 +96,12 @@ def read_claim(entry: Entry) -> CheckedClaim:
         metric=entry.text("metric"),
         method=entry.text("method"),
         rival=entry.text("rival"),
-        margin=entry.number("margin"),
-        holds=entry.fields.get("holds") is True,
+        by=entry.number("by"),
+        verdict=entry.text("verdict"),
+        seeds=entry.integer("seeds"),
+        difference=entry.number("difference"),
+        low=entry.number("low"),
+        high=entry.number("high"),
     )
 
 

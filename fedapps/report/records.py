@@ -82,15 +82,20 @@ class MethodSummary:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """A paired test of method ``a`` against ``b``; see :class:`fedapps.comparison.significance.PairedTest`."""
+    """A paired test of method ``a`` against ``b``; see :class:`fedapps.comparison.significance.PairedTest`.
+
+    ``low`` and ``high`` are NaN with one seed.
+    """
 
     metric: str
     a: str
     b: str
-    n: int
+    seeds: int
+    mean_difference: float
+    low: float
+    high: float
     p: float
     p_holm: float
-    median_difference: float
     nodes_lower: int
     nodes_higher: int
 
@@ -105,14 +110,22 @@ class Spread:
 
 @dataclass(frozen=True)
 class CheckedClaim:
-    """A claim of the paper that ``method`` exceeds ``rival`` in a metric; ``margin`` is the difference found here."""
+    """A claim of the paper that ``method`` exceeds ``rival`` in a metric by more than ``by``, and the verdict here.
+
+    ``difference`` is the one found, with its confidence interval from ``low`` to ``high``, NaN with one seed; see
+    :meth:`fedapps.comparison.papers.Claim.against`.
+    """
 
     line: str
     metric: str
     method: str
     rival: str
-    margin: float
-    holds: bool
+    by: float
+    verdict: str
+    seeds: int
+    difference: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
+from fedapps.report.caveats import SIGNIFICANT, about_claims, about_tests
 from fedapps.report.formats import format_number, format_p_value
 from fedapps.report.markup import details, render_section, swatch, table
 from fedapps.report.metrics import Metric, bare, columns, describe
@@ -14,9 +17,8 @@ from fedapps.report.results import leading_metric
 from fedapps.report.run_data import RunData
 from fedapps.runs.tables import reference_label
 
-_SIGNIFICANT = 0.05
 _COLUMNS = 5
-_DRIVEN = "closed_loop.cost"
+_DRIVEN = "closed_loop.mean_cost"
 
 ORDER = 30
 
@@ -97,26 +99,29 @@ def _paper(found: Comparison, metric: Metric, method: str) -> str:
 
 
 def _claims(claims: Sequence[CheckedClaim]) -> str:
-    head = ["claim", "metric", "methods", "difference<small>first − second</small>", "here"]
+    head = ["claim", "metric", "methods", "difference<small>first − second</small>", "interval", "claimed", "verdict"]
     rows = [
         [
             escape(claim.line),
             escape(describe(claim.metric).axis),
             f"{escape(claim.method)} against {escape(claim.rival)}",
-            format_number(claim.margin),
-            "holds" if claim.holds else "<b>does not hold</b>",
+            format_number(claim.difference),
+            _interval(claim),
+            f"&gt; {format_number(claim.by)}",
+            claim.verdict if claim.verdict == "holds" else f"<b>{escape(claim.verdict)}</b>",
         ]
         for claim in claims
     ]
-    return table(head, rows, texts=3, caption="Claims of the paper and the differences found here")
+    note = f'<p class="note">{escape(about_claims(claims[0].seeds))}</p>'
+    return note + table(head, rows, texts=3, caption="Claims of the paper and the differences found here")
 
 
 def _tests(tests: Sequence[PairedTest]) -> str:
     head = [
         "metric",
         "methods",
-        "pairs",
-        "median difference<small>first − second</small>",
+        "mean difference<small>first − second</small>",
+        "95 % interval",
         "p",
         "p, Holm-corrected<small>bold below 0.05</small>",
         "nodes<small>lower : higher</small>",
@@ -125,12 +130,18 @@ def _tests(tests: Sequence[PairedTest]) -> str:
         [
             escape(describe(test.metric).axis),
             f"{escape(test.a)} against {escape(test.b)}",
-            str(test.n),
-            format_number(test.median_difference),
+            format_number(test.mean_difference),
+            _interval(test),
             format_p_value(test.p),
-            f"<b>{format_p_value(test.p_holm)}</b>" if test.p_holm < _SIGNIFICANT else format_p_value(test.p_holm),
+            f"<b>{format_p_value(test.p_holm)}</b>" if test.p_holm < SIGNIFICANT else format_p_value(test.p_holm),
             f"{test.nodes_lower} : {test.nodes_higher}" if test.nodes_lower + test.nodes_higher else "–",
         ]
         for test in tests
     ]
-    return table(head, rows, texts=2, caption="Paired tests between methods")
+    together = max(Counter(test.metric for test in tests).values())
+    note = f'<p class="note">{escape(about_tests(tests[0].seeds, together))}</p>'
+    return note + table(head, rows, texts=2, caption="Paired tests between methods over seeds")
+
+
+def _interval(found: PairedTest | CheckedClaim) -> str:
+    return "–" if math.isnan(found.low) else f"{format_number(found.low)} to {format_number(found.high)}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from html import escape
 
 from fedapps.registry.tasks import task_class, task_names
+from fedapps.report.caveats import SIGNIFICANT, smallest_p
 from fedapps.report.formats import format_bytes, format_duration, format_number, format_p_value
 from fedapps.report.markup import details, swatch, table
 from fedapps.report.metrics import CONTINUAL, Metric, bare, columns, describe
@@ -97,8 +98,13 @@ def _basis(run: RunData) -> str:
 def _doubt(run: RunData, metric: str, best: str, runner: str) -> str:
     """A sentence if the paired test of the two best methods finds no significant difference."""
     for test in run.comparison.tests if run.comparison else ():
-        if bare(test.metric) == bare(metric) and {test.a, test.b} == {best, runner} and not test.p_holm < 0.05:
-            return f" The difference is not significant (paired test, p = {format_p_value(test.p_holm)})."
+        if bare(test.metric) != bare(metric) or {test.a, test.b} != {best, runner} or test.p_holm < SIGNIFICANT:
+            continue
+        if test.seeds == 1:
+            return " One seed does not show whether this is more than noise."
+        over = f"paired test over {test.seeds} seeds, p = {format_p_value(test.p_holm)}"
+        least = format_p_value(smallest_p(test.seeds))
+        return f" The difference is not significant ({over}; the smallest possible p is {least} before correction)."
     return ""
 
 

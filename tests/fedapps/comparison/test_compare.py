@@ -12,7 +12,7 @@ import fedapps.comparison.compare
 from fedapps.comparison.compare import compare_recipe, execute, resume_comparison, table_of
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import paper_of
-from fedapps.comparison.significance import all_tests, paired_tests
+from fedapps.comparison.significance import all_tests
 from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import RECIPES
 
@@ -92,31 +92,34 @@ def test_means_and_deviations_by_hand():
     assert table_of(rows) == {"a": {"x": {"mean": 3.0, "std": math.sqrt(7)}}, "b": {"x": {"mean": 5.0, "std": 0.0}}}
 
 
-def test_the_pairs_are_the_nodes_of_each_seed(compared):
-    comparison, folder, _ = compared
-    (test,) = [test for test in comparison["tests"] if test["metric"] == "test.excess"]
-    assert (test["a"], test["b"], test["n"]) == ("sfl", "apfl", 6)
-    samples = {method: {} for method in METHODS}
-    for method in METHODS:
-        for seed in (3, 4):
-            lines = (folder / f"{method}-{seed}" / "nodes.jsonl").read_text().splitlines()
-            for row in map(json.loads, lines):
-                if row["phase"] == "evaluate":
-                    samples[method][seed, row["node"], 0] = row["metrics"]["test.excess"]
-    assert [test] == paired_tests("test.excess", samples)
+def test_the_pairs_are_the_runs_of_each_seed(compared):
+    comparison, _, _ = compared
+    assert [test["metric"] for test in comparison["tests"]] == [
+        "test.state_loss", "test.control_loss", "test.total_loss", "test.excess",
+    ]  # fmt: skip
+    test = comparison["tests"][-1]
+    sfl, apfl = ([row["metrics"]["excess"] for row in comparison["rows"] if row["method"] == m] for m in METHODS)
+    assert (test["a"], test["b"], test["seeds"]) == ("sfl", "apfl", 2)
+    assert test["mean_difference"] == pytest.approx(mean(a - b for a, b in zip(sfl, apfl, strict=True)))
+    assert test["p"] in (0.5, 1.0)
+    assert test["nodes_lower"] + test["nodes_higher"] == 3
 
 
-def test_the_closed_loop_is_tested_per_session_and_against_the_plain_robot():
-    def row(method, cost, plain):
-        nodes = [{"node": "a", "metrics": {"closed_loop.cost": cost, "non_proactive.cost": plain}}]
-        return {"method": method, "seed": 0, "metrics": {}, "nodes": nodes}
+def test_the_closed_loop_is_also_tested_against_the_plain_robot():
+    def row(method, seed, cost, plain):
+        return {
+            "method": method,
+            "seed": seed,
+            "metrics": {"closed_loop.mean_cost": cost, "non_proactive.mean_cost": plain},
+            "nodes": [],
+        }
 
-    rows = [row("sfl", [1.0, 2.0], [5.0, 6.0]), row("apfl", [1.5, 1.0], [5.0, 6.0])]
-    tests = all_tests(rows, ["sfl", "apfl"])
-    assert [(t["metric"], t["a"], t["b"], t["n"], t["median_difference"]) for t in tests] == [
-        ("closed_loop.cost", "sfl", "apfl", 2, 0.25),
-        ("closed_loop.cost", "sfl", "non-proactive", 2, -4.0),
-        ("closed_loop.cost", "apfl", "non-proactive", 2, -4.25),
+    rows = [row("sfl", 0, 1.0, 5.0), row("apfl", 0, 1.5, 5.0), row("sfl", 1, 2.0, 6.0), row("apfl", 1, 1.0, 6.0)]
+    tests = all_tests(rows, ["sfl", "apfl"], ["closed_loop.mean_cost", "non_proactive.mean_cost"])
+    assert [(t["metric"], t["a"], t["b"], t["mean_difference"]) for t in tests] == [
+        ("closed_loop.mean_cost", "sfl", "apfl", 0.25),
+        ("closed_loop.mean_cost", "sfl", "non-proactive", -4.0),
+        ("closed_loop.mean_cost", "apfl", "non-proactive", -4.25),
     ]
 
 
@@ -126,8 +129,10 @@ def test_the_text_shows_ours_and_the_papers_number(compared):
     loss = comparison["table"]["sfl"]["total_loss"]
     assert f"{loss['mean']:.4g} ± {loss['std']:.2g} [0.21146]" in text
     test = comparison["tests"][0]
-    (line,) = [line.split() for line in text.splitlines() if line.startswith("sfl - apfl ")]
-    assert line[3:6] == [str(test["n"]), f"{test['median_difference']:.4g}", f"{test['p']:.2g}"]
+    line = next(line.split() for line in text.splitlines() if line.startswith("sfl - apfl "))
+    assert line[3:7] == [f"{test['mean_difference']:.4g}", f"{test['low']:.4g}", "to", f"{test['high']:.4g}"]
+    assert line[7] == f"{test['p']:.3g}"
+    assert text.count("paired over 2 seeds, not over nodes or sessions. The smallest possible p is 0.5;") == 4
     assert "num-examples" not in text
 
 
@@ -229,7 +234,7 @@ def test_each_value_has_its_table_and_its_tests(varied):
     assert (eight["value"], four["value"]) == (8, 4)
     for part, rows in ((eight, comparison["rows"][:4]), (four, comparison["rows"][4:])):
         assert part["table"] == table_of(rows)
-        assert [(test["a"], test["b"], test["n"]) for test in part["tests"]] == [("sfl", "apfl", 6)]
+        assert [(test["a"], test["b"], test["seeds"]) for test in part["tests"]] == [("sfl", "apfl", 2)] * 4
     assert eight["table"] != four["table"]
 
 

@@ -1,19 +1,18 @@
-"""Comparisons of runs with stages: train-test matrices, errors right after each stage, and pairs over the stages."""
+"""Comparisons of runs with stages: train-test matrices and the tested metrics."""
 
 import json
 
 import pytest
 
 import fedapps.comparison.compare
-from fedapps.comparison.compare import run_cell
-from fedapps.comparison.significance import all_tests
+from fedapps.comparison.compare import metrics_to_test, run_cell
 
 
 def write_lines(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_a_run_with_stages_gives_its_matrices_and_each_nodes_error_right_after_each_stage(tmp_path, monkeypatch):
+def test_a_run_with_stages_gives_its_matrices(tmp_path, monkeypatch):
     """Two stages of two rounds; node b missed the first stage's end."""
     monkeypatch.setattr(
         fedapps.comparison.compare, "execute", lambda config, engine: pytest.fail("the run has finished")
@@ -36,19 +35,10 @@ def test_a_run_with_stages_gives_its_matrices_and_each_nodes_error_right_after_e
     row = run_cell("sfl", 0, config, "inline")
     assert row["metrics"] == {"mse": 3.0, "amse": 2.0, "bwt": 1.0}
     assert row["matrices"] == {"mse": [[1.0, 5.0], [2.0, 3.0]]}
-    assert row["on_stages"] == {"amse": {"a": [1.0, 3.0], "b": [None, 3.0]}}
     assert {(node["node"], node["round"]) for node in row["nodes"]} == {("a", 4), ("b", 4)}
 
 
-def test_methods_with_stages_are_paired_over_seed_node_and_stage():
-    def row(method, seed, errors):
-        return {"method": method, "seed": seed, "metrics": {}, "nodes": [], "on_stages": {"amse": errors}}
-
-    rows = [
-        row("sfl", 0, {"a": [1.0, 2.0], "b": [3.0, 4.0]}), row("apfl", 0, {"a": [2.0, 4.0], "b": [None, 8.0]}),
-        row("sfl", 1, {"a": [5.0, 6.0]}), row("apfl", 1, {"a": [5.5, 6.5]}),
-    ]  # fmt: skip
-    (test,) = all_tests(rows, ["sfl", "apfl"])
-    assert (test["metric"], test["a"], test["b"], test["n"]) == ("amse", "sfl", "apfl", 5)
-    assert test["median_difference"] == -1.0  # of -1, -2, -4, -.5, -.5
-    assert (test["nodes_lower"], test["nodes_higher"]) == (2, 0)
+def test_methods_with_stages_are_compared_by_the_average_over_stages():
+    rows = [{"metrics": {"mse": 3.0, "amse": 2.0, "bwt": 1.0}}]
+    assert metrics_to_test("social", rows) == ["test.amse"]
+    assert metrics_to_test("social", [{"metrics": {"mse": 3.0}}]) == ["test.mse"]

@@ -1,17 +1,13 @@
-"""Paired tests between methods, against numbers worked out by hand and SciPy."""
+"""Paired tests between methods over seeds, against numbers worked out by hand."""
+
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import wilcoxon
 
-from fedapps.comparison.significance import holm, paired_tests
-
-
-def sample(values, node="a", seed=0):
-    return {(seed, node, index): value for index, value in enumerate(values)}
-
+from fedapps.comparison.significance import Sample, all_tests, holm, paired_tests
 
 # -- Holm ------------------------------------------------------------------------------------------------------
 
@@ -38,57 +34,68 @@ def test_holm_keeps_the_order_and_never_lowers_a_p_value(raw):
 # -- the tests -------------------------------------------------------------------------------------------------
 
 
-def test_one_pair_is_scipys_wilcoxon():
-    left = [1.1, 2.3, 0.4, 5.0, 2.2, 3.1, 0.9]
-    right = [1.0, 2.9, 0.7, 4.1, 2.9, 3.6, 1.9]
-    (test,) = paired_tests("loss", {"sfl": sample(left), "apfl": sample(right)})
-    differences = np.array(left) - np.array(right)
-    assert test["p"] == test["p_holm"] == float(wilcoxon(left, right).pvalue)
-    assert (test["metric"], test["a"], test["b"], test["n"]) == ("loss", "sfl", "apfl", 7)
-    assert test["median_difference"] == np.median(differences) < 0
+def sample(*seeds, nodes=None):
+    return Sample([float(value) for value in seeds], nodes or {})
 
 
-def test_the_smallest_p_of_five_pairs_by_hand():
-    # all five differences positive: p = 2 / 2^5
-    (test,) = paired_tests("loss", {"a": sample([2, 3, 4, 5, 6]), "b": sample([1, 1, 1, 1, 1])})
-    assert test["p"] == pytest.approx(2 / 32)
-    assert test["median_difference"] == 3
+def test_one_pair_by_hand():
+    # differences 1, 2, 3, 4, -1: the sum is 9; the sums of the 32 sign patterns are 9 or more, up to sign, for
+    # +++++ (11), ++++- and -++++ (9), and their opposites
+    (test,) = paired_tests("loss", {"sfl": sample(2, 3, 4, 5, 0), "apfl": sample(1, 1, 1, 1, 1)})
+    assert (test["metric"], test["a"], test["b"], test["seeds"]) == ("loss", "sfl", "apfl", 5)
+    assert test["p"] == test["p_holm"] == 6 / 32
+    # deviation sqrt(14.8 / 4), 97.5 % quantile of t with 4 degrees of freedom 2.7764
+    half = 2.7764 * (14.8 / 4) ** 0.5 / 5**0.5
+    assert test["mean_difference"] == pytest.approx(1.8)
+    assert (test["low"], test["high"]) == (pytest.approx(1.8 - half, abs=1e-3), pytest.approx(1.8 + half, abs=1e-3))
 
 
-def test_equal_samples_have_p_one():
-    (test,) = paired_tests("loss", {"a": sample([1.0, 2.0]), "b": sample([1.0, 2.0])})
-    assert (test["p"], test["p_holm"], test["median_difference"]) == (1.0, 1.0, 0.0)
-    assert (test["nodes_lower"], test["nodes_higher"]) == (0, 0)
+def test_nodes_and_sessions_of_a_seed_do_not_lower_p():
+    rows = [run("a", seed, 1.0 + seed, {f"node-{n}": 0.0 for n in range(50)}) for seed in range(3)]
+    rows += [run("b", seed, 9.0, {f"node-{n}": 9.0 for n in range(50)}) for seed in range(3)]
+    (test,) = all_tests(rows, ["a", "b"], ["test.loss"])
+    assert (test["seeds"], test["p"], test["mean_difference"]) == (3, 2 / 8, -7.0)
+    assert (test["nodes_lower"], test["nodes_higher"]) == (50, 0)
 
 
-def test_only_keys_that_both_have_are_paired():
-    left = {(0, "a", 0): 1.0, (0, "a", 1): 9.0, (1, "a", 0): 3.0}
-    right = {(1, "a", 0): 1.0, (0, "a", 0): 2.0, (0, "b", 1): 70.0}
-    (test,) = paired_tests("loss", {"a": left, "b": right})
-    assert test["n"] == 2
-    assert test["median_difference"] == 0.5  # of 1 - 2 and 3 - 1
+def run(method, seed, loss, nodes=None):
+    reported = [{"node": node, "metrics": {"test.loss": value}} for node, value in (nodes or {}).items()]
+    return {"method": method, "seed": seed, "metrics": {"loss": loss}, "nodes": reported}
 
 
-def test_samples_without_common_keys_have_p_one():
-    (test,) = paired_tests("loss", {"a": sample([1.0]), "b": sample([1.0], node="b")})
-    assert (test["n"], test["p"], test["median_difference"]) == (0, 1.0, 0.0)
+def test_one_seed_tests_nothing():
+    (test,) = paired_tests("loss", {"a": sample(1), "b": sample(5)})
+    assert (test["seeds"], test["p"], test["low"], test["high"]) == (1, 1.0, None, None)
 
 
 def test_signs_are_counted_by_the_mean_of_each_node_over_its_seeds():
-    left = {(0, "a", 0): 1.0, (1, "a", 0): 1.0, (0, "b", 0): 5.0, (0, "c", 0): 1.0, (0, "d", 0): 2.0}
-    right = {(0, "a", 0): 4.0, (1, "a", 0): 0.0, (0, "b", 0): 1.0, (0, "c", 0): 1.0, (0, "d", 0): 3.0}
-    (test,) = paired_tests("loss", {"a": left, "b": right})
+    left = {(0, "a"): 1.0, (1, "a"): 1.0, (0, "b"): 5.0, (0, "c"): 1.0, (0, "d"): 2.0, (0, "only here"): 0.0}
+    right = {(0, "a"): 4.0, (1, "a"): 0.0, (0, "b"): 1.0, (0, "c"): 1.0, (0, "d"): 3.0}
+    (test,) = paired_tests("loss", {"a": sample(1, 1, nodes=left), "b": sample(1, 1, nodes=right)})
     assert (test["nodes_lower"], test["nodes_higher"]) == (2, 1)  # a and d; b; c is a tie
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_method_without_a_finite_value_for_every_seed_is_not_tested(value):
+    rows = [run(method, seed, float(seed)) for seed in range(2) for method in "abc"]
+    rows[1]["metrics"]["loss"] = value
+    assert [(test["a"], test["b"]) for test in all_tests(rows, list("abc"), ["test.loss"])] == [("a", "c")]
 
 
 def test_every_pair_is_tested_and_corrected_together():
     rng = np.random.default_rng(0)
-    samples = {name: sample(rng.normal(shift, 1, 12)) for name, shift in (("a", 0), ("b", 1), ("c", 3))}
+    samples = {name: sample(*rng.normal(shift, 1, 8)) for name, shift in (("a", 0), ("b", 1), ("c", 3))}
     tests = paired_tests("loss", samples)
     assert [(test["a"], test["b"]) for test in tests] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert [test["p_holm"] for test in tests] == holm([test["p"] for test in tests])
     assert any(test["p_holm"] > test["p"] for test in tests)
 
 
+def test_many_methods_are_tested_against_the_one_with_the_highest_accuracy():
+    samples = {name: sample(place, place + 1) for place, name in enumerate("abcdefghi")}
+    assert {test["a"] for test in paired_tests("accuracy", samples)} == {"i", "a"}
+    assert {test["a"] for test in paired_tests("loss", samples)} == {"a"}
+
+
 def test_one_method_alone_has_no_tests():
-    assert paired_tests("loss", {"a": sample([1.0])}) == []
+    assert paired_tests("loss", {"a": sample(1)}) == []

@@ -7,23 +7,38 @@ from report_pages import FINAL, page, section_names
 
 
 def test_a_comparison_shows_the_paper_and_paired_tests(tmp_path: Path) -> None:
-    test = {"metric": "test.elbo", "a": "apfl", "b": "sfl", "n": 70, "p": 0.3, "p_holm": 0.6}
+    test = {"metric": "test.elbo", "a": "apfl", "b": "sfl", "seeds": 5, "p": 0.3, "p_holm": 0.6}
+    test |= {"mean_difference": -0.5, "low": -1.25, "high": 0.25}
     table = {m: {"elbo": {"mean": v, "std": 0.0}} for m, v in {"apfl": 0.02, "sfl": 0.03}.items()}
     paper = {"apfl": {"elbo": 0.0116}, "cloud": {"elbo": 0.01643}}
-    comparison = {"recipe": "three-cars", "table": table, "paper": paper, "tests": [test | {"median_difference": -0.5}]}
+    comparison = {"recipe": "three-cars", "table": table, "paper": paper, "tests": [test]}
     (tmp_path / "compare.json").write_text(json.dumps(comparison))
     text = page(tmp_path)
     assert '<span class="paper">0.01160</span>' in text
     assert "cloud (paper)" in text
     assert "apfl against sfl" in text
-    assert "The difference is not significant (paired test, p = 0.6)." in text
+    doubt = "not significant (paired test over 5 seeds, p = 0.6; the smallest possible p is 0.0625 before correction)."
+    assert doubt in text
+    assert '<td class="n">−1.250 to 0.2500</td>' in text
+    assert "paired over 5 seeds, not over nodes or sessions. The smallest possible p is 0.0625; use 10 seeds" in text
+
+
+def test_one_seed_shows_no_order(tmp_path: Path) -> None:
+    test = {"metric": "test.elbo", "a": "apfl", "b": "sfl", "seeds": 1, "p": 1.0, "p_holm": 1.0}
+    test |= {"mean_difference": -0.5, "low": None, "high": None}
+    table = {m: {"elbo": {"mean": v, "std": 0.0}} for m, v in {"apfl": 0.02, "sfl": 0.03}.items()}
+    (tmp_path / "compare.json").write_text(json.dumps({"recipe": "lane-swap", "table": table, "tests": [test]}))
+    text = page(tmp_path)
+    assert "(0.03000). One seed does not show whether this is more than noise." in text
+    assert "paired over 1 seed, not over nodes or sessions. The smallest possible p is 1; use 10 seeds" in text
 
 
 def test_a_comparison_has_a_headline_tables_and_tests(tmp_path: Path) -> None:
     spread = {"mean": 5.0, "std": 0.0}
     table = {m: {"num-examples": spread, "kl": spread, "elbo": {"mean": v, "std": 0.0012}} for m, v in FINAL.items()}
     rows = [{"method": m, "seed": s, "metrics": {}} for m in FINAL for s in range(5)]
-    test = {"a": "apfl", "b": "sfl", "n": 10, "p": 0.3, "p_holm": 0.6, "median_difference": -0.5}
+    test = {"a": "apfl", "b": "sfl", "seeds": 5, "p": 0.3, "p_holm": 0.6}
+    test |= {"mean_difference": -0.5, "low": -1.25, "high": 0.25}
     tests = [test | {"metric": "test.elbo", "nodes_lower": 4, "nodes_higher": 1}, test | {"metric": "test.kl"}]
     comparison = {"recipe": "lane-swap", "rows": rows, "table": table, "tests": tests}
     (tmp_path / "compare.json").write_text(json.dumps(comparison))

@@ -1,9 +1,12 @@
 """Text tables of runs and comparisons."""
 
+from textwrap import fill
+
 import pytest
 
 from fedapps.comparison.tables import comparison_text
 from fedapps.config.parsing import parse
+from fedapps.report.caveats import about_tests
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import number, summary_table, text_table
 
@@ -74,21 +77,23 @@ def test_a_wide_table_is_split():
     assert max(len(line) for block in blocks for line in block.splitlines()) == 96
 
 
-def test_the_text_says_which_pairs_were_tested_unless_all_were():
-    test = {"n": 5, "median_difference": -0.5, "p": 0.01, "p_holm": 0.02, "nodes_lower": 2, "nodes_higher": 1}
-    few = [test | {"metric": "test.elbo", "a": "x", "b": "y"}]
-    many = [test | {"metric": "amse", "a": "x", "b": other} for other in "yz"]
+def test_the_text_says_which_pairs_were_tested_unless_all_were_and_what_p_rests_on():
+    test = {"seeds": 5, "mean_difference": -0.5, "low": -0.75, "high": -0.25, "p": 0.0625, "p_holm": 0.125}
+    few = [test | {"metric": "test.elbo", "a": "x", "b": "y", "nodes_lower": 2, "nodes_higher": 1}]
+    many = [test | {"metric": "amse", "a": "x", "b": other, "nodes_lower": 0, "nodes_higher": 0} for other in "yz"]
     text = comparison_text({"table": {}, "paper": {}, "tests": few + many})
     assert text.splitlines() == [
-        "test.elbo: a - b  pairs  median  Wilcoxon p  Holm  nodes lower : higher",
-        "-----------------------------------------------------------------------",
-        "x - y                 5    -0.5        0.01  0.02                 2 : 1",
+        *fill(about_tests(seeds=5, tests=1), 120).splitlines(),
+        "test.elbo: a - b  mean   95 % interval       p   Holm  nodes lower : higher",
+        "---------------------------------------------------------------------------",
+        "x - y             -0.5  -0.75 to -0.25  0.0625  0.125                 2 : 1",
         "",
-        "every method against x (lowest mean), which is also the one named first; Holm's correction over 2 tests",
-        "amse: a - b  pairs  median  Wilcoxon p  Holm  nodes lower : higher",
-        "------------------------------------------------------------------",
-        "x - y            5    -0.5        0.01  0.02                 2 : 1",
-        "x - z            5    -0.5        0.01  0.02                 2 : 1",
+        "every method against x (best mean), which is also the one named first; Holm's correction over 2 tests",
+        *fill(about_tests(seeds=5, tests=2), 120).splitlines(),
+        "amse: a - b  mean   95 % interval       p   Holm  nodes lower : higher",
+        "----------------------------------------------------------------------",
+        "x - y        -0.5  -0.75 to -0.25  0.0625  0.125                     -",
+        "x - z        -0.5  -0.75 to -0.25  0.0625  0.125                     -",
     ]
 
 
