@@ -85,6 +85,7 @@ ifdef FEDAPPS_DATA
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-methods.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-sizes.toml --set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-grid.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1
+	$(BIN)/python -m fedapps compare fedapps/recipes/social-lambda.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-relational.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
 		--set text.glove=$(GLOVE) --set text.vocabulary=file

@@ -16,7 +16,7 @@ from .composed_parts import ComposedParts
 from .example_selection import collection, of_stage
 from .guard import Guard
 from .local_part import LocalPart, NodeRound, composed
-from .measurements import validation_loss
+from .measurements import mean_loss
 from .named_arrays import Arrays, get_arrays, load_arrays, matches, private_names
 from .node_memory import STAGE, from_other_stage, kept_arrays, memory_of, private_of
 from .numpy_client import NumPyClientAdapter
@@ -255,7 +255,7 @@ class FederatedClient(NumPyClientAdapter):
 
     def _validation_loss(self, model: nn.Module, node_round: NodeRound) -> float:
         at_stage = self.parts.stage_model(model, node_round.settings.stage)
-        return validation_loss(self.task, at_stage, node_round.data, self.device)
+        return mean_loss(self.task, at_stage, node_round.data, "validation", self.device)
 
     # -- memory and reply ------------------------------------------------------------------------------------------
 

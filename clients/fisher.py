@@ -42,8 +42,9 @@ def diagonal_fisher(
         One pass over the data; the tensors of a batch have b ≥ 1 examples as their first dimension. Batches count
         by their size, so a smaller last one is no bias.
     loss_of : callable
-        The *mean* loss over a batch, a scalar: a negative log-likelihood, up to a constant. A squared error is one
-        up to the noise variance σ², and its Fisher information is too large by 4σ⁴ if it is given without ½/σ².
+        The *mean* negative log-likelihood over a batch, a scalar, up to a constant
+        (:func:`~clients.measurements.negative_log_likelihood`). A squared error (y - f)² must be divided by 2σ² for
+        noise of the variance σ²: without that, the result is 4σ⁴ times the Fisher information, too small for σ² < ½.
     estimator : Estimator
         "per-sample" is exact; see :data:`Estimator`.
     vectorised : bool

@@ -72,14 +72,17 @@ class FisherExchange(BaseStrategy):
     Parameters
     ----------
     own_past, others_past, others_now : float
-        Weights of the three penalties, finite and ≥ 0; the paper tries 0, 0.05 and 0.5.
+        Weights of the three penalties on the scale of the nodes' loss, finite and ≥ 0; the paper tries 0, 0.05 and 0.5.
+        Where the loss is T times a negative log-likelihood (T = 2σ² for a mean squared error with noise of variance
+        σ²), the weight T is Bayes' rule for a solution from as many examples.
     anchors : "online" or "separate"
         How to combine several past stages: "online" adds the precisions and centres the sum at the newest solution
         (Online-EWC, the paper's choice), "separate" centres each precision at its own solution (EWC). After one stage
         both are equal.
     estimator : "per-sample", "per-batch" or "per-batch-scaled"
-        How nodes estimate the Fisher information: as the mean squared gradient of single examples; of whole batches,
-        which is smaller by up to the batch size; or of whole batches, multiplied by the batch size.
+        How nodes estimate the Fisher information: as the mean squared gradient of the negative log-likelihood of single
+        examples; of whole batches, which is smaller by up to the batch size; or of whole batches, multiplied by the
+        batch size.
     **base
         As in :class:`BaseStrategy`.
 

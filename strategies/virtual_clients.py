@@ -38,15 +38,16 @@ class VirtualClients(BaseStrategy):
         Instead, take exactly this number of optimizer steps, with as many passes over the data as needed.
     ``virtual-draw`` : int
         Index of the virtual client among those of the node in this round, ≥ 0. A node that was drawn several times gets
-        as many messages and should draw different examples for each of them.
+        as many messages and should draw different examples for each of them. A node of Flower handles one message after
+        the other, so ``timeout`` must allow for several trainings.
 
     Parameters
     ----------
     sampler : Sampler
-        ``ProportionalToSize(count)`` draws distinct nodes. Large nodes are drawn more often, but less than in
-        proportion to their size if the cohort is a large part of the nodes. :class:`IndependentDraws` draws virtual
-        clients independently and in exact proportion, so a node can be several of them. Dutto et al. (FedVPR, section
-        5.4) do not state which of the two they use.
+        :class:`IndependentDraws` draws virtual clients independently and in exact proportion to the sizes of their
+        nodes, so a node can be several of them. ``ProportionalToSize(count)`` draws distinct nodes: large nodes are
+        drawn more often than small ones, but less than in proportion to their size. Dutto et al. (FedVPR, section 5.4)
+        do not state which of the two they use.
     examples, steps : int
         The work of a virtual client: one of the two is at least 1, the other 0. ``examples`` is N_VC in the paper.
     **base
@@ -68,11 +69,8 @@ class VirtualClients(BaseStrategy):
             raise ValueError(f"examples = {examples}, steps = {steps}: exactly one of them must be above 0")
         super().__init__(sampler=sampler, weighting="uniform", **base)
         self.example_limits = replace(self.example_limits, drawn=examples)
-        if isinstance(self.privacy, CentralPrivacy) and isinstance(sampler, IndependentDraws):
-            raise ValueError(
-                f"privacy = {self.privacy}: needs a sampler of distinct nodes such as ProportionalToSize; a node that "
-                "is drawn twice changes the sum by twice the clipping norm"
-            )
+        if isinstance(sampler, IndependentDraws):
+            self._check_distinct()
         self.work = {wire.VIRTUAL_EXAMPLES: examples} if examples else {wire.VIRTUAL_STEPS: steps}
 
     def configure_train(
@@ -95,6 +93,20 @@ class VirtualClients(BaseStrategy):
             message.content.config_records[wire.CONFIG][wire.VIRTUAL_DRAW] = drawn.setdefault(node, 0)
             drawn[node] += 1
         return messages
+
+    def _check_distinct(self) -> None:
+        """Raise ``ValueError`` for a part that bounds what one node changes by one reply of it."""
+        distinct = "needs a sampler of distinct nodes such as ProportionalToSize"
+        if isinstance(self.privacy, CentralPrivacy):
+            raise ValueError(
+                f"privacy = {self.privacy}: {distinct}; a node that is drawn twice changes the sum by twice the "
+                "clipping norm"
+            )
+        if self.aggregation:
+            raise ValueError(
+                f"aggregation = {self.aggregation}: {distinct}; a Byzantine node that states a large number of "
+                "examples is drawn several times and can send most replies of a round"
+            )
 
     def round_info(self) -> dict[str, Any]:
         """The numbers of virtual clients and of nodes in the round, and the work of a virtual client."""

@@ -79,7 +79,7 @@ class Ewc(_EarlierStages):
     Parameters
     ----------
     ewc : float
-        λ ≥ 0. With 0 this is plain training.
+        λ ≥ 0, on the scale of the training loss. With 0 this is plain training.
     ewc_anchors : "separate" or "online"
         Each stage at its solution, or all precisions summed at the newest solution (Online-EWC).
     fisher_estimator : Estimator

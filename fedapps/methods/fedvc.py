@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strategies.base import BaseStrategy
-from strategies.samplers import ProportionalToSize
-from strategies.virtual_clients import VirtualClients
+from strategies.samplers import ProportionalToSize, Sampler
+from strategies.virtual_clients import IndependentDraws, VirtualClients
 from tasks.options import option
 
 from .base import Conflict, Method
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from clients.local_part import LocalPart
     from fedapps.config.run_config import RunConfig
     from tasks.base import Task
+
+_DISTINCT = "set fedvc.draws = 'without-replacement'"
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,20 @@ class FedVcOptions:
         minimum=1,
         formerly="virtual-examples",
     )
+    draws: str = option(
+        "with-replacement",
+        "how the nodes of a round are drawn: independently, so that a node can be drawn several times, or distinct",
+        choices=["with-replacement", "without-replacement"],
+    )
 
 
 class FedVc(Method):
-    """Nodes are drawn in proportion to their size, do equal work and have equal weights."""
+    """Nodes are drawn in proportion to their size, do equal work and have equal weights.
+
+    Only draws with replacement give each node its share n_k / n of the draws, so they are the default. A node that is
+    drawn k times in a round is k virtual clients: it gets k messages, trains k times on different examples, and its k
+    replies count like those of k nodes.
+    """
 
     name = "fedvc"
     line = "FedVC: nodes drawn in proportion to their size, equal work, equal weights"
@@ -44,7 +56,8 @@ class FedVc(Method):
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
         run = parts.run
         work = {"steps": run.steps} if run.steps else {"examples": self.options.examples}
-        sampler = ProportionalToSize(run.training_nodes, run.seed)
+        kind = IndependentDraws if self._repeats else ProportionalToSize
+        sampler: Sampler = kind(run.training_nodes, run.seed)
         return parts.without("weighting").build(VirtualClients, sampler=sampler, **work)
 
     def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
@@ -61,11 +74,36 @@ class FedVc(Method):
                 f"sampling = 'poisson': must be 'fixed' with the method {self.name}, which draws its nodes in "
                 "proportion to their size",
             )
+        if run.plateau_patience and self._repeats:
+            yield (
+                {"methods", "plateau_patience"},
+                f"plateau-patience = {run.plateau_patience}: must be 0 with the method {self.name}, because a node "
+                f"that is drawn several times in a round has no single learning rate; or {_DISTINCT}",
+            )
         if run.drop_nodes:
             yield (
                 {"methods", "drop_nodes"},
                 f"drop-nodes = true: must be false with the method {self.name}, which draws its nodes itself",
             )
+
+    def privacy_conflict(self, dp: str) -> str:
+        if not self._repeats:
+            return ""
+        return (
+            f"a node that is drawn several times in a round sends several updates, but epsilon counts one; {_DISTINCT}"
+        )
+
+    def robustness_conflict(self) -> str:
+        if not self._repeats:
+            return ""
+        return (
+            "a Byzantine node that states a large number of examples is drawn several times and can send most replies "
+            f"of a round; {_DISTINCT}"
+        )
+
+    @property
+    def _repeats(self) -> bool:
+        return bool(self.options.draws == "with-replacement")
 
     def local_parts(self) -> "Sequence[LocalPart]":
         from clients.parts.virtual_client import VirtualClient

@@ -27,6 +27,7 @@ class LqrTask(LqrProfiles, Task):
         "test.total_loss",
         "test.excess",
     )
+    squared_residuals: ClassVar[int] = 3  # two components of the state and the control
 
     def build_model(self) -> LqrModel:
         return LqrModel()

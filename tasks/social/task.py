@@ -35,6 +35,7 @@ class SocialTask(SocialProfiles, Task):
     """
 
     headline: ClassVar[tuple[str, ...]] = ("test.mse",)
+    squared_residuals: ClassVar[int] = 1
 
     def __init__(self, options: SocialOptions | None = None) -> None:
         """Raise :class:`DataError` if the option ``participants`` is invalid (:meth:`Options.nodes`)."""

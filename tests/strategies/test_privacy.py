@@ -226,7 +226,7 @@ def test_strategies_whose_result_is_more_than_one_mean_are_refused(cls):
 
 
 def test_a_node_is_drawn_once_a_round_at_most():
-    with pytest.raises(ValueError, match="distinct nodes"):
+    with pytest.raises(ValueError, match=r"privacy = .*: needs a sampler of distinct nodes such as ProportionalToSize"):
         VirtualClients(sampler=IndependentDraws(2), steps=1, privacy=CentralPrivacy(1.0, 1.0, 2))
     VirtualClients(sampler=ProportionalToSize(2), steps=1, privacy=CentralPrivacy(1.0, 1.0, 2))
 

@@ -1,14 +1,20 @@
 """VirtualClients: what nodes are told, how they are drawn and counted, and FedAvg as the equal case."""
 
+from collections import Counter
+from fractions import Fraction
+from itertools import combinations, permutations
+
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
 from grouped import grouped_app, interrupted
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 from toys import arrays_of, federate, same_bits
 
 from strategies.base import BaseStrategy
+from strategies.coordinate_wise import Median
 from strategies.optimizers import Adam
 from strategies.profiles import Profile
 from strategies.samplers import ProportionalToSize, UniformFraction
@@ -68,6 +74,38 @@ def test_a_node_drawn_more_than_once_is_more_than_one_client():
     assert [c["virtual-draw"] for c in train_configs(seen)] == [0, 1, 2, 3]
     np.testing.assert_allclose(arrays_of(result.arrays)["w"], START["w"] + 2, rtol=1e-6)
     assert reports[0].strategy == {"virtual-clients": 4, "nodes": 1, "virtual-examples": 8}
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5),
+    draws=st.integers(1, 6),
+    seed=st.integers(0, 99),
+)
+def test_every_draw_is_a_training_of_its_own_with_the_same_weight(sizes, draws, seed):
+    """The step is the mean over the draws, and a node that is drawn k times trains k times."""
+
+    def train(partition, arrays, config):
+        return {"w": arrays["w"] + np.float32(update(partition, config["virtual-draw"]))}, {"num-examples": 1}
+
+    def update(node, draw):
+        return 1 + 7 * node + 0.5 * draw
+
+    sampler = IndependentDraws(draws, seed)
+    strategy = VirtualClients(sampler=sampler, steps=1)
+    result = federate(strategy, grouped_app(sized(sizes), train), START, num_nodes=len(sizes), num_rounds=1)
+    profiles = [Profile(k, f"part-{k:04d}", size) for k, size in enumerate(sizes)]
+    drawn = Counter(int(node.key.removeprefix("part-")) for node in sampler.sample(profiles, 1, "train"))
+    updates = [update(node, draw) for node, times in drawn.items() for draw in range(times)]
+    assert len(updates) == draws
+    np.testing.assert_allclose(arrays_of(result.arrays)["w"], START["w"] + np.mean(updates), rtol=1e-5)
+
+
+def test_one_draw_of_one_node_is_fedavg_bit_for_bit():
+    app, parts = grouped_app(sized([6]), add), {"num_nodes": 1, "num_rounds": 3}
+    ours = federate(VirtualClients(sampler=IndependentDraws(1), examples=6), app, START, **parts)
+    fedavg = federate(BaseStrategy(), app, START, **parts)
+    assert same_bits(arrays_of(ours.arrays), arrays_of(fedavg.arrays))
 
 
 @pytest.mark.parametrize("optimizer", [None, lambda: Adam(0.05)])
@@ -131,14 +169,62 @@ def nodes(sizes):
     return [Profile(100 - k, f"part-{k}", size) for k, size in enumerate(sizes)]
 
 
-def test_nodes_come_in_proportion_to_their_examples():
-    sampler, rounds = IndependentDraws(8, seed=3), 2000
-    drawn = [node.key for r in range(rounds) for node in sampler.sample(nodes([1, 2, 5, 0]), r, "train")]
-    assert len(drawn) == 8 * rounds
-    shares = [drawn.count(f"part-{k}") / len(drawn) for k in range(4)]
-    # within four standard errors of n_k / n
-    for share, wanted in zip(shares, [1 / 8, 2 / 8, 5 / 8, 0], strict=True):
-        assert abs(share - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / len(drawn))
+SKEWED = [32, 16, 8, 4, 2, 2]
+
+
+def shares_of(sampler, sizes, rounds):
+    """How often each node is drawn in a number of rounds."""
+    counts = Counter(node.key for r in range(rounds) for node in sampler.sample(nodes(sizes), r, "train"))
+    return [counts[f"part-{k}"] for k in range(len(sizes))]
+
+
+def shares_of_distinct(sizes, draws):
+    """The expected shares of nodes that are drawn one after another from those that are left, by enumeration."""
+    shares = [Fraction(0)] * len(sizes)
+    for order in permutations(range(len(sizes)), draws):
+        left, probability = sum(sizes), Fraction(1)
+        for node in order:
+            probability *= Fraction(sizes[node], left)
+            left -= sizes[node]
+        for node in order:
+            shares[node] += probability / draws
+    return [float(share) for share in shares]
+
+
+@pytest.mark.parametrize("draws", [1, 3, 8])
+def test_independent_draws_are_in_proportion_to_the_examples(draws):
+    rounds = 1600
+    counts = shares_of(IndependentDraws(draws, seed=3), [*SKEWED, 0], rounds)
+    assert counts[-1] == 0
+    expected = np.array(SKEWED) / sum(SKEWED) * draws * rounds
+    assert chisquare(counts[:-1], expected).pvalue > 0.01
+    # The test can fail: it tells independent from distinct draws.
+    others = shares_of(ProportionalToSize(3, seed=3), SKEWED, rounds)
+    assert chisquare(others, np.array(SKEWED) / sum(SKEWED) * sum(others)).pvalue < 1e-9
+
+
+def test_distinct_draws_are_not_in_proportion():
+    """Of three draws from six nodes, the node with half of the examples has less than a third."""
+    assert shares_of_distinct([1, 1, 2], 2) == [7 / 24, 7 / 24, 10 / 24]  # 1/2 (1/6 + 5/12) and 1/2 (5/12 + 5/12)
+    expected = shares_of_distinct(SKEWED, 3)
+    assert expected[0] == pytest.approx(0.315, abs=5e-4)
+    counts = np.array(shares_of(ProportionalToSize(3, seed=3), SKEWED, 4000))
+    np.testing.assert_allclose(counts / counts.sum(), expected, atol=0.01)
+
+
+def test_distinct_draws_of_equal_nodes_are_the_cohorts_of_fedavg():
+    """All cohorts of the size are equally likely."""
+    cohorts = list(combinations([f"part-{k}" for k in range(5)], 2))
+    for sampler in (ProportionalToSize(2, seed=3), UniformFraction(0.4, seed=3)):
+        drawn = [sampler.sample(nodes([6] * 5), r, "train") for r in range(2000)]
+        counts = Counter(tuple(node.key for node in cohort) for cohort in drawn)
+        assert sorted(counts) == cohorts
+        assert chisquare([counts[cohort] for cohort in cohorts]).pvalue > 0.01
+
+
+def test_one_node_is_all_virtual_clients():
+    drawn = IndependentDraws(3).sample(nodes([5]), 1, "train")
+    assert [node.key for node in drawn] == ["part-0"] * 3
 
 
 def test_a_draw_depends_on_seed_and_round_and_not_on_ids_or_order():
@@ -187,6 +273,13 @@ def test_without_examples_nobody_is_drawn(sizes):
 def test_bad_parameters_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         VirtualClients(sampler=ProportionalToSize(1), **options)
+
+
+def test_a_robust_aggregation_needs_distinct_nodes():
+    """A node that claims all examples would otherwise be most of the replies."""
+    with pytest.raises(ValueError, match=r"aggregation = Median\(.*: needs a sampler of distinct nodes such as"):
+        VirtualClients(sampler=IndependentDraws(3), steps=1, aggregation=Median())
+    VirtualClients(sampler=ProportionalToSize(3), steps=1, aggregation=Median())
 
 
 @pytest.mark.parametrize("count", [0, 1.5])

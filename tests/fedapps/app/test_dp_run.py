@@ -115,7 +115,7 @@ def test_only_poisson_sampling_makes_central_privacy_stronger():
         ({"fraction-train": 0.25}, 3),
         ({"fraction-train": 0.25, "sampling": "poisson"}, 2.5),
         ({"drop-nodes": True}, 9),
-        ({"methods": "fedvc", "fraction-train": 0.25}, 3),
+        ({"methods": "fedvc(draws=without-replacement)", "fraction-train": 0.25}, 3),
     ],
 )
 def test_the_sum_is_divided_by_the_number_of_nodes_that_the_config_expects(keys, expected):
@@ -151,7 +151,13 @@ def test_a_run_with_poisson_sampling_survives_rounds_without_nodes_and_repeats(r
 
 @pytest.mark.parametrize("dp", ["local", "central-client"])
 def test_methods_that_the_table_allows_run_to_their_end(run, dp):
-    names = ["local", "spfl", "fedadam", "fedvc", *(["apfl", "clustered"] if dp == "local" else [])]
+    names = [
+        "local",
+        "spfl",
+        "fedadam",
+        "fedvc(draws=without-replacement)",
+        *(["apfl", "clustered"] if dp == "local" else []),
+    ]
     folder = run(dp=dp, methods=",".join(names), dp_noise=0.01)
     assert all(folder.finished(name) for name in names)
     assert all(entry["refused"] == 0 for entry in summary(folder).values())
@@ -159,10 +165,10 @@ def test_methods_that_the_table_allows_run_to_their_end(run, dp):
 
 REFUSED = {
     "local": {"centralized": "data of all nodes", "untrained": "no node trains", "fedcurv": "Fisher",
-              "fedweit": "masks", "elastic-transfer": "Fisher"},
+              "fedvc": "drawn several times", "fedweit": "masks", "elastic-transfer": "Fisher"},
     "central-server": {"apfl": "deviation", "clustered": "single updates", "centralized": "data", "h-fl": "alone",
-                       "elastic-transfer": "Fisher", "fedcurv": "Fisher", "fedvln": "expected number of nodes",
-                       "fedweit": "masks", "untrained": "no node trains"},
+                       "elastic-transfer": "Fisher", "fedcurv": "Fisher", "fedvc": "drawn several times",
+                       "fedvln": "expected number of nodes", "fedweit": "masks", "untrained": "no node trains"},
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ SMALL = {
 REFUSED = {
     "apfl": "the rates follow the deviation", "clustered": "similar updates", "fedcurv": "Fisher information",
     "elastic-transfer": "Fisher information", "fedweit": "adaptive parameters", "centralized": "one node trains",
-    "untrained": "one node replies",
+    "untrained": "one node replies", "fedvc": "drawn several times",
 }  # fmt: skip
 
 
@@ -28,7 +28,10 @@ REFUSED = {
      ("multi-krum", MultiKrum(0.1))],
 )  # fmt: skip
 def test_the_strategy_has_the_aggregation_of_the_run(name, expected):
-    config = parse(SMALL | {"aggregation": name, "byzantine-fraction": 0.1, "methods": "fedavg,h-fl,fedvc"})
+    config = parse(
+        SMALL
+        | {"aggregation": name, "byzantine-fraction": 0.1, "methods": "fedavg,h-fl,fedvc(draws=without-replacement)"}
+    )
     for label in config.methods:
         assert build_strategy(config, label).aggregation == expected
 

@@ -18,7 +18,7 @@ from strategies.partial_aggregation import PartialAggregation
 from strategies.profiles import Profile
 from strategies.round_records import TrackedMetric
 from strategies.samplers import DropSchedule, FixedPerCluster, ProportionalToSize, UniformFraction
-from strategies.virtual_clients import VirtualClients
+from strategies.virtual_clients import IndependentDraws, VirtualClients
 from tasks.private_parameters import PrivateParameters
 
 GIVEN = {
@@ -63,7 +63,7 @@ def test_every_method_gets_the_runs_parts(label):
         assert type(strategy.sampler) is FirstNode
         assert strategy.min_replies == 1
     else:
-        assert strategy.sampler == (ProportionalToSize(3, 3) if label == "fedvc" else UniformFraction(0.5, seed=3))
+        assert strategy.sampler == (IndependentDraws(3, 3) if label == "fedvc" else UniformFraction(0.5, seed=3))
         assert strategy.min_replies == 2
 
 
@@ -132,6 +132,13 @@ def test_methods_with_a_server_optimizer_of_their_own():
 def test_virtual_clients_do_equal_work():
     assert strategy_of("fedvc(examples=9)").work == {"virtual-examples": 9}
     assert strategy_of("fedvc(examples=9)", steps=4).work == {"steps": 4}
+
+
+def test_virtual_clients_are_drawn_with_replacement_unless_the_method_says_otherwise():
+    assert (
+        strategy_of("fedvc").sampler == strategy_of("fedvc(draws=with-replacement)").sampler == IndependentDraws(3, 3)
+    )
+    assert strategy_of("fedvc(draws=without-replacement)").sampler == ProportionalToSize(3, 3)
 
 
 def test_tiers_and_their_cohorts():

@@ -115,7 +115,23 @@ def test_a_method_with_a_server_optimizer_is_fedavg_with_that_of_the_run_config(
 
 
 def test_virtual_clients_of_equal_nodes_are_fedavg_with_uniform_weights(run_with):
-    assert same_bits(run_with("fedvc")[1], run_with("fedavg", weighting="uniform")[1])
+    distinct = run_with("fedvc(draws=without-replacement)")
+    assert same_bits(distinct[1], run_with("fedavg", weighting="uniform")[1])
+
+
+def test_a_node_that_is_drawn_twice_trains_twice_and_counts_twice(whole):
+    rows = [row for row in lines(whole, "nodes.jsonl", "fedvc") if row["phase"] == "train"]
+    drawn = [[row["node"] for row in rows if row["round"] == number] for number in (1, 2)]
+    assert [len(nodes) for nodes in drawn] == [4, 4]
+    assert any(len(set(nodes)) < 4 for nodes in drawn)
+    losses = {}
+    for row in rows:
+        losses.setdefault((row["round"], row["node"]), []).append(row["metrics"]["loss"])
+    assert all(len(set(found)) == len(found) for found in losses.values())  # other examples, another loss
+    for number, round_ in enumerate(lines(whole, "metrics.jsonl", "fedvc"), 1):
+        assert round_["strategy"] == {"virtual-clients": 4, "nodes": len(set(drawn[number - 1])), "steps": 2}
+        mean = sum(row["metrics"]["loss"] for row in rows if row["round"] == number) / 4
+        assert round_["train"]["loss"] == pytest.approx(mean)
 
 
 def test_steps_times_rounds(run_with):

@@ -167,6 +167,11 @@ def test_nan_is_refused(key):
         ),
         ({"methods": "fedvc", "drop-nodes": True}, "drop-nodes = true: must be false with the method fedvc"),
         (
+            {"methods": "fedvc", "plateau-patience": 3},
+            "plateau-patience = 3: must be 0 with the method fedvc, because a node that is drawn several times in a "
+            "round has no single learning rate; or set fedvc.draws = 'without-replacement'",
+        ),
+        (
             {"methods": "h-fl", "drop-nodes": True, "h-fl.cohort": 2},
             "drop-nodes = true: must be false with h-fl.cohort = 2",
         ),
