@@ -93,6 +93,12 @@ ifdef FEDAPPS_DATA
 		--set text.dataset=sst2 --set target=0.7 --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --methods "fedavg,fedvocab,fedvocab(adapt-epochs=0)" --seeds 1 \
 		--vary text.alpha=1,100 --set rounds=20 --set evaluate-every=20 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
+		--set text.glove=$(GLOVE) --set text.vocabulary=file
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/sst2 \
+		--set text.dataset=sst2 --set target=0.7 --set text.glove=$(GLOVE) --set text.vocabulary=file
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --methods "fedavg,fedvocab,fedvocab(stateless=true)" --seeds 3 \
+		--vary text.unknown=drawn,mean,zeros --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack subspace,rows --batch-sizes 1,2,4,8,16,64 \
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack subspace,rows --batch-sizes 1,2,4,8,16,64 \

@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
 from sim.seeding import derive_seed, torch_seed
+from strategies.wire import EVALUATION_STEPS, STEPS
 from tasks.base import Evaluation, Metrics, NodeData, Task
 
 from .attempts import Attempts
@@ -134,7 +135,7 @@ class FederatedClient(NumPyClientAdapter):
         memory = self._remember(model, plateau, node_round)
         if keep := kept_arrays(self.parts.private(model, node_round), memory):
             self.private.save(settings.server_round, keep, settings.durable_round, Attempts.read(settings.attempts))
-        metrics: Metrics = {"steps": float(trained.steps)}
+        metrics: Metrics = {STEPS: float(trained.steps)}
         if trained.steps:
             metrics["loss"] = trained.loss
         if stages := len(self.data.stages):
@@ -158,9 +159,10 @@ class FederatedClient(NumPyClientAdapter):
         Returns
         -------
         RoundResult
-            The task's metrics and the number of test examples; no arrays. If the data has stages, the model is
-            evaluated on each of them. The prefix ``stage-<j>.`` marks the metrics of stage j, counted from 1; metrics
-            of the current stage have no prefix.
+            The task's metrics and the number of test examples; no arrays. ``steps.count`` is the number of optimizer
+            steps before the evaluation, if there were any. If the data has stages, the model is evaluated on each of
+            them. The prefix ``stage-<j>.`` marks the metrics of stage j, counted from 1; metrics of the current stage
+            have no prefix.
 
         Raises
         ------
@@ -171,10 +173,13 @@ class FederatedClient(NumPyClientAdapter):
         """
         node_round = self._round(received, settings, before=settings.server_round + 1)
         model = self._model(node_round)
-        for name, arrays in self.parts.before_evaluation(model, node_round).items():
+        prepared = self.parts.before_evaluation(model, node_round)
+        for name, arrays in prepared.kept.items():
             self.private.save_extra(name, arrays)
         evaluation = self._evaluate(model, node_round.data, settings.stage, final=settings.final)
         metrics = dict(evaluation.metrics)
+        if prepared.steps:
+            metrics[EVALUATION_STEPS] = float(prepared.steps)
         for stage in range(len(self.data.stages)):
             known = stage == settings.stage and not settings.final  # the final evaluation has further metrics
             of_that_stage = evaluation if known else self._evaluate(model, self._staged(stage), stage, final=False)
@@ -182,6 +187,9 @@ class FederatedClient(NumPyClientAdapter):
         for prefix, arrays in self.parts.also_evaluated().items():
             other_metrics = self._evaluate_other(replace(node_round, received=arrays))
             metrics |= {f"{prefix}.{name}": value for name, value in other_metrics.items()}
+        if prefix := self.parts.unprepared_prefix():
+            unprepared = self._evaluate(self._model(node_round), node_round.data, settings.stage, final=False)
+            metrics |= {prefix + name: value for name, value in unprepared.metrics.items()}
         if evaluation.traces:
             self.private.save_extra("traces", {name: np.asarray(a) for name, a in evaluation.traces.items()})
         if settings.collect:

@@ -9,7 +9,7 @@ from torch import nn
 
 from tasks.base import NodeData
 
-from .local_part import LocalPart, NodeRound
+from .local_part import LocalPart, NodeRound, Prepared
 from .named_arrays import Arrays, get_arrays, matches, private_names
 from .penalties import QuadraticPrior, sum_of
 from .training import Loss, Phase
@@ -127,8 +127,12 @@ class ComposedParts(LocalPart):
         known = ", ".join(type(part).__name__ for part in self.parts) or "none"
         raise ValueError(f"query {query!r}: no local algorithm of this node answers it; it has: {known}")
 
-    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Arrays]:
-        return _merged(part.before_evaluation(model, node_round) for part in self.parts)
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
+        prepared = [part.before_evaluation(model, node_round) for part in self.parts]
+        return Prepared(sum(one.steps for one in prepared), _merged(one.kept for one in prepared))
+
+    def unprepared_prefix(self) -> str:
+        return next((prefix for part in self.parts if (prefix := part.unprepared_prefix())), "")
 
     def also_evaluated(self) -> Mapping[str, Arrays]:
         return _merged(part.also_evaluated() for part in self.parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import ClassVar, Self
 
@@ -72,6 +72,22 @@ class NodeRound:
     def epochs(self, model: nn.Module, data: NodeData) -> Callable[[int], Iterator[Batch]]:
         """Return the function ``epoch(batch_size)``, which yields the batches of one epoch of training."""
         return lambda batch_size: self.task.training_batches(model, data, batch_size)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What was done to a model before its evaluation.
+
+    Parameters
+    ----------
+    steps : int
+        Optimizer steps.
+    kept : mapping of str to arrays
+        What the node keeps, by name; the private arrays and the memory of later rounds stay as they are.
+    """
+
+    steps: int = 0
+    kept: Mapping[str, Arrays] = field(default_factory=dict)
 
 
 class LocalPart:
@@ -197,9 +213,15 @@ class LocalPart:
 
     # -- evaluation --------------------------------------------------------------------------------------------
 
-    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Arrays]:
-        """Train ``model`` in place before it is evaluated. Return arrays for the node to keep, by name."""
-        return {}
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
+        """Change ``model`` in place before it is evaluated, for example by training it."""
+        return Prepared()
+
+    def unprepared_prefix(self) -> str:
+        """Return the prefix of the metrics of the model without :meth:`before_evaluation`; by default it is not
+        evaluated.
+        """
+        return ""
 
     def also_evaluated(self) -> Mapping[str, Arrays]:
         """Return further received models to evaluate, by the prefix of their metrics."""

@@ -56,3 +56,8 @@ class Plateau:
         if _NAME in memory:
             rate, best, stale = memory[_NAME].tolist()
             self.learning_rate, self.best, self.stale = rate, best, int(stale)
+
+
+def kept_rate(memory: Arrays, learning_rate: float) -> float:
+    """The rate of the plateau in the memory; ``learning_rate`` if there is none."""
+    return float(memory[_NAME][0]) if _NAME in memory else learning_rate

@@ -70,6 +70,36 @@ class UniformFraction(Sampler):
 
 
 @dataclass(frozen=True)
+class InTurn(Sampler):
+    """A fraction of the nodes, each as often as every other: the nodes take turns in an order that is drawn once.
+
+    Round r takes the places (r − 1) c to r c − 1 of that order, cyclically, where c is the cohort size. After any
+    number of rounds with the same nodes, no node took part more than once more often than another.
+
+    Parameters
+    ----------
+    fraction : float
+        In [0, 1]. The cohort size is that of :class:`UniformFraction`; with 1 all nodes take part in every round.
+    seed : int
+        ≥ 0.
+    """
+
+    fraction: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_fraction("fraction", self.fraction)
+        require_integer("seed", self.seed, least=0)
+
+    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
+        ordered = in_key_order(profiles)
+        count = min(rounded_share(self.fraction, len(ordered)), len(ordered))
+        order = draw_generator(self.seed, purpose, 0, "in-turn").permutation(len(ordered))
+        first = (server_round - 1) * count
+        return [ordered[index] for index in sorted(order[(first + place) % len(ordered)] for place in range(count))]
+
+
+@dataclass(frozen=True)
 class PoissonSampling(Sampler):
     """Each node independently with the same probability: the sampling that privacy amplification assumes.
 

@@ -48,6 +48,11 @@ COUNT_SUFFIX = ".count"
 #: Suffix of a list of numbers from which a pooled metric is computed: the sums of ``bleu.statistics`` over nodes give
 #: the ``bleu`` of all nodes.
 STATISTICS_SUFFIX = ".statistics"
+#: Metric of replies to TRAIN: optimizer steps of the round.
+STEPS = "steps"
+#: Metric of replies to EVALUATE: optimizer steps that the node took before the evaluation, for example to personalise
+#: its model. Missing if there were none; summed over nodes.
+EVALUATION_STEPS = STEPS + COUNT_SUFFIX
 
 # -- profiles --------------------------------------------------------------------------------------------------
 
@@ -81,6 +86,9 @@ VIRTUAL_DRAW = "virtual-draw"
 HIERARCHICAL_SHARED = "hierarchical.shared"
 #: HierarchicalFedAvg, prefix of metrics: ``shared.loss`` is the loss of the shared result.
 SHARED_METRICS_PREFIX = "shared."
+
+#: FedVocab, prefix of metrics: ``stale.loss`` is the loss of a node before it adapts its private parameters.
+STALE_METRICS_PREFIX = "stale."
 
 #: FisherExchange, record of TRAIN (a ConfigRecord): asks for a precision.
 FISHER = "fisher"

@@ -145,6 +145,13 @@ class Task(TaskProfiles):
         return 0
 
     @property
+    def num_classes(self) -> int:
+        """The number of classes if the loss is the cross-entropy of the model's output, the logits ``[b, classes]``,
+        with the tensor ``label``; 0 for other tasks.
+        """
+        return 0
+
+    @property
     def can_collect(self) -> bool:
         """Whether :meth:`collect` can gather new experience. Most tasks only learn from given data."""
         return False

@@ -5,6 +5,10 @@ the shared ones. It trains them alone for one epoch, with the received parameter
 model. "It is sufficient to reuse the same optimization method": each phase has the same optimizer with the same
 settings, but separate moments and learning-rate decay, and no gradient of one phase reaches the other. LG-FedAvg (Liang
 et al. 2020, https://arxiv.org/abs/2001.01523) is the same without the first phase.
+
+A node adapts "once receiving new global parameters". An evaluation brings such parameters, too, so the node can adapt
+before it. It does not keep the result: the paper adapts as a part of local training, and how often a model is evaluated
+must not change how it is trained.
 """
 
 from collections.abc import Sequence
@@ -13,8 +17,11 @@ from typing import ClassVar
 
 from torch import nn
 
-from clients.local_part import PHASES, LocalPart, NodeRound
-from clients.training import Phase
+from clients.local_part import PHASES, LocalPart, NodeRound, Prepared
+from clients.node_memory import memory_of
+from clients.plateau import kept_rate
+from clients.training import Phase, run_plan
+from strategies.wire import STALE_METRICS_PREFIX
 from tasks.base import NodeData
 
 
@@ -29,15 +36,42 @@ class AdaptiveUpdating(LocalPart):
     ----------
     adapt_epochs : int
         Epochs of the first phase. With 0, or where no parameter is private, only the joint phase is left.
+    adapt_rate : float
+        Factor above 0 on the learning rate of the first phase; 1 = the rate of the joint phase, as in the paper.
+    adapt_before_evaluation : bool
+        Whether to adapt the private parameters before this evaluation, too. The metrics of the model that is not
+        adapted then start with ``stale.``. Adapted parameters are not kept.
     """
 
     exclusive: ClassVar[frozenset[str]] = frozenset({PHASES})
 
     adapt_epochs: int = 0
+    adapt_rate: float = 1.0
+    adapt_before_evaluation: bool = False
 
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        joint = plan[-1]
+        rate = joint.plateau.learning_rate if joint.plateau else joint.learning_rate
+        return [*plan[:-1], *self._adapt(joint, rate, model, node_round), joint]
+
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
+        """Adapt the private parameters of ``model``, without the prior of training."""
+        if not self.adapt_before_evaluation or node_round.data.count("train") == 0:
+            return Prepared()
+        phase = node_round.settings.phase(self.adapt_epochs)
+        rate = kept_rate(memory_of(node_round.kept), phase.learning_rate)
+        plan = self._adapt(phase, rate, model, node_round)
+        with node_round.torch_seed("adapt"):
+            trained = run_plan(model, plan, node_round.epochs(model, node_round.data), node_round.task.loss)
+        return Prepared(trained.steps)
+
+    def unprepared_prefix(self) -> str:
+        return STALE_METRICS_PREFIX if self.adapt_before_evaluation and self.adapt_epochs else ""
+
+    def _adapt(self, joint: Phase, rate: float, model: nn.Module, node_round: NodeRound) -> list[Phase]:
+        """The phase that trains the private parameters; none without epochs or private parameters."""
         private = [name for name, _ in model.named_parameters() if name not in node_round.received]
         if self.adapt_epochs == 0 or not private:
-            return plan
-        adapting = replace(plan[-1], epochs=self.adapt_epochs, steps=0, trainable=private, validation_loss=None)
-        return [*plan[:-1], adapting, plan[-1]]
+            return []
+        adapting = replace(joint, epochs=self.adapt_epochs, steps=0, learning_rate=rate * self.adapt_rate)
+        return [replace(adapting, trainable=private, plateau=None, validation_loss=None)]

@@ -4,13 +4,12 @@ Zhou and Wang, FedVLN: Privacy-preserving Federated Vision-and-Language Navigati
 validation, we used the local models after local training"), https://arxiv.org/abs/2203.14936.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import nn
 
-from clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound
+from clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
 from clients.named_arrays import Arrays, get_arrays, load_arrays
 from clients.node_memory import memory_of
 
@@ -32,10 +31,10 @@ class LocalEvaluation(LocalPart):
         trained = get_arrays(model, node_round.received)
         return {_PREFIX + name: array for name, array in trained.items()}
 
-    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Arrays]:
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
         """Put the shared parameters that the node trained last into ``model``."""
         memory = memory_of(node_round.kept)
         load_arrays(
             model, {name.removeprefix(_PREFIX): array for name, array in memory.items() if name.startswith(_PREFIX)}
         )
-        return {}
+        return Prepared()

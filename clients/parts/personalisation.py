@@ -14,8 +14,8 @@ import torch
 from flwr.app import RecordDict
 from torch import nn
 
-from clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound
-from clients.named_arrays import Arrays, get_arrays
+from clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
+from clients.named_arrays import get_arrays
 from clients.training import Phase, run_plan
 from strategies.wire import ADAPTIVE_RATES
 
@@ -49,10 +49,10 @@ class Personalisation(LocalPart):
         record = content.array_records.get(ADAPTIVE_RATES)
         return part if record is None else replace(part, rates={name: a.numpy() for name, a in record.items()})
 
-    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Arrays]:
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
         """Personalise ``model``, and return its arrays under the name ``personal``."""
         if not self.personalise:
-            return {}
+            return Prepared()
         phase = Phase(
             epochs=self.personal_epochs,
             learning_rate=self.personal_learning_rate,
@@ -61,8 +61,8 @@ class Personalisation(LocalPart):
             rates=None if self.rates is None else {n: torch.as_tensor(r) for n, r in self.rates.items()},
         )
         with node_round.torch_seed("personalise"):
-            run_plan(model, [phase], node_round.epochs(model, node_round.data), node_round.task.loss)
-        return {"personal": get_arrays(model, model.state_dict())}
+            trained = run_plan(model, [phase], node_round.epochs(model, node_round.data), node_round.task.loss)
+        return Prepared(trained.steps, {"personal": get_arrays(model, model.state_dict())})
 
     def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
         return model_bytes

@@ -13,18 +13,18 @@ import torch
 from flwr.app import RecordDict
 from torch import nn
 
-from clients.local_part import EARLIER_STAGES, PHASES, LocalPart, NodeRound
-from clients.named_arrays import Arrays
-from clients.node_memory import kept_arrays, memory_of
+from clients.local_part import EARLIER_STAGES, PHASES, NodeRound, Prepared
 from clients.training import Phase, run_plan
 from sim.seeding import generator
 from tasks.base import NodeData
+
+from .stateless import Stateless
 
 _SUPPORT = "support"
 
 
 @dataclass(frozen=True)
-class Reconstruction(LocalPart):
+class Reconstruction(Stateless):
     """Start the private parameters from the initial model in every round and train them on a support set.
 
     The training examples are split in two by node and round. On the support set the node trains the private parameters
@@ -69,12 +69,6 @@ class Reconstruction(LocalPart):
                 "those of the last round"
             )
 
-    def kept(self, kept: Arrays) -> Arrays:
-        return kept_arrays({}, memory_of(kept))
-
-    def private(self, model: nn.Module, node_round: NodeRound) -> Arrays | None:
-        return {}
-
     def draw(self, data: NodeData, node_round: NodeRound) -> NodeData:
         draw = generator(node_round.seed, _SUPPORT, node_round.settings.server_round, data.key)
         return _split(data, self.support_share, draw)
@@ -83,13 +77,13 @@ class Reconstruction(LocalPart):
         received = [name for name, _ in model.named_parameters() if name in node_round.received]
         return [*plan[:-1], *self._reconstruct(model, data, node_round), replace(plan[-1], trainable=received)]
 
-    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Arrays]:
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
         """Reconstruct the private parameters of ``model``."""
         with node_round.torch_seed("reconstruct"):
             split = self.draw(node_round.data, node_round)
             plan = self._reconstruct(model, split, node_round)
-            run_plan(model, plan, node_round.epochs(model, split), node_round.task.loss)
-        return {}
+            trained = run_plan(model, plan, node_round.epochs(model, split), node_round.task.loss)
+        return Prepared(trained.steps)
 
     def _reconstruct(self, model: nn.Module, data: NodeData, node_round: NodeRound) -> list[Phase]:
         """The phase on the support set; none where no parameter is private."""

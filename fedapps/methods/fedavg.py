@@ -1,8 +1,34 @@
 """FedAvg, the base of all other methods here."""
 
-from typing import ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from .base import Method
+from tasks.options import option
+
+from .base import Conflict, Method, Round, Scalar
+
+if TYPE_CHECKING:
+    from clients.local_part import LocalPart
+    from fedapps.config.run_config import RunConfig
+    from tasks.base import Task
+
+
+def logit_adjustment_option() -> Any:
+    """The option ``logit-adjustment`` of the methods that can adjust logits."""
+    return option(
+        0.0,
+        "weight τ of the logarithms of a node's label shares, added to the logits in training (Menon et al. 2021); "
+        "0 = plain cross-entropy",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True)
+class FedAvgOptions:
+    """The options of FedAvg."""
+
+    logit_adjustment: float = logit_adjustment_option()
 
 
 class FedAvg(Method):
@@ -15,3 +41,22 @@ class FedAvg(Method):
         "https://arxiv.org/abs/1602.05629"
     )
     aliases: ClassVar = {"sfl": ""}
+    Options = FedAvgOptions
+
+    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
+        if server_round.message == "evaluate":
+            return {}
+        return {"logit-adjustment": self.options.logit_adjustment}
+
+    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+        if self.options.logit_adjustment and task.num_classes == 0:
+            yield (
+                {"methods", "task"},
+                f"fedavg.logit-adjustment = {self.options.logit_adjustment}: must be 0 with task {run.task!r}, whose "
+                "loss is not the cross-entropy of a classifier's logits",
+            )
+
+    def local_parts(self) -> "Sequence[LocalPart]":
+        from clients.parts.logit_adjustment import LogitAdjustment
+
+        return [LogitAdjustment()]

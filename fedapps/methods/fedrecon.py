@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tasks.options import option
 
 from .base import Round, Scalar
-from .partial import PartialMethod
+from .partial import PartialMethod, optimizer_config
 
 if TYPE_CHECKING:
     from clients.local_part import LocalPart
@@ -43,15 +43,11 @@ class FedRecon(PartialMethod):
     Options = FedReconOptions
 
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        run = server_round.run
         # An evaluation reconstructs, too, so it needs what training needs.
         return {
             "reconstruct-epochs": self.options.epochs,
             "support-share": self.options.support_share,
-            "learning-rate": run.learning_rate_in(server_round.number),
-            "weight-decay": run.weight_decay,
-            "clip-norm": run.clip_norm,
-            "linear-decay": run.linear_decay,
+            **optimizer_config(server_round),
         }
 
     def local_parts(self) -> "Sequence[LocalPart]":

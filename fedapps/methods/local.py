@@ -1,15 +1,36 @@
 """Local training: every node alone with its own data."""
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from strategies.base import BaseStrategy
+from strategies.samplers import InTurn
+from tasks.options import option
 from tasks.private_parameters import PrivateParameters
 
-from .base import Method
+from .base import Conflict, Method, Round, Scalar
+from .strategy_parts import StrategyParts
 
 EVERYTHING = PrivateParameters(("*",))
 
 if TYPE_CHECKING:
+    from fedapps.config.run_config import RunConfig
+    from tasks.base import Task
     from tasks.profiles import TaskProfiles
+
+
+@dataclass(frozen=True)
+class LocalOptions:
+    """The options of local training."""
+
+    participation: str = option(
+        "drawn",
+        "drawn: nodes train when they are drawn, as under the other methods; in-turn: the same number of nodes per "
+        "round, but every node equally often",
+        choices=["drawn", "in-turn"],
+    )
+    epochs: int = option(0, "local epochs per round in place of those of the run; 0 = those of the run", minimum=0)
 
 
 class Local(Method):
@@ -17,6 +38,32 @@ class Local(Method):
 
     name = "local"
     line = "every node alone with its own data"
+    Options = LocalOptions
 
     def private(self, task: "TaskProfiles") -> PrivateParameters:
         return EVERYTHING
+
+    def strategy(self, parts: StrategyParts) -> BaseStrategy:
+        if self.options.participation == "drawn":
+            return super().strategy(parts)
+        return parts.build(BaseStrategy, sampler=InTurn(parts.run.fraction_train, parts.run.seed))
+
+    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
+        if server_round.message == "evaluate" or self.options.epochs == 0:
+            return {}
+        return {"epochs": self.options.epochs, "steps": 0}
+
+    def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
+        if self.options.participation == "drawn":
+            return
+        if run.sampling == "poisson":
+            yield (
+                {"methods", "sampling"},
+                "sampling = 'poisson': must be 'fixed' with local.participation = 'in-turn', where no chance decides "
+                "who trains",
+            )
+        if run.drop_nodes:
+            yield (
+                {"methods", "drop_nodes"},
+                "drop-nodes = true: must be false with local.participation = 'in-turn', which chooses the nodes itself",
+            )

@@ -6,11 +6,22 @@ from strategies.base import BaseStrategy
 from strategies.partial_aggregation import PartialAggregation
 from tasks.private_parameters import PrivateParameters
 
-from .base import Method
+from .base import Method, Round, Scalar
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
     from tasks.profiles import TaskProfiles
+
+
+def optimizer_config(server_round: Round) -> dict[str, Scalar]:
+    """The settings of the local optimizer, which EVALUATE messages need if nodes train before an evaluation."""
+    run = server_round.run
+    return {
+        "learning-rate": run.learning_rate_in(server_round.number),
+        "weight-decay": run.weight_decay,
+        "clip-norm": run.clip_norm,
+        "linear-decay": run.linear_decay,
+    }
 
 
 class PartialMethod(Method):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fedapps.runs.continual import is_on_stage
+from strategies.wire import STALE_METRICS_PREFIX
 
 #: Measures of continual learning, without the split; see :mod:`fedapps.runs.continual`.
 CONTINUAL = ("amse", "bwt", "fwt")
@@ -35,9 +36,11 @@ _OTHER_LOWER = {"time", "seconds", "collision", "collisions", "collided", "exces
 _LOWER = {*_LOSSES, *_OTHER_LOWER, *CONTINUAL}
 _SCORES = {"accuracy", "acc", "recall", "precision", "f1", "auc", "map", "bleu", "cider", "reward", "return"}
 _HIGHER = _SCORES | {"success", "sr", "osr", "spl", "cls", "ndtw", "sdtw", "distinct", "started"}
+#: The mean number of local optimizer steps behind the evaluated models (``fedapps.app.server_app.steps_per_node``).
+STEPS_PER_NODE = "steps_per_node"
 #: Prefix of the metrics of the shared model, for methods that also have a model per node or cluster.
 SHARED = "shared."
-_LAST = ("validation.", SHARED)
+_LAST = ("validation.", SHARED, STALE_METRICS_PREFIX)
 _COUNTS = frozenset({"num-examples", "num_examples", "count"})
 
 

@@ -18,7 +18,7 @@ from .options import Options
 from .private_words import PrivateWords, is_private, private_words, vocabulary_source
 from .split_embedding import SplitEmbedding, places_of
 from .vocabulary import DIGITS, SPECIAL, Vocabulary, is_digits
-from .word_vectors import drawn_vectors
+from .word_vectors import drawn_vectors, with_unknown
 
 
 def recurrent_model(
@@ -77,13 +77,13 @@ def _public_table(words: tuple[str, ...], options: Options, privacy: PrivatePara
         return _start(words, options, seed, shared_vectors(options))
     # The server knows the size of a shared vocabulary but not its words, so vectors are drawn per row.
     rows = options.vocabulary_size + len(SPECIAL)
-    return torch.randn(rows, options.embedding_width, generator=torch.Generator().manual_seed(seed))
+    drawn = torch.randn(rows, options.embedding_width, generator=torch.Generator().manual_seed(seed))
+    return with_unknown(drawn, options.unknown)
 
 
 def _start(words: tuple[str, ...], options: Options, seed: int, known: Vectors | None) -> Tensor:
-    if known is None:
-        return drawn_vectors(words, options.embedding_width, seed)
-    return known.start(words, seed)
+    table = drawn_vectors(words, options.embedding_width, seed) if known is None else known.start(words, seed)
+    return with_unknown(table, options.unknown) if words[: len(SPECIAL)] == SPECIAL else table
 
 
 def transformer_model(

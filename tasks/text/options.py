@@ -119,6 +119,12 @@ class Options:
         "File of GloVe vectors for the initial embeddings; '' = random, as are words that the file lacks",
         path=True,
     )
+    unknown: str = option(
+        "drawn",
+        "Initial vector of the unknown word, which stands for all words of a text that the vocabulary lacks: drawn as "
+        "that of any word; mean, of the initial vectors of the other words; or zeros",
+        choices=("drawn", "mean", "zeros"),
+    )
     own_starts: str = option(
         "",
         "For methods whose nodes start with different embeddings: files of GloVe vectors, or encoders with "
@@ -165,6 +171,11 @@ class Options:
             )
         if not self.recurrent and self.glove:
             raise DataError(f"text.glove = {self.glove!r}: only the LSTM uses word vectors; leave it empty")
+        if not self.recurrent and self.unknown != "drawn":
+            raise DataError(
+                f"text.unknown = {self.unknown!r}: only the LSTM has an unknown word, because a tokenizer takes words "
+                "apart; set text.unknown = 'drawn'"
+            )
         if self.recurrent and self.weights == "random":
             raise DataError(
                 "text.weights = 'random' applies to transformers only, because the LSTM always starts from random "

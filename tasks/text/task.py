@@ -106,6 +106,10 @@ class TextTask(TextProfiles, Task):
 
     # -- learning ------------------------------------------------------------------------------------------
 
+    @property
+    def num_classes(self) -> int:
+        return self.layout.classes
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy."""
         return cross_entropy(model(batch["ids"], batch["length"]), batch["label"])

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from sim.seeding import derive_seed
 
+from .vocabulary import SPECIAL, UNKNOWN
+
 # G. L. Steele, D. Lea, C. H. Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014: SplitMix64, whose
 # n-th number can be computed without the earlier ones.
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -29,6 +31,23 @@ def drawn_vectors(words: Sequence[str], width: int, seed: int) -> Tensor:
     angle = bits.astype(np.uint32).astype(np.float32) * (np.float32(2 * np.pi) * unit)
     table = np.concatenate((length * np.cos(angle), length * np.sin(angle)), axis=1)
     return torch.from_numpy(np.ascontiguousarray(table[:, :width]))
+
+
+def with_unknown(table: Tensor, unknown: str) -> Tensor:
+    """Set the vector of the unknown word.
+
+    Parameters
+    ----------
+    table : Tensor float32 [words, width]
+        The vectors of a vocabulary whose first words are :data:`~tasks.text.vocabulary.SPECIAL`. Changed in place.
+    unknown : "drawn", "mean" or "zeros"
+        Leave the vector as it is, or set it to the mean of those of all words that are not special (zeros if there are
+        none), or to zeros.
+    """
+    if unknown != "drawn":
+        others = table[len(SPECIAL) :]
+        table[UNKNOWN] = others.mean(dim=0) if unknown == "mean" and len(others) else 0.0
+    return table
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:

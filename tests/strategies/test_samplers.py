@@ -10,6 +10,7 @@ from strategies.samplers import (
     DropSchedule,
     FixedNodes,
     FixedPerCluster,
+    InTurn,
     PoissonSampling,
     ProportionalToSize,
     StratifiedFraction,
@@ -24,6 +25,7 @@ ALL = [
     DropSchedule(seed=3),
     FixedNodes(["car-1", "car-4"]),
     PoissonSampling(0.4, seed=3),
+    InTurn(0.4, seed=3),
 ]
 CITIES = ("lagos", "oslo", "lima")
 
@@ -130,6 +132,31 @@ def test_all_nodes_are_taken_by_default():
 def test_a_uniform_draw_is_uniform():
     counts = Counter(key for r in range(3000) for key in keys(UniformFraction(0.4).sample(fleet(5), r, "train")))
     np.testing.assert_allclose([counts[f"car-{index}"] / 3000 for index in range(5)], 0.4, atol=0.04)
+
+
+def test_turns_by_hand():
+    """Two of five nodes per round: places 0 and 1 of the order, then 2 and 3, then 4 and 0."""
+    order = [key for r in range(1, 6) for key in keys(InTurn(0.2, seed=7).sample(fleet(5), r, "train"))]
+    assert sorted(order) == keys(fleet(5))
+    found = [keys(InTurn(0.4, seed=7).sample(fleet(5), r, "train")) for r in (1, 2, 3)]
+    assert found == [sorted(order[:2]), sorted(order[2:4]), sorted([order[4], order[0]])]
+
+
+@settings(max_examples=50, deadline=None)
+@given(count=st.integers(1, 12), fraction=st.floats(0, 1), first=st.integers(1, 40), rounds=st.integers(1, 40))
+def test_in_any_span_of_rounds_the_turns_of_two_nodes_differ_by_one_at_most(count, fraction, first, rounds):
+    sampler, cohort = InTurn(fraction), len(UniformFraction(fraction).sample(fleet(count), 1, "train"))
+    turns = Counter(keys(fleet(count)))  # each once, so that nodes without a turn count, too
+    for r in range(first, first + rounds):
+        chosen = keys(sampler.sample(fleet(count), r, "train"))
+        assert len(set(chosen)) == cohort
+        turns.update(chosen)
+    assert max(turns.values()) - min(turns.values()) <= 1
+
+
+def test_all_nodes_in_turn_are_all_nodes():
+    for server_round in range(4):
+        assert InTurn().sample(fleet(5), server_round, "train") == UniformFraction().sample(fleet(5), 1, "train")
 
 
 def test_each_stratum_has_its_fraction():

@@ -10,7 +10,7 @@ from html import escape
 from fedapps.report.caveats import SIGNIFICANT, about_claims, about_tests
 from fedapps.report.formats import format_number, format_p_value
 from fedapps.report.markup import details, render_section, swatch, table
-from fedapps.report.metrics import Metric, bare, columns, describe
+from fedapps.report.metrics import STEPS_PER_NODE, Metric, bare, columns, describe
 from fedapps.report.palette import plot_styles
 from fedapps.report.records import CheckedClaim, Comparison, PairedTest, Spread
 from fedapps.report.results import leading_metric
@@ -43,9 +43,11 @@ def _part(run: RunData, found: Comparison) -> list[str]:
     leading = leading_metric(run)
     names = columns(name for row in found.table.values() for name in row)
     names.sort(key=lambda name: leading is None or name != leading.name)
-    parts = [_table(run, found, names[:_COLUMNS])]
-    if names[_COLUMNS:]:
-        parts.append(details("More metrics", _table(run, found, names[_COLUMNS:])))
+    budget = [name for name in names if name == STEPS_PER_NODE]
+    others = [name for name in names if name != STEPS_PER_NODE]
+    parts = [_table(run, found, [*others[:_COLUMNS], *budget])]
+    if others[_COLUMNS:]:
+        parts.append(details("More metrics", _table(run, found, others[_COLUMNS:])))
     if found.claims:
         parts += ["<h3>Claims of the paper</h3>", _claims(found.claims)]
     if found.tests:

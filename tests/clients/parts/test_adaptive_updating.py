@@ -26,13 +26,13 @@ ENCODER = NAMES[:1]
 TASK = ToyTask()
 
 
-def adaptive_updating(joint, model, received, epochs):
+def adaptive_updating(joint, model, received, epochs, rate=1.0):
     """The plan of a round whose only phase would be ``joint``."""
     arrays = {name: np.zeros(()) for name in received}
     node_round = NodeRound(
         TASK, TASK.data(1), SETTINGS, arrays, {}, seed=3, device=torch.device("cpu"), initial_model=ToyModel
     )  # fmt: skip
-    return AdaptiveUpdating(epochs).plan([joint], model, TASK.data(1), node_round)
+    return AdaptiveUpdating(epochs, rate).plan([joint], model, TASK.data(1), node_round)
 
 
 class Product(nn.Module):
@@ -79,9 +79,21 @@ def test_all_but_the_length_is_that_of_the_joint_phase():
                   validation_loss=lambda: 0.0, optimizer="adamw")  # fmt: skip
     first, second = adaptive_updating(given, ToyModel(), ["encoder.weight"], 3)
     assert second is given
+    private = ["head.weight", "head.bias"]
     assert first == replace(
-        given, epochs=3, steps=0, trainable=["head.weight", "head.bias"], validation_loss=None
+        given, epochs=3, steps=0, learning_rate=0.1, trainable=private, plateau=None, validation_loss=None
     )  # fmt: skip
+
+
+def test_a_lower_rate_of_adaptation_by_hand():
+    """b steps alone at a tenth of the rate; the joint step has the whole rate."""
+    a, b = 2.0, 3.0
+    b -= 0.1 * 0.01 * (a * b - 1) * a
+    error = a * b - 1
+    a, b = a - 0.01 * error * b, b - 0.01 * error * a
+    model = Product()
+    train(model, adaptive_updating(joint(), model, ["a"], 1, rate=0.1))
+    assert (model.a.item(), model.b.item()) == (pytest.approx(a, rel=1e-6), pytest.approx(b, rel=1e-6))
 
 
 @pytest.mark.parametrize(("received", "epochs"), [(PARAMETERS, 3), (NAMES, 3), ([], 0), (["encoder.weight"], 0)])
@@ -149,6 +161,61 @@ def test_a_federation_by_hand(tmp_path):
     kept = [member("federated", partition).private.load(3) for partition in (0, 1)]
     assert all(same_bits(kept[k], member("by hand", k).private.load(3)) for k in (0, 1))
     assert (kept[0]["head.weight"] != kept[1]["head.weight"]).any()
+
+
+def test_an_evaluation_adapts_by_hand(tmp_path):
+    """One step of SGD on the head: the error of (x E' h' + c) to y gives the gradients 2 e' x E' / n and 2 Σ e / n."""
+    data = TASK.data(1)
+    x, y = (data.splits["train"][name].double().numpy() for name in ("x", "y"))
+    encoder, head, bias = (initial()[name].astype(np.float64) for name in PARAMETERS)
+    hidden = x @ encoder.T
+    error = 2 * (hidden @ head.T + bias - y) / len(x)
+    head, bias = head - 0.02 * error.T @ hidden, bias - 0.02 * error.sum(0)
+    test = {name: tensor.double().numpy() for name, tensor in data.splits["test"].items()}
+    expected = np.square(test["x"] @ encoder.T @ head.T + bias - test["y"]).mean()
+    part = AdaptiveUpdating(1, adapt_rate=0.4, adapt_before_evaluation=True)
+    metrics = node(tmp_path, part).evaluate_round(initial(ENCODER), at(1, batch_size=6, optimizer="sgd")).metrics
+    assert metrics["test.loss"] == pytest.approx(expected, rel=1e-5)
+    assert metrics["steps.count"] == 1
+
+
+@settings(max_examples=10, deadline=None)
+@given(epochs=st.integers(1, 3), rate=st.floats(0.1, 2), rounds=st.integers(0, 2))
+def test_adapting_before_an_evaluation_changes_nothing_else(epochs, rate, rounds):
+    """The stale metrics are those of a node that does not adapt; both nodes keep and send the same."""
+    states = [ContextState({}), ContextState({})]
+    plain, adapting = (
+        node(state, AdaptiveUpdating(epochs, rate, before)) for state, before in zip(states, (False, True), strict=True)
+    )
+    for server_round in range(1, rounds + 1):
+        expected = plain.train_round(initial(ENCODER), at(server_round))
+        assert same_bits(adapting.train_round(initial(ENCODER), at(server_round)).arrays, expected.arrays)
+        adapting.evaluate_round(initial(ENCODER), at(server_round))
+    stale = plain.evaluate_round(initial(ENCODER), at(rounds)).metrics
+    found = adapting.evaluate_round(initial(ENCODER), at(rounds)).metrics
+    assert {name: found[f"stale.{name}"] for name in stale} == stale
+    assert found["test.loss"] != stale["test.loss"]
+    assert found["steps.count"] == 2 * epochs  # 6 examples in batches of 4
+    kept = [state.load(99) for state in states]
+    assert kept[0] == kept[1] if rounds == 0 else same_bits(*kept)
+
+
+def test_an_evaluation_without_private_parameters_or_epochs_is_plain(tmp_path):
+    plain = node(tmp_path / "plain").evaluate_round(initial(), SETTINGS).metrics
+    shared = node(tmp_path / "shared", AdaptiveUpdating(2, adapt_before_evaluation=True))
+    found = shared.evaluate_round(initial(), SETTINGS).metrics
+    assert {name: value for name, value in found.items() if not name.startswith("stale.")} == plain
+    idle = node(tmp_path / "idle", AdaptiveUpdating(0, adapt_before_evaluation=True))
+    plain = node(tmp_path / "private").evaluate_round(initial(ENCODER), SETTINGS).metrics
+    assert idle.evaluate_round(initial(ENCODER), SETTINGS).metrics == plain
+
+
+def test_an_evaluation_adapts_at_the_rate_of_the_plateau(tmp_path):
+    client = node(tmp_path, AdaptiveUpdating(1, adapt_before_evaluation=True), data=staged(1))
+    no_steps = {"plateau_patience": 1, "plateau_factor": 1e-30, "min_learning_rate": 0.0, "epochs": 3}
+    client.train_round(initial(ENCODER), at(1, learning_rate=1e-30, **no_steps))
+    found = client.evaluate_round(initial(ENCODER), at(1)).metrics
+    assert found["test.loss"] == found["stale.test.loss"]
 
 
 def test_the_config_of_a_message_sets_the_epochs():

@@ -132,7 +132,10 @@ def test_the_summary_sums_up(whole):
             "bytes_per_client_round": sum(row["train_bytes_up"] for row in lines) / (ROUNDS * TRAINING[method]),
             "bytes_down_per_client_round": sum(row["train_bytes_down"] for row in lines) / (ROUNDS * TRAINING[method]),
         }
-        assert facts["final"] == lines[-1]["evaluate"] | traffic
+        steps = sum(row["metrics"]["steps"] for row in rows(whole, method, "train")) / NODES
+        steps += sum(row["metrics"].get("steps.count", 0) for row in rows(whole, method, "evaluate")[-NODES:]) / NODES
+        budget = {"steps_per_node": pytest.approx(steps)}
+        assert facts["final"] == lines[-1]["evaluate"] | traffic | budget
         assert (facts["rounds"], facts["refused"]) == (ROUNDS, 0)
         assert facts["bytes_up"] == sum(row["bytes_up"] for row in lines)
         assert facts["bytes_down"] == sum(row["bytes_down"] for row in lines)

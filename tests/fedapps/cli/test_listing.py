@@ -62,10 +62,10 @@ def test_keys_are_grouped_by_run_task_and_method(capsys):
 
 def test_keys_of_one_run_are_those_of_its_task_and_its_methods(capsys):
     """Aliases and arguments do not matter, and a method without options has no group."""
-    _, *lines = printed(capsys, "--keys", "--task", "driving", "--methods", "sfl,spfl(rate-scale=0.2),spfl")
-    assert titles(lines) == ["run:", "task driving:", "method spfl:"]
+    _, *lines = printed(capsys, "--keys", "--task", "driving", "--methods", "sfl,fedsgd,spfl(rate-scale=0.2),spfl")
+    assert titles(lines) == ["run:", "task driving:", "method fedavg:", "method spfl:"]
     dotted = {line.split()[0].partition(".")[0] for line in lines if "." in line.split()[0]}
-    assert dotted == {"driving", "spfl"}
+    assert dotted == {"driving", "fedavg", "spfl"}
 
 
 def test_a_method_is_described_with_paper_aliases_and_options(capsys):

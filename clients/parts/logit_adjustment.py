@@ -1,0 +1,63 @@
+"""Logit adjustment: a loss that does not reward a classifier for the label shares of its node.
+
+Menon et al., Long-tail Learning via Logit Adjustment, ICLR 2021, Equation 10, https://arxiv.org/abs/2007.07314: in the
+softmax cross-entropy of training, each logit f_y becomes f_y + τ log π_y, where π_y is the share of the label y. Tests
+use f_y as it is. The shares are here those of the node's own training examples.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from flwr.app import RecordDict
+from torch import Tensor, nn
+
+from clients.local_part import LocalPart, NodeRound
+
+
+@dataclass(frozen=True)
+class LogitAdjustment(LocalPart):
+    """Add τ log π_y to the logits while the model is in training mode.
+
+    Parameters
+    ----------
+    logit_adjustment : float
+        τ ≥ 0. With 0 the loss is the plain cross-entropy; 1 makes the classifier's scores those of balanced labels.
+    """
+
+    logit_adjustment: float = 0.0
+
+    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        """Return the part with the hyper-parameters of a message.
+
+        Raises
+        ------
+        ValueError
+            A value has the wrong type or is out of range.
+        """
+        part = super().read(config, content)
+        if not part.logit_adjustment >= 0:
+            raise ValueError(f"config logit-adjustment = {part.logit_adjustment}: must be at least 0")
+        return part
+
+    def wrap(self, model: nn.Module, node_round: NodeRound) -> nn.Module:
+        if self.logit_adjustment == 0 or node_round.data.count("train") == 0:
+            return model
+        shares = smoothed_shares(node_round.data.splits["train"]["label"], node_round.task.num_classes)
+        added = self.logit_adjustment * shares.log()
+
+        def adjusted(module: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
+            return logits + added.to(logits) if module.training else logits
+
+        model.register_forward_hook(adjusted)
+        return model
+
+
+def smoothed_shares(labels: Tensor, num_classes: int) -> Tensor:
+    """The shares of the labels with Laplace's smoothing: (n_y + 1) / (n + classes), float64 ``[num_classes]``.
+
+    A label that the node does not have would have the share 0, and its logit would be adjusted by −∞.
+    """
+    counts = torch.bincount(labels, minlength=num_classes).double() + 1
+    return counts / counts.sum()
