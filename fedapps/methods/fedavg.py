@@ -44,9 +44,8 @@ class FedAvg(Method):
     Options = FedAvgOptions
 
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        if server_round.message == "evaluate":
-            return {}
-        return {"logit-adjustment": self.options.logit_adjustment}
+        adjusts = self.options.logit_adjustment and server_round.message == "train"
+        return {"logit-adjustment": self.options.logit_adjustment} if adjusts else {}
 
     def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
         if self.options.logit_adjustment and task.num_classes == 0:
@@ -59,4 +58,4 @@ class FedAvg(Method):
     def local_parts(self) -> "Sequence[LocalPart]":
         from clients.parts.logit_adjustment import LogitAdjustment
 
-        return [LogitAdjustment()]
+        return [LogitAdjustment()] if self.options.logit_adjustment else []
