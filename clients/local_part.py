@@ -119,7 +119,12 @@ class LocalPart:
         ValueError
             A value has the wrong type or is out of range, or a record is malformed.
         """
-        return with_config(self, config)
+        part = with_config(self, config)
+        part.validate()
+        return part
+
+    def validate(self) -> None:
+        """Raise ``ValueError`` if a hyper-parameter is out of range; names are those in the config."""
 
     def check(self, node_round: NodeRound) -> None:
         """Raise ``ValueError`` if the part cannot train this round."""

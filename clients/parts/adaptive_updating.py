@@ -49,6 +49,12 @@ class AdaptiveUpdating(LocalPart):
     adapt_rate: float = 1.0
     adapt_before_evaluation: bool = False
 
+    def validate(self) -> None:
+        if self.adapt_epochs < 0:
+            raise ValueError(f"config adapt-epochs = {self.adapt_epochs}: must be at least 0")
+        if not self.adapt_rate > 0:
+            raise ValueError(f"config adapt-rate = {self.adapt_rate}: must be above 0")
+
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
         joint = plan[-1]
         rate = joint.plateau.learning_rate if joint.plateau else joint.learning_rate

@@ -81,10 +81,12 @@ class Decomposition(LocalPart):
             A value has the wrong type, the decomposition is unknown, or one of the models of other nodes is missing.
         """
         part = super().read(config, content)
-        check_choice("decomposition", part.decomposition, ("apd", "fedweit"))
         if FEDWEIT not in content:
             return part
         return replace(part, knowledge=Knowledge.read(content))
+
+    def validate(self) -> None:
+        check_choice("decomposition", self.decomposition, ("apd", "fedweit"))
 
     # -- memory ----------------------------------------------------------------------------------------------------
 

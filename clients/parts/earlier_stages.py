@@ -8,10 +8,9 @@ https://arxiv.org/abs/1805.06370. Li & Hoiem, Learning without Forgetting, 2017,
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self, get_args
+from typing import ClassVar, get_args
 
 import numpy as np
-from flwr.app import RecordDict
 from torch import nn
 
 from clients.ewc_state import Anchors, EwcState
@@ -90,18 +89,9 @@ class Ewc(_EarlierStages):
     ewc_anchors: Anchors = "separate"
     fisher_estimator: Estimator = "per-sample"
 
-    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
-        """Return the part with the hyper-parameters of a message.
-
-        Raises
-        ------
-        ValueError
-            A value has the wrong type or is out of range.
-        """
-        part = super().read(config, content)
-        check_choice("ewc-anchors", part.ewc_anchors, ("separate", "online"))
-        check_choice("fisher-estimator", part.fisher_estimator, get_args(Estimator))
-        return part
+    def validate(self) -> None:
+        check_choice("ewc-anchors", self.ewc_anchors, ("separate", "online"))
+        check_choice("fisher-estimator", self.fisher_estimator, get_args(Estimator))
 
     @property
     def weight(self) -> float:

@@ -1,16 +1,14 @@
 """Logit adjustment: a loss that does not reward a classifier for the label shares of its node.
 
 Menon et al., Long-tail Learning via Logit Adjustment, ICLR 2021, Equation 10, https://arxiv.org/abs/2007.07314: in the
-softmax cross-entropy of training, each logit f_y becomes f_y + τ log π_y, where π_y is the share of the label y. Tests
-use f_y as it is. The shares are here those of the node's own training examples.
+softmax cross-entropy of training, each logit f_y becomes f_y + τ log π_y, where π_y is the share of the label y. In
+tests, logits are not adjusted. Here, π_y is the share among the node's training examples.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
-from flwr.app import RecordDict
 from torch import Tensor, nn
 
 from clients.local_part import LocalPart, NodeRound
@@ -28,18 +26,9 @@ class LogitAdjustment(LocalPart):
 
     logit_adjustment: float = 0.0
 
-    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
-        """Return the part with the hyper-parameters of a message.
-
-        Raises
-        ------
-        ValueError
-            A value has the wrong type or is out of range.
-        """
-        part = super().read(config, content)
-        if not part.logit_adjustment >= 0:
-            raise ValueError(f"config logit-adjustment = {part.logit_adjustment}: must be at least 0")
-        return part
+    def validate(self) -> None:
+        if not self.logit_adjustment >= 0:
+            raise ValueError(f"config logit-adjustment = {self.logit_adjustment}: must be at least 0")
 
     def wrap(self, model: nn.Module, node_round: NodeRound) -> nn.Module:
         if self.logit_adjustment == 0 or node_round.data.count("train") == 0:

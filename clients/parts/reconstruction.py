@@ -4,13 +4,12 @@ Singhal et al., Federated Reconstruction: Partially Local Federated Learning, Ne
 (FedRecon), https://arxiv.org/abs/2102.03448.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
-from flwr.app import RecordDict
 from torch import nn
 
 from clients.local_part import EARLIER_STAGES, PHASES, NodeRound, Prepared
@@ -46,20 +45,11 @@ class Reconstruction(Stateless):
     reconstruct_epochs: int = 1
     support_share: float = 0.5
 
-    def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
-        """Return the part with the hyper-parameters of a message.
-
-        Raises
-        ------
-        ValueError
-            A value has the wrong type or is out of range.
-        """
-        part = super().read(config, content)
-        if part.reconstruct_epochs < 1:
-            raise ValueError(f"config reconstruct-epochs = {part.reconstruct_epochs}: must be at least 1")
-        if not 0 < part.support_share < 1:
-            raise ValueError(f"config support-share = {part.support_share}: must be between 0 and 1, both excluded")
-        return part
+    def validate(self) -> None:
+        if self.reconstruct_epochs < 1:
+            raise ValueError(f"config reconstruct-epochs = {self.reconstruct_epochs}: must be at least 1")
+        if not 0 < self.support_share < 1:
+            raise ValueError(f"config support-share = {self.support_share}: must be between 0 and 1, both excluded")
 
     def check(self, node_round: NodeRound) -> None:
         """Raise ``ValueError`` if the learning rate follows the validation loss of earlier rounds."""

@@ -1,4 +1,4 @@
-"""A node without private parameters between rounds: each round starts from those of the initial model."""
+"""Private parameters that are not kept: each round starts from the initial ones."""
 
 from dataclasses import dataclass
 
