@@ -120,13 +120,11 @@ def check_node(given: argparse.Namespace) -> int:
 
 def supernode(given: argparse.Namespace) -> int:
     """Become a SuperNode that imports the libraries of its workers once."""
-    from fedapps.deployment.supernode import supernode_command
+    from fedapps.deployment.supernode import SuperNode
 
-    if not given.poll_interval > 0:
-        raise ValueError(f"--poll-interval {given.poll_interval:g}: must be above 0")
     libraries = [name for name in given.preload.split(",") if name]
-    program, *arguments = supernode_command(given.options, libraries, given.poll_interval)
-    os.execv(program, [program, *arguments])
+    command = SuperNode(libraries, given.poll_interval).command(given.options)
+    os.execv(command[0], command)
 
 
 def keys(given: argparse.Namespace) -> int:

@@ -163,7 +163,7 @@ def _add_supernode(commands: Commands) -> None:
     command = _add(
         commands, "supernode", "Run a Flower SuperNode whose workers start without importing torch again.",
         "Flower starts a process for every message, which first imports Flower and torch. This SuperNode imports them "
-        "once and forks. All other options are those of flower-supernode.",
+        "once and forks. The other options are those of flower-supernode.",
         "supernode --insecure --superlink HOST:9092 --node-config 'data-dir=\"/data/car-7\"'",
     )  # fmt: skip
     command.add_argument(
@@ -177,7 +177,7 @@ def _add_supernode(commands: Commands) -> None:
         type=float,
         default=POLL_INTERVAL,
         metavar="SECONDS",
-        help="ask the SuperLink for messages this often, at most every 3 s (default: %(default)s)",
+        help="seconds between two polls for messages, above 0 and at most 3 (default: %(default)s)",
     )
 
 

@@ -1,6 +1,5 @@
 """A SuperLink and its SuperNodes on the loopback interface: start them, connect them, submit runs."""
 
-import os
 import re
 import sqlite3
 import time
@@ -20,7 +19,7 @@ from .interrupts import Interrupts
 from .node_keys import KeyPair, make_key_pair
 from .processes import FleetError, FleetProcess, Processes
 from .protocol import node_options, node_port
-from .supernode import LIBRARIES, PRELOADED_BYTES, supernode_command
+from .supernode import SuperNode
 
 NodeConfig = Mapping[str, int | str]
 _LOOPBACK = "127.0.0.1"
@@ -58,8 +57,7 @@ class Deployment:
         self.control_port = free_port()
         self.fleet_port = node_port(self.control_port)
         self.nodes: list[FleetProcess] = []
-        self._poll_interval = 0.2
-        self._libraries = LIBRARIES
+        self._supernode = SuperNode.on_this_machine(1)
         self._processes = processes
         self._certificates = make_certificates(folder / "certificates") if tls else None
         self._home = folder / "flower"
@@ -121,10 +119,7 @@ class Deployment:
         folders = [self.node_folder(index) for index in range(len(configs))]
         keys = [make_key_pair(folder) for folder in folders] if self.auth else []
         self.register([pair.public for pair in keys])
-        # Flower's polls, every 1 and 3 s, suit remote machines; a few local nodes can poll more often, but the polling
-        # of many would take CPU time from those that train.
-        self._poll_interval = min(1.0, max(0.2, 0.05 * len(configs)))
-        self._libraries = LIBRARIES if len(configs) * PRELOADED_BYTES <= _memory() / 4 else ()
+        self._supernode = SuperNode.on_this_machine(len(configs))
         for index, config in enumerate(configs):
             self.start_supernode(f"node-{index}", config, keys[index] if keys else None)
         self.wait_until_connected()
@@ -171,16 +166,13 @@ class Deployment:
         home.mkdir(parents=True, exist_ok=True)
         node_config.write_text(tomli_w.dumps({"state-dir": str(folder / "state"), **config}))
         secured = ["--root-certificates", str(self.ca)] if self.ca else ["--insecure"]
-        command = supernode_command([
+        command = self._supernode.command([
             "--superlink", f"{_LOOPBACK}:{self.fleet_port}", "--host", _LOOPBACK,
             "--port", str(free_port()), "--node-config", str(node_config), *secured,
             *(["--auth-supernode-private-key", str(key.private)] if key else []), *options,
-        ], self._libraries, self._poll_interval)  # fmt: skip
+        ])  # fmt: skip
         # Flower does not unpack the app atomically, so nodes must not share a Flower home.
-        environment = self._environment | {
-            "FLWR_HOME": str(home),
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": f"{self._poll_interval:g}",
-        }
+        environment = self._environment | {"FLWR_HOME": str(home)}
         started = self._processes.start(name, command, environment, folder / "supernode.log", low_priority=True)
         self.nodes = [node for node in self.nodes if node.name != name] + [started]
         return started
@@ -296,8 +288,3 @@ class Deployment:
     def _check_superlink(self) -> None:
         if self.superlink and self.superlink.has_ended:
             raise FleetError(self.superlink.exit_report())
-
-
-def _memory() -> int:
-    """Bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

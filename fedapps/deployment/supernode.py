@@ -5,9 +5,11 @@ anything. That takes seconds of processor time, on a small computer more than tr
 of the node imports them once, and each worker is a fork that handles one message and ends.
 """
 
+import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -16,34 +18,61 @@ from .flower_command import run_flower
 #: What workers of this project import before they train; ``torch._dynamo`` is imported by torch's optimizers.
 LIBRARIES: tuple[str, ...] = ("torch", "torch._dynamo", "scipy.spatial", "PIL.Image", "safetensors.numpy")
 #: Memory of the process that has imported them.
-PRELOADED_BYTES = 400_000_000
-#: Seconds that Flower's SuperNode waits before it asks the SuperLink for messages again.
-POLL_INTERVAL = 3.0
+_PRELOADED_BYTES = 400_000_000
+#: Seconds between two polls of Flower's SuperNode for messages, and of its SuperExec for work.
+POLL_INTERVAL, _WORK_POLL_INTERVAL = 3.0, 1.0
 
 
-def supernode_command(
-    arguments: Sequence[str], libraries: Sequence[str] = LIBRARIES, poll_interval: float = POLL_INTERVAL
-) -> list[str]:
-    """The command line of such a SuperNode.
+@dataclass(frozen=True)
+class SuperNode:
+    """How to run a SuperNode.
 
     Parameters
     ----------
-    arguments : sequence of str
-        Options of ``flower-supernode``.
     libraries : sequence of str
         Modules that workers need; those that are not installed are skipped.
     poll_interval : float
-        Largest number of seconds (> 0) between two questions to the SuperLink for messages, at most Flower's 3.
+        Seconds between two polls for messages, above 0 and at most Flower's 3. The SuperExec of the node polls at least
+        as often for work.
+
+    Raises
+    ------
+    ValueError
+        ``poll_interval`` is out of range.
     """
-    return [sys.executable, "-P", "-m", __name__, f"{poll_interval:g}", ",".join(libraries), *arguments]
+
+    libraries: Sequence[str] = LIBRARIES
+    poll_interval: float = POLL_INTERVAL
+
+    def __post_init__(self) -> None:
+        if not 0 < self.poll_interval <= POLL_INTERVAL:
+            raise ValueError(
+                f"poll interval = {self.poll_interval:g} s: must be above 0 and at most Flower's {POLL_INTERVAL:g} s"
+            )
+
+    @classmethod
+    def on_this_machine(cls, count: int) -> "SuperNode":
+        """The settings of each of ``count`` nodes of one machine.
+
+        A few nodes poll more often than Flower's, which suit remote machines; the polling of many would take CPU time
+        from those that train. Libraries are imported once per node if they fill at most a quarter of the memory.
+        """
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        libraries = LIBRARIES if count * _PRELOADED_BYTES <= memory / 4 else ()
+        return cls(libraries, min(1.0, max(0.2, 0.05 * count)))
+
+    def command(self, options: Sequence[str]) -> list[str]:
+        """The command line of a SuperNode with these options of ``flower-supernode``."""
+        return [sys.executable, "-P", "-m", __name__, f"{self.poll_interval:g}", ",".join(self.libraries), *options]
 
 
 def main() -> None:
     """Run the SuperNode until it is stopped."""
-    interval, libraries, *arguments = sys.argv[1:]
+    interval, libraries, *options = sys.argv[1:]
     import_module("flwr.supernode.start_client_internal").time = _Clock(float(interval))  # type: ignore[attr-defined]
+    os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = f"{min(_WORK_POLL_INTERVAL, float(interval)):g}"
     superexec = [sys.executable, "-P", "-m", "fedapps.deployment.superexec", libraries]
-    run_flower("flower-supernode", arguments, replace="flower-superexec", start=lambda given: [*superexec, *given])
+    run_flower("flower-supernode", options, replace="flower-superexec", start=lambda given: [*superexec, *given])
 
 
 class _Clock:

@@ -1,5 +1,7 @@
 """The command line: what it prints, what it refuses, and its exit status."""
 
+import sys
+
 import pytest
 
 from fedapps.cli.commands import assignments, main
@@ -106,6 +108,26 @@ def test_a_malformed_command_line_has_status_2(given, capsys):
         main(given)
     assert caught.value.code == 2
     assert "usage: fedapps" in capsys.readouterr().err
+
+
+def test_supernode_passes_flowers_options_on(monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr("os.execv", lambda program, command: started.append((program, command)))
+    flowers = ["--insecure", "--superlink", "HOST:9092", "--node-config", 'data-dir="/data"']
+    main(["supernode", "--preload", "sklearn", *flowers, "--poll-interval", "0.5"])
+    ((program, command),) = started
+    assert program == command[0] == sys.executable
+    assert command[-len(flowers) - 2 :] == ["0.5", "sklearn", *flowers]
+    assert main(["supernode", "--poll-interval", "10"]) == 2
+    assert said(capsys) == "fedapps: poll interval = 10 s: must be above 0 and at most Flower's 3 s\n"
+    assert len(started) == 1
+
+
+def test_options_of_flower_are_unknown_to_other_commands(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["nodes", "lqr", "--superlink", "HOST:9092"])
+    assert caught.value.code == 2
+    assert "unrecognized arguments: --superlink HOST:9092" in capsys.readouterr().err
 
 
 # -- --set -----------------------------------------------------------------------------------------------------

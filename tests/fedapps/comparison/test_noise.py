@@ -29,7 +29,7 @@ def most(level):
 
 
 def draw(seeds, share, effect=0.0):
-    """The values of two methods, each [repetitions, seeds, pairs]; those of the first are higher by ``effect``."""
+    """The values of two methods, each [repetitions, seeds, pairs]. ``effect`` is added to the first method."""
     rng = np.random.default_rng((seeds, round(1000 * share)))
     between = rng.normal(0, np.sqrt(share), (2, REPETITIONS, seeds, 1))
     within = rng.normal(0, np.sqrt(1 - share), (2, REPETITIONS, seeds, PAIRS))

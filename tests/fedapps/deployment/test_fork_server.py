@@ -1,17 +1,20 @@
 """Workers that are forks of a process with imported libraries."""
 
+import inspect
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.supernode import start_client_internal
 
 from fedapps.deployment.superexec import ForkedWorkers
-from fedapps.deployment.supernode import LIBRARIES, supernode_command
+from fedapps.deployment.supernode import LIBRARIES, POLL_INTERVAL, SuperNode, _Clock
 
 pytestmark = pytest.mark.subprocesses
 
@@ -112,11 +115,38 @@ print(seen, sys.argv)
     assert output.splitlines() == ["instead", "instead", "[['one'], ['two']] ['starter', 'one', 'two']"]
 
 
+def test_pauses_of_a_supernode_are_cut_to_the_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    clock = _Clock(0.5)
+    clock.sleep(3)
+    clock.sleep(0.1)
+    assert slept == [0.5, 0.1]
+    assert clock.monotonic is time.monotonic
+
+
+def test_the_loop_of_flowers_supernode_sleeps_through_its_module_time() -> None:
+    assert start_client_internal.time is time
+    loop = inspect.getsource(start_client_internal.start_client_internal)
+    assert f"time.sleep({POLL_INTERVAL:g})" in loop
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 3.5, float("nan")])
+def test_a_poll_interval_out_of_range_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match=r"poll interval = .* s: must be above 0 and at most Flower's 3 s"):
+        SuperNode(poll_interval=seconds)
+
+
+def test_many_nodes_poll_less_often_and_import_nothing_beforehand() -> None:
+    assert SuperNode.on_this_machine(1) == SuperNode(LIBRARIES, 0.2)
+    assert SuperNode.on_this_machine(10_000) == SuperNode((), 1.0)
+
+
 def test_the_command_of_a_supernode_starts_and_names_what_is_not_installed() -> None:
     def run(code: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
-    helped = subprocess.run([*supernode_command(["--help"])], capture_output=True, text=True)
+    helped = subprocess.run(SuperNode().command(["--help"]), capture_output=True, text=True)
     assert helped.returncode == 0, helped.stderr
     assert "--superlink" in helped.stdout
     assert "torch" in LIBRARIES
