@@ -30,7 +30,7 @@ class LocalOptions:
         "round, but every node equally often",
         choices=["drawn", "in-turn"],
     )
-    epochs: int = option(0, "local epochs per round in place of those of the run; 0 = those of the run", minimum=0)
+    epochs: int = option(0, "local epochs per round; 0 = the epochs of the run", minimum=0)
 
 
 class Local(Method):

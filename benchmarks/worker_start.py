@@ -1,0 +1,72 @@
+"""How long a worker of a node takes until it can work on its message: in a new process, and as a fork.
+
+Both import Flower's command ``flwr-clientapp`` and the libraries of :data:`fedapps.deployment.supernode.LIBRARIES`, and
+print the help of the command. The two ways alternate. The app itself is not unpacked or imported.
+
+    python -m benchmarks.worker_start --pairs 5
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from statistics import median
+
+from fedapps.deployment.supernode import LIBRARIES
+from fedapps.runs.tables import number, text_table
+
+_WORKER = "flwr-clientapp"
+_NEW = """
+import sys
+from importlib import import_module
+from fedapps.deployment.flower_command import load_command
+
+command, *libraries = sys.argv[1:]
+for name in libraries:
+    import_module(name)
+sys.argv = [command, "--help"]
+load_command(command)()
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark and print its table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.worker_start", description=__doc__.partition("\n")[0])
+    parser.add_argument("--pairs", type=int, default=5, help="number of starts of each kind (default 5)")
+    pairs = range(max(1, parser.parse_args(arguments).pairs))
+    command = [sys.executable, "-P", "-m", "fedapps.deployment.fork_server", _WORKER, *LIBRARIES]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        for _ in range(2):  # the libraries are imported after the first call
+            _fork(server)
+        seconds = [(_new_process(), _fork(server)) for _ in pairs]
+    new, fork = (sorted(of_kind) for of_kind in zip(*seconds, strict=True))
+    ratios = sorted(one / other for one, other in seconds)
+    found = {"new process [s]": new, "fork [s]": fork, "ratio": ratios}
+    rows = [(name, *map(number, (median(values), values[0], values[-1]))) for name, values in found.items()]
+    print(text_table(("start of a worker", "median", "least", "most"), rows))
+    return 0
+
+
+def _new_process() -> float:
+    """Seconds until a new process has imported everything and prints."""
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-P", "-c", _NEW, _WORKER, *LIBRARIES], check=True, stdout=subprocess.PIPE)
+    return time.perf_counter() - begin
+
+
+def _fork(server: subprocess.Popen[bytes]) -> float:
+    """Seconds until a fork of the server prints."""
+    assert server.stdin
+    assert server.stdout
+    begin = time.perf_counter()
+    server.stdin.write(json.dumps(["--help"]).encode() + b"\n")
+    server.stdin.flush()
+    while b"show this help" not in server.stdout.readline():  # once in the help; skips what is left of an earlier one
+        pass
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    sys.exit(main())
