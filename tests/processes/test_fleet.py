@@ -97,6 +97,11 @@ def named(root: int, command: str) -> list[int]:
     return [pid for pid in descendants(root) if runs(pid, command)]
 
 
+def forked_workers(root: int) -> list[int]:
+    """The workers of the nodes below ``root`` that are forks of a process with imported libraries."""
+    return [worker for server in named(root, "fork-server") for worker in named(server, "flwr-clientapp")]
+
+
 def assert_nothing_is_left(folder: Path) -> None:
     """No process that has the folder of the fleet in its command or environment, and no temporary file."""
     needle = os.fsencode(folder / "run-fleet")
@@ -159,8 +164,7 @@ def test_strangers_and_plain_text_are_refused(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     with fleet(tmp_path) as process:
-        wait_for(lambda: named(process.pid, "flwr-clientapp"), process, tmp_path)
-        assert named(process.pid, "fork-server"), "workers are forks"
+        wait_for(lambda: forked_workers(process.pid), process, tmp_path)
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130, said(tmp_path)
     assert "fedapps: interrupted; the folder of the run has everything that was trained" in said(tmp_path)

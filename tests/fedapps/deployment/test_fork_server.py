@@ -1,6 +1,5 @@
 """Workers that are forks of a process with imported libraries."""
 
-import inspect
 import json
 import os
 import subprocess
@@ -11,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.supernode import start_client_internal
 
 from fedapps.deployment.superexec import ForkedWorkers
-from fedapps.deployment.supernode import LIBRARIES, POLL_INTERVAL, SuperNode, _Clock
+from fedapps.deployment.supernode import LIBRARIES, SuperNode, _Clock
 
 pytestmark = pytest.mark.subprocesses
 
@@ -123,12 +121,6 @@ def test_pauses_of_a_supernode_are_cut_to_the_poll_interval(monkeypatch: pytest.
     clock.sleep(0.1)
     assert slept == [0.5, 0.1]
     assert clock.monotonic is time.monotonic
-
-
-def test_the_loop_of_flowers_supernode_sleeps_through_its_module_time() -> None:
-    assert start_client_internal.time is time
-    loop = inspect.getsource(start_client_internal.start_client_internal)
-    assert f"time.sleep({POLL_INTERVAL:g})" in loop
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 3.5, float("nan")])
