@@ -21,3 +21,13 @@ def run_inline(given, folder, node_configs=()):
 def with_changes(given, changes):
     """A run config with other values; keys may be written as Python's names."""
     return given | {key.replace("_", "-"): value for key, value in changes.items()}
+
+
+#: A federation of three robots, a few milliseconds a round.
+LQR = {
+    "task": "lqr", "num-nodes": 3, "rounds": 3, "epochs": 1, "batch-size": 16, "learning-rate": 0.01,
+    "spfl.epochs": 1, "apfl.epochs": 1, "spfl.learning-rate": 0.01, "apfl.learning-rate": 0.01, "collect-after": 0,
+    "evaluate-every": 1,
+    "lqr.trajectories": 4, "lqr.horizon": 6, "name": "run", "h-fl.groups": "control-weight",
+    "h-fl.intervals": "2",
+}  # fmt: skip

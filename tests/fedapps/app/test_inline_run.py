@@ -1,6 +1,5 @@
 """Whole runs in one process, of robots that learn in milliseconds."""
 
-import csv
 import json
 import tomllib
 
@@ -8,52 +7,25 @@ import numpy as np
 import pytest
 from run_outputs import assert_same, outputs_of
 from safetensors.numpy import load_file
-from small_runs import run_inline, with_changes
+from small_runs import LQR
 from toys import same_bits
 
 import strategies.adaptive_rates
-from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.launch.launch import Simulation, launch
 from fedapps.registry.methods import method_class, method_names
 from fedapps.runs.checkpoints import DiskCheckpoints, read_snapshot
 from fedapps.runs.run_folder import RunFolder
-from strategies.round_records import TooFewRepliesError
-from tasks.lqr.options import LqrOptions
-from tasks.lqr.task import LqrTask
 
 #: What tasks with one stage can run: nothing that needs earlier stages to remember.
 METHODS = [
     *(name for name in method_names() if not method_class(name).needs_stages and not method_class(name).task),
     "spfl(rate-scale=0.2)",
 ]
-NODES = 3
-ROUNDS = 3
+NODES = LQR["num-nodes"]
+ROUNDS = LQR["rounds"]
 #: How many nodes train in a round.
 TRAINING = {method: 1 if method in ("centralized", "untrained") else NODES for method in METHODS}
-SMALL = {
-    "task": "lqr", "num-nodes": NODES, "rounds": ROUNDS, "epochs": 1, "batch-size": 16, "learning-rate": 0.01,
-    "spfl.epochs": 1, "apfl.epochs": 1, "spfl.learning-rate": 0.01, "apfl.learning-rate": 0.01, "collect-after": 0,
-    "evaluate-every": 1,
-    "lqr.trajectories": 4, "lqr.horizon": 6, "name": "run", "h-fl.groups": "control-weight",
-    "h-fl.intervals": "2",
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def worlds(tmp_path_factory):
-    return {"cache-dir": str(tmp_path_factory.mktemp("worlds"))}
-
-
-@pytest.fixture
-def federate(tmp_path, worlds, monkeypatch):
-    """Run the app with some keys changed; the run's folder. Reports are drawn by the first test only."""
-    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
-
-    def run(place="run", node_configs=(), **changes):
-        return run_inline(with_changes(SMALL | worlds, changes), tmp_path / place, node_configs)
-
-    return run
 
 
 def rows(folder, method, phase):
@@ -71,7 +43,7 @@ def evaluations(folder, method):
 def whole(tmp_path_factory, worlds):
     """A launched run of every method."""
     folder = tmp_path_factory.mktemp("whole")
-    overrides = SMALL | worlds | {"methods": ",".join(METHODS), "track-metric": "test.total_loss"}
+    overrides = LQR | worlds | {"methods": ",".join(METHODS), "track-metric": "test.total_loss"}
     assert launch(overrides, Simulation("inline"), str(folder)) == 0
     return RunFolder(folder / "run", "")
 
@@ -82,7 +54,7 @@ def test_a_run_leaves_everything_it_promises(whole):
     }  # fmt: skip
     config = tomllib.loads((whole.path / "config.toml").read_text())
     assert parse(config).flat() == config
-    assert config.items() >= SMALL.items()
+    assert config.items() >= LQR.items()
     assert "<svg" in (whole.path / "report.html").read_text()
 
 
@@ -251,79 +223,3 @@ def test_adaptive_rates_of_one_are_plain_personalisation(federate, monkeypatch, 
     folder = federate(methods="spfl,apfl", **{"apfl.granularity": granularity})
     assert evaluations(folder, "apfl") == evaluations(folder, "spfl")
     monkeypatch.undo()
-
-
-# -- failures --------------------------------------------------------------------------------------------------
-
-
-def test_a_run_whose_clients_all_raise_fails_with_their_traceback(tmp_path, worlds, monkeypatch, capsys):
-    def loss_of_the_culprit(self, model, batch):
-        raise ArithmeticError("no loss today")
-
-    monkeypatch.setattr(LqrTask, "loss", loss_of_the_culprit)
-    pairs = [f"--set={key}={value}" for key, value in (SMALL | worlds | {"methods": "sfl,apfl"}).items()]
-    assert main(["run", "--engine", "inline", "--output-dir", str(tmp_path), *pairs]) == 1
-    said = capsys.readouterr().err
-    assert "round 1: 0 usable replies, but min-replies is 1. Refused:" in said
-    assert all(f"robot-{robot:02d}: " in said for robot in range(NODES))
-    assert "in loss_of_the_culprit" in said
-    assert said.count("ArithmeticError: no loss today") == NODES
-    assert f"the run failed in: sfl, apfl. See the log above; trained models are in {tmp_path / 'run'}" in said
-    assert not (tmp_path / "run" / "summary.json").exists()
-
-
-@pytest.fixture
-def spoilt(tmp_path):
-    """A data folder; ``spoilt(column, text)`` writes a value into every row of the second robot."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    LqrTask(LqrOptions(trajectories=4, horizon=6)).make_world(folder, NODES, 0)
-
-    def spoil(column, text):
-        path = folder / "robot-01.csv"
-        with path.open(newline="") as file:
-            table = list(csv.DictReader(file))
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, table[0])
-            writer.writeheader()
-            writer.writerows({**row, column: text} for row in table)
-        return str(folder)
-
-    return spoil
-
-
-@pytest.mark.parametrize(
-    ("text", "reasons"),
-    [
-        ("nan", {"train": "expected a finite number", "evaluate": "expected a finite number"}),
-        ("1e200", {"train": "the training loss is ", "evaluate": "not finite"}),
-    ],
-)
-def test_one_bad_node_is_refused_and_the_run_goes_on(federate, spoilt, text, reasons):
-    folder = federate(methods="sfl", min_replies=2, data_dir=spoilt("next_y", text))
-    lines = folder.lines("metrics.jsonl")
-    assert [row["replies"] for row in lines] == [2, 2, 2]
-    for row in lines:
-        assert [refusal["phase"] for refusal in row["refused"]] == ["train", "evaluate"]
-        assert all(reasons[refusal["phase"]] in refusal["reason"] for refusal in row["refused"])
-        assert np.isfinite(row["evaluate"]["test.total_loss"])
-    assert {row["node"] for row in folder.lines("nodes.jsonl")} == {"robot-00", "robot-02"}
-    assert folder.summary()["methods"]["sfl"]["refused"] == 6
-
-
-def test_but_not_with_fewer_replies_than_wanted(federate, spoilt):
-    with pytest.raises(TooFewRepliesError, match="round 1: 2 usable replies, but min-replies is 3") as caught:
-        federate(methods="sfl", min_replies=3, data_dir=spoilt("next_y", "nan"))
-    assert "robot-01.csv, line 2, column next_y: 'nan'; expected a finite number" in str(caught.value)
-
-
-def test_a_name_that_is_taken_is_refused(federate, worlds, tmp_path, capsys):
-    federate(methods="sfl", rounds=1)
-    given = SMALL | worlds
-    with pytest.raises(ValueError, match="run exists: choose another name"):
-        launch(given, Simulation("inline"), str(tmp_path / "run"))
-
-
-def test_the_wrong_tracked_metric_names_those_that_exist(federate):
-    with pytest.raises(ValueError, match=r"tracked metric 'loss' is not reported; .*test\.total_loss"):
-        federate(methods="sfl", track_metric="loss")

@@ -1,0 +1,86 @@
+"""Runs of the app in one process that fail, and nodes that are refused."""
+
+import csv
+
+import numpy as np
+import pytest
+from small_runs import LQR
+
+from fedapps.cli.commands import main
+from fedapps.launch.launch import Simulation, launch
+from strategies.round_records import TooFewRepliesError
+from tasks.lqr.options import LqrOptions
+from tasks.lqr.task import LqrTask
+
+
+def test_a_run_whose_clients_all_raise_fails_with_their_traceback(tmp_path, worlds, monkeypatch, capsys):
+    def loss_of_the_culprit(self, model, batch):
+        raise ArithmeticError("no loss today")
+
+    monkeypatch.setattr(LqrTask, "loss", loss_of_the_culprit)
+    pairs = [f"--set={key}={value}" for key, value in (LQR | worlds | {"methods": "sfl,apfl"}).items()]
+    assert main(["run", "--engine", "inline", "--output-dir", str(tmp_path), *pairs]) == 1
+    said = capsys.readouterr().err
+    assert "round 1: 0 usable replies, but min-replies is 1. Refused:" in said
+    assert all(f"robot-{robot:02d}: " in said for robot in range(LQR["num-nodes"]))
+    assert "in loss_of_the_culprit" in said
+    assert said.count("ArithmeticError: no loss today") == LQR["num-nodes"]
+    assert f"the run failed in: sfl, apfl. See the log above; trained models are in {tmp_path / 'run'}" in said
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.fixture
+def spoilt(tmp_path):
+    """A data folder; ``spoilt(column, text)`` writes a value into every row of the second robot."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    LqrTask(LqrOptions(trajectories=4, horizon=6)).make_world(folder, LQR["num-nodes"], 0)
+
+    def spoil(column, text):
+        path = folder / "robot-01.csv"
+        with path.open(newline="") as file:
+            table = list(csv.DictReader(file))
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, table[0])
+            writer.writeheader()
+            writer.writerows({**row, column: text} for row in table)
+        return str(folder)
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("text", "reasons"),
+    [
+        ("nan", {"train": "expected a finite number", "evaluate": "expected a finite number"}),
+        ("1e200", {"train": "the training loss is ", "evaluate": "not finite"}),
+    ],
+)
+def test_one_bad_node_is_refused_and_the_run_goes_on(federate, spoilt, text, reasons):
+    folder = federate(methods="sfl", min_replies=2, data_dir=spoilt("next_y", text))
+    lines = folder.lines("metrics.jsonl")
+    assert [row["replies"] for row in lines] == [2, 2, 2]
+    for row in lines:
+        assert [refusal["phase"] for refusal in row["refused"]] == ["train", "evaluate"]
+        assert all(reasons[refusal["phase"]] in refusal["reason"] for refusal in row["refused"])
+        assert np.isfinite(row["evaluate"]["test.total_loss"])
+    assert {row["node"] for row in folder.lines("nodes.jsonl")} == {"robot-00", "robot-02"}
+    assert folder.summary()["methods"]["sfl"]["refused"] == 6
+
+
+def test_but_not_with_fewer_replies_than_wanted(federate, spoilt):
+    with pytest.raises(TooFewRepliesError, match="round 1: 2 usable replies, but min-replies is 3") as caught:
+        federate(methods="sfl", min_replies=3, data_dir=spoilt("next_y", "nan"))
+    assert "robot-01.csv, line 2, column next_y: 'nan'; expected a finite number" in str(caught.value)
+
+
+def test_a_name_that_is_taken_is_refused(federate, worlds, tmp_path, capsys):
+    federate(methods="sfl", rounds=1)
+    given = LQR | worlds
+    with pytest.raises(ValueError, match="run exists: choose another name"):
+        launch(given, Simulation("inline"), str(tmp_path / "run"))
+
+
+def test_the_wrong_tracked_metric_names_those_that_exist(federate):
+    with pytest.raises(ValueError, match=r"tracked metric 'loss' is not reported; .*test\.total_loss"):
+        federate(methods="sfl", track_metric="loss")

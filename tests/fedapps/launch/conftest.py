@@ -1,0 +1,28 @@
+"""The pipeline that the tests run."""
+
+import pytest
+from pipelines import RECIPE, run_pipeline
+from warm_lqr import warm_lqr
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _task():
+    """The task is known, and reports are empty files: drawing one takes longer than all the rest."""
+    with warm_lqr(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedapps.app.server_app.write_report", lambda folder: (folder / "report.html").touch())
+        yield
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with the recipe."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    (folder / "two.toml").write_text(RECIPE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+    """The folder of a pipeline that ran to its end."""
+    assert run_pipeline(place / "two.toml", place / "whole", "name=pipe") == 0
+    return place / "whole" / "pipe"
