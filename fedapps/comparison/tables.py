@@ -51,8 +51,12 @@ def _one_comparison(part: Mapping[str, Any]) -> str:
     of_metric = {
         metric: [t for t in tests if t["metric"] == metric] for metric in dict.fromkeys(t["metric"] for t in tests)
     }
-    tested = [_tests(metric, found) for metric, found in of_metric.items()]
-    return "\n\n".join([*texts, *tested, *_claims(part.get("claims", []))])
+    said = ""
+    for metric, found in of_metric.items():
+        note = _note(found)
+        texts.append(_tests(metric, found) if note == said else f"{note}\n{_tests(metric, found)}")
+        said = note
+    return "\n\n".join([*texts, *_claims(part.get("claims", []))])
 
 
 def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -92,8 +96,14 @@ def _parts(ours: Mapping[str, float] | None, printed: float | None) -> tuple[str
     return f"{ours['mean']:,.0f}" if exact else number(ours["mean"]), f"± {ours['std']:.2g}", bracket
 
 
-def _tests(metric: str, tests: Sequence[Mapping[str, Any]]) -> str:
+def _note(tests: Sequence[Mapping[str, Any]]) -> str:
+    """What the tests of a metric compare, and the caveat; it stands above the first of the tables that share it."""
     which = scheme([(test["a"], test["b"]) for test in tests])
+    caveat = fill(about_tests(tests[0]["seeds"], len(tests)), _WIDTH)
+    return "\n".join([*([which] if which else []), caveat])
+
+
+def _tests(metric: str, tests: Sequence[Mapping[str, Any]]) -> str:
     header = [f"{metric}: a - b", "mean", "95 % interval", "p", "Holm", "nodes lower : higher"]
     rows = [
         [
@@ -106,8 +116,7 @@ def _tests(metric: str, tests: Sequence[Mapping[str, Any]]) -> str:
         ]
         for test in tests
     ]
-    caveat = fill(about_tests(tests[0]["seeds"], len(tests)), _WIDTH)
-    return "\n".join([*([which] if which else []), caveat, text_table(header, rows)])
+    return text_table(header, rows)
 
 
 def _interval(found: Mapping[str, float | None]) -> str:
