@@ -54,7 +54,11 @@ def run_job(attack: str, on: str, batch_size: int, start: int, stop: int, config
         target.updated if on == "update" else target.victim,
         [sentence.words for sentence in chosen],
         [sentence.label for sentence in chosen],
-        views=[(sharing, one) for sharing in _methods(plan) for one in _attackers(plan, attack, sharing, target, flat)],
+        views=[
+            (sharing, one)
+            for sharing in _methods(plan, attack)
+            for one in _attackers(plan, attack, sharing, target, flat)
+        ],
         attack=_attack(plan, attack, target, derive_seed(flat["seed"], "audit", attack, batch_size, start)),
         batch_size=batch_size,
         ignored=target.special_tokens,
@@ -112,8 +116,10 @@ def finished(folder: Path, recipe: str) -> dict[str, Any]:
     }
 
 
-def _methods(plan: AuditPlan) -> list[Sharing]:
-    return [SHARINGS[name] for name in plan.methods]
+def _methods(plan: AuditPlan, attack: str) -> list[Sharing]:
+    """What the methods share that the attack can read: "subspace" needs the first layer."""
+    sharings = [SHARINGS[name] for name in plan.methods]
+    return [sharing for sharing in sharings if sharing.first_layer or attack != "subspace"]
 
 
 def _attackers(

@@ -79,6 +79,12 @@ class AuditPlan:
             wrong.append(
                 "--on update: dlg and tag match gradients only; add --attack subspace or rows, or --on gradient"
             )
+        without = [name for name in self.methods if name in SHARINGS and not SHARINGS[name].first_layer]
+        if without and self.attacks == ("subspace",):
+            wrong.append(
+                f"--methods {', '.join(without)}: the first layer stays on the node, but --attack subspace reads its "
+                "gradient; add --attack dlg, tag or rows"
+            )
         if wrong:
             raise ValueError("this audit cannot be run:\n  " + "\n  ".join(wrong))
 

@@ -15,6 +15,7 @@ from clients.training import run_plan
 from fedapps.app.node import choose_device, default_settings
 from fedapps.app.profile_query import data_source
 from fedapps.config.parsing import Config, parse
+from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import check_folder
 from sim.seeding import derive_seed, torch_seed
 from tasks.base import NodeData
@@ -25,7 +26,7 @@ from tasks.text.privacy.body import above_words
 from tasks.text.privacy.sentences import Sentence, draw_sentences, special_tokens, with_sentences
 from tasks.text.privacy.sharing import Victim
 from tasks.text.privacy.tokens import TokenTable
-from tasks.text.privacy.updates import UpdatedVictim
+from tasks.text.privacy.updates import ClippedNoise, UpdatedVictim
 from tasks.text.private_words import vocabulary_source, word_table
 from tasks.text.task import TextTask
 from tasks.text.vocabulary import Vocabulary
@@ -139,8 +140,16 @@ def trained_victim(flat: tuple[tuple[str, Any], ...], count: int) -> TrainedVict
     train(model, data, "train", 1, data.key)
     victim = _victim(task, model, data)
     plain_adam = run.optimizer in ("adam", "adamw") and not run.weight_decay
-    updated = UpdatedVictim(victim.body, victim.table, train_on, run.learning_rate if plain_adam else 0.0)
+    updated = UpdatedVictim(victim.body, victim.table, train_on, run.learning_rate if plain_adam else 0.0, _noise(run))
     return TrainedVictim(victim, updated, before, chosen.sentences, special_tokens(_vocabulary(data)))
+
+
+def _noise(run: RunConfig) -> ClippedNoise | None:
+    """Local differential privacy, under ``dp = "local"``; the noise is drawn with the seed of the run."""
+    if run.dp != "local":
+        return None
+    generator = torch.Generator().manual_seed(derive_seed(run.seed, "audit", "noise"))
+    return ClippedNoise(run.dp_clip, run.dp_clip * run.dp_noise, generator)
 
 
 def _victim(task: TextTask, model: TextClassifier, data: NodeData) -> Victim:

@@ -1,5 +1,8 @@
 """Updates after local training: what an attacker computes from them."""
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,10 +12,10 @@ from torch import nn
 from tasks.text.networks import BiLstm
 from tasks.text.privacy.audit import subspace
 from tasks.text.privacy.body import above_words
-from tasks.text.privacy.rows import leaked_tokens
-from tasks.text.privacy.sharing import SHARINGS, Victim
+from tasks.text.privacy.rows import leaked_tokens, longest_noise
+from tasks.text.privacy.sharing import SHARINGS, Observation, Victim
 from tasks.text.privacy.tokens import TokenTable
-from tasks.text.privacy.updates import UpdatedVictim, first_adam_gradient
+from tasks.text.privacy.updates import ClippedNoise, UpdatedVictim, first_adam_gradient
 
 RATE = 0.01
 WORDS = ("<pad>", *(f"word{number}" for number in range(30)), *map(str, range(9)))
@@ -93,3 +96,71 @@ def test_several_steps_of_adam_hide_the_row_space_but_not_the_rows():
     assert len(WRITTEN.intersection(read)) < len(WRITTEN)
     (rows,) = leaked_tokens(update, victim.table)
     assert set(rows) == WRITTEN
+
+
+# -- clipping and noise ----------------------------------------------------------------------------------------
+
+
+def clipped_noise(clip, deviation, seed=0):
+    return ClippedNoise(clip, deviation, torch.Generator().manual_seed(seed))
+
+
+def test_the_joint_norm_is_clipped_by_hand():
+    found = clipped_noise(2.5, 0.0)({"a": torch.tensor([[3.0, 0.0]]), "b": torch.tensor([4.0])})
+    assert {name: change.tolist() for name, change in found.items()} == {"a": [[1.5, 0.0]], "b": [2.0]}
+    same = clipped_noise(6.0, 0.0)({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])})
+    assert {name: change.tolist() for name, change in same.items()} == {"a": [3.0], "b": [4.0]}
+    assert clipped_noise(1.0, 0.0)({"a": torch.zeros(2)})["a"].tolist() == [0.0, 0.0]
+
+
+@given(st.floats(0.01, 10), st.floats(0.01, 10), st.integers(0, 2**31))
+def test_a_clipped_change_keeps_its_direction(clip, size, seed):
+    change = size * torch.randn(4, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    found = clipped_noise(clip, 0.0)({"a": change})["a"]
+    assert found.norm() <= clip * (1 + 1e-9)
+    assert nn.functional.cosine_similarity(found.flatten(), change.flatten(), dim=0).item() == pytest.approx(1)
+
+
+def test_noise_has_its_deviation():
+    found = clipped_noise(1.0, 0.3)({"a": torch.zeros(100, 100)})["a"]
+    assert found.std().item() == pytest.approx(0.3, rel=0.03)
+    assert found.mean().item() == pytest.approx(0, abs=0.02)
+
+
+@pytest.mark.parametrize(("optimizer", "steps"), [(torch.optim.SGD, 1), (torch.optim.Adam, 1)])
+def test_clipping_alone_hides_nothing(optimizer, steps):
+    """Neither the row space of an update of SGD, nor that of a first step of Adam."""
+    victim = replace(updated_victim(optimizer, steps), privacy=clipped_noise(0.01, 0.0))
+    update = victim.share(SENTENCES, [0, 3], SHARINGS["fedavg"])
+    assert set(subspace.run(update, victim.body).read(victim.table)[0]) == WRITTEN
+    assert set(leaked_tokens(update, victim.table)[0]) == WRITTEN
+
+
+def test_a_norm_that_is_never_reached_changes_nothing():
+    victim = updated_victim(torch.optim.SGD)
+    loose = replace(victim, privacy=clipped_noise(1e9, 0.0))
+    one, other = (each.share(SENTENCES, [0, 3], SHARINGS["fedavg"]) for each in (victim, loose))
+    assert all(torch.equal(one.gradients[name], other.gradients[name]) for name in one.gradients)
+    assert torch.equal(one.rows, other.rows)
+
+
+def test_noise_hides_words_that_it_exceeds():
+    victim = updated_victim(torch.optim.SGD)
+    for deviation, expected in ((1e-9, WRITTEN), (10.0, set())):
+        noisy = replace(victim, privacy=clipped_noise(1.0, deviation))
+        update = noisy.share(SENTENCES, [0, 3], SHARINGS["fedavg"])
+        # Few words that were not written can be among the found: the longest rows of noise.
+        assert WRITTEN.intersection(subspace.run(update, victim.body).read(victim.table)[0]) == expected
+        assert WRITTEN.intersection(leaked_tokens(update, victim.table)[0]) == expected
+
+
+def test_the_longest_row_of_noise_by_hand():
+    def observed(rows, noise):
+        return Observation({}, ("a",) * len(rows), rows, torch.tensor([1]), noise)
+
+    # Half of all |N(0, 1)| are below 0.6745.
+    assert longest_noise(observed(torch.zeros(1, 1), 2.0)) == pytest.approx(2 * 0.6745, rel=1e-4)
+    # A squared norm in two dimensions is exponential: P(norm² > x) = exp(-x/2) = 1/6.
+    assert longest_noise(observed(torch.zeros(3, 2), 1.0)) == pytest.approx((2 * math.log(6)) ** 0.5)
+    assert longest_noise(observed(torch.zeros(3, 2), 0.0)) == 0
+    assert longest_noise(observed(torch.zeros(0, 2), 1.0)) == 0

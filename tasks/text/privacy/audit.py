@@ -108,7 +108,8 @@ def gradient_matching(settings: Inversion, start: TokenTable, progress: Progress
 
 def _subspace(observation: Observation, body: nn.Module) -> Found:
     tokens = int(observation.lengths.sum())
-    basis, length = span_of_inputs(first_gradient(observation), tokens), int(observation.lengths.max())
+    basis = span_of_inputs(first_gradient(observation), tokens, observation.noise)
+    length = int(observation.lengths.max())
     return Found(lambda table: [words_in_span(basis, body, table, length)])
 
 
@@ -202,5 +203,6 @@ def audit(
 
 def _what_is_searched(attack: Attack, sharing: Sharing, attacker: Attacker, victim: Victim) -> tuple[object, ...]:
     """A key that is equal for views that can use one search."""
-    rows = tuple(map(sharing.row, victim.table.words)) if attack.reads_rows else ()
+    needed = attack.reads_rows or victim.rows_affect_body
+    rows = tuple(map(sharing.row, victim.table.words)) if needed else ()
     return (id(attacker.body), tuple(sharing.names(victim.body)), rows)

@@ -25,11 +25,14 @@ class Sharing:
     row : callable
         Whether the row of a word in the embedding table is shared: always under FedAvg, never under FedVocab, and under
         FedRecon for all but private words.
+    first_layer : bool
+        Whether the parameters of the layer above the embedding table are shared.
     """
 
     method: str
     body: tuple[str, ...]
     row: Callable[[str], bool]
+    first_layer: bool = True
 
     def names(self, body: nn.Module) -> list[str]:
         """Return the shared parameters of ``body``, in its order. Raise ``ValueError`` if no parameter is shared."""
@@ -43,6 +46,7 @@ class Sharing:
 #: What each method shares. The private words of FedRecon are digit tokens, as in the paper (Appendix A.2).
 SHARINGS: Mapping[str, Sharing] = {
     "fedavg": Sharing("fedavg", ("*",), lambda word: True),
+    "lg-fedavg": Sharing("lg-fedavg", ("*classifier.*",), lambda word: False, first_layer=False),
     "fedrecon": Sharing("fedrecon", ("*",), lambda word: not is_digits(word)),
     "fedvocab": Sharing("fedvocab", ("encoder.*", "*classifier.*"), lambda word: False),
 }
@@ -63,12 +67,15 @@ class Observation:
         Gradients with respect to these rows, or their changes; R = 0 if none is shared.
     lengths : Tensor [B]
         The numbers of tokens, which the attacker knows, as in DLG and TAG.
+    noise : float
+        Standard deviation of the noise in each number, which the attacker knows; 0: none.
     """
 
     gradients: Mapping[str, Tensor]
     row_words: tuple[str, ...]
     rows: Tensor
     lengths: Tensor
+    noise: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +88,11 @@ class Victim:
 
     body: nn.Module
     table: TokenTable
+
+    @property
+    def rows_affect_body(self) -> bool:
+        """Whether what is shared of the body depends on which rows of the table are shared."""
+        return False
 
     def share(self, sentences: Sequence[Sequence[str]], labels: Sequence[int], sharing: Sharing) -> Observation:
         """Return the gradients of the mean cross-entropy over B ``sentences`` with class indices ``labels``.

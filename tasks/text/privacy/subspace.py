@@ -83,16 +83,19 @@ def first_gradient(observation: Observation) -> Tensor:
     return torch.cat(found)
 
 
-def span_of_inputs(gradient: Tensor, tokens: int) -> Tensor:
+def span_of_inputs(gradient: Tensor, tokens: int, noise: float = 0.0) -> Tensor:
     """Return an orthonormal basis [r, d], float64, of the span of the inputs behind a ``gradient`` [m, d].
+
+    Directions whose singular values noise of this standard deviation can have, σ(√m + √d), do not count.
 
     r is the rank of the gradient, but at most the number of ``tokens``. If the rank is at least d - 1 (normalised
     inputs span no more), every vector is in the span, and the basis has only the 0.8 d strongest directions. They still
     tell the words with large influence on the loss from others. A zero gradient has an empty basis.
     """
     _, values, directions = torch.linalg.svd(gradient.double(), full_matrices=False)
-    cutoff = _ROUNDING * torch.finfo(gradient.dtype).eps * values[0]
-    width = gradient.shape[1]
+    rounding = _ROUNDING * torch.finfo(gradient.dtype).eps * float(values[0])
+    height, width = gradient.shape
+    cutoff = max(rounding, noise * (height**0.5 + width**0.5))
     rank = min(int((values > cutoff).sum()), tokens)
     kept: Tensor = directions[: rank if rank < width - 1 else int(_STRONGEST * width)]
     return kept

@@ -5,9 +5,12 @@ layer's change is spanned by the inputs of all steps (:mod:`.subspace`). Adam sc
 steps mix: after several steps, no gradient can be computed from the change. Its first step is
 η g / (|g| + ε), from which g follows, with a precision that is limited by the rounding of the weights
 (:func:`first_adam_gradient`).
+
+Under local differential privacy the node clips the change and adds noise (:class:`ClippedNoise`). Clipping alone
+multiplies all numbers by one factor, which the largest of them tells.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +19,36 @@ from torch import Tensor
 from .sharing import Observation, Sharing, Victim
 
 _ADAM_EPSILON = 1e-8  # torch's default
+_ROWS = "rows of the embedding table"
+
+
+@dataclass(frozen=True, eq=False)
+class ClippedNoise:
+    """Local differential privacy, as Flower's ``LocalDpMod`` applies it to the shared arrays of a reply.
+
+    Attributes
+    ----------
+    clip : float
+        Largest norm of a change, > 0.
+    deviation : float
+        Standard deviation of the noise, >= 0.
+    generator : Generator
+        Draws the noise.
+    """
+
+    clip: float
+    deviation: float
+    generator: torch.Generator
+
+    def __call__(self, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the changes, scaled to a joint norm of at most ``clip``, plus noise."""
+        norm = float(torch.stack([change.square().sum() for change in changes.values()]).sum().sqrt())
+        scale = min(1.0, self.clip / norm) if norm else 1.0
+        return {
+            name: change * scale
+            + self.deviation * torch.randn(change.shape, generator=self.generator).to(change.device)
+            for name, change in changes.items()
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +62,21 @@ class UpdatedVictim(Victim):
         the number of optimizer steps.
     adam_rate : float
         The learning rate if the optimizer is Adam without weight decay, which the attacker knows; otherwise 0.
+    privacy : ClippedNoise, optional
+        What the node does to the change before it sends it.
     """
 
     train: Callable[[Tensor, Tensor, Tensor], tuple[Victim, int]]
     adam_rate: float
+    privacy: ClippedNoise | None = None
+
+    @property
+    def rows_affect_body(self) -> bool:
+        """The joint norm, by which a change is clipped, includes the shared rows."""
+        return self.privacy is not None
 
     def share(self, sentences: Sequence[Sequence[str]], labels: Sequence[int], sharing: Sharing) -> Observation:
-        """Return the weights before minus those after local training, in place of gradients.
+        """Return the weights before minus those after local training, as they are sent, in place of gradients.
 
         After a single step of Adam, the matrices among them are gradients, up to factors for their rows.
 
@@ -46,15 +87,25 @@ class UpdatedVictim(Victim):
         """
         rows, lengths = self.table.encode(sentences)
         after, steps = self.train(rows, lengths, torch.tensor(list(labels), device=rows.device))
-        changes = {}
-        for name in sharing.names(self.body):
-            weights = self.body.get_parameter(name).detach()
-            changes[name] = weights - after.body.get_parameter(name).detach()
-            if steps == 1 and self.adam_rate and weights.ndim == 2:
-                changes[name] = first_adam_gradient(changes[name], weights, self.adam_rate)
+        names = sharing.names(self.body)
+        changes = {
+            name: self.body.get_parameter(name).detach() - after.body.get_parameter(name).detach() for name in names
+        }
         words = tuple(word for word in self.table.words if sharing.row(word))
         shared = [self.table.index[word] for word in words]
-        return Observation(changes, words, (self.table.vectors - after.table.vectors)[shared], lengths)
+        changes[_ROWS] = (self.table.vectors - after.table.vectors)[shared]
+        noise, rate = 0.0, self.adam_rate
+        if self.privacy:
+            changes = self.privacy(changes)
+            noise = self.privacy.deviation
+            rate = max(float(changes[name].abs().max()) for name in names) if rate else rate
+        if steps == 1 and rate and not noise:
+            for name in names:
+                weights = self.body.get_parameter(name).detach()
+                if weights.ndim == 2:
+                    changes[name] = first_adam_gradient(changes[name], weights, rate)
+        rows = changes.pop(_ROWS)
+        return Observation(changes, words, rows, lengths, noise)
 
 
 def first_adam_gradient(change: Tensor, weights: Tensor, learning_rate: float) -> Tensor:

@@ -15,8 +15,8 @@ from fedapps.audit.victim import trained_victim
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from tasks.text.privacy.attackers import ATTACKERS
-from tasks.text.privacy.sharing import SHARINGS
 
+AUDITED = ("fedavg", "fedrecon", "fedvocab")  # the default
 WORDS = [f"{first}{second}" for first in "bdfgklmn" for second in ("ado", "elu", "imi", "oru")]
 RECIPE = """task = "text"
 num-nodes = 2
@@ -104,11 +104,11 @@ def test_rows_and_recovered_sentences_are_written(audited):
     assert len(found["rows"]) == len(rows) + len(updates)
     read = {
         (method, name, attack, size)
-        for method in SHARINGS
+        for method in AUDITED
         for name, attack in [*((name, "subspace") for name in ATTACKERS), ("anybody", "rows")]
         for size in (1, 3)
     }
-    matched = {(method, name, "dlg", size) for method in SHARINGS for name in ATTACKERS for size in (1, 3)}
+    matched = {(method, name, "dlg", size) for method in AUDITED for name in ATTACKERS for size in (1, 3)}
     assert rows.keys() == read | matched
     assert updates.keys() == read
     for row in found["rows"]:
@@ -141,7 +141,7 @@ def test_attackers_with_the_current_or_initial_table_read_words_and_a_foreign_ta
     assert recall["foreign"] < 0.4
     # One search serves all methods, which share the same gradients of an LSTM.
     for name in ("public", "foreign"):
-        assert len({rows[method, name, "dlg", 1]["recall"] for method in SHARINGS}) == 1
+        assert len({rows[method, name, "dlg", 1]["recall"] for method in AUDITED}) == 1
     assert rows["fedavg", "known", "dlg", 1]["recall"] == recall["known"]
     assert rows["fedrecon", "known", "dlg", 1]["ptlr"] < rows["fedavg", "known", "dlg", 1]["ptlr"]
     # Five distinct words of eight dimensions: the subspace attack reads them exactly.
@@ -233,13 +233,21 @@ def test_the_victim_is_deterministic_and_trained(recipe, texts):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--methods", "fedavg,fedsgd"], "--methods fedsgd: unknown; must be among fedavg, fedrecon, fedvocab"),
+        (
+            ["--methods", "fedavg,fedsgd"],
+            "--methods fedsgd: unknown; must be among fedavg, lg-fedavg, fedrecon, fedvocab",
+        ),
         (["--attackers", "clever"], "--attackers clever: unknown; must be among known, public, foreign"),
         (["--attack", "dlg,guess"], "--attack guess: unknown; must be among subspace, dlg, tag, rows"),
         (["--attack", "dlg,dlg"], "--attack 'dlg,dlg': name at least one of subspace, dlg, tag, rows, and none twice"),
         (["--on", "weights"], "--on weights: unknown; must be among gradient, update"),
         (["--on", "update", "--attack", "dlg"], "--on update: dlg and tag match gradients only"),
         (["--methods", ""], "--methods '': name at least one"),
+        (
+            ["--methods", "fedavg,lg-fedavg", "--attack", "subspace"],
+            "--methods lg-fedavg: the first layer stays on the "
+            "node, but --attack subspace reads its gradient; add --attack dlg, tag or rows",
+        ),
         (["--batch-sizes", "1,0"], "--batch-sizes 0: must be between 1 and 4, the number of sentences"),
         (["--batch-sizes", "5"], "--batch-sizes 5: must be between 1 and 4"),
         (["--batch-sizes", "1,1"], "--batch-sizes '1,1': name at least one, and none twice"),
