@@ -106,6 +106,8 @@ ifdef FEDAPPS_DATA
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.embedding-width=300
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack dlg,tag --on gradient --batch-sizes 1,2 \
 		--sentences 8 --restarts 2 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
+	$(BIN)/python -m benchmarks.defences --recipe fedvocab-small --seeds 3 --jobs 0 --plot docs/defences.png \
+		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-nordland.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/vpr/nordland \
 		--set vpr.weights=$(SQUEEZENET)
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-streets.toml --seeds 3 --set vpr.weights=$(SQUEEZENET)

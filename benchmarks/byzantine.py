@@ -18,20 +18,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import floor
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedapps.app.client_app import app as client_app
-from fedapps.app.server_app import initial_arrays, run_method
+from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.cli.commands import assignments
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.config.run_config import AGGREGATION_NAMES
 from fedapps.launch.launch import check_data, resolve
-from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import number, text_table
-from sim.inprocess import InProcessGrid, flower_identity
+from sim.inprocess import InProcessGrid
 from sim.matrix import run_matrix
 from sim.seeding import generator
 from strategies.arrays import from_record, nbytes
@@ -41,6 +39,7 @@ from tasks.options import listed
 from .attacked_grid import AttackedGrid
 from .attacks import ATTACKS
 from .byzantine_table import NO_ATTACK, Outcome, outcome_table
+from .final_metrics import final_metrics, honest_grid, own_nodes
 
 Settings = Mapping[str, Value]
 
@@ -101,17 +100,12 @@ def _run(given: argparse.Namespace) -> None:
 def run_under_attack(
     *, aggregation: str, attack: str, attackers: float, seed: int, metric: str, config: Settings
 ) -> Outcome:
-    """Run one method in a temporary folder and return the metric of its last evaluation."""
-    with TemporaryDirectory(prefix="fedapps-byzantine-") as output:
-        parsed = parse({**config, "seed": seed, "output-dir": output})
-        folder, label = RunFolder.open(parsed, run_id=1), next(iter(parsed.methods))
-        value, error = None, ""
-        try:
-            with flower_identity():
-                run_method(_grid(parsed, attack, attackers), parsed, folder, label)
-            value = _metric(folder.summary()["methods"][label]["final"], metric)
-        except (DivergedError, TooFewRepliesError) as failure:
-            error = str(failure).partition("\n")[0]
+    """Run one method and return the metric of its last evaluation."""
+    value, error = None, ""
+    try:
+        value = _metric(final_metrics(config, seed, lambda parsed: _grid(parsed, attack, attackers)), metric)
+    except (DivergedError, TooFewRepliesError) as failure:
+        error = str(failure).partition("\n")[0]
     return Outcome(aggregation, attack, attackers, seed, metric, value, error)
 
 
@@ -133,9 +127,9 @@ def peak_models(config: Config) -> float:
 
 
 def _grid(config: Config, attack: str, attackers: float) -> InProcessGrid:
-    nodes: list[Mapping[str, Any]] = [{} for _ in range(config.run.num_nodes)]
     if attack == NO_ATTACK:
-        return InProcessGrid(client_app, nodes, config.flat(), errors="reply")
+        return honest_grid(config)
+    nodes = own_nodes(config)
     drawn = generator(config.run.seed, "attackers").permutation(len(nodes))[: floor(attackers * len(nodes) + 1e-9)]
     forge = ATTACKS[attack]()
     return AttackedGrid(client_app, nodes, config.flat(), attack=forge, attackers=drawn.tolist(), seed=config.run.seed)
@@ -144,7 +138,7 @@ def _grid(config: Config, attack: str, attackers: float) -> InProcessGrid:
 def _metric(final: Mapping[str, float], metric: str) -> float:
     if metric not in final:
         raise ValueError(f"--metric {metric}: the nodes report {', '.join(final)}")
-    return float(final[metric])
+    return final[metric]
 
 
 def _settings(given: argparse.Namespace, aggregation: str) -> dict[str, Any]:

@@ -8,6 +8,8 @@ unless something else moves the rows, such as weight decay. Under noise, the row
 read.
 """
 
+import math
+
 from scipy.stats import chi2
 
 from .sharing import Observation
@@ -33,4 +35,5 @@ def longest_noise(observation: Observation) -> float:
     rows, width = observation.rows.shape
     if not rows or not observation.noise:
         return 0.0
-    return observation.noise * float(chi2.isf(0.5 / rows, width)) ** 0.5
+    quantile = float(chi2.isf(0.5 / rows, width))
+    return observation.noise * math.sqrt(quantile)

@@ -1,0 +1,143 @@
+"""What defences of texts cost: the words that attacks read from a node's updates, beside the accuracy of the run.
+
+Every defence is a method with some settings (:data:`DEFENCES`). The attacked node trains on few sentences, as the run
+config says, and sends the change of its weights; the attacks are those of ``fedapps audit`` that read updates. The
+attacker is on the server, knows the method and all its settings, and has the word vectors that all nodes start from,
+unless they start from vectors of their own. The share of words is that of the strongest attack.
+
+    python -m benchmarks.defences --recipe fedvocab-small --seeds 3 --plot defences.png --set data-dir=FOLDER
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fedapps.audit import AuditPlan
+from fedapps.audit.run import audit_recipe
+from fedapps.cli.commands import assignments
+from fedapps.config.parsing import parse
+from fedapps.config.recipe_files import Value, read_recipe
+from fedapps.launch.launch import check_data, resolve
+from sim.matrix import run_matrix
+
+from .defence_table import Cost, cost_figure, cost_table
+from .final_metrics import final_metrics
+
+
+@dataclass(frozen=True)
+class Defence:
+    """A method with settings that may hide words.
+
+    Parameters
+    ----------
+    name : str
+        What it does, in a few words.
+    method : str
+        A method, with arguments.
+    shares : str
+        The method of the audit that shares the same parameters.
+    settings : dict
+        Keys of the run config.
+    attacker : str
+        The strongest attacker that the defence permits: "public" has the vectors that all nodes start from, "foreign"
+        has others.
+    """
+
+    name: str
+    method: str
+    shares: str
+    settings: dict[str, Value] = field(default_factory=dict)
+    attacker: str = "public"
+
+
+def _local_privacy(noise: float) -> dict[str, Value]:
+    return {"dp": "local", "dp-clip": 1.0, "dp-noise": noise, "dp-seeded": True}
+
+
+DEFENCES = (
+    Defence("none", "fedavg", "fedavg"),
+    Defence("private vectors", "fedvocab", "fedvocab"),
+    Defence("private vectors, batches of 8", "fedvocab", "fedvocab", {"batch-size": 8}),
+    Defence("private vectors, batches of 128", "fedvocab", "fedvocab", {"batch-size": 128}),
+    Defence("private vectors, 5 epochs", "fedvocab", "fedvocab", {"epochs": 5}),
+    Defence("private encoder", "lg-fedavg", "lg-fedavg"),
+    Defence("own start", "fedvocab(own-start=true)", "fedvocab", {}, "foreign"),
+    Defence("noise .001", "fedavg", "fedavg", _local_privacy(0.001)),
+    Defence("noise .01", "fedavg", "fedavg", _local_privacy(0.01)),
+    Defence("private vectors, noise .001", "fedvocab", "fedvocab", _local_privacy(0.001)),
+    Defence("private vectors, noise .01", "fedvocab", "fedvocab", _local_privacy(0.01)),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark and print its table; returns 2 if the settings are invalid, else 0."""
+    try:
+        _run(parser().parse_args(arguments))
+    except ValueError as error:
+        print(f"defences: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.defences", description=__doc__.partition("\n")[0])
+    parser.add_argument("--recipe", required=True, help='a recipe of the task "text", or a run-config file')
+    parser.add_argument("--sentences", type=int, default=64, help="sentences to attack (default 64)")
+    parser.add_argument("--per-update", type=int, default=16, help="sentences that a node trains on (default 16)")
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds of the accuracy (default 1)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; 0 = one per CPU core (default 1)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace a key of the recipe")
+    parser.add_argument("--plot", default="", metavar="FILE", help="draw the table as a picture")
+    parser.add_argument("--json", default="", metavar="FILE", help="also write the table to this file")
+    return parser
+
+
+def _run(given: argparse.Namespace) -> None:
+    recipe, changed = Path(given.recipe), assignments(given.set)
+    settings = {
+        defence.name: resolve(
+            {**read_recipe(recipe), **changed, **defence.settings, "methods": defence.method, "name": "defences"}, "."
+        )
+        for defence in DEFENCES
+    }
+    first = parse(settings[DEFENCES[0].name])
+    for config in map(parse, settings.values()):
+        check_data(config)
+    words = {defence.name: _words_read(given, defence, recipe, changed) for defence in DEFENCES}
+    seeds = range(first.run.seed, first.run.seed + given.seeds)
+    cells = [{"settings": settings[defence.name], "seed": seed} for defence in DEFENCES for seed in seeds]
+    finals = iter(run_matrix(cells, final_metrics, jobs=given.jobs))
+    costs = []
+    for defence in DEFENCES:
+        own = [next(finals) for _ in seeds]
+        accuracy = {
+            name: [final[f"test.{name}_accuracy"] for final in own if f"test.{name}_accuracy" in final]
+            for name in ("global", "local")
+        }
+        costs.append(Cost(defence.name, defence.attacker, words[defence.name], accuracy["global"], accuracy["local"]))
+    print(f"\n{cost_table(costs)}")
+    if given.json:
+        Path(given.json).write_text(json.dumps([asdict(cost) for cost in costs], indent=2) + "\n")
+    if given.plot:
+        cost_figure(costs, Path(given.plot))
+
+
+def _words_read(given: argparse.Namespace, defence: Defence, recipe: Path, changed: dict[str, Value]) -> float:
+    """The recall of the strongest attack on updates."""
+    attacks = ("rows",) if defence.shares == "lg-fedavg" else ("subspace", "rows")
+    plan = AuditPlan(
+        (defence.shares,), (defence.attacker,), attacks, ("update",), (given.per_update,), given.sentences, 1, 1
+    )
+    print(f"{defence.name}:", flush=True)
+    with TemporaryDirectory(prefix="fedapps-defences-") as folder:
+        found = audit_recipe(recipe, plan, jobs=1, overrides={**changed, **defence.settings}, output_dir=folder)
+    return max(float(row["recall"]) for row in found["rows"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""The last evaluation of one method in one process, without a run folder that stays."""
+
+from collections.abc import Callable, Mapping
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from fedapps.app.client_app import app as client_app
+from fedapps.app.server_app import run_method
+from fedapps.config.parsing import Config, parse
+from fedapps.config.recipe_files import Value
+from fedapps.runs.run_folder import RunFolder
+from sim.inprocess import InProcessGrid, flower_identity
+
+
+def own_nodes(config: Config) -> list[Mapping[str, Any]]:
+    """The node configs of a run: empty, because in-process grids number their nodes."""
+    return [{} for _ in range(config.run.num_nodes)]
+
+
+def honest_grid(config: Config) -> InProcessGrid:
+    """The nodes of a run."""
+    return InProcessGrid(client_app, own_nodes(config), config.flat(), errors="reply")
+
+
+def final_metrics(
+    settings: Mapping[str, Value], seed: int, grid: Callable[[Config], Grid] = honest_grid
+) -> dict[str, float]:
+    """Run the only method of a run config with a seed, and return the metrics of its last evaluation.
+
+    Raises
+    ------
+    DivergedError, TooFewRepliesError
+        The run failed.
+    """
+    with TemporaryDirectory(prefix="fedapps-") as output:
+        config = parse({**settings, "seed": seed, "output-dir": output})
+        folder, label = RunFolder.open(config, run_id=1), next(iter(config.methods))
+        with flower_identity():
+            run_method(grid(config), config, folder, label)
+        return {name: float(value) for name, value in folder.summary()["methods"][label]["final"].items()}

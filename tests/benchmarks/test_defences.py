@@ -1,0 +1,67 @@
+"""The benchmark of defences: a small run, its table, and settings that are refused."""
+
+import json
+
+import pytest
+
+import fedapps.audit.run
+from benchmarks import defences
+from benchmarks.defence_table import Cost, cost_table
+from fedapps.audit.victim import trained_victim
+
+SMALL = """task = "text"
+num-nodes = 2
+rounds = 1
+collect-after = 0
+evaluate-every = 1
+[text]
+source = "simulated"
+world-examples = 20
+vocabulary-size = 60
+embedding-width = 16
+hidden = 4
+"""
+
+
+def in_this_process(cells, work, *, jobs, show=print):
+    return [work(**cell) for cell in cells]
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    for module in (fedapps.audit.run, defences):
+        monkeypatch.setattr(module, "run_matrix", in_this_process)
+    chosen = {"none", "private encoder", "own start", "noise .01"}
+    monkeypatch.setattr(defences, "DEFENCES", [one for one in defences.DEFENCES if one.name in chosen])
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    yield path
+    trained_victim.cache_clear()
+
+
+def test_every_defence_is_attacked_and_run(recipe, tmp_path, capsys):
+    given = ["--recipe", str(recipe), "--sentences", "2", "--per-update", "1", "--set", f"cache-dir={tmp_path}"]
+    files = ["--json", str(tmp_path / "costs.json"), "--plot", str(tmp_path / "costs.png")]
+    assert defences.main([*given, *files]) == 0
+    costs = {cost["name"]: cost for cost in json.loads((tmp_path / "costs.json").read_text())}
+    assert list(costs) == ["none", "private encoder", "own start", "noise .01"]
+    assert costs["none"]["words"] == 1, "shared rows tell all words"
+    assert costs["private encoder"]["words"] == 0
+    assert costs["own start"]["words"] < 0.5
+    assert costs["noise .01"]["words"] < 1
+    assert all(0 <= value <= 1 for cost in costs.values() for value in cost["local_accuracy"])
+    assert (tmp_path / "costs.png").read_bytes().startswith(b"\x89PNG")
+    assert "own start" in capsys.readouterr().out
+
+
+def test_the_table_by_hand():
+    costs = [Cost("none", "public", 1.0, [0.7, 0.9], [0.5]), Cost("noise", "public", 0.25, [], [0.5])]
+    *_, first, second = cost_table(costs).splitlines()
+    # Student's t with one degree of freedom: 12.71 times 0.1, as the standard error of 0.7 and 0.9 is 0.1.
+    assert first.split() == ["none", "public", "1.000", "0.8", "±", "1.271", "0.5"]
+    assert second.split() == ["noise", "public", "0.250", "-", "0.5"]
+
+
+def test_a_task_without_words_is_refused_before_anything_runs(tmp_path, capsys):
+    assert defences.main(["--recipe", "lqr", "--set", f"cache-dir={tmp_path}"]) == 2
+    assert "lqr" in capsys.readouterr().err
