@@ -74,6 +74,8 @@ lint: $(STAMP)
 bench: $(STAMP)  ## hours: fleets beside Flower's own and under faults, the papers' tables at full size
 	$(BIN)/python -m benchmarks.overhead --nodes 4 --rounds 10 --megabytes 0.01,10 --pairs 3
 	$(BIN)/python -m benchmarks.worker_start --pairs 10
+	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/agnews
+	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/sst2 --dataset sst2
 	$(BIN)/python -m benchmarks.soak --nodes 20 --rounds 30
 	$(BIN)/python -m fedapps compare fedapps/recipes/lqr.toml --methods "local,cloud,sfl,spfl,spfl(rate-scale=0.2),apfl,apfl(power=0.5)" --seeds 10
 	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap.toml --seeds 5

@@ -135,7 +135,7 @@ def _attack(plan: AuditPlan, name: str, target: TrainedVictim, seed: int) -> Att
     if name not in SEARCHES:
         return {"rows": row_reading, "subspace": subspace}[name]
     weight = TAG_WEIGHT if name == "tag" else 0.0
-    # vmap does not support the packed sequences of an LSTM.
+    # One restart after another: the graphs of all restarts at once take too much memory.
     settings = Inversion(weight, steps=plan.steps, restarts=plan.restarts, seed=seed, vectorised=False)
     return gradient_matching(settings, target.before_training.table)
 

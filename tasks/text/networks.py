@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
 
 from sim.seeding import torch_seed
 from tasks.base import DataError
 
+from .lstm import LastStates
 from .split_embedding import SplitEmbedding
 from .vocabulary import TokenizerVocabulary
 
@@ -44,15 +44,14 @@ class BiLstm(TextClassifier):
 
     def __init__(self, embedding: nn.Embedding | SplitEmbedding, classes: int, *, hidden: int, dropout: float) -> None:
         super().__init__()
-        self.encoder = nn.LSTM(embedding.embedding_dim, hidden, batch_first=True, bidirectional=True)
+        self.encoder = LastStates(embedding.embedding_dim, hidden)
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(2 * hidden, classes)
         self.embedding = embedding
 
     def body(self, embedded: Tensor, length: Tensor) -> Tensor:
-        packed = pack_padded_sequence(self.dropout(embedded), length.cpu(), batch_first=True, enforce_sorted=False)
-        _, (last, _) = self.encoder(packed)
-        logits: Tensor = self.classifier(self.dropout(last.transpose(0, 1).flatten(1)))
+        last = self.encoder(self.dropout(embedded), length)
+        logits: Tensor = self.classifier(self.dropout(last))
         return logits
 
 

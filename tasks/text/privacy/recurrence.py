@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from tasks.text.lstm import LastStates
+
 State = tuple[Tensor, Tensor]
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -77,6 +79,18 @@ class LoopLSTM(nn.LSTM):
         return torch.stack([outputs[step] for step in steps], 1), (hidden, cell)
 
 
+class LoopLastStates(LoopLSTM):
+    """:class:`~tasks.text.lstm.LastStates` as a loop over time, with the same parameters, inputs and result."""
+
+    def forward(self, inputs: Tensor, length: Tensor) -> Tensor:  # type: ignore[override]
+        _, (last, _) = self.padded(inputs, length)
+        return last.transpose(0, 1).flatten(1)
+
+
+#: The loop for each class of LSTMs. The two differ only in their methods.
+_LOOPS = {nn.LSTM: LoopLSTM, LastStates: LoopLastStates}
+
+
 def with_loop_lstms(module: Module) -> Module:
     """Return a copy of ``module`` in evaluation mode whose LSTMs are loops. Names and values of parameters stay.
 
@@ -87,9 +101,8 @@ def with_loop_lstms(module: Module) -> Module:
     """
     copy = deepcopy(module).eval()
     for part in list(copy.modules()):
-        if type(part) is nn.LSTM:
+        if isinstance(part, nn.LSTM) and (loop := _LOOPS.get(type(part))):
             if part.proj_size:
                 raise ValueError(f"an LSTM with proj_size = {part.proj_size} cannot be turned into a loop: must be 0")
-            # The classes differ only in their forward pass.
-            part.__class__ = LoopLSTM
+            part.__class__ = loop
     return copy
