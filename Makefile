@@ -32,8 +32,8 @@ check test-alone: export OMP_NUM_THREADS := 1
 .PHONY: run check test test-alone test-fleet-groups test-faults test-fleets test-http test-examples fuzz lint bench env config clean
 .DEFAULT_GOAL := run
 
-run: $(STAMP)  ## train driver models in a federation of simulated cars and write a report
-	$(BIN)/python -m fedapps run
+run: $(STAMP)  ## ten devices learn from made-up texts alone, together and with private words; writes a report
+	$(BIN)/python -m fedapps run quickstart
 
 check: lint  ## lint, types, and the tests that start no process and need no data
 	env -u FEDAPPS_DATA $(BIN)/python -m pytest -m "not processes and not subprocesses" $(ON_ALL_CORES)
@@ -77,6 +77,7 @@ bench: $(STAMP)  ## hours: fleets beside Flower's own and under faults, the pape
 	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/agnews
 	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/sst2 --dataset sst2
 	$(BIN)/python -m benchmarks.soak --nodes 20 --rounds 30
+	$(BIN)/python -m fedapps compare fedapps/recipes/quickstart.toml --seeds 5
 	$(BIN)/python -m fedapps compare fedapps/recipes/lqr.toml --methods "local,cloud,sfl,spfl,spfl(rate-scale=0.2),apfl,apfl(power=0.5)" --seeds 10
 	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap.toml --seeds 5
 	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap.toml --methods "sfl,spfl,spfl(rate-scale=0.2),apfl" --seeds 5 \

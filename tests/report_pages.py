@@ -49,7 +49,8 @@ def write_finished_run(folder: Path) -> Path:
         'name = "swap <1>"\ntask = "driving"\nmethods = "local, sfl,apfl"\nseed = 3\n"driving.style" = "x"\n'
     )
     write_lines(folder / "metrics.jsonl", [round_line(m, r) for m in FINAL for r in (1, 2, 3)])
-    write_lines(folder / "nodes.jsonl", [node_line(m, n, FINAL[m]) for m in FINAL for n in ("a", "b")])
+    apart = {"a": -0.002, "b": 0.002}
+    write_lines(folder / "nodes.jsonl", [node_line(m, n, FINAL[m] + apart[n]) for m in FINAL for n in apart])
     summary = {m: {"rounds": 3, "final": {"test.elbo": v}, "seconds": 90.0} for m, v in FINAL.items()}
     (folder / "summary.json").write_text(json.dumps({"name": "x", "task": "driving", "methods": summary}))
     return folder
@@ -61,6 +62,12 @@ def page(folder: Path) -> str:
 
 def section_names(text: str) -> list[str]:
     return re.findall(r'<section id="(\w+)"', text)
+
+
+def headline(text: str) -> str:
+    """The sentence at the top of a page, without markup."""
+    found = re.search(r'class="headline">(.*?)</p>', text)
+    return re.sub("<[^>]+>", "", unescape(found[1])) if found else ""
 
 
 def section(text: str, name: str) -> str:

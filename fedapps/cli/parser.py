@@ -77,7 +77,7 @@ def _add_run(commands: Commands) -> None:
         "Train all methods of the recipe one after another, print the results and write a report. A recipe with a "
         "pipeline runs its stages one after another; --set then applies to all of them. To resume a run or a pipeline "
         "that was interrupted, add --set name=NAME --set resume=true.",
-        "run lane-swap", "run lqr --engine inline --set rounds=5 --set methods=fedavg,apfl",
+        "run quickstart", "run lane-swap", "run lqr --engine inline --set rounds=5 --set methods=fedavg,apfl",
         "run my-pipeline.toml:agent", "run my-pipeline.toml --set name=houses --set resume=true",
     )  # fmt: skip
     command.add_argument("recipe", nargs="?", help=f"{_RECIPE}; default: the config in pyproject.toml")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Scalar = bool | int | float | str
 #: The fields of the run config that are involved, and the message.
 Conflict = tuple[set[str], str]
+#: Whether nodes learn from each other, each node learns alone, or neither: one node has all data, or none trains.
+Role = Literal["federated", "alone", "reference"]
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,11 @@ class Method:
 
     def __hash__(self) -> int:
         return hash((type(self), self.options))
+
+    @property
+    def role(self) -> Role:
+        """The part of the method in a report, which compares the federated methods with nodes that train alone."""
+        return "reference" if self.pools_data else "federated"
 
     # -- server --------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tasks.options import option
 from tasks.private_parameters import PrivateParameters
 
-from .base import Conflict, Method, Round, Scalar
+from .base import Conflict, Method, Role, Round, Scalar
 from .local import EVERYTHING
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ class ContinualMethod(Method):
     """A method with :class:`FederationOptions`, for nodes that keep something of their earlier stages."""
 
     needs_stages = True
+
+    @property
+    def role(self) -> Role:
+        return "alone" if self.options.local else "federated"
 
     def private(self, task: "TaskProfiles") -> PrivateParameters:
         return EVERYTHING if self.options.local else PrivateParameters()

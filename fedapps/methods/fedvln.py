@@ -10,7 +10,7 @@ from strategies.samplers import StratifiedFraction
 from tasks.options import option
 from tasks.private_parameters import PrivateParameters
 
-from .base import Conflict, Method
+from .base import Conflict, Method, Role
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
@@ -57,6 +57,10 @@ class FedVln(Method):
     }
     task = "vln"
     Options = FedVlnOptions
+
+    @property
+    def role(self) -> Role:
+        return "alone" if self.options.share == "none" else "federated"
 
     def private(self, task: "TaskProfiles") -> PrivateParameters:
         return PrivateParameters(PRIVATE[self.options.share])

@@ -9,7 +9,7 @@ from strategies.samplers import InTurn
 from tasks.options import option
 from tasks.private_parameters import PrivateParameters
 
-from .base import Conflict, Method, Round, Scalar
+from .base import Conflict, Method, Role, Round, Scalar
 from .strategy_parts import StrategyParts
 
 EVERYTHING = PrivateParameters(("*",))
@@ -39,6 +39,10 @@ class Local(Method):
     name = "local"
     line = "every node alone with its own data"
     Options = LocalOptions
+
+    @property
+    def role(self) -> Role:
+        return "alone"
 
     def private(self, task: "TaskProfiles") -> PrivateParameters:
         return EVERYTHING

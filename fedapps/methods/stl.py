@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tasks.private_parameters import PrivateParameters
 
-from .base import Method
+from .base import Method, Role
 from .local import EVERYTHING
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ class Stl(Method):
     name = "stl"
     line = "single-task learning: every node alone, a fresh model in every stage"
     needs_stages = True
+
+    @property
+    def role(self) -> Role:
+        return "alone"
 
     def private(self, task: "TaskProfiles") -> PrivateParameters:
         return EVERYTHING

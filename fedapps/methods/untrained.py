@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from strategies.base import BaseStrategy
 
-from .base import Method, Round, Scalar
+from .base import Method, Role, Round, Scalar
 from .strategy_parts import FirstNode, StrategyParts
 
 
@@ -13,6 +13,10 @@ class Untrained(Method):
 
     name = "untrained"
     line = "no training: the initial model, for example with weights from a file"
+
+    @property
+    def role(self) -> Role:
+        return "reference"
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
         return parts.build(BaseStrategy, sampler=FirstNode(), min_replies=1)

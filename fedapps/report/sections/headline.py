@@ -9,6 +9,7 @@ from html import escape
 from fedapps.registry.tasks import task_class, task_names
 from fedapps.report.caveats import SIGNIFICANT, smallest_p
 from fedapps.report.formats import format_bytes, format_duration, format_number, format_p_value
+from fedapps.report.gain import Gain, gain_of
 from fedapps.report.markup import details, swatch, table
 from fedapps.report.metrics import CONTINUAL, Metric, bare, columns, describe
 from fedapps.report.palette import plot_styles
@@ -55,6 +56,8 @@ def sentence(run: RunData) -> str:
     if leading is None:
         return f"{_rounds(run)}, no evaluation yet."
     values = _values(run, leading.name)
+    if gain := gain_of(run, leading, values):
+        return _gain(run, gain)
     best = leading.best(values)
     if best is None:
         found = ", ".join(f"<b>{escape(method)}</b> {format_number(value)}" for method, value in values.items())
@@ -68,6 +71,23 @@ def sentence(run: RunData) -> str:
         f"{_margin(values[best], values[runner])} {escape(runner)} ({format_number(values[runner])})"
         f"{_basis(run)}.{_doubt(run, leading.name, best, runner)}"
     )
+
+
+def _gain(run: RunData, gain: Gain) -> str:
+    """The best federated method beside the best one whose nodes train alone."""
+    value, other = gain.values
+    found = f"<b>{escape(gain.method)}</b>: {escape(gain.metric.label)} <b>{format_number(value)}</b>"
+    if gain.sign <= 0:
+        found = f"The federation gains nothing here. {found}"
+    way = _share(value, other) if gain.sign else "the same as"
+    against = f"{way} training alone ({escape(gain.alone)}: {format_number(other)})"
+    better = [
+        f"{place} {count} of {total} {units}"
+        for place, units, (count, total) in (("on", "nodes", gain.nodes), ("in", "seeds", gain.seeds))
+        if total > 1
+    ]
+    where = f"; better {' and '.join(better)}" if better else ""
+    return f"{found}, {against}{_basis(run)}{where}.{_doubt(run, gain.metric.name, gain.method, gain.alone)}"
 
 
 def varied_sentence(run: RunData) -> str:
@@ -129,11 +149,16 @@ def _margin(best: float, other: float) -> str:
     change = 100 * (best - other) / abs(other) if other else 0.0
     if not abs(change) >= 0.05:
         return ", slightly better than"
-    return (
-        f", {abs(change):.2g}\N{NO-BREAK SPACE}% {'below' if change < 0 else 'above'}"
-        if abs(change) < 100
-        else ", better than"
-    )
+    return f", {_share(best, other)}" if abs(change) < 100 else ", better than"
+
+
+def _share(value: float, other: float) -> str:
+    """How far a value is above or below another: in per cent, if that is a readable number."""
+    way = "below" if value < other else "above"
+    percent = 100 * abs(value - other) / abs(other) if other else 0.0
+    if not 0.05 <= percent < 1000:
+        return way
+    return f"{percent:.{0 if percent >= 10 else 1}f}\N{NO-BREAK SPACE}% {way}"
 
 
 def _table(run: RunData, final: dict[str, Metrics], metrics: list[Metric], *, costs: bool) -> str:

@@ -1,4 +1,4 @@
-"""The main metric of every node: one dot per node and method; lines connect the dots of a node."""
+"""The results of every node: one dot per node and method; lines connect the dots of a node."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 
 from fedapps.report.figures import drawing
 from fedapps.report.markup import panels, render_section
+from fedapps.report.metrics import describe
 from fedapps.report.palette import NEUTRAL, plot_styles
-from fedapps.report.results import last_evaluations, leading_in_rounds
+from fedapps.report.results import last_evaluations, main_metrics
 from fedapps.report.run_data import RunData
 
 _ROOM = 55  # letters of method names that fit side by side
@@ -18,18 +19,15 @@ ORDER = 70
 
 
 def section(run: RunData) -> str | None:
-    """The main metric of each node at the last evaluation; None if no node reported it."""
-    metric = leading_in_rounds(run)
-    if metric is None:
+    """The main metric that differs between the nodes of most methods, at the last evaluation; None if none differs.
+
+    Nodes with the same model report the same value where all of them are tested on the same examples.
+    """
+    found = [(describe(name), _values(run, name)) for name in main_metrics(run)]
+    found = [(metric, values) for metric, values in found if any(map(_differ, values.values()))]
+    if not found:
         return None
-    values: dict[str, dict[str, float]] = {}
-    for method, evaluated in last_evaluations(run).items():
-        found = {key: node.metrics[metric.name] for key, node in evaluated.items() if metric.name in node.metrics}
-        finite = {key: value for key, value in found.items() if math.isfinite(value)}
-        if finite:
-            values[method] = finite
-    if not values:
-        return None
+    metric, values = max(found, key=lambda item: sum(map(_differ, item[1].values())))
     styles = plot_styles(run.methods)
     methods = list(values)
     nodes = sorted({node for row in values.values() for node in row})
@@ -64,3 +62,18 @@ def section(run: RunData) -> str | None:
         "connect the dots of the same node, and bars are medians."
     )
     return render_section("nodes", "Results by node", panels([figure.markup]), lead=lead)
+
+
+def _values(run: RunData, metric: str) -> dict[str, dict[str, float]]:
+    """The finite values by method and node."""
+    values: dict[str, dict[str, float]] = {}
+    for method, evaluated in last_evaluations(run).items():
+        found = {key: node.metrics[metric] for key, node in evaluated.items() if metric in node.metrics}
+        finite = {key: value for key, value in found.items() if math.isfinite(value)}
+        if finite:
+            values[method] = finite
+    return values
+
+
+def _differ(row: dict[str, float]) -> bool:
+    return min(row.values()) < max(row.values())

@@ -19,6 +19,16 @@ def test_recipes_are_listed_with_their_first_line():
     assert all(line and not line.startswith("#") for line in found.values())
 
 
+def test_the_recipe_of_make_run_compares_a_federation_with_nodes_alone_and_needs_no_data():
+    makefile = (Path(__file__).parents[3] / "Makefile").read_text()
+    (name,) = re.findall(r"^run:.*\n\t\S+ -m fedapps run (.+)$", makefile, re.MULTILINE)
+    config = parse(read_recipe(Path(name)))
+    assert {"alone", "federated"} <= {method.role for method in config.methods.values()}
+    assert any(method.private(config.task).patterns for method in config.methods.values() if method.role != "alone")
+    assert config.task.has_world
+    assert not config.run.data_dir
+
+
 @pytest.mark.parametrize("given", [Path("lqr"), Path("lqr.toml"), Path("somewhere/lqr.toml"), RECIPES / "lqr.toml"])
 def test_a_recipe_is_found_by_name_and_by_path(given):
     assert read_recipe(given)["task"] == "lqr"

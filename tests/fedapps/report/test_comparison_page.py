@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from report_pages import FINAL, page, section_names
+from report_pages import FINAL, headline, page, section_names
 
 
 def test_a_comparison_shows_the_paper_and_paired_tests(tmp_path: Path) -> None:
@@ -37,18 +37,18 @@ def test_a_comparison_has_a_headline_tables_and_tests(tmp_path: Path) -> None:
     spread = {"mean": 5.0, "std": 0.0}
     table = {m: {"num-examples": spread, "kl": spread, "elbo": {"mean": v, "std": 0.0012}} for m, v in FINAL.items()}
     rows = [{"method": m, "seed": s, "metrics": {}} for m in FINAL for s in range(5)]
-    test = {"a": "apfl", "b": "sfl", "seeds": 5, "p": 0.3, "p_holm": 0.6}
+    test = {"a": "apfl", "b": "local", "seeds": 5, "p": 0.3, "p_holm": 0.6}
     test |= {"mean_difference": -0.5, "low": -1.25, "high": 0.25}
     tests = [test | {"metric": "test.elbo", "nodes_lower": 4, "nodes_higher": 1}, test | {"metric": "test.kl"}]
     comparison = {"recipe": "lane-swap", "rows": rows, "table": table, "tests": tests}
     (tmp_path / "compare.json").write_text(json.dumps(comparison))
     text = page(tmp_path)
     assert section_names(text) == ["result", "comparison"]
-    assert "(0.03000), the mean of 5 seeds. The difference is not significant" in text
+    assert "0.04000), the mean of 5 seeds; better on 4 of 5 nodes. The difference is not significant" in headline(text)
     assert text.index("test ELBO loss<small>") < text.index("KL<small>")
     assert "num examples" not in text
     assert ">4 : 1<" in text
-    assert text.index("apfl against sfl") < text.index("Tests on other metrics")
+    assert text.index("apfl against local") < text.index("Tests on other metrics")
     assert "★ 0.02000</b> <small>± 0.0012</small>" in text
     assert "has not finished" not in text
 

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_pages import node_line, page, round_line, section_names, write_finished_run, write_lines
+from report_pages import headline, node_line, page, round_line, section, section_names, write_finished_run, write_lines
 
 from fedapps.report import read_run
 
@@ -47,8 +47,8 @@ class Page(HTMLParser):
 
 def test_the_page_starts_with_the_result_and_is_self_contained(folder: Path) -> None:
     text = page(folder)
-    headline = re.sub("<[^>]+>", "", re.search(r'class="headline">(.*?)</p>', text)[1])  # type: ignore[index]
-    assert headline == "apfl has the lowest test ELBO loss: 0.02000, 33\N{NO-BREAK SPACE}% below sfl (0.03000)."
+    gain = "50\N{NO-BREAK SPACE}% below training alone (local: 0.04000)"
+    assert headline(text) == f"apfl: test ELBO loss 0.02000, {gain}; better on 2 of 2 nodes."
     assert section_names(text) == ["result", "curves", "nodes", "traffic", "config"]
     assert text.count("★ 0.02000") == 1
     found = Page(text)
@@ -63,7 +63,7 @@ def test_the_page_starts_with_the_result_and_is_self_contained(folder: Path) -> 
 def test_every_figure_has_an_alternative_text(folder: Path) -> None:
     text = page(folder)
     figures = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
-    assert len(figures) == 6
+    assert len(figures) == 5
     assert all(re.search(r'(aria-label|alt)="[^"]{20,}"', figure) for figure in figures)
 
 
@@ -129,7 +129,16 @@ def test_missing_and_nan_metrics(folder: Path) -> None:
     assert "<b>sfl</b> 0.1000, <b>apfl</b> NaN" in text
 
 
-def test_the_first_training_curve_is_a_loss(folder: Path) -> None:
-    write_lines(folder / "metrics.jsonl", [round_line("sfl", r, train={"steps": 40, "loss": 1 / r}) for r in (1, 2)])
-    text = page(folder)
-    assert text.index("training: loss") < text.index("More curves") < text.index("training: steps")
+def test_the_curves_start_with_what_matters_and_end_with_the_number_of_steps(folder: Path) -> None:
+    evaluate = {"test.kl": 0.5, "validation.elbo": 0.2, "test.error_1.5s": 0.3, "test.elbo": 0.1, "test.windows": 3.0}
+    measured = [{name: value / r for name, value in evaluate.items()} for r in (1, 2)]
+    lines = [
+        round_line("sfl", r, train={"steps": 40 * r, "loss": 1 / r}, evaluate=measured[r - 1] | {"test.constant": 7.0})
+        for r in (1, 2)
+    ]
+    write_lines(folder / "metrics.jsonl", lines)
+    curves = section(page(folder), "curves")
+    order = ["test ELBO loss", "test error 1.5s", "More curves", "test KL", "validation ELBO", "training: loss"]
+    places = [curves.index(f">{title}") for title in [*order, "test windows", "training: steps"]]
+    assert places == sorted(places)
+    assert "test constant" not in curves
