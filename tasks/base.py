@@ -139,6 +139,37 @@ class Task(TaskProfiles):
         """The number of data stages that every node meets in sequence; 1 except in continual learning."""
         return 1
 
+    #: Values of options with which the task holds out training examples for validation, by field: ``fedapps tune`` sets
+    #: them where the data have no validation split of their own.
+    validation_options: ClassVar[Mapping[str, object]] = {}
+
+    @property
+    def validation_metric(self) -> str:
+        """The metric on validation data by which settings are chosen, such as ``validation.mse``.
+
+        In a task with stages it is that of the current stage; settings are chosen by its average over the stages.
+
+        Raises
+        ------
+        DataError
+            The task, or its options, give no validation data. The message says what to do.
+        """
+        raise DataError(
+            f"task {self.name!r} has no validation data: settings cannot be tuned, because test data must not choose "
+            "them (a task with validation data defines validation_metric and without_test)"
+        )
+
+    def without_test(self, data: NodeData) -> NodeData:
+        """Return a node's data without its test data, on which :meth:`evaluate` then reports no metric.
+
+        A task with test data in ``data.extra`` drops them, too.
+        """
+
+        def kept(splits: Mapping[str, Batch]) -> Mapping[str, Batch]:
+            return {name: examples for name, examples in splits.items() if name != "test"}
+
+        return replace(data, splits=kept(data.splits), stages=tuple(kept(splits) for splits in data.stages))
+
     @property
     def longest_epoch(self) -> int:
         """The maximum number of examples per epoch; 0 if an epoch covers all examples, as in most tasks."""

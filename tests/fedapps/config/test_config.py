@@ -58,7 +58,8 @@ def test_only_the_tasks_own_options_are_kept():
     config = parse(LQR | {"lqr.horizon": 5, "driving.latent": 3})
     assert config.options == LqrOptions(horizon=5)
     assert {key for key in config.flat() if key.startswith(("lqr.", "driving."))} == {
-        "lqr.start-range", "lqr.trajectories", "lqr.horizon", "lqr.test-fraction", "lqr.noise-variance",
+        "lqr.start-range", "lqr.trajectories", "lqr.horizon", "lqr.test-fraction", "lqr.validation-share",
+        "lqr.noise-variance",
     }  # fmt: skip
 
 
