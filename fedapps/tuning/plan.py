@@ -115,7 +115,8 @@ class TuningPlan:
             raise ValueError(
                 f"--resume {folder}: plan.json is not the plan of a tuning ({error!r}); start a new one"
             ) from error
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+        return cls(**(given | lists))
 
     def _flat(self) -> dict[str, Any]:
         return {**self.config, **self.trial_keys, "methods": ",".join(self.methods), "seed": self.seeds[0]}

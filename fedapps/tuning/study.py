@@ -125,12 +125,13 @@ class Study:
         return {key: self._distribution(domain) for key, domain in space.items()}
 
     def _distribution(self, domain: Domain) -> "optuna.distributions.BaseDistribution":
-        kinds = self.optuna.distributions
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
         if isinstance(domain, Choices):
-            return kinds.CategoricalDistribution(domain.values)
+            return CategoricalDistribution(domain.values)
         if isinstance(domain.low, int) and isinstance(domain.high, int):
-            return kinds.IntDistribution(domain.low, domain.high, log=domain.log)
-        return kinds.FloatDistribution(domain.low, domain.high, log=domain.log)
+            return IntDistribution(domain.low, domain.high, log=domain.log)
+        return FloatDistribution(domain.low, domain.high, log=domain.log)
 
 
 def optuna_module() -> Any:

@@ -57,10 +57,9 @@ def test_a_run_with_a_key_of_its_own_has_the_bits_of_a_run_with_that_key(tmp_pat
         run_inline(given | {"name": name}, tmp_path)
         for name, given in (("own", tiny | {"methods": own}), ("together", together))
     ]
-    found = [run.summary()["methods"] for run in outputs]
-    assert found[0][own]["final"] == found[1]["fedavg"]["final"]
     rows = [[(row["round"], row["evaluate"], row["train"]) for row in run.lines("metrics.jsonl")] for run in outputs]
     assert rows[0] == rows[1]
+    assert len(rows[0]) == 2
 
 
 @pytest.mark.parametrize("text", ["5", "5:", "0: 1", "1: 2, 1: 3", "1: nan", "a: 1", "1: 2; 2: 3"])
