@@ -159,10 +159,10 @@ class FederatedClient(NumPyClientAdapter):
         Returns
         -------
         RoundResult
-            The task's metrics and the number of test examples; no arrays. ``steps.count`` is the number of optimizer
-            steps before the evaluation, if there were any. If the data has stages, the model is evaluated on each of
-            them. The prefix ``stage-<j>.`` marks the metrics of stage j, counted from 1; metrics of the current stage
-            have no prefix.
+            The task's metrics and the number of test examples, or of validation examples if there is no test; no
+            arrays. ``steps.count`` is the number of optimizer steps before the evaluation, if there were any. If the
+            data has stages, the model is evaluated on each of them. The prefix ``stage-<j>.`` marks the metrics of
+            stage j, counted from 1; metrics of the current stage have no prefix.
 
         Raises
         ------
@@ -194,7 +194,8 @@ class FederatedClient(NumPyClientAdapter):
             self.private.save_extra("traces", {name: np.asarray(a) for name, a in evaluation.traces.items()})
         if settings.collect:
             self._collect(model, settings.stage)
-        return RoundResult({}, max(node_round.data.count("test"), 1), metrics)
+        examples = node_round.data.count("test") or node_round.data.count("validation") or 1
+        return RoundResult({}, examples, metrics)
 
     def answer(self, query: str, settings: RoundSettings) -> Mapping[str, ArrayRecord]:
         """Return the records that answer a QUERY message, such as ``adaptive``.

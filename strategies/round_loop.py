@@ -74,8 +74,18 @@ class RoundLoop:
             if self.tracked and self.best.exhausted(self.tracked):
                 log(INFO, "stopping early: %s has not improved since round %s", self.tracked.metric, self.best.round)
                 break
+            if self._beyond_limit(server_round - 1):
+                log(INFO, "stopping: the tracked metric is beyond its limit of round %s", server_round - 1)
+                break
             self._round(server_round, first)
         return self.result
+
+    def _beyond_limit(self, server_round: int) -> bool:
+        """Whether the tracked metric after a round is beyond its limit; also after that round was resumed from."""
+        evaluated = self.result.evaluate_metrics_clientapp.get(server_round)
+        if self.tracked is None or evaluated is None or self.tracked.metric not in evaluated:
+            return False
+        return self.tracked.beyond_limit(server_round, float(evaluated[self.tracked.metric]))  # type: ignore[arg-type]
 
     def _round(self, server_round: int, first: int) -> None:
         begun = time.monotonic()

@@ -140,6 +140,8 @@ class TrackedMetric:
         ≥ 0, stop after this number of evaluations without improvement; 0 never stops early.
     min_delta : float
         ≥ 0, a value must be better by more than this to count as an improvement.
+    limits : mapping of int to float
+        By round, the worst value with which training goes on after it; rounds without an evaluation have no effect.
 
     Raises
     ------
@@ -151,6 +153,7 @@ class TrackedMetric:
     mode: Literal["min", "max"] = "min"
     patience: int = 0
     min_delta: float = 0.0
+    limits: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.mode not in ("min", "max"):
@@ -164,6 +167,13 @@ class TrackedMetric:
             return not isnan(value)
         gain = best - value if self.mode == "min" else value - best
         return gain > self.min_delta
+
+    def beyond_limit(self, server_round: int, value: float) -> bool:
+        """Whether ``value`` is worse than the limit of a round; NaN is worse than any limit."""
+        limit = self.limits.get(server_round)
+        if limit is None:
+            return False
+        return not (value <= limit if self.mode == "min" else value >= limit)
 
 
 @dataclass

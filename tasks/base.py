@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .node_data import Batch as Batch
+from .node_data import NodeData as NodeData
 from .profiles import DataError as DataError
 from .profiles import NodeProfile, TaskProfiles
 
-Batch = Mapping[str, Tensor]
 Metrics = dict[str, float | list[float]]
 
 
@@ -36,53 +37,6 @@ class PooledMetric:
 
 
 MetricRule = Literal["weighted", "uniform", "geometric"] | PooledMetric
-
-
-@dataclass(frozen=True)
-class NodeData:
-    """The data of one node for a task. It never leaves the node.
-
-    Attributes
-    ----------
-    key : str
-        The node's key, the same in every run.
-    splits : mapping of str to Batch
-        ``"train"``, ``"validation"`` and ``"test"``, as far as they exist. The tensors of a split share their first
-        dimension, the examples. In a task with several stages these are the splits of the first stage.
-    groups : mapping of str to str
-        Labels of the node for sampling and reports, for example its city.
-    extra : mapping of str to object
-        Whatever else the task needs, for example the initial states of simulated sessions.
-    stages : sequence of mappings of str to Batch
-        The splits of each stage in a task of continual learning, otherwise empty.
-    """
-
-    key: str
-    splits: Mapping[str, Batch]
-    groups: Mapping[str, str] = field(default_factory=dict)
-    extra: Mapping[str, object] = field(default_factory=dict)
-    stages: Sequence[Mapping[str, Batch]] = ()
-
-    def at(self, stage: int) -> "NodeData":
-        """Return the data of one stage, counted from 0.
-
-        Raises
-        ------
-        DataError
-            The node does not have this stage.
-        """
-        if not 0 <= stage < len(self.stages):
-            raise DataError(f"node {self.key} has {len(self.stages)} stages of data: there is no stage {stage + 1}")
-        return replace(self, splits=self.stages[stage], stages=())
-
-    def count(self, split: str) -> int:
-        """Return the number of examples of a split, 0 if the split does not exist."""
-        tensors = self.splits.get(split)
-        return 0 if not tensors else len(next(iter(tensors.values())))
-
-    def profile(self) -> NodeProfile:
-        """Return the profile of the node: its key, its number of training examples and its labels."""
-        return NodeProfile(self.key, self.count("train"), self.groups)
 
 
 @dataclass(frozen=True)
@@ -138,6 +92,37 @@ class Task(TaskProfiles):
     def num_stages(self) -> int:
         """The number of data stages that every node meets in sequence; 1 except in continual learning."""
         return 1
+
+    #: Values of options with which the task holds out training examples for validation, by field: ``fedapps tune`` sets
+    #: them where the data have no validation split of their own.
+    validation_options: ClassVar[Mapping[str, object]] = {}
+
+    @property
+    def validation_metric(self) -> str:
+        """The metric on validation data by which settings are chosen, such as ``validation.mse``.
+
+        In a task with stages it is that of the current stage; settings are chosen by its average over the stages.
+
+        Raises
+        ------
+        DataError
+            The task, or its options, give no validation data. The message says what to do.
+        """
+        raise DataError(
+            f"task {self.name!r} has no validation data: settings cannot be tuned, because test data must not choose "
+            "them (a task with validation data defines validation_metric and without_test)"
+        )
+
+    def without_test(self, data: NodeData) -> NodeData:
+        """Return a node's data without its test data, on which :meth:`evaluate` then reports no metric.
+
+        A task with test data in ``data.extra`` drops them, too.
+        """
+
+        def kept(splits: Mapping[str, Batch]) -> Mapping[str, Batch]:
+            return {name: examples for name, examples in splits.items() if name != "test"}
+
+        return replace(data, splits=kept(data.splits), stages=tuple(kept(splits) for splits in data.stages))
 
     @property
     def longest_epoch(self) -> int:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import field, fields
 from typing import Any
 
+from .search import Search
+
 
 def option(
     default: Any,
@@ -15,6 +17,7 @@ def option(
     choices: Sequence[str] | None = None,
     path: bool = False,
     formerly: str = "",
+    search: Search | None = None,
 ) -> Any:
     """Return a dataclass field with its description and its allowed values.
 
@@ -34,9 +37,11 @@ def option(
         Whether the string may name a file or folder, or several separated by commas.
     formerly : str
         The key of the option in earlier versions.
+    search : Search, optional
+        The values among which ``fedapps tune`` searches; the option is not tuned if missing.
     """
     limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
-    return field(default=default, metadata={"doc": doc, "path": path, "formerly": formerly, **limits})
+    return field(default=default, metadata={"doc": doc, "path": path, "formerly": formerly, "search": search, **limits})
 
 
 def listed(names: str) -> tuple[str, ...]:

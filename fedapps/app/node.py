@@ -20,7 +20,7 @@ from fedapps.methods.base import Method
 from fedapps.runs.run_folder import run_path
 from strategies.arrays import from_record
 from strategies.wire import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES
-from tasks.base import Task
+from tasks.base import NodeData, Task
 
 from .errors import is_simulated
 from .profile_query import data_source
@@ -38,7 +38,8 @@ class Node:
         self.config = run_config_of(context)
         torch.set_num_threads(self.config.run.node_cpus)
         self.round_config = message.content.config_records.get(CONFIG, ConfigRecord())
-        self.settings = with_config(default_settings(self.config.run, context), self.round_config)
+        label = str(self.round_config.get("method", ""))
+        self.settings = with_config(default_settings(self.config.run_of(label), context), self.round_config)
         self.method = self._method()
         self.source = data_source(self.config.run, self.config.task, context.node_config)
 
@@ -64,11 +65,11 @@ class Node:
     def client(self) -> FederatedClient:
         """The client on this node's data and private state, with the method's local parts as the message sets them."""
         run, task = self.config.run, self._task()
-        own = cached_load(self.source, task, False)
+        own = self._data(task, pooled=False)
         state = self._state(own.key)
         return FederatedClient(
             task,
-            cached_load(self.source, task, True) if self.settings.pooled else own,
+            self._data(task, pooled=True) if self.settings.pooled else own,
             state,
             self.settings,
             parts=[part.read(self.round_config, self.message.content) for part in self.method.local_parts()],
@@ -78,6 +79,10 @@ class Node:
             device=choose_device(run.device),
             guard=self._guard(),
         )
+
+    def _data(self, task: Task, *, pooled: bool) -> NodeData:
+        data = cached_load(self.source, task, pooled)
+        return task.without_test(data) if self.config.run.withhold_test else data
 
     def _guard(self) -> Guard:
         """What stays on this node: what the method keeps private, and what the node config names.

@@ -19,7 +19,7 @@ def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:
 
 def train_config(config: Config, label: str, run_label: str, server_round: int) -> ConfigRecord:
     """The config of the TRAIN messages of the method ``label``; ``run_label`` names the folder of private states."""
-    run = config.run
+    run = config.run_of(label)
     return ConfigRecord(
         {
             "run": run_label,
@@ -43,7 +43,7 @@ def train_config(config: Config, label: str, run_label: str, server_round: int) 
 
 def evaluate_config(config: Config, label: str, run_label: str, server_round: int) -> ConfigRecord:
     """The config of the EVALUATE messages of the method ``label``."""
-    run = config.run
+    run = config.run_of(label)
     return ConfigRecord(
         {
             "run": run_label,

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from fedapps.config.aggregation import robust_aggregation
 from fedapps.config.allowed_groups import read_allowed_groups
 from fedapps.config.parsing import Config
+from fedapps.config.round_limits import read_limits
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.strategy_parts import StrategyParts
 from strategies.admission import Admission
@@ -35,7 +36,7 @@ def build_strategy(config: Config, label: str, parameters: Iterable[str] = ()) -
     ValueError
         The method keeps parameters private that the model does not have.
     """
-    run, method = config.run, config.methods[label]
+    run, method = config.run_of(label), config.methods[label]
     common = {
         "shared": shared_names(method.private(config.task), config.task.fixed, parameters),
         "sampler": _sampler(run),
@@ -59,7 +60,8 @@ def tracked_metric(run: RunConfig) -> TrackedMetric | None:
     """The metric that decides the best round and early stopping, if there is one."""
     if not run.track_metric:
         return None
-    return TrackedMetric(run.track_metric, run.track_mode, run.patience)  # type: ignore[arg-type]
+    limits = read_limits(run.stop_beyond)
+    return TrackedMetric(run.track_metric, run.track_mode, run.patience, limits=limits)  # type: ignore[arg-type]
 
 
 def shared_names(private: PrivateParameters, fixed: tuple[str, ...], parameters: Iterable[str]) -> tuple[str, ...]:

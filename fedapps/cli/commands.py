@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = (
     "fedapps: interrupted; the folder of the run has everything that was trained. Resume a run with "
-    "--set name=NAME --set resume=true, a comparison with compare --resume FOLDER"
+    "--set name=NAME --set resume=true, a comparison with compare --resume FOLDER, a tuning with tune --resume FOLDER"
 )
 
 
@@ -104,6 +104,37 @@ def compare(given: argparse.Namespace) -> int:
     return 0
 
 
+def tune(given: argparse.Namespace) -> int:
+    """Tune the methods of a recipe on validation data and write a recipe with the tuned settings."""
+    from fedapps.tuning.tune import resume_tuning, tune_recipe
+
+    write = Path(given.write) if given.write else None
+    if given.resume:
+        if given.recipe or given.set or given.set_trials or given.range or given.methods or given.trials:
+            given.refuse("--resume: the folder has the recipe, methods, trials, ranges and keys; leave them out")
+        resume_tuning(Path(given.resume), jobs=given.jobs, write=write)
+        return 0
+    if not given.recipe:
+        given.refuse(f"give a recipe ({', '.join(recipes())}), a run-config file, or --resume FOLDER")
+    if not given.trials:
+        given.refuse("give the number of trials of each method: --trials N")
+    tune_recipe(
+        Path(given.recipe),
+        trials=given.trials,
+        methods=split_expressions(given.methods),
+        seeds=given.seeds,
+        first_seed=given.first_seed,
+        ranges=given.range,
+        engine=given.engine,
+        jobs=given.jobs,
+        overrides=assignments(given.set),
+        trial_overrides=assignments(given.set_trials, "--set-trials"),
+        output_dir=given.output_dir,
+        write=write,
+    )
+    return 0
+
+
 def fleet(given: argparse.Namespace) -> int:
     """Run one federation, or the stages of a pipeline, on a SuperLink and SuperNodes of this machine."""
     from fedapps.deployment.fleet import LocalFleet
@@ -175,6 +206,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "nodes": nodes,
     "run": run,
     "compare": compare,
+    "tune": tune,
     "fleet": fleet,
     "check-node": check_node,
     "supernode": supernode,
@@ -196,12 +228,12 @@ def _launch(given: argparse.Namespace, runner: "Runner") -> int:
     return launch(read_recipe(Path(given.recipe), overrides), runner, given.output_dir)
 
 
-def assignments(pairs: Sequence[str]) -> dict[str, Value]:
-    """The values of ``--set``. Raises ``ValueError`` for a pair that is not ``key=value``."""
+def assignments(pairs: Sequence[str], argument: str = "--set") -> dict[str, Value]:
+    """The values of ``--set``, or another argument. Raises ``ValueError`` for a pair that is not ``key=value``."""
     found: dict[str, Value] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
-            raise ValueError(f"--set {pair!r}: write it as key=value")
+            raise ValueError(f"{argument} {pair!r}: write it as key=value")
         found[key.strip()] = read_value(key.strip(), text.strip())
     return found

@@ -42,7 +42,8 @@ def keys_text(task: str = "", methods: str = "") -> str:
         If the task or a method is unknown.
     """
     names = dict.fromkeys(_name(part) for part in split_expressions(methods))
-    return "keys of the run config, with (default; allowed values)\n" + _groups(described(task, names))
+    head = "keys of the run config, with (default; allowed values; search range of `fedapps tune`)"
+    return f"{head}\n{_groups(described(task, names))}"
 
 
 def method_text(method: str) -> str:

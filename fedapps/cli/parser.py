@@ -1,19 +1,22 @@
 """The parser of the command line: every command with its options, its help and an example."""
 
 import argparse
-from textwrap import fill
-from typing import TypeAlias
 
 from fedapps.deployment.supernode import LIBRARIES, POLL_INTERVAL
 
-Parser: TypeAlias = argparse.ArgumentParser
-Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-
-_RECIPE = (
-    "name of a recipe (see `fedapps list`) or path of a run-config file in TOML; RECIPE:STAGE names one stage of a "
-    "pipeline"
+from .shared_arguments import (
+    RECIPE,
+    Commands,
+    Parser,
+    add_command,
+    add_engine,
+    add_jobs,
+    add_json,
+    add_output,
+    add_set,
+    add_vary,
 )
-_WIDTH = 100
+from .tune_arguments import add_tune
 
 
 def command_parser() -> Parser:
@@ -28,6 +31,7 @@ def command_parser() -> Parser:
     _add_nodes(commands)
     _add_run(commands)
     _add_compare(commands)
+    add_tune(commands)
     _add_fleet(commands)
     _add_check_node(commands)
     _add_supernode(commands)
@@ -37,18 +41,8 @@ def command_parser() -> Parser:
     return parser
 
 
-def _add(commands: Commands, name: str, line: str, details: str, *examples: str) -> Parser:
-    return commands.add_parser(
-        name,
-        help=line,
-        description=fill(f"{line} {details}", _WIDTH),
-        epilog="\n".join([f"example{'s'[: len(examples) - 1]}:", *(f"  fedapps {example}" for example in examples)]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-
 def _add_list(commands: Commands) -> None:
-    command = _add(
+    command = add_command(
         commands, "list", "List tasks, methods and recipes.",
         "With --keys, list the keys of the run config instead; with METHOD, describe that method.",
         "list", "list fedprox", "list --keys --task driving --methods fedavg,spfl",
@@ -61,18 +55,18 @@ def _add_list(commands: Commands) -> None:
 
 
 def _add_nodes(commands: Commands) -> None:
-    command = _add(
+    command = add_command(
         commands, "nodes", "Show the nodes of a recipe and how much data each of them has.",
         "Nothing is trained. A simulated world is generated if it does not exist yet.",
         "nodes fedvpr-splits", "nodes fedvocab-small --set data-dir=/data/agnews --vary text.alpha=0.1,1,10",
     )  # fmt: skip
-    command.add_argument("recipe", help=_RECIPE)
-    _add_vary(command, "show a row for each of these values of a key")
-    _add_set(command)
+    command.add_argument("recipe", help=RECIPE)
+    add_vary(command, "show a row for each of these values of a key")
+    add_set(command)
 
 
 def _add_run(commands: Commands) -> None:
-    command = _add(
+    command = add_command(
         commands, "run", "Run one federation in simulation.",
         "Train all methods of the recipe one after another, print the results and write a report. A recipe with a "
         "pipeline runs its stages one after another; --set then applies to all of them. To resume a run or a pipeline "
@@ -80,14 +74,14 @@ def _add_run(commands: Commands) -> None:
         "run quickstart", "run lane-swap", "run lqr --engine inline --set rounds=5 --set methods=fedavg,apfl",
         "run my-pipeline.toml:agent", "run my-pipeline.toml --set name=houses --set resume=true",
     )  # fmt: skip
-    command.add_argument("recipe", nargs="?", help=f"{_RECIPE}; default: the config in pyproject.toml")
-    _add_engine(command, "ray")
-    _add_set(command)
-    _add_output(command)
+    command.add_argument("recipe", nargs="?", help=f"{RECIPE}; default: the config in pyproject.toml")
+    add_engine(command, "ray")
+    add_set(command)
+    add_output(command)
 
 
 def _add_compare(commands: Commands) -> None:
-    command = _add(
+    command = add_command(
         commands, "compare", "Compare methods over several seeds, beside the paper's numbers.",
         "Run every method with every seed, print means, standard deviations, the paper's claims and tests, and write a "
         "report. Tests are paired over seeds. Five seeds give no p-value below 0.0625; use ten where a claim depends "
@@ -97,7 +91,7 @@ def _add_compare(commands: Commands) -> None:
         "compare --resume runs/compare-lqr-20250101-120000",
     )  # fmt: skip
     command.set_defaults(refuse=command.error)
-    command.add_argument("recipe", nargs="?", help=_RECIPE)
+    command.add_argument("recipe", nargs="?", help=RECIPE)
     command.add_argument(
         "--methods", default="", help="methods to compare, separated by commas (default: those of the recipe)"
     )
@@ -105,24 +99,24 @@ def _add_compare(commands: Commands) -> None:
     command.add_argument(
         "--first-seed", type=int, default=0, metavar="SEED", help="first seed; the others follow it (default: 0)"
     )
-    _add_vary(command, "repeat the comparison for each of these values of a key")
+    add_vary(command, "repeat the comparison for each of these values of a key")
     command.add_argument("--resume", metavar="FOLDER", help="resume the interrupted comparison in this folder")
-    _add_jobs(command, "runs")
-    _add_json(command, "rows, table, tests, the paper's numbers and claims")
-    _add_engine(command, "inline")
-    _add_set(command)
-    _add_output(command)
+    add_jobs(command, "runs")
+    add_json(command, "rows, table, tests, the paper's numbers and claims")
+    add_engine(command, "inline")
+    add_set(command)
+    add_output(command)
 
 
 def _add_fleet(commands: Commands) -> None:
-    command = _add(
+    command = add_command(
         commands, "fleet", "Run one federation on a local SuperLink with SuperNodes.",
         "Start a SuperLink and SuperNodes on the loopback interface, run the app on them and stop them. Each node "
         "reads its partition of data-dir or of a simulated world, as in `fedapps run`, or the folder that --node-data "
         "gives it. Logs, keys and private states are written to NAME-fleet beside the run folder.",
         "fleet lane-swap --tls --auth", "fleet lqr --set num-nodes=2 --node-data /data/robot-a,/data/robot-b",
     )  # fmt: skip
-    command.add_argument("recipe", help=_RECIPE)
+    command.add_argument("recipe", help=RECIPE)
     command.add_argument("--nodes", type=int, metavar="N", help="number of SuperNodes (default: num-nodes)")
     command.add_argument(
         "--node-data",
@@ -134,18 +128,18 @@ def _add_fleet(commands: Commands) -> None:
     command.add_argument(
         "--auth", action="store_true", help="generate a key for each SuperNode and refuse all others; implies --tls"
     )
-    _add_set(command)
-    _add_output(command)
+    add_set(command)
+    add_output(command)
 
 
 def _add_check_node(commands: Commands) -> None:
-    command = _add(
+    command = add_command(
         commands, "check-node", "Check whether this machine can take part in a run as a node.",
         "Read the node's data, train one step of each method, evaluate once, and check disk space and memory. Nothing "
         "is sent and no file is left behind. The exit status is 1 if a check fails.",
         "check-node lane-swap --data-dir /data/car-7 --state-dir /var/lib/fedapps",
     )  # fmt: skip
-    command.add_argument("recipe", help=_RECIPE)
+    command.add_argument("recipe", help=RECIPE)
     command.add_argument("--data-dir", required=True, metavar="DIR", help="folder with the node's data")
     command.add_argument(
         "--state-dir", metavar="DIR", help="folder for the node's private state (default: ~/fedapps/nodes)"
@@ -156,11 +150,11 @@ def _add_check_node(commands: Commands) -> None:
         metavar="PATTERNS",
         help="parameters that never leave the node, as in its node config: glob patterns separated by commas",
     )
-    _add_set(command)
+    add_set(command)
 
 
 def _add_supernode(commands: Commands) -> None:
-    command = _add(
+    command = add_command(
         commands, "supernode", "Run a Flower SuperNode whose workers start without importing torch again.",
         "Flower starts a process for every message, which first imports Flower and torch. This SuperNode imports them "
         "once and forks. The other options are those of flower-supernode.",
@@ -182,13 +176,13 @@ def _add_supernode(commands: Commands) -> None:
 
 
 def _add_keys(commands: Commands) -> None:
-    command = _add(
+    command = add_command(
         commands, "keys", "Create the certificates of a SuperLink or the key of a node.",
         "Files are created for a deployment on several machines; the commands print where each file belongs.",
         "keys certificates certificates --host fl.example.org 10.0.0.7", "keys node . car-7",
     )  # fmt: skip
     kinds = command.add_subparsers(dest="kind", required=True, metavar="KIND")
-    certificates = _add(
+    certificates = add_command(
         kinds, "certificates", "Create a certificate authority and the SuperLink's certificate.",
         "Write ca.crt, superlink.crt and superlink.key.",
         "keys certificates certificates --host fl.example.org 10.0.0.7",
@@ -198,7 +192,7 @@ def _add_keys(commands: Commands) -> None:
         "--host", nargs="+", required=True, help="host names and IP addresses at which nodes reach the SuperLink"
     )
     certificates.add_argument("--days", type=int, default=365, help="days of validity (default: %(default)s)")
-    node = _add(
+    node = add_command(
         kinds, "node", "Create the key pair with which a node authenticates at the SuperLink.",
         "Write NAME.key, which must not leave the node, and NAME.pub.",
         "keys node . car-7",
@@ -208,12 +202,12 @@ def _add_keys(commands: Commands) -> None:
 
 
 def _add_audit(commands: Commands) -> None:
-    command = _add(
+    command = add_command(
         commands, "audit", "Measure which words an attacker recovers from the gradients of texts.",
         "Attack the gradients and updates that one node of a text task shares, and print the share of recovered words.",
         "audit fedvocab-small --set data-dir=/data/agnews --batch-sizes 1,8",
     )  # fmt: skip
-    command.add_argument("recipe", help=f"{_RECIPE}; its task must be text")
+    command.add_argument("recipe", help=f"{RECIPE}; its task must be text")
     command.add_argument(
         "--methods", default="fedavg,fedrecon,fedvocab", help="methods to attack (default: %(default)s)"
     )
@@ -254,60 +248,16 @@ def _add_audit(commands: Commands) -> None:
         metavar="N",
         help="random starts of dlg and tag; the best result counts (default: %(default)s)",
     )
-    _add_jobs(command, "attacks")
-    _add_json(command, "rows and recovered sentences")
-    _add_set(command)
-    _add_output(command)
+    add_jobs(command, "attacks")
+    add_json(command, "rows and recovered sentences")
+    add_set(command)
+    add_output(command)
 
 
 def _add_report(commands: Commands) -> None:
-    command = _add(
+    command = add_command(
         commands, "report", "Write the report of a run or a comparison again.",
         "Overwrite report.html in the folder and print its path.",
         "report runs/lane-swap-20250101-120000",
     )  # fmt: skip
     command.add_argument("folder", help="folder of a run or a comparison")
-
-
-# -- options of several commands ---------------------------------------------------------------------------------
-
-
-def _add_set(command: Parser) -> None:
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override a key of the run config (see `fedapps list --keys`); can be repeated",
-    )
-
-
-def _add_vary(command: Parser, effect: str) -> None:
-    command.add_argument(
-        "--vary", default="", metavar="KEY=VALUE,...", help=f"{effect} (default: what the recipe varies)"
-    )
-
-
-def _add_output(command: Parser) -> None:
-    command.add_argument(
-        "--output-dir", default="runs", metavar="DIR", help="folder for the results (default: ./%(default)s)"
-    )
-
-
-def _add_engine(command: Parser, default: str) -> None:
-    command.add_argument(
-        "--engine",
-        choices=["inline", "ray"],
-        default=default,
-        help="inline: one process per run; ray: `flwr run` with Ray (default: %(default)s)",
-    )
-
-
-def _add_jobs(command: Parser, what: str) -> None:
-    command.add_argument(
-        "--jobs", type=int, default=0, metavar="N", help=f"number of parallel {what}; 0 = one per CPU core (default: 0)"
-    )
-
-
-def _add_json(command: Parser, content: str) -> None:
-    command.add_argument("--json", default="", metavar="FILE", help=f"also write {content} to this file")

@@ -36,6 +36,10 @@ Table = dict[str, dict[str, dict[str, float]]]
 _KEPT = ("method", "seed", "metrics", "matrices")
 
 
+class UnfinishedError(RuntimeError):
+    """A run ended without results."""
+
+
 def compare_recipe(
     recipe: Path,
     *,
@@ -170,15 +174,19 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
 
     Raises
     ------
-    RuntimeError
-        If the run fails.
+    UnfinishedError
+        If the run failed in processes of Flower, whose log says why.
+    Exception
+        Whatever stopped a run in this process.
     """
     folder = RunFolder(Path(config["output-dir"]) / config["name"], "")
     if not folder.finished(method):
         execute(parse(config | {"resume": begun(folder.path)}), engine)
     if not folder.finished(method):
         where = f" and {at}" if at else ""
-        raise RuntimeError(f"{method} with seed {seed}{where} failed; see the log above and the folder {folder.path}")
+        raise UnfinishedError(
+            f"{method} with seed {seed}{where} failed; see the log above and the folder {folder.path}"
+        )
     final = folder.summary()["methods"][method]["final"]
     evaluated = [row for row in folder.lines("nodes.jsonl") if row["phase"] == "evaluate"]
     last = max((row["round"] for row in evaluated), default=0)

@@ -9,17 +9,27 @@ from tasks.base import Task
 from .aggregation import aggregation_conflicts
 from .allowed_groups import read_allowed_groups
 from .privacy_conflicts import privacy_conflicts
+from .round_limits import read_limits
 from .run_config import RunConfig
 
 
 def conflicts(
-    run: RunConfig, task: Task, methods: Mapping[str, Method], *, files_exist: bool = True
+    run: RunConfig,
+    task: Task,
+    methods: Mapping[str, Method],
+    runs: Mapping[str, RunConfig],
+    *,
+    files_exist: bool = True,
 ) -> Iterator[Conflict]:
     """The fields of the run config that are in conflict, with the message, for the run, its task and its methods.
 
-    Unless the files that options name exist already (``files_exist``), the task's model is not built.
+    ``runs`` has the run config of each method, in which its own keys replace those of ``run``. Unless the files that
+    options name exist already (``files_exist``), the task's model is not built.
     """
-    yield from _run_conflicts(run)
+    general = list(_run_conflicts(run))
+    yield from general
+    for own in runs.values():
+        yield from (conflict for conflict in _run_conflicts(own) if conflict not in general)
     if run.collect_after:
         yield from _collection_conflicts(run)
     yield from privacy_conflicts(run, methods)
@@ -37,8 +47,8 @@ def conflicts(
     except ValueError as error:
         yield {"task", "methods"}, str(error)
         return
-    for method in methods.values():
-        yield from method.conflicts(run, task)
+    for label, method in methods.items():
+        yield from method.conflicts(runs[label], task)
     if run.collect_after and not task.can_collect:
         yield (
             {"collect_after"},
@@ -62,6 +72,15 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
         yield (
             {"drop_nodes", "sampling"},
             "drop-nodes = true: must be false with sampling = 'poisson', which draws the nodes of a round itself",
+        )
+    try:
+        read_limits(run.stop_beyond)
+    except ValueError as error:
+        yield {"stop_beyond"}, str(error)
+    if run.stop_beyond and not run.track_metric:
+        yield (
+            {"stop_beyond", "track_metric"},
+            f"stop-beyond = {run.stop_beyond!r}: needs a track-metric, to say which metric stops the run",
         )
     if run.total_steps and not run.steps:
         yield (

@@ -76,12 +76,16 @@ def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str
     groups |= {f"method {name}": options_by_key(f"{name}.", method_class(name).Options) for name in chosen}
     return {
         group: {
-            key: f"{s.metadata['doc']} ({_toml(s.default)}; {allowed(s.metadata, type(s.default))})"
+            key: f"{s.metadata['doc']} ({_toml(s.default)}; {allowed(s.metadata, type(s.default))}{_tuned(s.metadata)})"
             for key, s in settings.items()
         }
         for group, settings in groups.items()
         if settings
     }
+
+
+def _tuned(metadata: Mapping[str, Any]) -> str:
+    return f"; tuned over {metadata['search']}" if metadata.get("search") else ""
 
 
 def _toml(value: Any) -> str:

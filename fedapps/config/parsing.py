@@ -1,18 +1,26 @@
 """The run config: typed, validated, with all its errors at once."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fedapps.methods.base import Method
 from fedapps.registry.expressions import read_expressions
-from fedapps.registry.methods import build_method, method_class, method_names, options_of
+from fedapps.registry.methods import (
+    RUN_PREFIX,
+    build_method,
+    method_class,
+    method_names,
+    options_of,
+    resolved,
+    typed_argument,
+)
 from fedapps.registry.tasks import profiles_class, task_class, task_names
 from tasks.options import key_of, parse_options
 
 from .keys import renamed_keys, with_extra
-from .run_config import RunConfig, with_source
+from .run_config import METHOD_KEYS, RunConfig, with_source
 
 if TYPE_CHECKING:
     from tasks.base import Task
@@ -36,12 +44,19 @@ class Config:
         By the labels under which they run, in their order.
     blocks : mapping
         The keys of the named methods' options, such as ``fedprox.mu``; arguments go before them.
+    own_keys : mapping of str to mapping
+        By label, the fields of the run that a method sets for itself, as in ``fedavg(run.learning-rate=0.01)``.
     """
 
     run: RunConfig
     options: Any
     methods: Mapping[str, Method]
     blocks: Mapping[str, Any]
+    own_keys: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def run_of(self, label: str) -> RunConfig:
+        """The run as the method of this label sees it."""
+        return replace(self.run, **self.own_keys.get(label, {}))
 
     @cached_property
     def task(self) -> "Task":
@@ -88,7 +103,8 @@ def parse(given: Mapping[str, Any], *, files_exist: bool = True) -> Config:
 
     config, errors, refused = _read(given, others=True)
     if config is not None:
-        found = conflicts(config.run, config.task, config.methods, files_exist=files_exist)
+        runs = {label: config.run_of(label) for label in config.methods}
+        found = conflicts(config.run, config.task, config.methods, runs, files_exist=files_exist)
         errors += [message for settings, message in found if not {key_of(s) for s in settings} & refused]
     if config is None or errors:
         raise _config_error(errors)
@@ -114,11 +130,12 @@ def _read(given: Mapping[str, Any], *, others: bool) -> tuple[Config | None, lis
     run, refused = _with_rounds(RunConfig(**arguments)), set(general) - {key_of(name) for name in arguments}
     run = replace(run, extra="")  # its keys stand beside the others
     options, bad_options = _task_options(run, of_tasks, others=others)
-    methods, bad_methods = _methods(run, of_methods)
+    methods, own_keys, bad_methods = _methods(run, of_methods)
     errors += bad + bad_options + bad_methods
     if options is None or bad_options:
         return None, errors, refused
-    return Config(run, options, {} if bad_methods else methods, _blocks(methods, of_methods)), errors, refused
+    used = {} if bad_methods else methods
+    return Config(run, options, used, _blocks(methods, of_methods), own_keys), errors, refused
 
 
 def _config_error(errors: list[str]) -> ConfigError:
@@ -173,8 +190,12 @@ def _task_options(run: RunConfig, of_tasks: Mapping[str, Any], *, others: bool) 
     return with_source(options, run) if known else None, errors
 
 
-def _methods(run: RunConfig, of_methods: Mapping[str, Any]) -> tuple[dict[str, Method], list[str]]:
-    """The run's methods by their labels, and what is wrong with them or with the options of any method."""
+def _methods(
+    run: RunConfig, of_methods: Mapping[str, Any]
+) -> tuple[dict[str, Method], dict[str, dict[str, Any]], list[str]]:
+    """The run's methods and their own keys of the run by their labels, and what is wrong with them or with the options
+    of any method.
+    """
     expressions, errors = read_expressions(run.methods)
     if not expressions and not errors:
         errors.append(f"methods = {run.methods!r}: names no method; known methods: {', '.join(method_names())}")
@@ -186,17 +207,49 @@ def _methods(run: RunConfig, of_methods: Mapping[str, Any]) -> tuple[dict[str, M
         except ValueError as error:  # a package that cannot be imported
             errors.append(f"methods: {error}")
     found: dict[str, Method] = {}
+    own_keys: dict[str, dict[str, Any]] = {}
     for expression in expressions:
         if expression.label in found:
             errors.append(f"methods: {expression.label!r} is given twice")
             continue
         try:
             found[expression.label] = build_method(expression, of_methods)
+            own_keys[expression.label] = read_own_keys(resolved(expression).run)
         except ValueError as error:
             errors += [f"methods: {line}" for line in str(error).splitlines() if line not in of_blocks]
         if set(expression.label) & set("/\\"):
             errors.append(f"methods: {expression.label!r}: must not contain / or \\, because it names folders")
-    return found, list(dict.fromkeys([*errors, *of_blocks]))
+    return found, own_keys, list(dict.fromkeys([*errors, *of_blocks]))
+
+
+def read_own_keys(given: Mapping[str, str]) -> dict[str, Any]:
+    """Read the keys of the run that a method sets for itself.
+
+    Parameters
+    ----------
+    given : mapping of str to str
+        Texts by key, without the prefix ``run.``.
+
+    Returns
+    -------
+    dict
+        Values by field of the run config.
+
+    Raises
+    ------
+    ValueError
+        A key is none that a method can set, or a value is not allowed; the message has a line per error.
+    """
+    others = [
+        f"{RUN_PREFIX}{key} = {text}: a method can set {', '.join(METHOD_KEYS)} for itself; set {key} for the whole run"
+        for key, text in given.items()
+        if key not in METHOD_KEYS
+    ]
+    typed = {key: typed_argument(RunConfig, key, text) for key, text in given.items() if key in METHOD_KEYS}
+    values, errors = parse_options(RunConfig, typed, RUN_PREFIX)
+    if others or errors:
+        raise ValueError("\n".join([*others, *errors]))
+    return values
 
 
 def _blocks(methods: Mapping[str, Method], of_methods: Mapping[str, Any]) -> dict[str, Any]:

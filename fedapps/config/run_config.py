@@ -6,7 +6,14 @@ from typing import Any
 
 from strategies.optimizers import OPTIMIZER_NAMES
 from tasks.options import option
+from tasks.search import Around
 
+#: The keys that a method can set for itself, as in ``fedavg(run.learning-rate=0.01)``: how nodes train and what step
+#: the server takes, but not who takes part or how long.
+METHOD_KEYS = (
+    *("epochs", "steps", "learning-rate", "learning-rate-schedule", "batch-size", "optimizer", "weight-decay"),
+    *("clip-norm", "linear-decay", "server-optimizer", "server-learning-rate", "server-tau"),
+)
 #: Values of the key ``aggregation``.
 AGGREGATION_NAMES = ("mean", "median", "trimmed-mean", "krum", "multi-krum")
 
@@ -42,7 +49,7 @@ class RunConfig:
     total_steps: int = option(
         0, "local steps over all rounds; sets rounds to total-steps / steps; 0 = use rounds", minimum=0
     )
-    learning_rate: float = option(0.001, "local learning rate", above=0)
+    learning_rate: float = option(0.001, "local learning rate", above=0, search=Around(10))
     learning_rate_schedule: str = option(
         "constant",
         "local learning rate over the rounds; cosine: from learning-rate in round 1 down to almost 0 in the last round",
@@ -112,6 +119,16 @@ class RunConfig:
     track_mode: str = option("min", "whether a lower or a higher tracked metric is better", choices=["min", "max"])
     patience: int = option(0, "stop after this many evaluations without improvement; 0 = never", minimum=0)
     target: float = option(0.0, "report the first round in which the tracked metric reaches this; 0 = none", minimum=0)
+    stop_beyond: str = option(
+        "",
+        "stop after an evaluated round whose tracked metric is worse than the value for this round, such as "
+        "5: 0.31, 10: 0.27; empty = never",
+    )
+    withhold_test: bool = option(
+        False,
+        "nodes drop their test data after reading, so that settings are chosen on validation data only; for tasks "
+        "with validation data",
+    )
     timeout: float = option(3600.0, "seconds to wait for a node's reply, also to the profile query", above=0)
     in_flight: int = option(
         0,

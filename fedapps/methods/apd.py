@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from flwr.app import ArrayRecord
 
 from tasks.options import option
+from tasks.search import Around
 
 from .base import Round, Scalar
 from .continual import ContinualMethod, FederationOptions
@@ -24,8 +25,12 @@ def weights_only(arrays: ArrayRecord) -> ArrayRecord:
 class ApdOptions(FederationOptions):
     """The options of APD."""
 
-    l1: float = option(1e-4, "weight of the adaptive parameters' absolute values", minimum=0, formerly="apd-l1")
-    drift: float = option(1e-4, "weight of changes to earlier stages' parameters", minimum=0, formerly="apd-drift")
+    l1: float = option(
+        1e-4, "weight of the adaptive parameters' absolute values", minimum=0, formerly="apd-l1", search=Around(10)
+    )
+    drift: float = option(
+        1e-4, "weight of changes to earlier stages' parameters", minimum=0, formerly="apd-drift", search=Around(10)
+    )
 
 
 class Apd(ContinualMethod):

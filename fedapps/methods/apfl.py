@@ -6,6 +6,7 @@ from typing import ClassVar
 from strategies.adaptive_rates import AdaptiveRates
 from strategies.base import BaseStrategy
 from tasks.options import option
+from tasks.search import Choices
 
 from .spfl import PersonalisationMethod, PersonalisationOptions
 from .strategy_parts import StrategyParts
@@ -16,9 +17,15 @@ class ApflOptions(PersonalisationOptions):
     """The options of APFL."""
 
     granularity: str = option(
-        "tensor", "one adaptive rate per", choices=["tensor", "parameter"], formerly="rate-granularity"
+        "tensor",
+        "one adaptive rate per",
+        choices=["tensor", "parameter"],
+        formerly="rate-granularity",
+        search=Choices(("tensor", "parameter")),
     )
-    power: float = option(1.0, "power of the ratio of variances; 0.5 = ratio of standard deviations", above=0)
+    power: float = option(
+        1.0, "power of the ratio of variances; 0.5 = ratio of standard deviations", above=0, search=Choices((0.5, 1.0))
+    )
 
 
 class Apfl(PersonalisationMethod):

@@ -80,6 +80,8 @@ class Method:
     needs_stages: ClassVar[bool] = False
     #: Whether :meth:`private` builds the task's model; a profile query then imports torch.
     needs_model: ClassVar[bool] = False
+    #: Keys of the run that ``fedapps tune`` searches for this method, beside its own options that have a search range.
+    tuned_keys: ClassVar[tuple[str, ...]] = ("learning-rate",)
     #: Names of QUERY messages that the local parts answer, beside ``profile``.
     queries: ClassVar[tuple[str, ...]] = ()
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange
 from tasks.options import option
+from tasks.search import Range
 
 from .ewc import estimator_option
 from .fedcurv import FisherMethod
@@ -16,11 +17,27 @@ from .strategy_parts import StrategyParts
 class ElasticTransferOptions:
     """The options of Elastic Transfer."""
 
-    own_past: float = option(0.0, "λ1: weight of a node's own earlier stages", minimum=0, formerly="elastic-own-past")
-    others_past: float = option(
-        0.5, "λ2: weight of other nodes' earlier stages", minimum=0, formerly="elastic-others-past"
+    own_past: float = option(
+        0.0,
+        "λ1: weight of a node's own earlier stages",
+        minimum=0,
+        formerly="elastic-own-past",
+        search=Range(1e-4, 100, log=True),
     )
-    others_now: float = option(0.0, "λ3: weight of other nodes' last round", minimum=0, formerly="elastic-others-now")
+    others_past: float = option(
+        0.5,
+        "λ2: weight of other nodes' earlier stages",
+        minimum=0,
+        formerly="elastic-others-past",
+        search=Range(1e-4, 100, log=True),
+    )
+    others_now: float = option(
+        0.0,
+        "λ3: weight of other nodes' last round",
+        minimum=0,
+        formerly="elastic-others-now",
+        search=Range(1e-4, 100, log=True),
+    )
     anchors: str = option(
         "online",
         "earlier stages: each at its own solution, or all at the newest one",

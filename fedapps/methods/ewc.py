@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tasks.options import option
+from tasks.search import Range
 
 from .base import Round, Scalar
 from .continual import ContinualMethod, FederationOptions
@@ -27,7 +28,9 @@ def estimator_option() -> Any:
 class EwcOptions(FederationOptions):
     """The options of EWC."""
 
-    lambda_: float = option(0.05, "weight λ of a node's earlier stages", minimum=0, formerly="ewc-lambda")
+    lambda_: float = option(
+        0.05, "weight λ of a node's earlier stages", minimum=0, formerly="ewc-lambda", search=Range(1e-4, 100, log=True)
+    )
     anchors: str = option(
         "separate",
         "earlier stages: each at its own solution, or all at the newest one (Online-EWC)",

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from strategies.base import BaseStrategy
 from tasks.options import option
+from tasks.search import Around
 
 from .base import Method
 from .strategy_parts import StrategyParts
@@ -13,7 +14,7 @@ from .strategy_parts import StrategyParts
 class FedAvgMOptions:
     """The options of FedAvgM."""
 
-    learning_rate: float = option(0.1, "server learning rate", above=0, formerly="fedavgm-rate")
+    learning_rate: float = option(0.1, "server learning rate", above=0, formerly="fedavgm-rate", search=Around(10))
 
 
 class FedAvgM(Method):

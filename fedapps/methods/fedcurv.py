@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange
 from tasks.options import option
+from tasks.search import Range
 
 from .base import Method
 from .ewc import estimator_option
@@ -21,7 +22,11 @@ class FedCurvOptions:
     """The options of FedCurv."""
 
     lambda_: float = option(
-        0.5, "weight λ, with the 1/2 of a quadratic penalty before it", minimum=0, formerly="fedcurv-lambda"
+        0.5,
+        "weight λ, with the 1/2 of a quadratic penalty before it",
+        minimum=0,
+        formerly="fedcurv-lambda",
+        search=Range(1e-4, 100, log=True),
     )
     estimator: str = estimator_option()
 

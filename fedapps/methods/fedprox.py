@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tasks.options import option
+from tasks.search import Range
 
 from .base import Method, Round, Scalar
 
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 class FedProxOptions:
     """The options of FedProx."""
 
-    mu: float = option(0.05, "weight µ of the proximal term; 0 = FedAvg", minimum=0, formerly="fedprox-mu")
+    mu: float = option(
+        0.05,
+        "weight µ of the proximal term; 0 = FedAvg",
+        minimum=0,
+        formerly="fedprox-mu",
+        search=Range(1e-3, 10, log=True),
+    )
 
 
 class FedProx(Method):

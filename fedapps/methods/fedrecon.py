@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tasks.options import option
+from tasks.search import Range
 
 from .base import Round, Scalar
 from .partial import PartialMethod, optimizer_config
@@ -26,6 +27,7 @@ class FedReconOptions:
         above=0,
         maximum=0.99,
         formerly="support-share",
+        search=Range(0.2, 0.8),
     )
 
 

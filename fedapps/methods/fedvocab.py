@@ -9,6 +9,7 @@ from strategies.partial_aggregation import PartialAggregation
 from strategies.wire import STALE_METRICS_PREFIX
 from tasks.options import option
 from tasks.private_parameters import PrivateParameters
+from tasks.search import Range
 
 from .base import Conflict, Round, Scalar
 from .fedavg import logit_adjustment_option
@@ -32,7 +33,9 @@ class FedVocabOptions:
         minimum=0,
         formerly="adapt-epochs",
     )
-    adapt_rate: float = option(1.0, "factor on the learning rate of these epochs; 1 as in the paper", above=0)
+    adapt_rate: float = option(
+        1.0, "factor on the learning rate of these epochs; 1 as in the paper", above=0, search=Range(0.01, 1, log=True)
+    )
     adapt_before_evaluation: bool = option(
         True,
         "adapt before an evaluation, too, and keep nothing of it; stale.* are then the metrics without this",

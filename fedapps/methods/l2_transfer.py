@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tasks.options import option
+from tasks.search import Range
 
 from .base import Round, Scalar
 from .continual import ContinualMethod, FederationOptions
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
 class L2TransferOptions(FederationOptions):
     """The options of L2 transfer."""
 
-    lambda_: float = option(0.05, "weight λ of the pull to the last stage", minimum=0, formerly="l2t-lambda")
+    lambda_: float = option(
+        0.05,
+        "weight λ of the pull to the last stage",
+        minimum=0,
+        formerly="l2t-lambda",
+        search=Range(1e-4, 100, log=True),
+    )
 
 
 class L2Transfer(ContinualMethod):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tasks.options import option
+from tasks.search import Around
 
 from .base import Method, Round, Scalar
 
@@ -18,7 +19,7 @@ class PersonalisationOptions:
 
     epochs: int = option(10, "epochs of personalisation before an evaluation", minimum=1, formerly="personal-epochs")
     learning_rate: float = option(
-        0.001, "learning rate L of personalisation", above=0, formerly="personal-learning-rate"
+        0.001, "learning rate L of personalisation", above=0, formerly="personal-learning-rate", search=Around(10)
     )
 
 

@@ -1,6 +1,7 @@
 """No training: the initial model is evaluated as it is, for example with weights from a file."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from strategies.base import BaseStrategy
 
@@ -13,6 +14,7 @@ class Untrained(Method):
 
     name = "untrained"
     line = "no training: the initial model, for example with weights from a file"
+    tuned_keys: ClassVar[tuple[str, ...]] = ()
 
     @property
     def role(self) -> Role:

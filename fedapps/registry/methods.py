@@ -15,6 +15,8 @@ from .expressions import Expression, read_expression
 from .plugins import load, plugins
 
 GROUP = "fedapps.methods"
+#: Prefix of the arguments that set a key of the run for one method: ``fedavg(run.learning-rate=0.01)``.
+RUN_PREFIX = "run."
 
 
 @cache
@@ -78,6 +80,17 @@ class Call:
     name: str
     arguments: Mapping[str, str]
 
+    @property
+    def own(self) -> dict[str, str]:
+        """The arguments that set options of the method."""
+        return {key: text for key, text in self.arguments.items() if not key.startswith(RUN_PREFIX)}
+
+    @property
+    def run(self) -> dict[str, str]:
+        """The arguments that set keys of the run for this method, without the prefix ``run.``."""
+        run = self.arguments.items() - self.own.items()
+        return {key.removeprefix(RUN_PREFIX): text for key, text in sorted(run)}
+
 
 def resolved(expression: Expression) -> Call:
     """What an expression stands for. Raises ``ValueError`` for an unknown name, and for one of an earlier version."""
@@ -111,7 +124,7 @@ def build_method(expression: Expression, blocks: Mapping[str, Any]) -> Method:
     kind, prefix = method_class(call.name), f"{call.name}."
     own = {key.removeprefix(prefix): value for key, value in blocks.items() if key.startswith(prefix)}
     arguments, errors = parse_options(kind.Options, own, prefix)
-    typed = {key: _typed(kind.Options, key, text) for key, text in call.arguments.items()}
+    typed = {key: typed_argument(kind.Options, key, text) for key, text in call.own.items()}
     given, bad = parse_options(kind.Options, typed, prefix)
     if errors or bad:
         raise ValueError("\n".join([*errors, *bad]))
@@ -121,7 +134,10 @@ def build_method(expression: Expression, blocks: Mapping[str, Any]) -> Method:
 
 @cache
 def canonical(label: str) -> str:
-    """The label of the same method without aliases and without arguments that are the defaults."""
+    """The label of the same method without aliases and without arguments that are the defaults.
+
+    Arguments that set keys of the run are kept.
+    """
     call = resolved(read_expression(label))
     kind = method_class(call.name)
     make: Any = kind.Options
@@ -130,8 +146,9 @@ def canonical(label: str) -> str:
         key_of(f.name): text
         for f in fields(kind.Options)
         if (text := call.arguments.get(key_of(f.name))) is not None
-        and _typed(kind.Options, key_of(f.name), text) != getattr(standard, f.name)
+        and typed_argument(kind.Options, key_of(f.name), text) != getattr(standard, f.name)
     }
+    differing |= {RUN_PREFIX + key: text for key, text in call.run.items()}
     return Expression(call.name, tuple(differing.items())).label
 
 
@@ -169,7 +186,7 @@ def queries() -> tuple[str, ...]:
     return tuple(dict.fromkeys(query for kind in usable_methods().values() for query in kind.queries))
 
 
-def _typed(options: type, key: str, text: str) -> Any:
+def typed_argument(options: type, key: str, text: str) -> Any:
     """The text of an argument as its option's type, or unchanged where it is none; then it is refused as it stands."""
     kind: Any = next((type(f.default) for f in fields(options) if key_of(f.name) == key), str)
     if kind is bool:

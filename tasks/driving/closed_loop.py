@@ -42,14 +42,16 @@ class Encounters:
 def encounters(driver: Driver, seed: int, sessions: Sequence[Session]) -> Encounters:
     """Return the driver with the initial states of recorded sessions."""
 
-    def starts(held_out: bool) -> InitialStates:
-        chosen = [session for session in sessions if (session.split == "test") == held_out]
+    def starts(split: str) -> InitialStates:
+        chosen = [session for session in sessions if session.split == split]
         cars = sessions[0].states.shape[1]
         motions = np.array([session.states[0] for session in chosen], dtype=np.float32).reshape(-1, cars, 4)
         numbers = torch.tensor([session.number for session in chosen], dtype=torch.int64)
-        return InitialStates(to_bicycle(torch.from_numpy(motions)), numbers, torch.full_like(numbers, held_out) > 0)
+        return InitialStates(
+            to_bicycle(torch.from_numpy(motions)), numbers, torch.full_like(numbers, split == "test") > 0
+        )
 
-    return Encounters(driver, seed, starts(False), starts(True))
+    return Encounters(driver, seed, starts("train"), starts("test"))
 
 
 def drive(setting: Setting, options: Options, predictor: Predictor, who: Encounters, starts: InitialStates) -> Sessions:

@@ -79,6 +79,23 @@ class Recording:
         return int(next(iter(self.blocks.values()))[0].states.shape[1])
 
 
+def with_validation(recording: Recording, share: float) -> Recording:
+    """Hold out a share of the training sessions of each block for validation.
+
+    They are its last ones, rounded down. A block that has validation sessions stays as it is.
+    """
+
+    def held_out(sessions: tuple[Session, ...]) -> tuple[Session, ...]:
+        training = [session for session in sessions if session.split == "train"]
+        last = training[len(training) - int(share * len(training)) :]
+        if not last or any(session.split == "validation" for session in sessions):
+            return sessions
+        chosen = {id(session) for session in last}
+        return tuple(replace(s, split="validation") if id(s) in chosen else s for s in sessions)
+
+    return replace(recording, blocks={block: held_out(sessions) for block, sessions in recording.blocks.items()})
+
+
 def read_folder(folder: Path) -> Recording:
     """Read the sessions of a folder (:func:`read_sessions`) and, if they are simulated, the world.
 

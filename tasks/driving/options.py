@@ -58,6 +58,12 @@ class Options:
     )
     sessions_train: int = option(0, "Training sessions per simulated driver; 0 = as in the paper", minimum=0)
     sessions_test: int = option(0, "Test sessions per simulated driver; 0 = as in the paper", minimum=0)
+    validation_share: float = option(
+        0.0,
+        "Share of a driver's training sessions held out for validation, the last ones, if the files name none",
+        minimum=0,
+        maximum=0.9,
+    )
 
     @property
     def cars(self) -> int:

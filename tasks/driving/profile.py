@@ -1,13 +1,14 @@
 """The profiles of the nodes of the task "driving", without torch."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
 from sim.traffic.styles import read_styles
 from tasks.profiles import DataError, NodeProfile, TaskProfiles
 
-from .data import Recording, read_sessions
+from .data import Recording, read_sessions, with_validation
 from .options import Options as DrivingOptions
 
 
@@ -29,23 +30,33 @@ class DrivingProfiles(TaskProfiles):
         DrivingTask(self.options).make_world(folder, num_nodes, seed)
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
-        recording = read_sessions(folder)
-        self.check(folder, recording)
+        recording = self.checked(folder, read_sessions(folder))
         return self._profile(folder, recording, block_of(folder, recording, partition, num_partitions))
 
     def own_profile(self, folder: Path) -> NodeProfile:
-        recording = read_sessions(folder)
-        self.check(folder, recording)
+        recording = self.checked(folder, read_sessions(folder))
         return self._profile(folder, recording, list(recording.blocks))
 
-    def check(self, folder: Path, recording: Recording) -> None:
-        """Raise :class:`DataError` if the sessions do not have the dynamics and the number of cars of the scenario."""
+    @property
+    def world_options(self) -> dict[str, object]:
+        """All but the share of the training sessions for validation, which is held out when the files are read."""
+        return {name: value for name, value in asdict(self.options).items() if name != "validation_share"}
+
+    def checked(self, folder: Path, recording: Recording) -> Recording:
+        """Return the sessions with those for validation.
+
+        Raises
+        ------
+        DataError
+            The sessions do not have the dynamics and the number of cars of the scenario.
+        """
         expected = (self.options.dynamics, self.options.cars)
         if (recording.dynamics, recording.cars) != expected:
             raise DataError(
                 f"{folder}: holds {recording.cars} cars with {recording.dynamics} dynamics; scenario "
                 f"{self.options.scenario!r} expects {expected[1]} cars with {expected[0]} dynamics"
             )
+        return with_validation(recording, self.options.validation_share)
 
     def _profile(self, folder: Path, recording: Recording, blocks: list[int]) -> NodeProfile:
         try:

@@ -24,8 +24,8 @@ def elbo_parts(model: Forecaster, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def test_scores(model: Forecaster, setting: Setting, options: Options, windows: Batch) -> Metrics:
-    """Return the metrics ``test.*`` of held-out windows, computed on the model's device; empty without windows.
+def scores(model: Forecaster, setting: Setting, options: Options, windows: Batch, split: str) -> Metrics:
+    """Return the metrics ``<split>.*`` of held-out windows, computed on the model's device; empty without windows.
 
     ``elbo`` is the training loss (reconstruction + weight x KL); ``reconstruction`` and ``kl`` are its parts; all are
     means over ``samples`` draws of z. ``error_<t>s`` is the squared error along the road, in m², of the mean predicted
@@ -39,9 +39,9 @@ def test_scores(model: Forecaster, setting: Setting, options: Options, windows: 
     draws = [torch.stack([part.mean() for part in elbo_parts(model, batch)]) for _ in range(options.samples)]
     reconstruction, kl = torch.stack(draws).mean(dim=0).tolist()
     metrics: Metrics = {
-        "test.elbo": reconstruction + options.kl_weight * kl,
-        "test.reconstruction": reconstruction,
-        "test.kl": kl,
+        f"{split}.elbo": reconstruction + options.kl_weight * kl,
+        f"{split}.reconstruction": reconstruction,
+        f"{split}.kl": kl,
     }
     human = batch["current"][:, 1]
     noise = torch.randn(len(human), options.samples, model.latent, device=device)
@@ -51,6 +51,6 @@ def test_scores(model: Forecaster, setting: Setting, options: Options, windows: 
         if steps <= options.horizon:
             truth, seconds = batch["human_path"][:, steps - 1, 1], steps / 10
             straight = human[:, 3] * seconds
-            metrics[f"test.error_{seconds}s"] = float(((ahead[:, steps - 1] - truth) ** 2).mean())
-            metrics[f"test.constant_velocity_{seconds}s"] = float(((straight - truth) ** 2).mean())
+            metrics[f"{split}.error_{seconds}s"] = float(((ahead[:, steps - 1] - truth) ** 2).mean())
+            metrics[f"{split}.constant_velocity_{seconds}s"] = float(((straight - truth) ** 2).mean())
     return metrics

@@ -21,7 +21,7 @@ from .forecaster import Forecaster
 from .options import Options as DrivingOptions
 from .predictors import ConstantVelocity, Forecast, HoldLastControl, Predictor
 from .profile import DrivingProfiles, block_of, groups_of, key_of
-from .scores import elbo_parts, test_scores
+from .scores import elbo_parts, scores
 from .setting import SETTINGS
 from .windows import cut
 
@@ -38,6 +38,7 @@ class DrivingTask(DrivingProfiles, Task):
     receives the state: samples of a forecast lie close together.
     """
 
+    validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.2}
     vectorises: ClassVar[bool] = False  # vmap does not support LSTMs
     headline: ClassVar[tuple[str, ...]] = (
         "test.elbo",
@@ -51,6 +52,15 @@ class DrivingTask(DrivingProfiles, Task):
     def __init__(self, options: DrivingOptions | None = None) -> None:
         super().__init__(options)
         self.setting = SETTINGS[self.options.scenario]
+
+    @property
+    def validation_metric(self) -> str:
+        return "validation.elbo"
+
+    def without_test(self, data: NodeData) -> NodeData:
+        """As :meth:`tasks.base.Task.without_test`, also without the held-out initial states of closed-loop sessions."""
+        met = tuple(replace(who, test=who.test[:0]) for who in _encounters(data))
+        return super().without_test(replace(data, extra={**data.extra, "encounters": met}))
 
     def build_model(self) -> Forecaster:
         return Forecaster(
@@ -86,13 +96,11 @@ class DrivingTask(DrivingProfiles, Task):
         write_world(folder, World(scenario, seed, dict(enumerate(drivers))))
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
-        recording = read_folder(folder)
-        self.check(folder, recording)
+        recording = self.checked(folder, read_folder(folder))
         return self._node(recording, block_of(folder, recording, partition, num_partitions))
 
     def load_all(self, folder: Path) -> NodeData:
-        recording = read_folder(folder)
-        self.check(folder, recording)
+        recording = self.checked(folder, read_folder(folder))
         return self._node(recording, list(recording.blocks))
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Tensor:
@@ -101,7 +109,8 @@ class DrivingTask(DrivingProfiles, Task):
         return reconstruction.mean() + self.options.kl_weight * divergence.mean()
 
     def evaluate(self, model: torch.nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """Return ``test.*`` (:func:`~tasks.driving.scores.test_scores`) and, with ``final``, closed-loop metrics.
+        """Return ``validation.*``, ``test.*`` (:func:`~tasks.driving.scores.scores`) and, with ``final``, closed-loop
+        metrics.
 
         If the driver is simulated, ``final`` adds ``closed_loop.*`` and, for a robot without a forecaster,
         ``non_proactive.*`` on the held-out initial states (:func:`~tasks.driving.closed_loop.session_metrics`), and
@@ -110,9 +119,10 @@ class DrivingTask(DrivingProfiles, Task):
         forecaster = _forecaster(model)
         metrics: Metrics = {}
         drawn: dict[str, np.ndarray] = {}
-        with torch_seed(seed, "driving", "test"), torch.no_grad():
-            if data.count("test"):
-                metrics = test_scores(forecaster, self.setting, self.options, data.splits["test"])
+        for split in ("validation", "test"):
+            with torch_seed(seed, "driving", split), torch.no_grad():
+                if data.count(split):
+                    metrics |= scores(forecaster, self.setting, self.options, data.splits[split], split)
         if final and (met := [who for who in _encounters(data) if len(who.test)]):
             forecast = Forecast(forecaster, self.setting, self.options)
             naive: Predictor = ConstantVelocity()

@@ -10,7 +10,7 @@ from tasks.base import NodeData
 from .rollouts import COLUMNS, INPUTS, TARGETS, read_rollouts
 
 
-def read_robots(paths: Iterable[Path]) -> NodeData:
+def read_robots(paths: Iterable[Path], validation_share: float = 0.0) -> NodeData:
     """Read files of robots as the data of one node (:func:`~tasks.lqr.rollouts.read_rollouts`).
 
     Returns
@@ -24,7 +24,7 @@ def read_robots(paths: Iterable[Path]) -> NodeData:
     DataError
         A file is malformed, or no row belongs to the split train or test.
     """
-    found = read_rollouts(paths)
+    found = read_rollouts(paths, validation_share)
     inputs, targets = ([COLUMNS.index(name) for name in names] for names in (INPUTS, TARGETS))
     splits = {
         split: {

@@ -1,5 +1,6 @@
 """The profiles of the nodes of the task "lqr" and the simulation of their data, without torch."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,6 +16,11 @@ class LqrProfiles(TaskProfiles):
 
     name: ClassVar[str] = "lqr"
     Options: ClassVar[type] = LqrOptions
+
+    @property
+    def world_options(self) -> dict[str, object]:
+        """All but the share of the training steps for validation, which is held out when the files are read."""
+        return {name: value for name, value in asdict(self.options).items() if name != "validation_share"}
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
         """Simulate robots with ``R`` = 1, 50 and 100; any other number of robots is spaced logarithmically over [1,
@@ -33,10 +39,14 @@ class LqrProfiles(TaskProfiles):
         )
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
-        return _profile([robot_file(folder, partition, num_partitions)])
+        return self._profile([robot_file(folder, partition, num_partitions)])
 
     def own_profile(self, folder: Path) -> NodeProfile:
-        return _profile(robot_files(folder))
+        return self._profile(robot_files(folder))
+
+    def _profile(self, files: list[Path]) -> NodeProfile:
+        found = read_rollouts(files, self.options.validation_share)
+        return NodeProfile(found.key, len(found.tables.get("train", ())), found.groups)
 
 
 def robot_file(folder: Path, partition: int, num_partitions: int) -> Path:
@@ -45,8 +55,3 @@ def robot_file(folder: Path, partition: int, num_partitions: int) -> Path:
     if len(files) < num_partitions or not 0 <= partition < num_partitions:
         raise DataError(f"{folder}: expected a robot for node {partition} of {num_partitions}, found {len(files)}")
     return files[partition]
-
-
-def _profile(files: list[Path]) -> NodeProfile:
-    found = read_rollouts(files)
-    return NodeProfile(found.key, len(found.tables.get("train", ())), found.groups)

@@ -58,8 +58,16 @@ class Rollouts:
         return {"control-weight": f"{distinct[0]:g}"} if len(distinct) == 1 else {}
 
 
-def read_rollouts(paths: Iterable[Path]) -> Rollouts:
+def read_rollouts(paths: Iterable[Path], validation_share: float = 0.0) -> Rollouts:
     """Read files of robots and pool their rows.
+
+    Parameters
+    ----------
+    paths : iterable of Path
+        The files.
+    validation_share : float
+        The share of the training rows of a file that are its validation split if it has none: the last rows, rounded
+        down. The noise of each step is independent of all others, so that it does not matter where rollouts end.
 
     Raises
     ------
@@ -67,7 +75,7 @@ def read_rollouts(paths: Iterable[Path]) -> Rollouts:
         A file is malformed, or no row belongs to the split train or test.
     """
     paths = list(paths)
-    parts = [_read(path) for path in paths]
+    parts = [_with_validation(*_read(path), validation_share) for path in paths]
     pooled = {
         split: np.concatenate([table[number == index] for number, table in parts]) for index, split in enumerate(SPLITS)
     }
@@ -75,6 +83,17 @@ def read_rollouts(paths: Iterable[Path]) -> Rollouts:
     if "train" not in tables and "test" not in tables:
         raise DataError(f"{', '.join(map(str, paths))}: expected rows of split train or test, found none")
     return Rollouts("+".join(path.name.split(".", 1)[0] for path in paths), tables)
+
+
+def _with_validation(split: np.ndarray, values: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """The index of the split and the values of each row, the last training rows for validation where there are none."""
+    training, validation = (np.flatnonzero(split == SPLITS.index(name)) for name in ("train", "validation"))
+    held_out = training[len(training) - int(share * len(training)) :]
+    if len(validation) or not len(held_out):
+        return split, values
+    split = split.copy()
+    split[held_out] = SPLITS.index("validation")
+    return split, values
 
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -28,15 +28,20 @@ class LqrTask(LqrProfiles, Task):
         "test.excess",
     )
     squared_residuals: ClassVar[int] = 3  # two components of the state and the control
+    validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.2}
+
+    @property
+    def validation_metric(self) -> str:
+        return "validation.total_loss"
 
     def build_model(self) -> LqrModel:
         return LqrModel()
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
-        return read_robots([robot_file(folder, partition, num_partitions)])
+        return read_robots([robot_file(folder, partition, num_partitions)], self.options.validation_share)
 
     def load_all(self, folder: Path) -> NodeData:
-        return read_robots(robot_files(folder))
+        return read_robots(robot_files(folder), self.options.validation_share)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean squared error of the state, averaged over its two components, plus that of the control."""

@@ -1,6 +1,7 @@
 """The task "social": predict how participants, one after another, rate the behaviour of a robot among people."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -41,6 +42,14 @@ class SocialTask(SocialProfiles, Task):
         """Raise :class:`DataError` if the option ``participants`` is invalid (:meth:`Options.nodes`)."""
         super().__init__(options)
         self.graphs = graphs(self.options)
+
+    @property
+    def validation_metric(self) -> str:
+        return "validation.mse"
+
+    def without_test(self, data: NodeData) -> NodeData:
+        """As :meth:`tasks.base.Task.without_test`; the scene to draw is a test scene."""
+        return super().without_test(replace(data, extra={}))
 
     def build_model(self) -> nn.Module:
         return self.graphs.network()

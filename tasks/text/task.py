@@ -1,6 +1,7 @@
 """The task "text": classify texts on nodes whose words and embeddings may stay private."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -103,6 +104,21 @@ class TextTask(TextProfiles, Task):
         if vocabulary_source(chosen, self.privacy) == "shared":
             return Words(shared_vocabulary(corpus, chosen.vocabulary_size, chosen.min_count), self._kept)
         return Words(self._public_vocabulary(key), self._kept)
+
+    @property
+    def validation_metric(self) -> str:
+        """The accuracy on the nodes' own validation texts. Raises :class:`DataError` if they hold out none."""
+        if not self.options.validation_share:
+            raise DataError(
+                "text.validation-share = 0.0: must be above 0 to choose settings on validation data, because test data "
+                "must not choose them"
+            )
+        return "validation.accuracy"
+
+    def without_test(self, data: NodeData) -> NodeData:
+        """As :meth:`tasks.base.Task.without_test`, also without the test texts common to all nodes."""
+        extra = {name: value for name, value in data.extra.items() if name != "common_test"}
+        return super().without_test(replace(data, extra=extra))
 
     # -- learning ------------------------------------------------------------------------------------------
 

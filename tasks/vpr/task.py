@@ -1,13 +1,14 @@
 """The task "vpr": recognise the place of an image with triplets that each node mines in its own images."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, cast
 
 import numpy as np
 from torch import Tensor, nn
 
-from tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
+from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
 from tasks.profiles import check_partition
 
 from .evaluation import AMONG, CommonSet, own_metrics
@@ -103,6 +104,23 @@ class VprTask(VprProfiles, Task):
         return [
             f"the split gives {len(found.clients)} clients with {share:.0%} of the sequences; {num_nodes} take part"
         ]
+
+    @property
+    def validation_metric(self) -> str:
+        """Recall@1 on the common validation images. Raises :class:`DataError` if the options hold out none."""
+        if not (self.options.validation_clients or self.options.validation_cities):
+            raise DataError(
+                "vpr.validation-clients = 0 and vpr.validation-cities = '': one of them must hold out validation data "
+                "to choose settings, because test data must not choose them; num-nodes must then be the number of the "
+                "other clients"
+            )
+        return "validation.recall_at_1"
+
+    def without_test(self, data: NodeData) -> NodeData:
+        """As :meth:`tasks.base.Task.without_test`, also without the test images common to all nodes."""
+        common = cast(Mapping[str, CommonSet], data.extra["common"])
+        kept = {name: images for name, images in common.items() if name != "test"}
+        return super().without_test(replace(data, extra={**data.extra, "common": kept}))
 
     # -- learning ------------------------------------------------------------------------------------------
 

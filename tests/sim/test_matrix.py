@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sim.matrix import run_matrix
+from sim.matrix import run_chains, run_matrix
 
 
 def square(method, seed, config):
@@ -103,3 +103,17 @@ def test_a_process_that_dies_is_an_error():
 
 def test_no_cells_no_results():
     assert run_matrix([], square) == []
+
+
+@pytest.mark.subprocesses
+def test_a_chain_decides_on_its_next_cell_by_the_last_result():
+    def chain(number, results):
+        while number < 100:
+            number, _ = yield {"method": "a", "seed": number, "config": {}}
+            results.append(number)
+
+    first, second, shown = [], [], []
+    chains = [chain(2, first), chain(200, second), chain(5, second)]
+    run_chains(chains, square, total=6, jobs=2, show=shown.append)
+    assert (first, second) == ([4, 16, 256], [25, 625])
+    assert [line.partition("]")[0] for line in shown] == [f"[{number}/6" for number in range(1, 6)]

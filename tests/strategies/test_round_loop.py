@@ -70,6 +70,34 @@ def test_the_best_round_is_kept_and_training_stops_early():
     np.testing.assert_array_equal(kept.best.arrays["shared.head.w"], [[6.0]])
 
 
+def test_training_stops_after_a_round_beyond_its_limit():
+    def rounds_of(losses, limits, **keywords):
+        reports = []
+        tracked = TrackedMetric("loss", limits=limits, **keywords)
+        federate(
+            BaseStrategy(), losses_app(losses), START, num_nodes=1, num_rounds=len(losses), tracked=tracked,
+            on_round=reports.append,
+        )  # fmt: skip
+        return len(reports)
+
+    losses = [3.0, 2.0, 1.0]
+    assert rounds_of(losses, {1: 3.0, 2: 2.0, 3: 0.0}) == 3  # equal is not beyond; the last round ends anyway
+    assert rounds_of(losses, {2: 1.9}) == 2
+    assert rounds_of(losses, {1: 2.5, 2: 5.0}, mode="max") == 2
+    assert TrackedMetric("loss", limits={2: 9.0}).beyond_limit(2, float("nan"))
+
+
+def test_a_run_that_stopped_at_its_limit_stays_stopped_when_it_is_resumed():
+    kept, reports = MemoryCheckpoints(), []
+    tracked = TrackedMetric("loss", limits={2: 1.5})
+    for _ in range(2):
+        federate(
+            BaseStrategy(), losses_app([3.0, 2.0, 1.0]), START, num_nodes=1, num_rounds=3, tracked=tracked,
+            checkpoints=kept, resume=True, on_round=reports.append,
+        )  # fmt: skip
+    assert [report.round for report in reports] == [1, 2]
+
+
 def test_more_may_be_better():
     kept = MemoryCheckpoints()
     tracked = TrackedMetric("loss", mode="max")

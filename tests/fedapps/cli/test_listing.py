@@ -53,7 +53,7 @@ def test_a_terminal_gets_wrapped_lines(capsys, monkeypatch):
 
 def test_keys_are_grouped_by_run_task_and_method(capsys):
     head, *lines = printed(capsys, "--keys")
-    assert head == "keys of the run config, with (default; allowed values)"
+    assert head == "keys of the run config, with (default; allowed values; search range of `fedapps tune`)"
     assert titles(lines) == [f"{group}:" for group in described()]
     assert {line.split()[0] for line in lines if line.startswith(" ")} == {
         key for keys in described().values() for key in keys

@@ -58,7 +58,8 @@ def test_only_the_tasks_own_options_are_kept():
     config = parse(LQR | {"lqr.horizon": 5, "driving.latent": 3})
     assert config.options == LqrOptions(horizon=5)
     assert {key for key in config.flat() if key.startswith(("lqr.", "driving."))} == {
-        "lqr.start-range", "lqr.trajectories", "lqr.horizon", "lqr.test-fraction", "lqr.noise-variance",
+        "lqr.start-range", "lqr.trajectories", "lqr.horizon", "lqr.test-fraction", "lqr.validation-share",
+        "lqr.noise-variance",
     }  # fmt: skip
 
 
@@ -277,7 +278,7 @@ def test_keys_are_described_by_run_task_and_method():
     groups = described(task="driving", methods=["fedprox"])
     assert list(groups) == ["run", "task driving", "method fedprox"]
     assert groups["method fedprox"] == {
-        "fedprox.mu": "weight µ of the proximal term; 0 = FedAvg (0.05; a number at least 0)"
+        "fedprox.mu": "weight µ of the proximal term; 0 = FedAvg (0.05; a number at least 0; tuned over 0.001..10,log)"
     }
     assert set(described()) >= {"run", "task text", "method fedweit", "method h-fl"}
 

@@ -100,8 +100,8 @@ class NeedsModel(Method):
 
 def test_no_model_is_built_before_its_file_exists():
     task, run_config = WarmLqr(WarmOptions(start="nowhere")), RunConfig(collect_after=0, task="warm-lqr")
-    methods = {"needs-model": NeedsModel()}
-    assert list(conflicts(run_config, task, methods, files_exist=False)) == []
-    assert list(conflicts(run_config, task, methods)) == [
+    methods, runs = {"needs-model": NeedsModel()}, {"needs-model": run_config}
+    assert list(conflicts(run_config, task, methods, runs, files_exist=False)) == []
+    assert list(conflicts(run_config, task, methods, runs)) == [
         ({"task", "methods"}, "warm-lqr.start = 'nowhere': no such file")
     ]

@@ -1,0 +1,1 @@
+"""Tuning: the settings of each method that are best on validation data."""

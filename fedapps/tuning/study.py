@@ -1,0 +1,162 @@
+"""The studies of a tuning in a SQLite file, one per method, with Optuna's sampler of promising settings.
+
+Akiba et al., Optuna: A Next-generation Hyperparameter Optimization Framework, KDD 2019. The sampler is the
+tree-structured Parzen estimator of Bergstra et al., Algorithms for Hyper-Parameter Optimization, NIPS 2011.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sim.seeding import derive_seed
+from tasks.search import Choices
+
+from .ranges import Domain, Settings, Space
+
+if TYPE_CHECKING:
+    import optuna
+
+#: The number of trials, the current settings included, before settings follow from results; until then they are random.
+RANDOM_TRIALS = 5
+
+State = Literal["complete", "pruned", "failed"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial of a method.
+
+    Attributes
+    ----------
+    settings : mapping
+        Values by argument of the method.
+    state : "complete", "pruned" or "failed"
+        Failed: training diverged, or the settings do not go together.
+    value : float or None
+        The mean of the metric over the seeds after the last round; ``None`` unless the trial is complete.
+    by_round : mapping of int to float
+        The metric of the first seed by evaluated round.
+    label : str
+        The method with the settings as arguments.
+    error : str
+        Why the trial failed.
+    """
+
+    settings: Settings
+    state: State
+    label: str
+    value: float | None = None
+    by_round: Mapping[int, float] = field(default_factory=dict)
+    error: str = ""
+
+
+class Study:
+    """The trials of one method.
+
+    Finished trials only are stored, one after another. The settings of a trial depend on them, its number and the seed,
+    so that an interrupted study continues exactly as if it had not been.
+
+    Parameters
+    ----------
+    path : Path
+        The SQLite file; it is created if missing.
+    label : str
+        The method; the name of the study.
+    mode : "min" or "max"
+        Whether lower or higher values are better.
+    seed : int
+        Seed of the sampler. It does not depend on the method: equal search spaces get the same random settings.
+    """
+
+    def __init__(self, path: Path, label: str, *, mode: str, seed: int) -> None:
+        self.optuna = optuna_module()
+        self.direction = {"min": "minimize", "max": "maximize"}[mode]
+        self.seed = seed
+        storage = self.optuna.storages.RDBStorage(f"sqlite:///{path}")
+        self._stored = self.optuna.create_study(
+            study_name=label, storage=storage, direction=self.direction, load_if_exists=True
+        )
+
+    def trials(self) -> list[Trial]:
+        """The finished trials in their order."""
+        return [
+            Trial(
+                settings=found.user_attrs["settings"],
+                state=found.user_attrs["state"],
+                label=found.user_attrs["label"],
+                value=found.value if found.user_attrs["state"] == "complete" else None,
+                by_round=dict(found.intermediate_values),
+                error=found.user_attrs["error"],
+            )
+            for found in self._stored.get_trials(deepcopy=False)
+        ]
+
+    def suggest(self, space: Space) -> Settings:
+        """The settings of the next trial: random at first, later promising ones by the finished trials."""
+        done = self._stored.get_trials(deepcopy=False)
+        seed = derive_seed(self.seed, "tuning", len(done)) % 2**32
+        sampler = self.optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=seed)
+        memory = self.optuna.create_study(sampler=sampler, direction=self.direction)
+        memory.add_trials(done)
+        asked = memory.ask(self._distributions(space))
+        return {key: _rounded(asked.params[key]) for key in space}
+
+    def add(self, trial: Trial, space: Space) -> None:
+        """Store a finished trial. Settings outside the search space, which only the current ones can be, are not for
+        the sampler.
+        """
+        within = {key: value for key, value in trial.settings.items() if key in space and value in space[key]}
+        states = self.optuna.trial.TrialState
+        frozen = self.optuna.trial.create_trial(
+            # A pruned trial without values is the worst for the sampler; it ignores one in the state FAIL.
+            state=states.COMPLETE if trial.state == "complete" else states.PRUNED,
+            value=trial.value,
+            params=within,
+            distributions=self._distributions({key: space[key] for key in within}),
+            intermediate_values={} if trial.state == "failed" else dict(trial.by_round),
+            user_attrs={
+                "settings": dict(trial.settings), "state": trial.state, "label": trial.label, "error": trial.error
+            },
+        )  # fmt: skip
+        self._stored.add_trial(frozen)
+
+    def _distributions(self, space: Space) -> "dict[str, optuna.distributions.BaseDistribution]":
+        return {key: self._distribution(domain) for key, domain in space.items()}
+
+    def _distribution(self, domain: Domain) -> "optuna.distributions.BaseDistribution":
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+        if isinstance(domain, Choices):
+            return CategoricalDistribution(domain.values)
+        if isinstance(domain.low, int) and isinstance(domain.high, int):
+            return IntDistribution(domain.low, domain.high, log=domain.log)
+        return FloatDistribution(domain.low, domain.high, log=domain.log)
+
+
+def optuna_module() -> Any:
+    """Optuna, without its log of every trial.
+
+    Raises
+    ------
+    ValueError
+        It is not installed.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise ValueError("tuning needs the package optuna: install it with pip install 'fedapps[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def best_trial(trials: Sequence[Trial], mode: str) -> Trial:
+    """The best complete trial, the first of several; the first trial is always complete."""
+    complete = [trial for trial in trials if trial.value is not None]
+    sign = 1 if mode == "min" else -1
+    return min(complete, key=lambda trial: sign * (trial.value or 0.0))
+
+
+def _rounded(value: Any) -> Any:
+    """A float with four digits, as it is written in the arguments of a method."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value

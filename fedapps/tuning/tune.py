@@ -1,0 +1,155 @@
+"""Tune the methods of a recipe on validation data."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedapps.config.recipe_files import read_recipe, recipe_name
+from fedapps.config.run_config import RunConfig
+from fedapps.launch.launch import check_data, resolve
+from fedapps.registry.expressions import labels
+from sim.matrix import run_chains
+
+from .plan import TuningPlan
+from .results import summarise, tuned_recipe, tuning_text
+from .study import Study, optuna_module
+from .trials import MethodTrials, run_trial
+
+
+def tune_recipe(
+    recipe: Path,
+    *,
+    trials: int,
+    methods: Sequence[str] = (),
+    seeds: int = 1,
+    first_seed: int = 0,
+    ranges: Sequence[str] = (),
+    engine: str = "inline",
+    jobs: int = 0,
+    overrides: Mapping[str, Any] | None = None,
+    trial_overrides: Mapping[str, Any] | None = None,
+    output_dir: str = "runs",
+    write: Path | None = None,
+) -> dict[str, Any]:
+    """Search the settings of each method that are best on validation data; print them and write a recipe with them.
+
+    Each method gets the same number of trials, the first with its current settings. No trial reads test data.
+
+    Parameters
+    ----------
+    recipe : Path
+        Name of a recipe, or path of a run-config file.
+    trials : int
+        Number of trials of each method, at least 2.
+    methods : sequence of str
+        Methods such as ``fedprox``; those of the recipe if empty. Arguments, such as ``fedprox(mu=0.1)``, are fixed.
+    seeds : int
+        Number of seeds of a trial, at least 1; its value is their mean.
+    first_seed : int
+        The first seed; the others follow it.
+    ranges : sequence of str
+        Search ranges such as ``fedprox.mu=0.001..1,log``, in place of declared ones or beside them.
+    engine : "inline" or "ray"
+    jobs : int
+        Number of methods that are tuned in parallel; 0: one per CPU core.
+    overrides : mapping, optional
+        Keys of the run config that replace those of the recipe, in the trials and in the tuned recipe.
+    trial_overrides : mapping, optional
+        Keys that replace them in the trials only, such as fewer rounds.
+    output_dir : str
+        Where the folder of the tuning is created.
+    write : Path, optional
+        Also write the tuned recipe to this file, which must not exist.
+
+    Returns
+    -------
+    dict
+        The content of ``tune.json``; see :func:`~fedapps.tuning.results.summarise`.
+
+    Raises
+    ------
+    ValueError
+        Before anything runs, if the recipe, a method, a range or an override is invalid, the task has no validation
+        data, the folder or the file exists, or Optuna is not installed.
+    RuntimeError
+        If a method fails with its current settings.
+    """
+    given = dict(overrides or {})
+    name = str(given.get("name") or f"tune-{recipe_name(recipe).replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}")
+    base = resolve(read_recipe(recipe, given) | {"name": name}, output_dir)
+    named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
+    plan = TuningPlan(
+        recipe=recipe_name(recipe),
+        config=base,
+        trial_keys=dict(trial_overrides or {}),
+        methods=tuple(labels(named)),
+        seeds=tuple(range(first_seed, first_seed + seeds)),
+        trials=trials,
+        ranges=tuple(ranges),
+        engine=engine,
+    )
+    _check(plan, write)
+    folder = Path(str(base["output-dir"])) / name
+    if folder.exists():
+        raise ValueError(f"{folder} exists: resume it with fedapps tune --resume {folder}, or choose another name")
+    folder.mkdir(parents=True)
+    plan.save(folder)
+    return _carry_out(plan, folder, jobs, write)
+
+
+def resume_tuning(folder: Path, *, jobs: int = 0, write: Path | None = None) -> dict[str, Any]:
+    """Resume an interrupted tuning; it ends as if it had not been interrupted.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the tuning.
+    jobs, write
+        As in :func:`tune_recipe`.
+
+    Returns
+    -------
+    dict
+        The content of ``tune.json``.
+
+    Raises
+    ------
+    ValueError
+        If the folder has no valid plan.
+    RuntimeError
+        If a method fails with its current settings.
+    """
+    plan = TuningPlan.load(folder)
+    _check(plan, write)
+    return _carry_out(plan, folder.absolute(), jobs, write)
+
+
+def _check(plan: TuningPlan, write: Path | None) -> None:
+    if write and write.exists():
+        raise ValueError(f"--write {write}: the file exists; choose another one")
+    optuna_module()
+    if not any(plan.spaces.values()):
+        raise ValueError(f"nothing to tune in {', '.join(plan.methods)}: add a --range")
+    check_data(plan.trial_config)
+
+
+def _carry_out(plan: TuningPlan, folder: Path, jobs: int, write: Path | None) -> dict[str, Any]:
+    database = folder / "study.db"
+    methods = [
+        MethodTrials(plan, method, folder, Study(database, method, mode=plan.mode, seed=plan.seeds[0]))
+        for method in plan.methods
+    ]
+    left = sum(plan.trials_of(of.method) - len(of.study.trials()) for of in methods) * len(plan.seeds)
+    print(f"at most {left} runs in {folder}; if interrupted, resume: python -m fedapps tune --resume {folder}")
+    # Ray runs the nodes of one run in parallel.
+    run_chains([of.chain() for of in methods], run_trial, total=left, jobs=1 if plan.engine == "ray" else jobs)
+    tuning = summarise(plan, {of.method: of.study.trials() for of in methods})
+    text = tuned_recipe(plan, tuning)
+    (folder / "tune.json").write_text(json.dumps(tuning, indent=2) + "\n")
+    for path in [folder / "tuned.toml", *([write] if write else [])]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    print(f"\n{tuning_text(tuning)}\n\ntuned recipe: {write or folder / 'tuned.toml'}")
+    return tuning

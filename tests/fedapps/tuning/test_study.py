@@ -1,0 +1,94 @@
+"""Studies: suggestions, storage, and the best trial."""
+
+import math
+
+import pytest
+
+from fedapps.tuning.study import RANDOM_TRIALS, Study, Trial, best_trial
+from tasks.search import Choices, Range
+
+SPACE = {"rate": Range(0.0001, 1.0, log=True), "steps": Range(1, 9), "kind": Choices(("a", "b"))}
+CURRENT = {"rate": 0.5, "steps": 9, "kind": "b"}
+
+
+def objective(settings):
+    """Lowest, 0, at rate 0.01, 3 steps and kind a."""
+    kind = 0.0 if settings["kind"] == "a" else 1.0
+    return math.log10(settings["rate"] / 0.01) ** 2 + ((settings["steps"] - 3) / 4) ** 2 + kind
+
+
+def advance(study, count, space=SPACE):
+    """Add this number of complete trials, the first with the current settings."""
+    for number in range(len(study.trials()), len(study.trials()) + count):
+        settings = study.suggest(space) if number else CURRENT
+        study.add(Trial(settings, "complete", f"trial {number}", objective(settings), {1: float(number)}), space)
+
+
+def study_in(folder, label="fedavg", seed=0, mode="min"):
+    return Study(folder / "study.db", label, mode=mode, seed=seed)
+
+
+def test_a_known_best_is_approached(tmp_path):
+    study = study_in(tmp_path)
+    advance(study, 40)
+    trials = study.trials()
+    best = best_trial(trials, "min")
+    assert trials[0].settings == CURRENT
+    assert objective(CURRENT) > 6
+    assert best.value < 0.2
+    assert best.settings["kind"] == "a"
+    # Later settings follow from results: they are better than random ones.
+    random = [trial.value for trial in trials[1:RANDOM_TRIALS]]
+    assert sum(trial.value for trial in trials[-20:]) / 20 < sum(random) / len(random)
+
+
+def test_an_interrupted_study_continues_as_if_it_had_not_been(tmp_path):
+    (tmp_path / "whole").mkdir()
+    whole = study_in(tmp_path / "whole")
+    advance(whole, 12)
+    for count in (3, 4, 5):
+        advance(study_in(tmp_path), count)  # opened again each time
+    assert study_in(tmp_path).trials() == whole.trials()
+
+
+def test_random_settings_are_the_same_for_all_methods_and_others_with_another_seed(tmp_path):
+    def first(label, seed):
+        study = study_in(tmp_path, label, seed)
+        advance(study, RANDOM_TRIALS)
+        return [trial.settings for trial in study.trials()]
+
+    assert first("fedavg", 0) == first("fedprox", 0)
+    assert first("apfl", 1) != first("fedavg", 0)
+
+
+def test_settings_lie_in_the_space_with_four_digits(tmp_path):
+    study = study_in(tmp_path)
+    advance(study, 15)
+    for trial in study.trials()[1:]:
+        assert all(trial.settings[key] in SPACE[key] for key in SPACE)
+        assert float(f"{trial.settings['rate']:.4g}") == trial.settings["rate"]
+
+
+def test_current_settings_outside_the_space_and_trials_that_failed_do_no_harm(tmp_path):
+    study, space = study_in(tmp_path), {"mu": Range(0.001, 1.0, log=True)}
+    study.add(Trial({"mu": 0.0}, "complete", "fedprox", 3.0, {1: 4.0}), space)
+    study.add(Trial({"mu": 0.9}, "failed", "fedprox(mu=0.9)", error="round 1: diverged"), space)
+    study.add(Trial({"mu": 0.5}, "pruned", "fedprox(mu=0.5)", by_round={1: 7.0, 2: 9.0}), space)
+    for _ in range(RANDOM_TRIALS):
+        settings = study.suggest(space)
+        study.add(Trial(settings, "complete", "fedprox", 5.0), space)
+    trials = study_in(tmp_path).trials()
+    assert trials[:3] == [
+        Trial({"mu": 0.0}, "complete", "fedprox", 3.0, {1: 4.0}),
+        Trial({"mu": 0.9}, "failed", "fedprox(mu=0.9)", error="round 1: diverged"),
+        Trial({"mu": 0.5}, "pruned", "fedprox(mu=0.5)", by_round={1: 7.0, 2: 9.0}),
+    ]
+    assert best_trial(trials, "min") == trials[0]
+    assert best_trial(trials, "max") == trials[3]
+
+
+@pytest.mark.parametrize(("mode", "best"), [("min", "b"), ("max", "c")])
+def test_the_first_of_several_best_trials_is_the_best(mode, best):
+    values = {"a": 2.0, "b": 1.0, "c": 3.0, "d": 1.0, "e": 3.0}
+    trials = [Trial({}, "complete", label, value) for label, value in values.items()]
+    assert best_trial([*trials, Trial({}, "pruned", "f")], mode).label == best

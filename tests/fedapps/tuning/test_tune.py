@@ -1,0 +1,284 @@
+"""Tuning as a whole, on robots that learn in milliseconds, with all runs in this process."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import fedapps.tuning.trials
+import fedapps.tuning.tune
+from fedapps.cli.commands import main
+from fedapps.comparison.compare import run_cell
+from fedapps.config.parsing import parse
+from fedapps.config.recipe_files import RECIPES, read_recipe
+from fedapps.runs.run_folder import RunFolder
+from fedapps.tuning.pruning import FEWEST
+from fedapps.tuning.tune import tune_recipe
+from sim import lqr
+from strategies.round_records import TooFewRepliesError
+
+LQR = RECIPES / "lqr.toml"
+METHODS = ("sfl", "fedprox", "untrained")
+TRIALS = 4
+TINY = {"rounds": 3, "epochs": 1, "evaluate-every": 1}
+
+
+def in_this_process(chains, work, *, total, jobs, show=print):
+    for chain in chains:
+        cell = next(chain, None)
+        while cell is not None:
+            try:
+                cell = chain.send(work(**cell))
+            except StopIteration:
+                break
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _in_this_process_without_reports():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+        patch.setattr(fedapps.tuning.tune, "run_chains", in_this_process)
+        yield
+
+
+@pytest.fixture(scope="module")
+def robots(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("robots")
+    lqr.write_world(folder, 3, seed=0, count=5, horizon=5)
+    return folder
+
+
+def tune(folder, robots, **changes):
+    given = {
+        "trials": TRIALS, "methods": METHODS, "overrides": TINY | {"data-dir": str(robots)}, "output_dir": str(folder)
+    }  # fmt: skip
+    return tune_recipe(LQR, **(given | changes))
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory, robots):
+    """The result and the folder of a tuning, and the file that --write names."""
+    folder = tmp_path_factory.mktemp("tuned")
+    recipe = folder / "recipes" / "lqr-tuned.toml"
+    result = tune(folder, robots, write=recipe)
+    (made,) = folder.glob("tune-lqr-*")
+    return result, made, recipe
+
+
+def test_methods_get_equally_many_trials_that_begin_with_the_current_settings(tuned):
+    result, folder, _ = tuned
+    assert json.loads((folder / "tune.json").read_text()) == json.loads(json.dumps(result))
+    assert (result["metric"], result["mode"], result["seeds"]) == ("validation.total_loss", "min", [0])
+    assert list(result["methods"]) == list(METHODS)
+    for label, found in result["methods"].items():
+        trials = found["trials"]
+        assert len(trials) == (1 if label == "untrained" else TRIALS)
+        assert sum(found["counts"].values()) == len(trials)
+        assert (trials[0]["label"], trials[0]["state"]) == (label, "complete")
+        assert found["current"] == trials[0]["value"]
+        assert found["tuned"] == min(trial["value"] for trial in trials if trial["state"] == "complete")
+    assert result["methods"]["sfl"]["trials"][0]["settings"] == {"run.learning-rate": 0.01}
+    assert result["methods"]["fedprox"]["trials"][0]["settings"] == {"run.learning-rate": 0.01, "mu": 0.05}
+
+
+def test_the_value_of_a_trial_is_that_of_a_run_with_its_settings(tuned, robots, tmp_path):
+    result, _, _ = tuned
+    trial = result["methods"]["fedprox"]["trials"][-1]
+    keys = {"learning-rate": trial["settings"]["run.learning-rate"], "fedprox.mu": trial["settings"]["mu"]}
+    plain = read_recipe(LQR) | TINY | keys | {
+        "data-dir": str(robots), "output-dir": str(tmp_path), "name": "plain", "methods": "fedprox",
+        "lqr.validation-share": 0.2,
+    }  # fmt: skip
+    metrics = run_cell("fedprox", 0, plain, "inline")["metrics"]
+    assert metrics["validation.total_loss"] == trial["value"]
+    assert {"total_loss", "state_loss"} <= metrics.keys()  # a run that is no trial has its test data
+
+
+def test_trials_measure_nothing_on_test_data_and_keep_no_models(tuned):
+    _, folder, _ = tuned
+    runs = sorted((folder / "trials").iterdir())
+    assert len(runs) == 2 * TRIALS + 1
+    for path in runs:
+        for name in ("metrics.jsonl", "nodes.jsonl", "summary.json", "config.toml"):
+            assert '"test.' not in (path / name).read_text()
+        assert not (path / "checkpoints").exists()
+        assert not (path / "nodes").exists()
+
+
+def test_other_test_data_change_nothing(tuned, robots, tmp_path):
+    result, _, _ = tuned
+    for path in robots.iterdir():
+        head, *rows = path.read_text().splitlines()
+        fields = [row.split(",") for row in rows]
+        spoilt = [[*row[:5], *["1e30"] * 5] if row[2] == "test" else row for row in fields]
+        assert spoilt != fields
+        (tmp_path / path.name).write_text("\n".join([head, *map(",".join, spoilt), ""]))
+    assert tune(tmp_path / "runs", tmp_path)["methods"] == result["methods"]
+
+
+def test_the_written_recipe_runs_with_the_settings_of_each_method(tuned, tmp_path):
+    result, folder, recipe = tuned
+    assert recipe.read_text() == (folder / "tuned.toml").read_text()
+    assert recipe.read_text().startswith("# lqr, tuned: 4 trials per method on validation.total_loss, seeds 0\n# sfl: ")
+    flat = read_recipe(recipe)
+    config = parse(flat)
+    assert list(config.methods) == [found["label"] for found in result["methods"].values()]
+    assert (config.run.rounds, config.run.withhold_test, config.run.track_metric) == (3, False, "")
+    assert config.options.validation_share == 0  # a comparison trains on all training data again
+    for found in result["methods"].values():
+        settings = found["settings"]
+        assert config.run_of(found["label"]).learning_rate == settings.get("run.learning-rate", 0.01)
+    label = result["methods"]["fedprox"]["label"]
+    one = flat | {"methods": label, "output-dir": str(tmp_path), "name": "tuned"}
+    assert run_cell(label, 0, one, "inline")["metrics"]["total_loss"] > 0
+
+
+class KilledError(Exception):
+    """Stands for the end of the process."""
+
+
+def test_an_interrupted_tuning_ends_as_if_it_had_not_been(tuned, robots, tmp_path, monkeypatch, capsys):
+    whole, _, _ = tuned
+    count = 0
+
+    def killed_in_the_sixth_run(*given):
+        nonlocal count
+        count += 1
+        if count == 6:
+            raise KilledError
+        return run_cell(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fedapps.tuning.trials, "run_cell", killed_in_the_sixth_run)
+        with pytest.raises(KilledError):
+            tune(tmp_path, robots)
+    (folder,) = tmp_path.glob("tune-lqr-*")
+    assert not (folder / "tune.json").exists()
+    capsys.readouterr()
+    assert main(["tune", "--resume", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith(f"at most 4 runs in {folder}; ")
+    assert json.loads((folder / "tune.json").read_text()) == json.loads(json.dumps(whole))
+
+
+def test_a_trial_that_is_worse_than_the_median_is_pruned_and_one_that_diverges_fails(robots, tmp_path, monkeypatch):
+    """Rates from good to useless: the last ones stop after the first round."""
+    rates = iter([0.02, 0.03, 0.04, 0.05, 1e-6, 0.06, 0.03])
+
+    def suggest(study, space):
+        return {"run.learning-rate": next(rates)}
+
+    def diverging(method, *given):
+        if method == "sfl(run.learning-rate=0.06)":
+            raise TooFewRepliesError("round 1: no reply can be used")
+        return run_cell(method, *given)
+
+    monkeypatch.setattr("fedapps.tuning.study.Study.suggest", suggest)
+    monkeypatch.setattr(fedapps.tuning.trials, "run_cell", diverging)
+    given = ["learning-rate=1e-6..1,log"]
+    result = tune(tmp_path, robots, methods=["sfl"], trials=8, seeds=2, ranges=given)["methods"]["sfl"]
+    states = [trial["state"] for trial in result["trials"]]
+    assert states[:FEWEST] == ["complete"] * FEWEST
+    assert states[FEWEST:7] == ["pruned", "failed"]
+    pruned, failed = result["trials"][FEWEST:7]
+    assert (list(pruned["by_round"]), pruned["value"]) == ([1], None)
+    assert failed["error"] == "round 1: no reply can be used"
+    assert result["counts"]["failed"] == 1
+    (folder,) = tmp_path.glob("tune-lqr-*")
+    # A pruned trial runs with its first seed only. Without limits for the second, complete trials run to the end.
+    runs = {path.name for path in (folder / "trials").iterdir()}
+    assert {"sfl-trial-6-seed-0", "sfl-trial-5-seed-1"} <= runs
+    assert "sfl-trial-6-seed-1" not in runs
+    complete = [RunFolder(folder / "trials" / f"sfl-trial-5-seed-{seed}", "") for seed in (0, 1)]
+    finals = [run.summary()["methods"]["sfl(run.learning-rate=0.05)"]["final"] for run in complete]
+    values = [final["validation.total_loss"] for final in finals]
+    assert result["trials"][4]["value"] == pytest.approx(sum(values) / 2)
+
+
+def test_settings_that_do_not_go_together_fail_without_a_run(robots, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedapps.tuning.study.Study.suggest", lambda study, space: {"clusters": 9})
+    result = tune(tmp_path, robots, methods=["clustered"], trials=2, ranges=["clustered.clusters=2..9"])
+    failed = result["methods"]["clustered"]["trials"][1]
+    assert failed["state"] == "failed"
+    assert "clustered.clusters = 9: must be at most num-nodes = 3" in failed["error"]
+
+
+def test_current_settings_that_fail_end_the_tuning(robots, tmp_path, monkeypatch):
+    def failing(*given):
+        raise TooFewRepliesError("round 1: no reply can be used")
+
+    monkeypatch.setattr(fedapps.tuning.trials, "run_cell", failing)
+    with pytest.raises(RuntimeError, match=r"the current settings of the recipe fail(?s:.*)no reply can be used"):
+        tune(tmp_path, robots, methods=["sfl"])
+
+
+def test_keys_of_trials_do_not_reach_the_tuned_recipe(robots, tmp_path):
+    tune(tmp_path, robots, methods=["sfl"], trials=2, trial_overrides={"rounds": 1, "lqr.validation-share": 0.5})
+    (folder,) = tmp_path.glob("tune-lqr-*")
+    flat = read_recipe(folder / "tuned.toml")
+    assert flat["rounds"] == TINY["rounds"]
+    assert "lqr.validation-share" not in flat
+    (rounds,) = RunFolder(folder / "trials" / "sfl-trial-1-seed-0", "").lines("metrics.jsonl")
+    assert rounds["round"] == 1
+
+
+# -- bad input -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--trials", "1"], "--trials 1: must be at least 2, the current settings of a method and others to compare"),
+        (["--trials", "2", "--seeds", "0"], "--seeds 0: must be at least 1"),
+        (["--trials", "2", "--methods", "magic"], "methods: 'magic' is unknown"),
+        (["--trials", "2", "--methods", "untrained"], "nothing to tune in untrained: add a --range"),
+        (["--trials", "2", "--range", "rounds=1..5"], "rounds is the same for all methods"),
+        (["--trials", "2", "--set-trials", "x"], "--set-trials 'x': write it as key=value"),
+        (["--trials", "2", "--set", "lqr.validation-share=2.0"], "lqr.validation-share = 2.0: must be a number at "),
+        (["--trials", "2", "--write", __file__], f"--write {__file__}: the file exists; choose another one"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_before_any_work(arguments, message, tmp_path, capsys):
+    assert main(["tune", "lqr", *arguments, "--output-dir", str(tmp_path / "runs")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "keys", "message"),
+    [
+        ("fedvln-houses:agent", [], "task 'vln' has no validation data: settings cannot be tuned, because test data "),
+        ("fedvpr-streets", [], "vpr.validation-clients = 0 and vpr.validation-cities = '': one of them must hold out "),
+        ("fedvocab-small", ["text.validation-share=0.0"], "text.validation-share = 0.0: must be above 0 to choose "),
+    ],
+)
+def test_a_task_without_validation_data_is_refused(recipe, keys, message, tmp_path, capsys):
+    sets = [part for key in keys for part in ("--set", key)]
+    given = ["tune", recipe, "--trials", "2", *sets, "--methods", "fedavg", "--output-dir", str(tmp_path / "runs")]
+    assert main(given) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_existing_folder_is_resumed_only_on_demand(tuned, robots, tmp_path, capsys):
+    _, folder, _ = tuned
+    given = TINY | {"data-dir": str(robots), "name": folder.name}
+    with pytest.raises(ValueError, match=rf"exists: resume it with fedapps tune --resume {folder}, or choose"):
+        tune(folder.parent, robots, overrides=given)
+    assert main(["tune", "--resume", str(tmp_path)]) == 2
+    assert "not the folder of a tuning (it has no plan.json)" in capsys.readouterr().err
+    (tmp_path / "plan.json").write_text('{"recipe": "lqr"}')
+    assert main(["tune", "--resume", str(tmp_path)]) == 2
+    assert "plan.json is not the plan of a tuning (KeyError('config')" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["tune", "lqr", "--resume", str(folder)])
+    assert "leave them out" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["tune", "lqr"])
+    assert "give the number of trials of each method: --trials N" in capsys.readouterr().err
+
+
+def test_without_optuna_it_says_what_to_install(robots, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    with pytest.raises(ValueError, match=r"pip install 'fedapps\[tune\]'"):
+        tune(tmp_path, robots)
+    assert not list(Path(tmp_path).iterdir())

@@ -1,0 +1,41 @@
+"""Search ranges of options."""
+
+import pytest
+
+from fedapps.config.keys import all_keys
+from tasks.options import parse_options
+from tasks.search import Around, Choices, Range, range_at
+
+
+def test_a_range_has_its_bounds():
+    assert all(value in Range(1, 3) for value in (1, 2.5, 3))
+    assert not any(value in Range(1, 3) for value in (0.9, 3.1, "2"))
+    assert str(Range(0.001, 10, log=True)) == "0.001..10,log"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "log", "message"),
+    [(2, 2, False, "lower bound must be below"), (0, 1, True, "must be above 0"), (-1, 1, True, "must be above 0")],
+)
+def test_bounds_that_make_no_range(low, high, log, message):
+    with pytest.raises(ValueError, match=message):
+        Range(low, high, log)
+
+
+def test_a_range_around_the_present_value_stays_within_the_limits():
+    assert range_at(Around(10), 0.02, {}) == Range(0.02 / 10, 0.02 * 10, log=True)
+    assert range_at(Around(10), 0.5, {"minimum": 0, "maximum": 1}) == Range(0.05, 1, log=True)
+    assert range_at(Around(10), 0.0, {}) is None  # an option that is switched off stays so
+    assert range_at(Choices((1, 2)), 5, {}) == Choices((1, 2))
+
+
+def test_every_declared_range_has_allowed_values_only():
+    found = {key: setting for key, setting in all_keys().items() if setting.metadata.get("search")}
+    assert {"learning-rate", "fedprox.mu", "fedadam.learning-rate", "ewc.lambda", "apfl.power"} <= found.keys()
+    for key, setting in found.items():
+        domain = range_at(setting.metadata["search"], setting.default, setting.metadata)
+        values = domain.values if isinstance(domain, Choices) else (domain.low, domain.high)
+        for value in values:
+            options = type("Options", (), {"__dataclass_fields__": {setting.name: setting}})
+            typed = type(setting.default)(value)
+            assert parse_options(options, {key.rpartition(".")[2]: typed}) == ({setting.name: typed}, [])
