@@ -114,7 +114,7 @@ def with_distinct_keys(claims: Iterable[Profile]) -> list[Profile]:
     profiles: dict[str, Profile] = {}
     for profile in claims:
         key = _unused(profile.key, profiles)
-        profiles[key] = replace(profile, key=key)
+        profiles[key] = profile if key == profile.key else replace(profile, key=key)
     return in_key_order(profiles.values())
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from clients.base import FederatedClient
 from clients.data_sources import cached_load
@@ -18,7 +18,7 @@ from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
 from fedapps.runs.run_folder import run_path
-from strategies.arrays import from_record
+from strategies.arrays import from_record, to_record
 from strategies.wire import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES
 from tasks.base import Task
 
@@ -115,7 +115,7 @@ class Node:
         metrics = MetricRecord({**result.metrics, NUM_EXAMPLES: result.num_examples})
         content = RecordDict({METRICS: metrics})
         if arrays:
-            content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in result.arrays.items()})
+            content[ARRAYS] = to_record(result.arrays)
         for name, record in result.records.items():
             content[name] = record
         return Message(content, reply_to=self.message)
