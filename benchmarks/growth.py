@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -62,7 +63,7 @@ def of_nodes(nodes: int, cohort: int) -> tuple[float, float]:
         strategy.registry.connected(grid)
         profiles = time.process_time() - begun
         strategy.start(grid, _model(), num_rounds=_ROUNDS, on_round=lambda _: seconds.append(time.process_time()))
-    return profiles, median(after - before for before, after in zip(seconds, seconds[1:], strict=False))
+    return profiles, median(after - before for before, after in pairwise(seconds))
 
 
 def of_rounds(rounds: int) -> list[float]:
@@ -76,7 +77,7 @@ def of_rounds(rounds: int) -> list[float]:
             checkpoints=DiskCheckpoints(Path(folder)),
             on_round=lambda _: seconds.append(time.process_time()),
         )
-    return [after - before for before, after in zip(seconds, seconds[1:], strict=False)]
+    return [after - before for before, after in pairwise(seconds)]
 
 
 def echo() -> ClientApp:

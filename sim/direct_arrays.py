@@ -1,8 +1,8 @@
 """Flower's arrays in one process: encoded with one copy of the values, and decoded with one.
 
-``flwr.app.Array`` encodes with ``np.save`` and decodes with ``np.load``, which copy two or three times and parse a header
-each time. Apps that follow Flower's template call them in every message. Within :func:`direct_arrays` both take the way
-of :mod:`strategies.npy`. Bytes, arrays and errors are the same.
+``flwr.app.Array`` encodes with ``np.save`` and decodes with ``np.load``, which copy two or three times and parse a
+header each time. Apps that follow Flower's template call them in every message. Within :func:`direct_arrays` both take
+the way of :mod:`strategies.npy`. Bytes, arrays and errors are the same.
 """
 
 from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from clients.base import FederatedClient
 from clients.data_sources import cached_load
@@ -37,7 +37,8 @@ class Node:
         self.context = context
         self.config = run_config_of(context)
         torch.set_num_threads(self.config.run.node_cpus)
-        self.round_config = message.content.config_records.get(CONFIG, ConfigRecord())
+        sent = message.content.get(CONFIG)
+        self.round_config = sent if isinstance(sent, ConfigRecord) else ConfigRecord()
         self.settings = with_config(default_settings(self.config.run, context), self.round_config)
         self.method = self._method()
         self.source = data_source(self.config.run, self.config.task, context.node_config)
@@ -175,7 +176,8 @@ def _parsed(run_config: tuple[tuple[str, Any], ...]) -> Config:
 
 
 def _arrays(message: Message) -> dict[str, np.ndarray]:
-    records = message.content.array_records
-    if ARRAYS not in records:
-        raise ValueError(f"the message has no ArrayRecord {ARRAYS!r}, only: {', '.join(records) or 'none'}")
-    return from_record(records[ARRAYS])
+    record = message.content.get(ARRAYS)
+    if not isinstance(record, ArrayRecord):
+        others = ", ".join(message.content.array_records) or "none"
+        raise ValueError(f"the message has no ArrayRecord {ARRAYS!r}, only: {others}")
+    return from_record(record)

@@ -1,7 +1,7 @@
 """Checkpoints of a run: one safetensors file per round; its header holds the round and JSON facts.
 
-The metrics of all rounds are in ``history.jsonl`` beside them, a line per round, so that a snapshot does not grow with the
-number of rounds.
+The metrics of all rounds are in ``history.jsonl`` beside them, a line per round, so that a snapshot does not grow with
+the number of rounds.
 """
 
 import json
@@ -69,7 +69,7 @@ class DiskCheckpoints:
         return [int(match[1]) for match in found if match]
 
     def _record(self, snapshot: Snapshot) -> None:
-        """Add the new rounds to the history. The first snapshot of a process replaces the file, which may go further."""
+        """Add the new rounds to the history. The first call replaces the file, which may have later rounds."""
         new = range(0 if self._recorded is None else self._recorded + 1, snapshot.round + 1)
         rows = [(r, {name: dict(of[r]) for name, of in snapshot.history.items() if r in of}) for r in new]
         lines = "".join(json.dumps(row) + "\n" for row in rows if row[1]).encode()
