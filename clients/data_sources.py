@@ -11,16 +11,18 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.profiles import DataError, NodeProfile, TaskProfiles
 
+from .data_cache import DataCache
+
 if TYPE_CHECKING:
     from tasks.base import NodeData, Task
 
 logger = logging.getLogger(__name__)
+_loaded = DataCache()
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,9 @@ def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path)
     return folder
 
 
-@lru_cache(maxsize=256)
 def cached_load(source: DataSource, task: Task, pooled: bool) -> NodeData:
-    """A source's data, kept for the life of the process: it is expensive to decode and never changes."""
-    return source.pooled(task) if pooled else source.load(task)
+    """A source's data, kept by the process (:class:`~clients.data_cache.DataCache`): it never changes."""
+    return _loaded.get((source, task, pooled), lambda: source.pooled(task) if pooled else source.load(task))
 
 
 def _existing(folder: str, what: str) -> Path:

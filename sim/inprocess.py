@@ -3,22 +3,24 @@
 Nodes run one after another when the server pulls their replies, so a thousand nodes need the memory of one.
 """
 
-import copy
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Array, Context, Error, Message, RecordDict
 from flwr.client import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from .direct_arrays import direct_arrays
+
 _SERVER = 1  # Flower's id of the server; node ids start after it
 _RUN_ID = 1
+Thing = TypeVar("Thing")
 
 
 class NodeError(RuntimeError):
@@ -113,9 +115,7 @@ class InProcessGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
-        # The node receives a copy, as over a network.
-        received = Message(copy.deepcopy(message.content), node, message.metadata.message_type)
-        received.metadata.__dict__.update(message.metadata.__dict__)
+        received = _received(message)
         try:
             with self._one_at_a_time:
                 return self.client_app(received, self._contexts[node])
@@ -171,8 +171,31 @@ def run_inprocess(
     context = Context(
         run_id=_RUN_ID, node_id=_SERVER, node_config={}, state=RecordDict(), run_config=dict(run_config or {})
     )
-    with flower_identity():
+    with flower_identity(), direct_arrays():
         server_app(grid, context)
+
+
+def _received(message: Message) -> Message:
+    """A copy of a message, as over a network. The bytes of arrays are shared, because nobody can change them."""
+    received, content = _shallow(message), message.content.copy()
+    records = content.__dict__["_data"]  # the dictionary inside; its own methods check types again
+    for name, record in message.content.items():
+        records[name] = own = record.copy()
+        values = own.__dict__["_data"]
+        for key, value in record.items():
+            if isinstance(value, Array):
+                values[key] = _shallow(value)
+            elif isinstance(value, list):  # all other values are immutable
+                values[key] = value.copy()
+    received.__dict__ |= {"_metadata": _shallow(message.metadata), "_content": content}
+    return received
+
+
+def _shallow(thing: Thing) -> Thing:
+    """A shallow copy, in less time than ``copy.copy`` takes."""
+    copied = object.__new__(type(thing))
+    copied.__dict__ |= thing.__dict__
+    return copied
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import Arrays, check_alike, check_kinds, is_discrete, is_float
+from .blocks import BLOCK, aligned, blocks, spread
 
 IntegerPolicy = Literal["newest", "round"]
 
@@ -90,7 +91,8 @@ class StreamingMean:
         """
         if not (np.isfinite(weight) and weight > 0):
             raise ValueError(f"weight = {weight!r}: must be finite and above 0")
-        if self.count == 0:
+        first = self.count == 0
+        if first:
             self._begin(arrays)
         check_alike(self._template, arrays)
         self.count += 1
@@ -98,7 +100,8 @@ class StreamingMean:
         share = float(weight) / self.total_weight
         for name, value in arrays.items():
             if is_float(value):
-                _update(self._means[name], value, share)
+                if not first:  # the mean of one reply is the reply
+                    fold(self._means[name], value, share)
             elif self.integers == "newest":
                 self._means[name] = value.copy()
             else:
@@ -155,16 +158,14 @@ class StreamingDeviation:
         ValueError
             Names or shapes of the floating-point arrays differ from the first reply's.
         """
-        values = {name: np.array(value, dtype=np.float64) for name, value in arrays.items() if is_float(value)}
+        values = {name: value for name, value in arrays.items() if is_float(value)}
         if self.count == 0:
             self._means = {name: np.zeros(value.shape) for name, value in values.items()}
             self._squares = {name: np.zeros(value.shape) for name, value in values.items()}
-        check_alike(self._means, values)
+        check_alike(self._means, {name: np.broadcast_to(np.zeros(()), value.shape) for name, value in values.items()})
         self.count += 1
         for name, value in values.items():
-            before = value - self._means[name]
-            self._means[name] += before / self.count
-            self._squares[name] += before * (value - self._means[name])
+            _fold_deviation(self._means[name], self._squares[name], value, self.count)
 
     def result(self) -> Arrays:
         """The sums so far: float64 arrays in the shapes of the replies, ≥ 0, and all 0 after a single reply.
@@ -179,10 +180,52 @@ class StreamingDeviation:
         return {name: squares.copy() for name, squares in self._squares.items()}
 
 
-def _update(mean: NDArray[Any], value: NDArray[Any], share: float) -> None:
-    step = np.asarray(share * (value.astype(np.float64) - mean))
+def fold(mean: NDArray[np.float64], value: NDArray[Any], share: float) -> None:
+    """Add share · (value − mean) to a float64 mean, in place.
+
+    A mean of −0 to which a step of 0 is added stays −0, so that equal replies return bit for bit.
+
+    Parameters
+    ----------
+    mean : array of float64
+        Contiguous in any order of its axes.
+    value : array
+        Floating-point, in the shape of ``mean``.
+    share : float
+        In [0, 1].
+    """
+    if mean.size <= BLOCK:
+        _fold_block(mean, value, share, np.empty_like(mean))
+        return
+    means, values = aligned(mean, value)
+
+    def fold_range(begin: int, end: int) -> None:
+        steps = np.empty(BLOCK)
+        for block in blocks(begin, end):
+            part = means[block]
+            _fold_block(part, values[block], share, steps[: part.size])
+
+    spread(fold_range, means.size)
+
+
+def _fold_block(mean: NDArray[Any], value: NDArray[Any], share: float, step: NDArray[Any]) -> None:
+    np.subtract(value, mean, out=step, dtype=np.float64, casting="same_kind")
+    np.multiply(step, share, out=step)
     # Adding +0 to a mean of −0 would give +0, so steps of 0 are skipped.
     np.add(mean, step, out=mean, where=step != 0)
+
+
+def _fold_deviation(mean: NDArray[Any], squares: NDArray[Any], value: NDArray[Any], count: int) -> None:
+    means, sums, values = aligned(mean, squares, value)
+
+    def fold_range(begin: int, end: int) -> None:
+        for block in blocks(begin, end):
+            wide, part = values[block].astype(np.float64), means[block]
+            before = wide - part
+            part += before / count
+            sums[block] += before * (wide - part)
+
+    spread(fold_range, means.size)
 
 
 def _difference(value: NDArray[Any], origin: NDArray[Any]) -> NDArray[Any]:

@@ -6,16 +6,15 @@ Flower sends them in serialised form, as an ``ArrayRecord``.
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from io import BytesIO
-from math import prod
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
+from . import npy
+
 Arrays = dict[str, NDArray[Any]]
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def from_record(record: ArrayRecord) -> Arrays:
@@ -37,58 +36,24 @@ def from_record(record: ArrayRecord) -> Arrays:
         An array cannot be decoded; the message contains its name. The sender is at fault, so a server should refuse
         the reply.
     """
-    return {name: _decode(name, array) for name, array in record.items()}
+    return {name: array.copy(order="K") for name, array in views(record).items()}
 
 
-def placeholders(record: ArrayRecord) -> Arrays:
-    """Arrays with the shapes and dtypes that a record would be decoded to, without allocating their memory.
-
-    Parameters
-    ----------
-    record : ArrayRecord
-        As for :func:`from_record`.
-
-    Returns
-    -------
-    dict of arrays
-        Read-only views of a single zero.
+def views(record: ArrayRecord) -> Arrays:
+    """As :func:`from_record`, but the arrays are read-only views of the record, which take no memory.
 
     Raises
     ------
     ValueError
-        An array cannot be decoded, or it has more or fewer bytes than its header states; the message contains its name.
+        As :func:`from_record`.
     """
-    return {name: _placeholder(name, array) for name, array in record.items()}
-
-
-def _decode(name: str, array: Array) -> NDArray[Any]:
-    _placeholder(name, array)  # after this check, decoding allocates no more memory than was received
-    try:
-        decoded: NDArray[Any] = array.numpy()
-    except (ValueError, MemoryError) as error:
-        raise ValueError(f"array {name!r} cannot be decoded: {error}") from error
-    return decoded
-
-
-def _placeholder(name: str, array: Array) -> NDArray[Any]:
-    # The bytes come from another machine. NumPy's header reader can raise almost any exception on malicious input
-    # (tokenize.TokenError, for example), and np.load allocates what a header asks for before it reads the data.
-    try:
-        if array.stype != "numpy.ndarray":
-            raise ValueError(f"it is serialised as {array.stype!r}, not as 'numpy.ndarray'")
-        stream = BytesIO(array.data)
-        version = np.lib.format.read_magic(stream)
-        if version not in _HEADERS:
-            raise ValueError(f"NumPy format version {version}: must be one of {', '.join(map(str, _HEADERS))}")
-        shape, _, dtype = _HEADERS[version](stream)
-        if dtype.hasobject:
-            raise ValueError("it contains Python objects")
-        stated, actual = prod(shape) * dtype.itemsize, len(array.data) - stream.tell()
-        if stated != actual:
-            raise ValueError(f"its header states {stated} bytes, but it has {actual}")
-        return np.broadcast_to(np.zeros((), dtype), shape)
-    except Exception as error:
-        raise ValueError(f"array {name!r} cannot be decoded: {error}") from error
+    found: Arrays = {}
+    for name, array in record.items():
+        try:
+            found[name] = npy.decode(array)
+        except ValueError as error:
+            raise ValueError(f"array {name!r} cannot be decoded: {error}") from error
+    return found
 
 
 def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
@@ -99,8 +64,11 @@ def to_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     ValueError
         An array contains Python objects, which Flower does not serialise.
     """
-    # NumPy's reductions turn 0-d arrays into scalars; asarray turns them back.
-    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+    record = ArrayRecord()
+    for name, array in arrays.items():
+        # NumPy's reductions turn 0-d arrays into scalars; asarray turns them back.
+        record[name] = npy.encode(np.asarray(array))
+    return record
 
 
 def select(names: Iterable[str], patterns: Sequence[str]) -> list[str]:

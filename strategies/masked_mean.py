@@ -4,14 +4,16 @@ Yoon et al., Federated Continual Learning with Weighted Inter-client Transfer, I
 (https://arxiv.org/abs/2003.03196): nodes send the units of their base parameters that their masks select.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .aggregation import IntegerPolicy, StreamingMean
+from .aggregation import IntegerPolicy, StreamingMean, fold
 from .arrays import Arrays, check_alike, is_float
+from .blocks import BLOCK
 
 #: Name -> which units of a floating-point array were sent: a boolean array with as many dimensions as the array and
 #: length 1 along dimensions that the mask does not distinguish ([8, 1] for the rows of an [8, 3] matrix). An array
@@ -69,7 +71,7 @@ class MaskedMean:
         self._discrete.add({name: array for name, array in arrays.items() if not is_float(array)}, weight)
         for name, array in arrays.items():
             if is_float(array):
-                self._fold(name, array.astype(np.float64), float(weight), masks.get(name, _COMPLETE))
+                self._fold(name, array, float(weight), masks.get(name, _COMPLETE))
 
     def result(self) -> Arrays:
         """The mean as new arrays in the dtypes of the replies.
@@ -99,15 +101,23 @@ class MaskedMean:
         """A write-only mean: its ``add`` adds a reply with the given masks to this mean."""
         return _MaskedView(self, masks)
 
-    def _fold(self, name: str, value: NDArray[np.float64], weight: float, mask: NDArray[np.bool_]) -> None:
+    def _fold(self, name: str, value: NDArray[Any], weight: float, mask: NDArray[np.bool_]) -> None:
         before = self._weights.get(name, np.zeros(()))
-        total = np.asarray(before + weight * mask)
+        total = self._weights[name] = np.asarray(before + weight * mask)
         mean = self._means.setdefault(name, np.zeros(value.shape))
-        np.copyto(mean, value, where=mask & (before == 0))  # 0 + 1 · −0 would lose the sign
+        new = mask & (before == 0)  # 0 + 1 · −0 would lose the sign
         share = np.divide(weight * mask, total, out=np.zeros_like(total), where=total > 0)
-        step = np.asarray(share * (value - mean))
-        np.add(mean, step, out=mean, where=mask & (step != 0))
-        self._weights[name] = total
+        if not total.ndim:  # all replies so far were complete
+            if new:
+                mean[...] = value
+            else:
+                fold(mean, value, float(share))
+            return
+        for rows in _row_blocks(value.shape):
+            part, wide = mean[rows], value[rows].astype(np.float64)
+            np.copyto(part, wide, where=_rows_of(new, rows))
+            step = np.asarray(_rows_of(share, rows) * (wide - part))
+            np.add(part, step, out=part, where=_rows_of(mask, rows) & (step != 0))
 
 
 class _MaskedView(StreamingMean):
@@ -118,6 +128,18 @@ class _MaskedView(StreamingMean):
 
     def add(self, arrays: Arrays, weight: float) -> None:
         self._mean.add(arrays, weight, self._masks)
+
+
+def _row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Slices of the first axis, so that what is computed for one of them fits the processor's cache."""
+    rows = max(1, BLOCK // max(1, prod(shape[1:])))
+    for start in range(0, shape[0], rows):
+        yield slice(start, start + rows)
+
+
+def _rows_of(array: NDArray[Any], rows: slice) -> NDArray[Any]:
+    """The rows of an array that is broadcast along its first axis if this has the length 1."""
+    return array if array.ndim == 0 or array.shape[0] == 1 else array[rows]
 
 
 def mask_error(masks: Mapping[str, NDArray[Any]], arrays: Arrays) -> str | None:

@@ -7,7 +7,7 @@ the SuperLink then answers with an error even if it has the reply.
 """
 
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
@@ -106,7 +106,9 @@ class _Mailbox:
         self._in_flight = in_flight
         self._count_busy = count_busy
         self._turns: deque[_Awaited | NodeFailure] = deque()  # sent, but not yet yielded
-        self._later: deque[_Awaited] = deque()  # those of _turns without a reply
+        self._later: OrderedDict[str, _Awaited] = OrderedDict()  # those of _turns without a reply, by message id
+        self._deadlines: deque[_Awaited] = deque()  # those sent, in this order, whose time was not over when last seen
+        self._overdue: set[str] = set()  # those of _later whose time is over
         self._early: dict[str, Message | NodeFailure] = {}
 
     def outcomes(self, poll: float, on_wait: Callable[[int], None]) -> Iterator[Message | NodeFailure]:
@@ -127,7 +129,8 @@ class _Mailbox:
         for sent in push(self._grid, [self._unsent.popleft() for _ in range(count)]):
             if isinstance(sent, Sent):
                 sent = _Awaited(sent.node_id, sent.message_id, time.monotonic() + self._timeout)
-                self._later.append(sent)
+                self._later[sent.message_id] = sent
+                self._deadlines.append(sent)
             self._turns.append(sent)
 
     def _next(self, poll: float, on_wait: Callable[[int], None]) -> Message | NodeFailure:
@@ -137,7 +140,7 @@ class _Mailbox:
             return turn
         if turn.message_id in self._early:
             return self._early.pop(turn.message_id)
-        self._later.remove(turn)
+        self._forget(turn)
         pause = pauses(poll)
         while (reply := pull(self._grid, turn)) is None:
             left = turn.deadline - time.monotonic()
@@ -152,11 +155,20 @@ class _Mailbox:
     def _working_later(self) -> int:
         """Number of nodes that work on messages whose turn has not come."""
         now = time.monotonic()
-        return sum(sent.deadline > now for sent in self._later)
+        while self._deadlines and self._deadlines[0].deadline <= now:  # all messages have the same timeout
+            if (late := self._deadlines.popleft().message_id) in self._later:
+                self._overdue.add(late)
+        return len(self._later) - len(self._overdue)
 
     def _look_ahead(self) -> None:
         """Fetch some later replies, one by one, because a reply that cannot be decoded fails its whole request."""
         for _ in range(min(self._ahead - len(self._early), len(self._later), _MAX_EARLY_PULLS)):
-            self._later.rotate(-1)
-            if reply := pull(self._grid, self._later[-1]):
-                self._early[self._later.pop().message_id] = reply
+            sent = next(iter(self._later.values()))
+            self._later.move_to_end(sent.message_id)
+            if reply := pull(self._grid, sent):
+                self._forget(sent)
+                self._early[sent.message_id] = reply
+
+    def _forget(self, sent: _Awaited) -> None:
+        del self._later[sent.message_id]
+        self._overdue.discard(sent.message_id)

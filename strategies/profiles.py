@@ -76,7 +76,8 @@ def read_profile(node_id: int, reply: Message | NodeFailure) -> Profile | None:
             return None
         log(WARNING, "node %s sent no profile and takes part under its node id: %s", node_id, reason)
         return Profile.unknown(node_id)
-    record = reply.content.config_records.get(wire.PROFILE, ConfigRecord())
+    sent = reply.content.get(wire.PROFILE)
+    record = dict(sent.items()) if isinstance(sent, ConfigRecord) else {}
     key, examples = record.get(wire.KEY), record.get(wire.NUM_EXAMPLES)
     if not is_valid_name(key):
         log(WARNING, "node %s answered without a valid key in the record %r", node_id, wire.PROFILE)
@@ -114,7 +115,7 @@ def with_distinct_keys(claims: Iterable[Profile]) -> list[Profile]:
     profiles: dict[str, Profile] = {}
     for profile in claims:
         key = _unused(profile.key, profiles)
-        profiles[key] = replace(profile, key=key)
+        profiles[key] = profile if key == profile.key else replace(profile, key=key)
     return in_key_order(profiles.values())
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import Arrays, check_alike
+from .blocks import aligned, blocks
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,10 @@ class _ExactSum:
             self._errors = {name: np.zeros(array.shape) for name, array in arrays.items()}
         check_alike(self._sums, arrays)
         for name, array in arrays.items():
-            self._sums[name], error = _two_sum(self._sums[name], array)
-            self._errors[name] = self._errors[name] + error
+            sums, errors, values = aligned(self._sums[name], self._errors[name], array)
+            for block in blocks(0, sums.size):
+                sums[block], error = _two_sum(sums[block], values[block])
+                errors[block] += error
 
     def without(self, own: Arrays) -> Arrays:
         remaining: Arrays = {}

@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from . import wire
-from .arrays import Arrays, from_record, nbytes, placeholders
+from .arrays import Arrays, nbytes, views
 from .metrics import MetricMean
 from .profiles import Profile
 from .transport import NodeFailure
@@ -31,7 +31,7 @@ class Reply:
     content : RecordDict
         All records of the reply.
     arrays : dict of arrays
-        The shared parameters of a train reply; empty for an evaluation.
+        The shared parameters of a train reply, read-only; empty for an evaluation.
     metrics : MetricRecord
         All metrics, including ``num-examples``.
     num_examples : float
@@ -93,7 +93,7 @@ def read_reply(
 
 
 def read_arrays(record: ArrayRecord, expected: Arrays) -> Arrays:
-    """Decode a record that must have the names, shapes and dtypes of ``expected``.
+    """Decode a record that must have the names, shapes and dtypes of ``expected``, as read-only views of its bytes.
 
     Raises
     ------
@@ -102,10 +102,10 @@ def read_arrays(record: ArrayRecord, expected: Arrays) -> Arrays:
         ``expected``; see :func:`~strategies.validation.check_values`.
     """
     names = {name: expected.get(name, _EMPTY) for name in record}
-    if reason := check_form(expected, names) or check_form(expected, placeholders(record)):
+    if reason := check_form(expected, names):
         raise ValueError(reason)
-    arrays = from_record(record)
-    if reason := check_values(expected, arrays):
+    arrays = views(record)
+    if reason := check_form(expected, arrays) or check_values(expected, arrays):
         raise ValueError(reason)
     return arrays
 

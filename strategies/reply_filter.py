@@ -89,7 +89,7 @@ class ReplyFilter:
     def _reason_to_refuse(self, reply: Reply) -> str | None:
         return (
             self.example_limits.refusal_reason(reply.num_examples, reply.profile, self.phase)
-            or MetricMean.refusal_reason(reply.metrics, self.metric_means)
+            or (MetricMean.refusal_reason(reply.metrics, self.metric_means) if self.metric_means else None)
             or (self.refusal_reason(reply) if self.refusal_reason and self.phase == "train" else None)
         )
 

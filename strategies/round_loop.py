@@ -154,10 +154,8 @@ class RoundLoop:
     def _snapshot(self, server_round: int) -> Snapshot:
         shared = {f"shared.{name}": array for name, array in from_record(self.result.arrays).items()}
         state = {f"state.{name}": array for name, array in self.strategy.state().items()}
-        facts: dict[str, Any] = {"best": asdict(self.best)}
-        for history in _HISTORIES:
-            facts[history] = {str(r): dict(m) for r, m in getattr(self.result, history).items()}
-        return Snapshot(server_round, {**shared, **state}, facts, self.attempts)
+        history = {name: getattr(self.result, name) for name in _HISTORIES}
+        return Snapshot(server_round, {**shared, **state}, {"best": asdict(self.best)}, self.attempts, history)
 
     def _restore(self, snapshot: Snapshot, initial: ArrayRecord) -> ArrayRecord:
         shared = under("shared.", snapshot.arrays)
@@ -167,7 +165,7 @@ class RoundLoop:
         self.strategy.load_state(under("state.", snapshot.arrays))
         self.best = BestRound(**snapshot.facts["best"])
         self.durable_round = self.checkpoints.oldest_round() if self.checkpoints else 0
-        for history in _HISTORIES:
-            restored = {int(r): MetricRecord(metrics) for r, metrics in snapshot.facts[history].items()}
-            getattr(self.result, history).update(restored)
+        for name, metrics in snapshot.history.items():
+            restored = {r: MetricRecord(dict(of_round)) for r, of_round in metrics.items() if r <= snapshot.round}
+            getattr(self.result, name).update(restored)
         return to_record({name: shared[name] for name in initial})

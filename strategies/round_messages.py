@@ -39,10 +39,10 @@ def build_messages(
         Further records that a node receives, by name.
     """
     messages = []
+    numbered = ConfigRecord({**config, wire.SERVER_ROUND: server_round})
     for node in cohort:
-        own = ConfigRecord({**config, wire.SERVER_ROUND: server_round})
         further = records_for(server_round, node)
-        content = RecordDict({wire.ARRAYS: arrays_for(node, arrays), wire.CONFIG: own, **further})
+        content = RecordDict({wire.ARRAYS: arrays_for(node, arrays), wire.CONFIG: numbered.copy(), **further})
         messages.append(Message(content, node.node_id, kind))
     return messages
 

@@ -11,6 +11,8 @@ from .arrays import Arrays
 from .attempts import Attempts
 
 RoundStep = Literal["train", "evaluate"]
+#: Metrics by the name of a field of Flower's ``Result``, by round and by name.
+History = Mapping[str, Mapping[int, Mapping[str, Any]]]
 
 
 class TooFewRepliesError(RuntimeError):
@@ -97,6 +99,10 @@ class RoundReport:
 class Snapshot:
     """The state from which a run resumes after ``round``: named arrays, and facts that can be stored as JSON.
 
+    ``history`` has the metrics of Flower's ``Result`` by the names of its fields and by round. It is the run's own and
+    grows with it, so that a snapshot costs the same in every round: store the rounds that are new since the last
+    snapshot, and restore those up to ``round``.
+
     ``attempts`` are the starts of the server that led to it (:mod:`strategies.attempts`). They differ between runs with
     the same results.
     """
@@ -105,6 +111,7 @@ class Snapshot:
     arrays: Arrays
     facts: Mapping[str, Any]
     attempts: Attempts = ()
+    history: History = field(default_factory=dict)
 
 
 class Checkpoints(Protocol):

@@ -23,7 +23,7 @@ def assert_same(left, right):
         for name, one in mine.items():
             two = other[name]
             if hasattr(one, "facts"):
-                assert (one.round, one.facts) == (two.round, two.facts)
+                assert (one.round, one.facts, one.history) == (two.round, two.facts, two.history)
                 one, two = one.arrays, two.arrays
             assert same_bits(one, two), name
     assert outputs_of(left)[2:] == outputs_of(right)[2:]

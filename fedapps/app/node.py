@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from clients.base import FederatedClient
 from clients.data_sources import cached_load
@@ -18,7 +18,7 @@ from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
 from fedapps.runs.run_folder import run_path
-from strategies.arrays import from_record
+from strategies.arrays import from_record, to_record
 from strategies.wire import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES
 from tasks.base import NodeData, Task
 
@@ -37,7 +37,8 @@ class Node:
         self.context = context
         self.config = run_config_of(context)
         torch.set_num_threads(self.config.run.node_cpus)
-        self.round_config = message.content.config_records.get(CONFIG, ConfigRecord())
+        sent = message.content.get(CONFIG)
+        self.round_config = sent if isinstance(sent, ConfigRecord) else ConfigRecord()
         label = str(self.round_config.get("method", ""))
         self.settings = with_config(default_settings(self.config.run_of(label), context), self.round_config)
         self.method = self._method()
@@ -120,7 +121,7 @@ class Node:
         metrics = MetricRecord({**result.metrics, NUM_EXAMPLES: result.num_examples})
         content = RecordDict({METRICS: metrics})
         if arrays:
-            content[ARRAYS] = ArrayRecord({name: Array(array) for name, array in result.arrays.items()})
+            content[ARRAYS] = to_record(result.arrays)
         for name, record in result.records.items():
             content[name] = record
         return Message(content, reply_to=self.message)
@@ -180,7 +181,8 @@ def _parsed(run_config: tuple[tuple[str, Any], ...]) -> Config:
 
 
 def _arrays(message: Message) -> dict[str, np.ndarray]:
-    records = message.content.array_records
-    if ARRAYS not in records:
-        raise ValueError(f"the message has no ArrayRecord {ARRAYS!r}, only: {', '.join(records) or 'none'}")
-    return from_record(records[ARRAYS])
+    record = message.content.get(ARRAYS)
+    if not isinstance(record, ArrayRecord):
+        others = ", ".join(message.content.array_records) or "none"
+        raise ValueError(f"the message has no ArrayRecord {ARRAYS!r}, only: {others}")
+    return from_record(record)

@@ -1,6 +1,11 @@
-"""Checkpoints of a run: one safetensors file per round; its header holds the round and JSON facts."""
+"""Checkpoints of a run: one safetensors file per round; its header holds the round and JSON facts.
+
+The metrics of all rounds are in ``history.jsonl`` beside them, a line per round, so that a snapshot does not grow with
+the number of rounds.
+"""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -9,11 +14,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from clients.files import write_whole
-from strategies.round_records import Snapshot
+from clients.files import told, write_whole
+from strategies.round_records import History, Snapshot
 
 #: Number of most recent rounds that are kept.
 KEPT_SNAPSHOTS = 2
+_HISTORY = "history.jsonl"
 
 
 class DiskCheckpoints:
@@ -29,9 +35,11 @@ class DiskCheckpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._recorded: int | None = None  # the last round in the history; None before the first snapshot
 
     def save(self, snapshot: Snapshot, *, best: bool) -> None:
         """Store a snapshot; see :class:`strategies.round_records.Checkpoints`."""
+        self._record(snapshot)
         self._write(self._path(snapshot.round), snapshot)
         if best:
             self._write(self.folder / "best.safetensors", snapshot)
@@ -60,6 +68,21 @@ class DiskCheckpoints:
         found = (re.fullmatch(r"round-(\d{6})", p.stem) for p in self.folder.glob("round-*.safetensors"))
         return [int(match[1]) for match in found if match]
 
+    def _record(self, snapshot: Snapshot) -> None:
+        """Add the new rounds to the history. The first call replaces the file, which may have later rounds."""
+        new = range(0 if self._recorded is None else self._recorded + 1, snapshot.round + 1)
+        rows = [(r, {name: dict(of[r]) for name, of in snapshot.history.items() if r in of}) for r in new]
+        lines = "".join(json.dumps(row) + "\n" for row in rows if row[1]).encode()
+        path = self.folder / _HISTORY
+        if self._recorded is None and (lines or path.exists()):
+            write_whole(path, lines, sync=True)
+        elif lines:
+            with told(path), path.open("ab") as file:
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+        self._recorded = snapshot.round
+
     def _write(self, path: Path, snapshot: Snapshot) -> None:
         facts, attempts = json.dumps(snapshot.facts), json.dumps(snapshot.attempts)
         header = {"round": str(snapshot.round), "facts": facts, "attempts": attempts}
@@ -80,9 +103,23 @@ def read_snapshot(path: Path) -> Snapshot:
             header: dict[str, Any] = stored.metadata() or {}
             arrays = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (not a dict)
             attempts = tuple((int(after), str(name)) for after, name in json.loads(header.get("attempts", "[]")))
-            return Snapshot(int(header["round"]), arrays, json.loads(header["facts"]), attempts)
+            last = int(header["round"])
+            return Snapshot(
+                last, arrays, json.loads(header["facts"]), attempts, _history(path.with_name(_HISTORY), last)
+            )
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise ValueError(
             f"checkpoint {path} is damaged ({error}): remove this file to resume from the previous round, "
             "or start a new run with another name"
         ) from error
+
+
+def _history(path: Path, last: int) -> History:
+    """The rounds up to ``last``, without an incomplete last line; empty without the file."""
+    text = path.read_text() if path.exists() else ""
+    history: dict[str, dict[int, dict[str, Any]]] = {}
+    for server_round, metrics in map(json.loads, text[: text.rfind("\n") + 1].splitlines()):
+        if server_round <= last:
+            for name, of_round in metrics.items():
+                history.setdefault(name, {})[server_round] = of_round
+    return history

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from rogue import header, npy, serialised
 
-from strategies.arrays import check_alike, from_record, is_discrete, is_float, nbytes, placeholders, select, to_record
+from strategies.arrays import check_alike, from_record, is_discrete, is_float, nbytes, select, to_record, views
 
 NAMES = ["encoder.weight", "encoder.bias", "encoder.norm.steps", "head.weight"]
 DTYPES = st.sampled_from(["bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "float32", "float64"])
@@ -105,11 +105,29 @@ def test_differences_are_named():
 
 @settings(max_examples=60, deadline=None)
 @given(DTYPES.flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0, max_side=4))))
-def test_outlines_are_the_forms_of_what_would_be_decoded(array):
-    record = to_record({"c": array, "f": np.asfortranarray(array)})
-    for name, outline in placeholders(record).items():
-        decoded = from_record(record)[name]
-        assert (outline.dtype, outline.shape) == (decoded.dtype, decoded.shape)
+def test_the_bytes_are_those_of_flower_and_views_of_them_are_the_arrays(array):
+    forms = {
+        "c": array,
+        "f": np.asfortranarray(array),
+        "strided": np.repeat(array, 2, axis=0)[::2] if array.ndim else array,
+        "swapped": array.astype(array.dtype.newbyteorder()),
+    }
+    record = to_record(forms)
+    for name, view in views(record).items():
+        flower = Array(np.asarray(forms[name]))
+        sent = record[name]
+        assert (sent.dtype, sent.shape, sent.stype, sent.data) == (
+            flower.dtype,
+            flower.shape,
+            flower.stype,
+            flower.data,
+        )
+        assert not view.flags.writeable
+        assert np.shares_memory(view, np.frombuffer(sent.data, np.uint8)) or not view.size
+        for decoded in (view, from_record(record)[name]):
+            assert (decoded.dtype, decoded.shape) == (flower.numpy().dtype, flower.numpy().shape)
+            assert decoded.tobytes() == flower.numpy().tobytes()
+            assert decoded.flags.f_contiguous == flower.numpy().flags.f_contiguous
 
 
 def test_the_order_of_columns_is_kept():

@@ -110,3 +110,49 @@ def test_a_full_disk_leaves_the_previous_snapshot(tmp_path):
     assert names(tmp_path) == before
     assert checkpoints.latest().arrays["w"][0, 0] == 1
     assert read_snapshot(tmp_path / "best.safetensors").round == 1
+
+
+# -- the history -------------------------------------------------------------------------------------------------
+
+
+def with_history(server_round, rounds):
+    history = {"train_metrics_clientapp": {r: {"loss": 1 / r} for r in range(1, rounds + 1)}}
+    return Snapshot(server_round, {"w": np.zeros(2)}, {}, history=history)
+
+
+def test_a_snapshot_has_the_history_up_to_its_round(tmp_path):
+    checkpoints = DiskCheckpoints(tmp_path)
+    for last in (1, 2, 3):
+        checkpoints.save(with_history(last, last), best=last == 2)
+    assert DiskCheckpoints(tmp_path).latest().history == with_history(3, 3).history
+    assert read_snapshot(tmp_path / "best.safetensors").history == with_history(2, 2).history
+
+
+def test_a_later_snapshot_is_no_larger_and_adds_one_line(tmp_path):
+    checkpoints, sizes = DiskCheckpoints(tmp_path), []
+    for last in range(10, 60):
+        checkpoints.save(with_history(last, last), best=False)
+        sizes.append((tmp_path / f"round-{last:06d}.safetensors").stat().st_size)
+    assert set(sizes) == {sizes[0]}
+    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 59
+
+
+def test_a_resumed_run_replaces_the_rounds_that_it_repeats(tmp_path):
+    first = DiskCheckpoints(tmp_path)
+    for last in (1, 2, 3):
+        first.save(with_history(last, last), best=False)
+    (tmp_path / "round-000003.safetensors").unlink()
+    with (tmp_path / "history.jsonl").open("a") as lines:
+        lines.write('[4, {"train_metrics_clientapp": {"lo')  # the power failed
+    second = DiskCheckpoints(tmp_path)
+    assert second.latest().history == with_history(2, 2).history
+    again = {"train_metrics_clientapp": {1: {"loss": 1.0}, 2: {"loss": 0.5}, 3: {"loss": 9.0}}}
+    second.save(Snapshot(3, {}, {}, history=again), best=False)
+    assert DiskCheckpoints(tmp_path).latest().history == again
+
+
+def test_a_damaged_history_is_named(tmp_path):
+    DiskCheckpoints(tmp_path).save(with_history(2, 2), best=False)
+    (tmp_path / "history.jsonl").write_text("nonsense\n")
+    with pytest.raises(ValueError, match="is damaged"):
+        DiskCheckpoints(tmp_path).latest()

@@ -1,0 +1,94 @@
+"""Cost of aggregating replies: ours, Flower's ``aggregate_arrayrecords``, and NumPy alone.
+
+Ours decodes each reply, checks names, shapes, dtypes and values, and adds it to the mean, in float64. Flower's function
+decodes and adds in float32 and checks nothing. NumPy alone adds arrays that are already decoded, in float32.
+
+Times are seconds of the wall clock, because threads are compared too; the CPU time of one thread is a row of its own,
+which other programs disturb less.
+
+    python -m benchmarks.aggregation --replies 10 --megabytes 400 --threads 1 2
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+
+from strategies.aggregation import StreamingMean
+from strategies.arrays import Arrays, to_record
+from strategies.replies import read_arrays
+
+from .sides import alternate, compare, show
+
+FLOWER, NUMPY = "aggregate_arrayrecords", "numpy"
+_FLOAT32 = 4
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark and print its table."""
+    given = parser().parse_args(arguments)
+    rng = np.random.default_rng(0)
+    elements = int(given.megabytes * 1e6 / _FLOAT32 / given.arrays)
+    names = [f"layer-{i}.weight" for i in range(given.arrays)]
+    replies = [{name: rng.random(elements, np.float32) for name in names} for _ in range(given.replies)]
+    records = [to_record(reply) for reply in replies]
+    sides = {
+        "ours": partial(ours, records, replies[0]),
+        FLOWER: partial(flower, records),
+        NUMPY: partial(plain, replies),
+    }
+    setup = f"{given.replies} replies of {given.arrays} arrays, {given.megabytes:g} MB of float32"
+    for clock in (time.process_time, time.perf_counter):
+        found = alternate({name: partial(_seconds, clock, work) for name, work in sides.items()}, given.pairs)
+        show(compare(f"aggregation [s], {clock.__name__}", found, "ours", given.goal, setup), given.json)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.aggregation", description=__doc__.partition("\n")[0])
+    parser.add_argument("--replies", type=int, default=10, help="number of replies (default 10)")
+    parser.add_argument("--megabytes", type=float, default=80.0, help="size of a reply (default 80)")
+    parser.add_argument("--arrays", type=int, default=1, help="arrays per reply (default 1)")
+    parser.add_argument("--pairs", type=int, default=3, help="measurements of each side (default 3)")
+    parser.add_argument("--goal", default="", help="shown in the table")
+    parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
+    return parser
+
+
+def ours(records: Sequence[ArrayRecord], expected: Arrays) -> ArrayRecord:
+    """Decode, check and average the replies, as :class:`strategies.base.BaseStrategy` does."""
+    mean = StreamingMean()
+    for record in records:
+        mean.add(read_arrays(record, expected), 1.0)
+    return to_record(mean.result())
+
+
+def flower(records: Sequence[ArrayRecord]) -> ArrayRecord:
+    """Average the replies with Flower's function."""
+    metrics = MetricRecord({"num-examples": 1.0})
+    return aggregate_arrayrecords([RecordDict({"a": record, "m": metrics}) for record in records], "num-examples")
+
+
+def plain(replies: Sequence[Arrays]) -> Arrays:
+    """Average decoded replies in their own dtype."""
+    total = {name: array / len(replies) for name, array in replies[0].items()}
+    for reply in replies[1:]:
+        for name, array in reply.items():
+            total[name] += array / len(replies)
+    return total
+
+
+def _seconds(clock: Callable[[], float], work: Callable[[], object]) -> float:
+    begun = clock()
+    work()
+    return clock() - begun
+
+
+if __name__ == "__main__":
+    sys.exit(main())
