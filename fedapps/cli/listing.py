@@ -17,9 +17,9 @@ _NARROWEST = 30
 
 
 def overview() -> str:
-    """Tasks, methods, recipes and trackers, each with a line of help."""
+    """Tasks, methods, trackers and recipes, each with a line of help."""
     lines = {name: line + _stages(name) for name, line in recipes().items()}
-    return _groups({"tasks": task_lines(), "methods": method_lines(), "recipes": lines, "trackers": tracker_lines()})
+    return _groups({"tasks": task_lines(), "methods": method_lines(), "trackers": tracker_lines(), "recipes": lines})
 
 
 def _stages(recipe: str) -> str:

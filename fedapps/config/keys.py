@@ -21,7 +21,7 @@ def options_by_key(prefix: str, options: type) -> dict[str, Any]:
 
 
 def declared() -> dict[str, Any]:
-    """The fields of every key in ``[tool.flwr.app.config]``: of the run and this package's tasks, methods and trackers."""
+    """The fields of every key in ``[tool.flwr.app.config]``: the run's, and those of what this package registers."""
     found = options_by_key("", RunConfig)
     for name in own_tasks():
         found |= options_by_key(f"{name}.", profiles_class(name).Options)

@@ -102,7 +102,13 @@ class Tracking:
                 action(tracker)
             except Exception as error:  # whatever a service raises, the run is worth more than its record
                 reason = truncate(f"{type(error).__name__}: {error}", 500)
-                log(WARNING, "tracker %s, %s: %s; the run goes on without it", tracker.name, self.method, reason)
+                log(
+                    WARNING,
+                    "tracker %s, %s: %s; the run goes on, and the tracker is tried again",
+                    tracker.name,
+                    self.method,
+                    reason,
+                )
 
 
 class _Followed:

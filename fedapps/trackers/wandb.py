@@ -47,9 +47,9 @@ class Wandb(Tracker):
             return missing
         import wandb
 
-        if wandb.api.api_key:
+        if wandb.login(prompt=False, verify=False):
             return ""
-        return "wandb.mode = 'online' needs a login: `wandb login`, or set WANDB_API_KEY, or wandb.mode = 'offline'"
+        return "needs a login: `wandb login`, or the variable WANDB_API_KEY; or set wandb.mode = 'offline'"
 
     def open(self, run: TrackedRun) -> TrackedRecord:
         import wandb
