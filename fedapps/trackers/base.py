@@ -63,16 +63,13 @@ class TrackedRecord(ABC):
             ``round/seconds``, the last of the mapping.
         """
 
-    @abstractmethod
-    def finish(self, final: Mapping[str, float]) -> None:
+    def finish(self, final: Mapping[str, float]) -> None:  # noqa: B027 (a record may have no use for it)
         """Add the final metrics, and mark the run as finished. It may be called again for a resumed run."""
 
-    @abstractmethod
-    def add_report(self, report: Path) -> None:
+    def add_report(self, report: Path) -> None:  # noqa: B027
         """Add the HTML report of the whole run, which may have several methods."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Write what is buffered. A run without :meth:`finish` has failed or was interrupted."""
 
 
