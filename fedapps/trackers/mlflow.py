@@ -69,7 +69,7 @@ class _Run(TrackedRecord):
     def __init__(self, client: MlflowClient, run_id: str) -> None:
         self._client, self._run_id, self._finished = client, run_id, False
         # The marker is in the last batch of a round, so a round with a marker is complete.
-        self._last = max((point.step for point in client.get_metric_history(run_id, _MARKER)), default=0)
+        self._last: int = max((point.step for point in client.get_metric_history(run_id, _MARKER)), default=0)
 
     @property
     def last_round(self) -> int:
@@ -107,7 +107,7 @@ def _experiment(client: MlflowClient, name: str, folder: Path) -> str:
     if known is None:
         local = str(client.tracking_uri).startswith(("sqlite:", "file:"))
         try:
-            return client.create_experiment(name, (folder / "mlflow-artifacts").as_uri() if local else None)
+            return str(client.create_experiment(name, (folder / "mlflow-artifacts").as_uri() if local else None))
         except MlflowException:
             known = client.get_experiment_by_name(name)  # another run of a comparison has created it meanwhile
             if known is None:

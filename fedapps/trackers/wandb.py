@@ -81,7 +81,7 @@ class Wandb(Tracker):
 class _Session(TrackedRecord):
     def __init__(self, session: Run, run_id: str) -> None:
         self._session, self._id, self._finished = session, run_id, False
-        self._last = max(0, session.starting_step - 1)  # the rounds of a resumed run that the server has
+        self._last: int = max(0, session.starting_step - 1)  # the rounds of a resumed run that the server has
 
     @property
     def last_round(self) -> int:
