@@ -177,7 +177,7 @@ def choose_device(wanted: str) -> torch.device:
 
 @lru_cache(maxsize=8)
 def _parsed(run_config: tuple[tuple[str, Any], ...]) -> Config:
-    return parse(dict(run_config))
+    return parse(dict(run_config), on_node=True)
 
 
 def _arrays(message: Message) -> dict[str, np.ndarray]:

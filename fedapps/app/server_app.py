@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from logging import INFO
 from typing import Any
 
@@ -17,6 +18,7 @@ from fedapps.report.metrics import STEPS_PER_NODE
 from fedapps.runs.continual import continual_metrics
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
+from fedapps.runs.tracking import Tracking
 from sim.seeding import torch_seed
 from strategies.round_records import RoundReport
 from strategies.wire import EVALUATION_STEPS, STEPS
@@ -35,17 +37,25 @@ def main(grid: Grid, context: Context) -> None:
     config = parse(context.run_config)
     folder = RunFolder.open(config, context.run_id)
     log(INFO, "run folder: %s", folder.path)
-    for method in config.methods:
-        if folder.finished(method):
-            log(INFO, "method %s has already run to its end", method)
-            continue
-        run_method(grid, config, folder, method)
-    for line in summary_table(folder).splitlines():
-        log(INFO, "%s", line)
-    log(INFO, "report: %s", write_report(folder.path))
+    with ExitStack() as stack:
+        trackings = []
+        for method in config.methods:
+            tracking = stack.enter_context(closing(Tracking(config, folder, method)))
+            trackings.append(tracking)
+            if folder.finished(method):
+                log(INFO, "method %s has already run to its end", method)
+            else:
+                run_method(grid, config, folder, method, tracking)
+            tracking.finish(folder.summary()["methods"][method]["final"])
+        for line in summary_table(folder).splitlines():
+            log(INFO, "%s", line)
+        report = write_report(folder.path)
+        log(INFO, "report: %s", report)
+        for tracking in trackings:
+            tracking.report(report)
 
 
-def run_method(grid: Grid, config: Config, folder: RunFolder, method: str) -> None:
+def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, tracking: Tracking) -> None:
     """Run the method of a label from its initial arrays or its last checkpoint to its line in the summary."""
     run = config.run
     log(INFO, "")
@@ -56,11 +66,13 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str) -> No
     checkpoints = folder.checkpoints(method)
     latest = checkpoints.latest()
     folder.drop_after(method, latest.round if latest else 0)
+    tracking.start()
 
     stages = config.num_stages
 
     def record(report: RoundReport) -> None:
         folder.record(method, stage_label(stage_of(run, report.round, stages), stages), report)
+        tracking.round(report)
 
     initial = initial_arrays(config, method)
     build_strategy(config, method, initial.keys()).start(

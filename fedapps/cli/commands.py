@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedapps.comparison.matrix import Vary, read_value
-from fedapps.config.recipe_files import Value, read_pipeline, read_recipe, recipes
+from fedapps.config.recipe_files import Value, recipes
+from fedapps.launch.runner import RunFailedError
 from fedapps.registry.expressions import split_expressions
 
 from .listing import keys_text, method_text, overview
@@ -46,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"fedapps: {error}", file=sys.stderr)
         return 2
+    except RunFailedError as error:
+        print(f"\nfedapps: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(_INTERRUPTED, file=sys.stderr)
         return 130
@@ -217,15 +221,10 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
 
 
 def _launch(given: argparse.Namespace, runner: "Runner") -> int:
-    from fedapps.launch.launch import launch
-    from fedapps.launch.pipeline import launch_pipeline
+    from fedapps.launch.recipe import launch_recipe
 
-    overrides = assignments(given.set)
-    if not given.recipe:
-        return launch(overrides, runner, given.output_dir)
-    if pipeline := read_pipeline(Path(given.recipe)):
-        return launch_pipeline(pipeline, overrides, runner, given.output_dir)
-    return launch(read_recipe(Path(given.recipe), overrides), runner, given.output_dir)
+    launch_recipe(Path(given.recipe) if given.recipe else None, assignments(given.set), runner, given.output_dir)
+    return 0
 
 
 def assignments(pairs: Sequence[str], argument: str = "--set") -> dict[str, Value]:

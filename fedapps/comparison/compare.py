@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.launch import check_data, execute, resolve
+from fedapps.launch.launch import check_data, check_engine, execute, resolve
 from fedapps.launch.references import find_references
+from fedapps.launch.runner import RunFailedError
 from fedapps.registry.tasks import task_class
 from fedapps.report import write_report
 from fedapps.report.metrics import bare
@@ -36,10 +37,6 @@ Table = dict[str, dict[str, dict[str, float]]]
 _KEPT = ("method", "seed", "metrics", "matrices")
 
 
-class UnfinishedError(RuntimeError):
-    """A run ended without results."""
-
-
 def compare_recipe(
     recipe: Path,
     *,
@@ -52,7 +49,7 @@ def compare_recipe(
     vary: Vary | None = None,
     output_dir: str = "runs",
     json_path: Path | None = None,
-) -> dict[str, Any]:
+) -> Path:
     """Run a comparison, print its table and tests, and write ``compare.json`` and the report.
 
     Parameters
@@ -79,18 +76,19 @@ def compare_recipe(
 
     Returns
     -------
-    dict
-        The content of ``compare.json``; see :func:`summarise`.
+    Path
+        The folder of the comparison; :func:`summarise` describes its ``compare.json``.
 
     Raises
     ------
     ValueError
         Before anything runs, if the recipe, a method, an override or a varied value is invalid.
-    RuntimeError
+    RunFailedError
         If a run fails.
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: must be at least 1")
+    check_engine(engine)
     name = f"compare-{recipe_name(recipe).replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     base = resolve(read_recipe(recipe, overrides) | {"name": name}, output_dir)
     plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary)
@@ -101,7 +99,7 @@ def compare_recipe(
     return _carry_out(plan, folder, jobs, json_path)
 
 
-def resume_comparison(folder: Path, *, jobs: int = 0, json_path: Path | None = None) -> dict[str, Any]:
+def resume_comparison(folder: Path, *, jobs: int = 0, json_path: Path | None = None) -> Path:
     """Resume an interrupted comparison.
 
     Finished runs are not repeated; the others are resumed from their last checkpoints.
@@ -115,14 +113,14 @@ def resume_comparison(folder: Path, *, jobs: int = 0, json_path: Path | None = N
 
     Returns
     -------
-    dict
-        The content of ``compare.json``; see :func:`summarise`.
+    Path
+        As in :func:`compare_recipe`.
 
     Raises
     ------
     ValueError
         If the folder has no valid plan.
-    RuntimeError
+    RunFailedError
         If a run fails.
     """
     plan = Plan.load(folder)
@@ -135,7 +133,7 @@ def _check(plan: Plan) -> None:
         check_data(config)
 
 
-def _carry_out(plan: Plan, folder: Path, jobs: int, json_path: Path | None) -> dict[str, Any]:
+def _carry_out(plan: Plan, folder: Path, jobs: int, json_path: Path | None) -> Path:
     if json_path:
         json_path.parent.mkdir(parents=True, exist_ok=True)
     cells = plan.cells(folder)
@@ -149,7 +147,7 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, json_path: Path | None) -> d
     if json_path:
         json_path.write_text(text)
     print(f"\n{comparison_text(comparison)}\n\nreport: {write_report(folder)}")
-    return comparison
+    return folder
 
 
 def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: str = "") -> dict[str, Any]:
@@ -174,19 +172,15 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
 
     Raises
     ------
-    UnfinishedError
-        If the run failed in processes of Flower, whose log says why.
-    Exception
-        Whatever stopped a run in this process.
+    RunFailedError
+        If the run fails.
     """
     folder = RunFolder(Path(config["output-dir"]) / config["name"], "")
     if not folder.finished(method):
         execute(parse(config | {"resume": begun(folder.path)}), engine)
     if not folder.finished(method):
         where = f" and {at}" if at else ""
-        raise UnfinishedError(
-            f"{method} with seed {seed}{where} failed; see the log above and the folder {folder.path}"
-        )
+        raise RunFailedError(f"{method} with seed {seed}{where} failed; see the log above and the folder {folder.path}")
     final = folder.summary()["methods"][method]["final"]
     evaluated = [row for row in folder.lines("nodes.jsonl") if row["phase"] == "evaluate"]
     last = max((row["round"] for row in evaluated), default=0)

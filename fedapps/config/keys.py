@@ -9,6 +9,7 @@ import tomli_w
 
 from fedapps.registry.methods import method_class, own_methods, usable_methods
 from fedapps.registry.tasks import own_tasks, profiles_class, usable_tasks
+from fedapps.registry.trackers import own_trackers, usable_trackers
 from tasks.options import allowed, key_of
 
 from .run_config import RunConfig
@@ -20,12 +21,14 @@ def options_by_key(prefix: str, options: type) -> dict[str, Any]:
 
 
 def declared() -> dict[str, Any]:
-    """The fields of every key in ``[tool.flwr.app.config]``: of the run, this package's tasks and its methods."""
+    """The fields of every key in ``[tool.flwr.app.config]``: the run's, and those of what this package registers."""
     found = options_by_key("", RunConfig)
     for name in own_tasks():
         found |= options_by_key(f"{name}.", profiles_class(name).Options)
     for name, kind in own_methods().items():
         found |= options_by_key(f"{name}.", kind.Options)
+    for name, tracker in own_trackers().items():
+        found |= options_by_key(f"{name}.", tracker.Options)
     return found
 
 
@@ -35,12 +38,14 @@ def defaults() -> dict[str, Any]:
 
 
 def all_keys() -> dict[str, Any]:
-    """The fields of every key: the declared ones, and those of the tasks and methods of other packages."""
+    """The fields of every key: the declared ones, and those of other packages."""
     found = declared()
     for name, task in usable_tasks().items():
         found |= options_by_key(f"{name}.", task.Options)
     for name, method in usable_methods().items():
         found |= options_by_key(f"{name}.", method.Options)
+    for name, tracker in usable_trackers().items():
+        found |= options_by_key(f"{name}.", tracker.Options)
     return found
 
 
@@ -59,7 +64,7 @@ def renamed_keys() -> dict[str, list[str]]:
 
 
 def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str, str]]:
-    """What every key means, allows and defaults to, by group: the run, each task, each method.
+    """What every key means, allows and defaults to, by group: the run, each task, each method, each tracker.
 
     Parameters
     ----------
@@ -74,6 +79,8 @@ def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str
         f"task {t}": options_by_key(f"{t}.", profiles_class(t).Options) for t in ([task] if task else usable_tasks())
     }
     groups |= {f"method {name}": options_by_key(f"{name}.", method_class(name).Options) for name in chosen}
+    if not task and not methods:
+        groups |= {f"tracker {name}": options_by_key(f"{name}.", k.Options) for name, k in usable_trackers().items()}
     return {
         group: {
             key: f"{s.metadata['doc']} ({_toml(s.default)}; {allowed(s.metadata, type(s.default))}{_tuned(s.metadata)})"

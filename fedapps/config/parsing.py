@@ -17,10 +17,13 @@ from fedapps.registry.methods import (
     typed_argument,
 )
 from fedapps.registry.tasks import profiles_class, task_class, task_names
+from fedapps.registry.trackers import tracker_names
+from fedapps.trackers.base import Tracker
 from tasks.options import key_of, parse_options
 
 from .keys import renamed_keys, with_extra
 from .run_config import METHOD_KEYS, RunConfig, with_source
+from .trackers import read_trackers, split_keys, tracker_keys
 
 if TYPE_CHECKING:
     from tasks.base import Task
@@ -46,6 +49,8 @@ class Config:
         The keys of the named methods' options, such as ``fedprox.mu``; arguments go before them.
     own_keys : mapping of str to mapping
         By label, the fields of the run that a method sets for itself, as in ``fedavg(run.learning-rate=0.01)``.
+    trackers : mapping of str to Tracker
+        What records the run, by name; empty on nodes, which do not need the trackers' packages.
     """
 
     run: RunConfig
@@ -53,6 +58,7 @@ class Config:
     methods: Mapping[str, Method]
     blocks: Mapping[str, Any]
     own_keys: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    trackers: Mapping[str, Tracker] = field(default_factory=dict)
 
     def run_of(self, label: str) -> RunConfig:
         """The run as the method of this label sees it."""
@@ -81,10 +87,10 @@ class Config:
         """The keys of the run, its task and its methods with their values, as in a run-config file."""
         flat = {key_of(name): value for name, value in asdict(self.run).items()}
         options = {f"{self.run.task}.{key_of(n)}": value for n, value in asdict(self.options).items()}
-        return flat | options | dict(self.blocks)
+        return flat | options | dict(self.blocks) | tracker_keys(self.trackers)
 
 
-def parse(given: Mapping[str, Any], *, files_exist: bool = True) -> Config:
+def parse(given: Mapping[str, Any], *, files_exist: bool = True, on_node: bool = False) -> Config:
     """Check a flat run config and fill in the defaults.
 
     Parameters
@@ -92,6 +98,8 @@ def parse(given: Mapping[str, Any], *, files_exist: bool = True) -> Config:
     given : mapping
     files_exist : bool
         Whether the files that options name exist already. If not, no model is built, because that may read them.
+    on_node : bool
+        Whether this is a node, which ignores the keys of trackers.
 
     Raises
     ------
@@ -101,7 +109,7 @@ def parse(given: Mapping[str, Any], *, files_exist: bool = True) -> Config:
     """
     from .conflicts import conflicts  # imports torch, which `read` does not
 
-    config, errors, refused = _read(given, others=True)
+    config, errors, refused = _read(given, others=True, tracked=not on_node)
     if config is not None:
         runs = {label: config.run_of(label) for label in config.methods}
         found = conflicts(config.run, config.task, config.methods, runs, files_exist=files_exist)
@@ -112,17 +120,17 @@ def parse(given: Mapping[str, Any], *, files_exist: bool = True) -> Config:
 
 
 def read(given: Mapping[str, Any]) -> Config:
-    """As :func:`parse`, without torch: combinations and the keys of other tasks are not checked."""
-    config, errors, _ = _read(given, others=False)
+    """As :func:`parse` on a node, without torch: combinations and the keys of other tasks are not checked."""
+    config, errors, _ = _read(given, others=False, tracked=False)
     if config is None or errors:
         raise _config_error(errors)
     return config
 
 
-def _read(given: Mapping[str, Any], *, others: bool) -> tuple[Config | None, list[str], set[str]]:
+def _read(given: Mapping[str, Any], *, others: bool, tracked: bool) -> tuple[Config | None, list[str], set[str]]:
     """The config as far as it can be read, errors, and the keys of the run that were refused."""
     try:
-        flat = with_extra(given)
+        flat, of_trackers = split_keys(with_extra(given))
     except ValueError as error:
         return None, [str(error)], set()
     general, of_tasks, of_methods, errors = _sorted_keys(flat)
@@ -131,11 +139,12 @@ def _read(given: Mapping[str, Any], *, others: bool) -> tuple[Config | None, lis
     run = replace(run, extra="")  # its keys stand beside the others
     options, bad_options = _task_options(run, of_tasks, others=others)
     methods, own_keys, bad_methods = _methods(run, of_methods)
-    errors += bad + bad_options + bad_methods
+    trackers, bad_trackers = read_trackers(run.trackers, of_trackers) if tracked else ({}, [])
+    errors += bad + bad_options + bad_methods + bad_trackers
     if options is None or bad_options:
         return None, errors, refused
     used = {} if bad_methods else methods
-    return Config(run, options, used, _blocks(methods, of_methods), own_keys), errors, refused
+    return Config(run, options, used, _blocks(methods, of_methods), own_keys, trackers), errors, refused
 
 
 def _config_error(errors: list[str]) -> ConfigError:
@@ -161,8 +170,8 @@ def _sorted_keys(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
         elif owner in method_names():
             of_methods[key] = value
         else:
-            others = ", ".join([*task_names(), *method_names()])
-            errors.append(f"{key}: unknown key; {owner!r} is neither a task nor a method; they are {others}")
+            others = ", ".join([*task_names(), *method_names(), *tracker_names()])
+            errors.append(f"{key}: unknown key; {owner!r} is neither a task, a method nor a tracker; they are {others}")
     return general, of_tasks, of_methods, errors
 
 

@@ -57,7 +57,7 @@ def check(recipe: Path, overrides: Mapping[str, Any], data_dir: Path, state_dir:
     ConfigError
         If the run config is invalid.
     """
-    config = parse(resolve(read_recipe(recipe, overrides), "runs"))
+    config = parse(resolve(read_recipe(recipe, overrides), "runs"), on_node=True)
     state = Path(state_dir or DEFAULT_STATE).expanduser()
     report = NodeCheck(config, data_dir.expanduser().absolute(), state, private)
     report.run()

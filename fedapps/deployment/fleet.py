@@ -1,6 +1,5 @@
 """``python -m fedapps fleet``: run one federation on a SuperLink and SuperNodes that it starts on this machine."""
 
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config
 from fedapps.launch.launch import APP, conclude
-from fedapps.launch.runner import Runner
+from fedapps.launch.runner import RunFailedError, Runner
 from fedapps.runs.run_folder import RunFolder, run_path
 from sim.processes import usable_cores
 
@@ -50,16 +49,13 @@ class LocalFleet(Runner):
     def check_data(self, config: Config) -> None:
         self._data(config).check(config)
 
-    def run(self, config: Config) -> int:
+    def run(self, config: Config) -> None:
         """Run a federation.
-
-        Returns
-        -------
-        int
-            The exit status: 0, or 1 if a process of the fleet failed or a method did not finish.
 
         Raises
         ------
+        RunFailedError
+            If a process of the fleet failed or a method did not finish.
         KeyboardInterrupt
             On SIGINT, SIGTERM and SIGHUP, after all processes have ended.
         """
@@ -71,9 +67,8 @@ class LocalFleet(Runner):
                 _deploy_and_run(config, self._data(config), fleet)
         except FleetError as error:
             kept = f"\nfinished rounds are saved in {path}: set resume = true to continue" if path.exists() else ""
-            print(f"\nfedapps: {error}{kept}", file=sys.stderr)
-            return 1
-        return conclude(config, "a fleet", begun)
+            raise RunFailedError(f"{error}{kept}") from error
+        conclude(config, "a fleet", begun)
 
     def _data(self, config: Config) -> FleetData:
         return FleetData.read(config, self.nodes, self.node_data)

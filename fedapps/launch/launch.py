@@ -21,12 +21,13 @@ from strategies.round_records import TooFewRepliesError
 from tasks.base import DataError, Task
 
 from .references import add_references, find_references
-from .runner import Runner
+from .runner import RunFailedError, Runner
 
 APP = Path(__file__).parents[2]
+ENGINES = ("inline", "ray")
 
 
-def launch(overrides: Mapping[str, Any], runner: Runner, output_dir: str) -> int:
+def launch(overrides: Mapping[str, Any], runner: Runner, output_dir: str) -> Path:
     """Run one federation and print its results.
 
     Parameters
@@ -39,18 +40,21 @@ def launch(overrides: Mapping[str, Any], runner: Runner, output_dir: str) -> int
 
     Returns
     -------
-    int
-        The exit status: 0, or 1 if a method did not finish.
+    Path
+        The run folder.
 
     Raises
     ------
     ValueError
         Before anything runs, if the config, the run folder or the data are invalid.
+    RunFailedError
+        If a method did not finish.
     """
     config = parse(resolve(overrides, output_dir))
     runner.check(config)
     runner.check_data(config)
-    return runner.run(config)
+    runner.run(config)
+    return run_path(config.run, run_id=0)
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,9 @@ class Simulation(Runner):
 
     engine: str
 
+    def __post_init__(self) -> None:
+        check_engine(self.engine)
+
     def check(self, config: Config) -> None:
         RunFolder.check(config, run_id=0)
         check_folder(config, config.task)
@@ -72,7 +79,7 @@ class Simulation(Runner):
     def check_data(self, config: Config) -> None:
         check_data(config)
 
-    def run(self, config: Config) -> int:
+    def run(self, config: Config) -> None:
         path = run_path(config.run, run_id=0)
         known = RunFolder(path, "").references()  # of a run that is resumed
         references = {} if known else find_references(config)
@@ -82,10 +89,16 @@ class Simulation(Runner):
         except (TooFewRepliesError, UnwritableError) as error:
             print(f"\n{error}", file=sys.stderr)
         add_references(path, references)
-        return conclude(config, self.engine, begun)
+        conclude(config, self.engine, begun)
 
 
-def conclude(config: Config, engine: str, begun: float) -> int:
+def check_engine(engine: str) -> None:
+    """Raise ``ValueError`` for the name of an unknown engine."""
+    if engine not in ENGINES:
+        raise ValueError(f"engine = {engine!r}: must be one of {', '.join(map(repr, ENGINES))}")
+
+
+def conclude(config: Config, engine: str, begun: float) -> None:
     """Print the results of a run.
 
     Parameters
@@ -96,23 +109,21 @@ def conclude(config: Config, engine: str, begun: float) -> int:
     begun : float
         ``time.monotonic()`` at the start, in seconds.
 
-    Returns
-    -------
-    int
-        0, or 1 if a method or the report is missing.
+    Raises
+    ------
+    RunFailedError
+        If a method or the report is missing.
     """
     path = run_path(config.run, run_id=0)
     if missing := unfinished(config):
         where = ", ".join(missing)
-        print(f"\nthe run failed in: {where}. See the log above; trained models are in {path}", file=sys.stderr)
-        return 1
+        raise RunFailedError(f"the run failed in: {where}. See the log above; trained models are in {path}")
     print()
     print(summary_table(RunFolder(path, "")))
     for label, method in config.methods.items():
         print(f"  {label}: {method.line}")
     print(f"\nfinished in {(time.monotonic() - begun) / 60:.1f} minutes on {engine}")
     print(f"summary: {path / 'summary.json'}\nreport:  {path / 'report.html'}")
-    return 0
 
 
 def unfinished(config: Config) -> list[str]:

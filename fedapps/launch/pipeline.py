@@ -1,6 +1,5 @@
 """Run the stages of a pipeline one after another."""
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,10 +17,10 @@ from fedapps.runs.tables import summary_table
 from tasks.options import listed
 
 from .launch import resolve, unfinished
-from .runner import Runner
+from .runner import RunFailedError, Runner
 
 
-def launch_pipeline(pipeline: Pipeline, overrides: Mapping[str, Any], runner: Runner, output_dir: str) -> int:
+def launch_pipeline(pipeline: Pipeline, overrides: Mapping[str, Any], runner: Runner, output_dir: str) -> Path:
     """Run all stages of a pipeline and print their results.
 
     The first stage that fails ends the pipeline. With the key ``resume``, finished stages are skipped.
@@ -37,14 +36,16 @@ def launch_pipeline(pipeline: Pipeline, overrides: Mapping[str, Any], runner: Ru
 
     Returns
     -------
-    int
-        The exit status: 0, or that of the stage that failed.
+    Path
+        The folder of the pipeline, which has a run folder for each stage.
 
     Raises
     ------
     ValueError
         Before anything runs, if a placeholder, a config or a folder is invalid in any stage, or the data of a stage
         that needs no file of an earlier stage. When another stage begins, if its data or that file are invalid.
+    RunFailedError
+        If a stage did not finish.
     """
     general = {**pipeline.keys, **overrides}
     name = str(general.get("name") or f"{recipe_name(Path(pipeline.recipe))}-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -68,17 +69,16 @@ def launch_pipeline(pipeline: Pipeline, overrides: Mapping[str, Any], runner: Ru
             continue
         print(f"\n{place}", flush=True)
         try:
-            status = _run(run, runner)
+            _run(run, runner)
+        except RunFailedError as error:
+            raise RunFailedError(f"{error}\nthe pipeline failed in {place}; to resume it, {advice}") from error
         except ValueError as error:
             raise ValueError(f"{place}: {error}\nto resume the pipeline, {advice}") from error
-        if status:
-            print(f"the pipeline failed in {place}; to resume it, {advice}", file=sys.stderr)
-            return status
     print(f"\nfinished {len(stages)} stages in {(time.monotonic() - start) / 60:.1f} minutes")
     for run in stages:
         path = folder / run.stage
         print(f"\n{run.stage}: {path / 'report.html'}\n{indent(summary_table(RunFolder(path, '')), '  ')}")
-    return 0
+    return folder
 
 
 def _resumed(stages: Sequence[StageRun], folder: Path) -> list[StageRun]:
@@ -112,7 +112,7 @@ def _check(run: StageRun, runner: Runner) -> bool:
     return False
 
 
-def _run(run: StageRun, runner: Runner) -> int:
+def _run(run: StageRun, runner: Runner) -> None:
     for key in sorted(run.awaits & path_keys()):
         for name in listed(run.config[key]):
             if not Path(name).exists():
@@ -123,4 +123,4 @@ def _run(run: StageRun, runner: Runner) -> int:
     config = parse(run.config)
     if run.awaits:
         runner.check_data(config)
-    return runner.run(config)
+    runner.run(config)

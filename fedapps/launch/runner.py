@@ -5,6 +5,10 @@ from abc import ABC, abstractmethod
 from fedapps.config.parsing import Config
 
 
+class RunFailedError(RuntimeError):
+    """A run did not finish; the message names its folder, which has everything that was trained."""
+
+
 class Runner(ABC):
     """A way to run a federation."""
 
@@ -23,11 +27,5 @@ class Runner(ABC):
         """Read the data of all nodes once. Raises ``DataError`` if data are missing or invalid."""
 
     @abstractmethod
-    def run(self, config: Config) -> int:
-        """Run a federation that was checked, and print its results.
-
-        Returns
-        -------
-        int
-            The exit status: 0, or 1 if a method did not finish.
-        """
+    def run(self, config: Config) -> None:
+        """Run a federation that was checked, and print its results. Raises ``RunFailedError`` if it does not finish."""

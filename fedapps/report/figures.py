@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from html import escape
 from typing import Any
 
@@ -52,6 +53,8 @@ class Drawing:
 
     Attributes
     ----------
+    alt : str
+        Alternative text for screen readers.
     figure : Figure
         The matplotlib figure.
     axes : list of Axes
@@ -60,10 +63,32 @@ class Drawing:
         The ``<figure>`` element; empty until the context of the drawing has ended.
     """
 
-    def __init__(self, figure: Figure, axes: list[Axes]) -> None:
+    def __init__(self, alt: str, figure: Figure, axes: list[Axes]) -> None:
+        self.alt = alt
         self.figure = figure
         self.axes = axes
         self.markup = ""
+
+    def __repr__(self) -> str:
+        return f"Drawing({self.alt!r})"
+
+    def _repr_html_(self) -> str:
+        """The picture, for notebooks."""
+        return self.markup
+
+
+_collected: ContextVar[list[Drawing] | None] = ContextVar("drawings", default=None)
+
+
+@contextmanager
+def collected() -> Iterator[list[Drawing]]:
+    """Context that collects the drawings made in it."""
+    found: list[Drawing] = []
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)
 
 
 @contextmanager
@@ -83,9 +108,11 @@ def drawing(
     """
     with style.context({**_STYLE, "svg.hashsalt": alt}):
         figure = Figure(figsize=(width, height), layout="constrained")
-        drawn = Drawing(figure, list(figure.subplots(rows, columns, squeeze=False).flat))
+        drawn = Drawing(alt, figure, list(figure.subplots(rows, columns, squeeze=False).flat))
         yield drawn
         drawn.markup = f"<figure>{_image(figure, alt)}</figure>"
+    if (collection := _collected.get()) is not None:
+        collection.append(drawn)
 
 
 @contextmanager

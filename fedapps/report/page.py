@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from .figures import Drawing, collected
 from .run_data import RunData, configured_methods
 from .sections import sections
 from .style import STYLE
@@ -26,6 +27,17 @@ def render(run: RunData) -> str:
             "</main>\n</body>\n</html>\n",
         ]
     )
+
+
+def drawings(run: RunData) -> dict[str, tuple[Drawing, ...]]:
+    """The figures of the report by the names of the sections' modules; sections without figures are left out."""
+    found: dict[str, tuple[Drawing, ...]] = {}
+    for module in sections():
+        with collected() as drawn:
+            module.section(run)
+        if drawn:
+            found[module.__name__.rpartition(".")[2]] = tuple(drawn)
+    return found
 
 
 def _facts(run: RunData) -> str:

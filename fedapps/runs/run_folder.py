@@ -17,12 +17,13 @@ from clients.path_names import path_name
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
+from fedapps.registry.trackers import tracker_names
 from strategies.round_records import RoundReport
 
 from .checkpoints import DiskCheckpoints
 
 #: Keys that may differ when a run is resumed, because they do not change the results.
-_FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir"}
+_FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir", "trackers"}
 
 
 def run_path(run: RunConfig, run_id: int) -> Path:
@@ -179,7 +180,7 @@ def _check_resumable(path: Path, config: Config) -> None:
     changed = [
         f"{key}: was {before.get(key)!r}, is {now.get(key)!r}"
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and key not in _FREE_KEYS
+        if before.get(key) != now.get(key) and key not in _FREE_KEYS and key.partition(".")[0] not in tracker_names()
     ]
     if changed:
         raise ValueError(

@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from fedapps.comparison.compare import UnfinishedError, run_cell
+from fedapps.comparison.compare import run_cell
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.config.round_limits import written_limits
+from fedapps.launch.runner import RunFailedError
 from fedapps.runs.run_folder import RunFolder
 from sim.matrix import Chain
 from strategies.round_records import DivergedError, TooFewRepliesError, TrackedMetric
@@ -46,7 +47,7 @@ def run_trial(method: str, seed: int, trial: str, config: dict[str, Any], engine
     """
     try:
         return {"metrics": run_cell(method, seed, config, engine)["metrics"], "error": ""}
-    except (TooFewRepliesError, DivergedError, UnfinishedError) as error:
+    except (TooFewRepliesError, DivergedError, RunFailedError) as error:
         return {"metrics": {}, "error": str(error)}
 
 

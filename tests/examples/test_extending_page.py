@@ -43,6 +43,10 @@ def test_the_files_and_commands_of_the_page_make_a_comparison(project: Path, tmp
     assert re.search(r"^l2-init +0\.\d+ ", ran, re.MULTILINE)
     report = (project / "runs" / "first" / "report.html").read_text()
     assert re.search(r"<h2>Worst node</h2><ul><li>fedavg: blob-00\d, accuracy 0\.\d\d</li><li>l2-init: ", report)
+    tracked = (project / "runs" / "first" / "l2-init.csv").read_text().splitlines()
+    rounds = [line.split(",")[0] for line in tracked if ",round/seconds," in line]
+    assert rounds == ["1", "2", "3"]
+    assert re.search(r"^  csv +CSV files in the run folder", listed, re.MULTILINE)
     for method in ("fedavg", "l2-init", r"l2-init\(weight=1\)", r"fedprox\(mu=0.1\)"):
         assert re.search(rf"^{method} +0\.\d+ ± ", compared, re.MULTILINE), compared
 

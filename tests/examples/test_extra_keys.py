@@ -54,5 +54,5 @@ def test_a_key_of_ours_must_stand_beside_extra() -> None:
 
 
 def test_a_key_of_nobody_is_unknown_in_extra_too() -> None:
-    with pytest.raises(ValueError, match=r"nobody\.knows: unknown key; 'nobody' is neither a task nor a method"):
+    with pytest.raises(ValueError, match=r"nobody\.knows: unknown key; 'nobody' is neither a task"):
         parse({"extra": "nobody.knows = 1"})

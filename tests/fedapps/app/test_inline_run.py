@@ -44,7 +44,7 @@ def whole(tmp_path_factory, worlds):
     """A launched run of every method."""
     folder = tmp_path_factory.mktemp("whole")
     overrides = LQR | worlds | {"methods": ",".join(METHODS), "track-metric": "test.total_loss"}
-    assert launch(overrides, Simulation("inline"), str(folder)) == 0
+    assert launch(overrides, Simulation("inline"), str(folder)) == folder / "run"
     return RunFolder(folder / "run", "")
 
 

@@ -1,0 +1,188 @@
+"""The Python interface: ``fedapps.run``, ``fedapps.compare`` and ``fedapps.open_run``.
+
+The functions call what the commands of ``python -m fedapps`` call, print what these print, and raise their errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .comparison.matrix import Vary
+    from .results.comparison_result import ComparisonResult
+    from .results.pipeline_result import PipelineResult
+    from .results.run_result import RunResult
+
+
+def run(
+    recipe: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    engine: str = "ray",
+    output_dir: str | Path = "runs",
+    **keys: Any,
+) -> RunResult | PipelineResult:
+    """Run one federation in simulation, as ``python -m fedapps run``.
+
+    Parameters
+    ----------
+    recipe : str or Path, optional
+        Name of a recipe, or path of a run-config file; by default the app's config.
+    overrides : mapping, optional
+        Keys of the run config that replace those of the recipe, such as ``{"lqr.horizon": 20}``.
+    engine : "ray" or "inline"
+        ``ray`` runs nodes in parallel, on a SuperLink of its own; ``inline`` runs all of them in this process.
+    output_dir : str or Path
+        Where the run folder is created.
+    **keys
+        More keys, written with underscores; see :func:`run_keys`.
+
+    Returns
+    -------
+    RunResult or PipelineResult
+        The latter if the recipe is a pipeline.
+
+    Raises
+    ------
+    ValueError
+        Before anything runs, if the recipe, a key, the run folder or the data are invalid.
+    RunFailedError
+        If a method did not finish.
+    """
+    from .launch.launch import Simulation
+    from .launch.recipe import launch_recipe
+    from .results.pipeline_result import PipelineResult
+    from .results.run_result import RunResult
+
+    given = run_keys(overrides, keys)
+    folder = launch_recipe(Path(recipe) if recipe else None, given, Simulation(engine), str(output_dir))
+    return RunResult(folder) if (folder / "config.toml").exists() else PipelineResult(folder)
+
+
+def compare(
+    recipe: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    methods: str | Sequence[str] = (),
+    seeds: int = 3,
+    first_seed: int = 0,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    engine: str = "inline",
+    jobs: int = 0,
+    resume: str | Path | None = None,
+    output_dir: str | Path = "runs",
+    **keys: Any,
+) -> ComparisonResult:
+    """Run methods with several seeds, as ``python -m fedapps compare``.
+
+    The runs are spawned processes, so a script that compares needs the line ``if __name__ == "__main__":``.
+
+    Parameters
+    ----------
+    recipe, overrides, output_dir, **keys
+        As in :func:`run`; the recipe is required unless ``resume`` is given.
+    methods : str or sequence of str
+        Methods such as ``fedprox(mu=0.1)``; those of the recipe if empty.
+    seeds, first_seed : int
+        The number of seeds, at least 1, and the first of them.
+    vary : mapping of one key to a sequence
+        Repeats the comparison for each of these values of a key; by default those that the recipe varies, if any.
+    engine : "inline" or "ray"
+        ``inline`` runs each run in one process; ``ray`` calls ``flwr run``.
+    jobs : int
+        Number of parallel runs; 0: one per CPU core.
+    resume : str or Path, optional
+        Folder of a comparison that was interrupted; it has the recipe, the methods, the keys and the values.
+
+    Returns
+    -------
+    ComparisonResult
+
+    Raises
+    ------
+    ValueError
+        Before anything runs, if the recipe, a method, a key or a varied value is invalid.
+    RunFailedError
+        If a run fails.
+    """
+    from .comparison.compare import compare_recipe, resume_comparison
+    from .registry.expressions import split_expressions
+    from .results.comparison_result import ComparisonResult
+
+    if resume:
+        if recipe or overrides or methods or vary or keys:
+            raise ValueError("resume: the folder has the recipe, methods, keys and values; leave them out")
+        return ComparisonResult(resume_comparison(Path(resume), jobs=jobs))
+    if not recipe:
+        raise ValueError("recipe: name a recipe or a run-config file, or give the folder of a comparison as resume")
+    folder = compare_recipe(
+        Path(recipe),
+        methods=split_expressions(methods if isinstance(methods, str) else ",".join(methods)),
+        seeds=seeds,
+        first_seed=first_seed,
+        engine=engine,
+        jobs=jobs,
+        overrides=run_keys(overrides, keys),
+        vary=_varied(vary),
+        output_dir=str(output_dir),
+    )
+    return ComparisonResult(folder)
+
+
+def open_run(folder: str | Path) -> RunResult | PipelineResult | ComparisonResult:
+    """Read the folder of a run, a pipeline or a comparison, which may be of an earlier process.
+
+    Returns
+    -------
+    RunResult, PipelineResult or ComparisonResult
+        What :func:`run` or :func:`compare` returned. A run may be unfinished, a comparison may not.
+
+    Raises
+    ------
+    ValueError
+        If there is no such folder, nothing of this kind in it, or a file is malformed.
+    """
+    from .results.opened import opened
+
+    return opened(Path(folder))
+
+
+def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The flat keys of a run config from a mapping and from keyword arguments.
+
+    In keywords, an underscore stands for a hyphen: ``num_nodes=3`` is ``num-nodes``. A table such as
+    ``lqr={"horizon": 20}`` has the keys of a task or a method. Paths become strings, and the items of a sequence are
+    joined by commas.
+
+    Raises
+    ------
+    ValueError
+        If a key is given twice.
+    """
+    from tasks.options import key_of
+
+    from .config.keys import flattened
+
+    first = flattened(overrides or {})
+    second = {".".join(map(key_of, key.split("."))): value for key, value in flattened(keywords).items()}
+    if twice := sorted(first.keys() & second.keys()):
+        raise ValueError(f"{', '.join(twice)}: given in overrides and as a keyword; leave one of them out")
+    return {key: _value(value) for key, value in (first | second).items()}
+
+
+def _value(given: Any) -> Any:
+    if isinstance(given, Path):
+        return str(given)
+    return ",".join(map(str, given)) if isinstance(given, (list, tuple)) else given
+
+
+def _varied(vary: Mapping[str, Sequence[Any]] | None) -> Vary | None:
+    from .comparison.matrix import Vary
+
+    if not vary:
+        return None
+    if len(vary) > 1 or not (values := tuple(map(_value, next(iter(vary.values()))))):
+        raise ValueError(f"vary = {vary!r}: must be one key with its values, such as {{'lqr.trajectories': [4, 8]}}")
+    return Vary(next(iter(vary)), values)

@@ -1,0 +1,58 @@
+"""The keys of trackers: which trackers record a run, and their options."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from fedapps.registry.trackers import tracker_class, tracker_names
+from fedapps.trackers.base import Tracker
+from tasks.options import key_of, listed, parse_options
+
+
+def split_keys(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keys of a flat run config without those of trackers, and the keys of trackers, such as ``mlflow.uri``.
+
+    The key ``trackers`` is among the former. Trackers that it names may be unknown here, because nodes need no tracker.
+    """
+    named = flat.get("trackers")
+    owners = {*tracker_names(), *(listed(named) if isinstance(named, str) else ())}
+    own = {key: value for key, value in flat.items() if "." in key and key.partition(".")[0] in owners}
+    return {key: value for key, value in flat.items() if key not in own}, own
+
+
+def read_trackers(named: str, keys: Mapping[str, Any]) -> tuple[dict[str, Tracker], list[str]]:
+    """The trackers of a run by their names, and a message for each error.
+
+    Parameters
+    ----------
+    named : str
+        The value of the key ``trackers``.
+    keys : mapping
+        The second result of :func:`split_keys`.
+    """
+    found: dict[str, Tracker] = {}
+    errors: list[str] = []
+    for name in dict.fromkeys((*listed(named), *(key.partition(".")[0] for key in keys))):
+        own = {key.removeprefix(f"{name}."): value for key, value in keys.items() if key.startswith(f"{name}.")}
+        try:
+            kind = tracker_class(name)
+        except ValueError as error:
+            errors.append(f"trackers: {error}")
+            continue
+        arguments, bad = parse_options(kind.Options, own, f"{name}.")
+        errors += bad
+        if name in listed(named) and not bad:
+            tracker = kind(kind.Options(**arguments))
+            if conflict := tracker.conflict():
+                errors.append(f"trackers = {named!r}: {name} {conflict}")
+            found[name] = tracker
+    return found, errors
+
+
+def tracker_keys(trackers: Mapping[str, Tracker]) -> dict[str, Any]:
+    """The options of trackers as flat keys of the run config."""
+    return {
+        f"{name}.{key_of(field)}": value
+        for name, tracker in trackers.items()
+        for field, value in asdict(tracker.options).items()
+    }

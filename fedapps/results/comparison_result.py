@@ -1,0 +1,137 @@
+"""The result of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedapps.comparison.matrix import Plan
+from fedapps.report.figures import Drawing
+from fedapps.report.page import drawings
+from fedapps.report.records import Comparison
+from fedapps.report.run_data import read_run
+
+from .frames import with_columns
+from .run_result import RunResult
+
+
+class ComparisonResult:
+    """The result of a comparison: methods with several seeds, and for each value of a varied key if there is one.
+
+    The varied key is a column of every frame, after ``method`` and ``seed``.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of a finished comparison.
+
+    Raises
+    ------
+    ValueError
+        If a file is missing or malformed; unfinished comparisons have no ``compare.json``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if not (folder / "compare.json").exists():
+            raise ValueError(f"{folder}: this comparison is not finished; resume it with compare(resume=...)")
+        self._data = read_run(folder)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The labels of the methods."""
+        return self._data.methods
+
+    @cached_property
+    def runs(self) -> dict[tuple[Any, ...], RunResult]:
+        """The result of each run by (method, seed), or by (method, seed, value) if a key was varied."""
+        cells = self._plan.cells(self.folder)
+        return {
+            tuple(self._place(cell).values()): RunResult(self.folder / str(cell["config"]["name"])) for cell in cells
+        }
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """A row per run and round; see :func:`~fedapps.results.frames.rounds_frame`."""
+        return self._joined(lambda run: run.rounds)
+
+    @cached_property
+    def nodes(self) -> pd.DataFrame:
+        """A row per run, round, node and phase; see :func:`~fedapps.results.frames.nodes_frame`."""
+        return self._joined(lambda run: run.nodes)
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """The final metrics, a row per run, without the prefix ``test.``."""
+        return pd.DataFrame(
+            [
+                {"method": method, "seed": seed, **place, **metrics}
+                for place, part in self._parts()
+                for method, seeds in part.runs.items()
+                for seed, metrics in seeds.items()
+            ]
+        )
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Mean and standard deviation (``std``) over the seeds, a row per method and metric."""
+        return pd.DataFrame(
+            [
+                {"method": method, **place, "metric": metric, "mean": spread.mean, "std": spread.std}
+                for place, part in self._parts()
+                for method, metrics in part.table.items()
+                for metric, spread in metrics.items()
+            ]
+        )
+
+    @cached_property
+    def tests(self) -> pd.DataFrame:
+        """The paired tests over seeds, a row per metric and pair of methods; ``p_holm`` is corrected."""
+        return pd.DataFrame([{**place, **asdict(test)} for place, part in self._parts() for test in part.tests])
+
+    @cached_property
+    def figures(self) -> Mapping[str, tuple[Drawing, ...]]:
+        """The figures of the comparison's report by its sections; a notebook shows each as a picture."""
+        return drawings(self._data)
+
+    @property
+    def report(self) -> Path:
+        """The path of the HTML report."""
+        return self.folder / "report.html"
+
+    def __repr__(self) -> str:
+        return f"ComparisonResult({str(self.folder)!r}, methods={', '.join(self.methods)})"
+
+    def _repr_html_(self) -> str:
+        index = [name for name in self.table.columns if name not in ("metric", "mean", "std")]
+        return str(self.table.pivot(index=index, columns="metric", values="mean").to_html())
+
+    @cached_property
+    def _plan(self) -> Plan:
+        return Plan.load(self.folder)
+
+    def _place(self, cell: Mapping[str, Any]) -> dict[str, Any]:
+        """The method, the seed and the varied key of a run."""
+        vary = self._plan.vary
+        return {"method": cell["method"], "seed": cell["seed"]} | ({vary.key: cell["config"][vary.key]} if vary else {})
+
+    def _parts(self) -> list[tuple[dict[str, Any], Comparison]]:
+        """The comparison at each value of the varied key, or the only one, each with the key and its value."""
+        whole = self._data.comparison
+        assert whole is not None  # there is a compare.json
+        if whole.varied is None:
+            return [({}, whole)]
+        return [({whole.varied.key: value}, part) for value, part in whole.varied.values]
+
+    def _joined(self, frame: Callable[[RunResult], pd.DataFrame]) -> pd.DataFrame:
+        places = [self._place(cell) for cell in self._plan.cells(self.folder)]
+        frames = [
+            with_columns(frame(run), {name: value for name, value in place.items() if name != "method"}, after="method")
+            for place, run in zip(places, self.runs.values(), strict=True)
+        ]
+        return pd.concat(frames, ignore_index=True)

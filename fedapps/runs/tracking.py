@@ -1,0 +1,176 @@
+"""Trackers of a running method: they get every round once, and none of them can stop the run."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from logging import WARNING
+from pathlib import Path
+from typing import Any
+
+from flwr.common.logger import log
+
+from fedapps.config.parsing import Config
+from fedapps.trackers.base import TrackedRecord, TrackedRun, Tracker
+from strategies.round_records import RoundReport
+from strategies.sanitize import truncate
+
+from .run_folder import RunFolder
+
+_LONGEST = 60
+_COSTS = ("replies", "bytes_down", "bytes_up", "seconds")
+
+
+class Tracking:
+    """The records that the trackers of a run keep of one method.
+
+    A tracker that fails is reported in the log, and gets all rounds that it misses when it works again: in the next
+    round, or when the run is resumed.
+
+    Parameters
+    ----------
+    config : Config
+    folder : RunFolder
+        Its records are the source of the rounds that a tracker misses.
+    method : str
+        The label of the method.
+    """
+
+    def __init__(self, config: Config, folder: RunFolder, method: str) -> None:
+        self.method = method
+        self._folder = folder
+        run_id = hashlib.sha256(f"{folder.label} {method}".encode()).hexdigest()[:16]
+        flat = config.flat() | {"name": folder.path.name}
+        run = TrackedRun(folder.path.name, method, config.run.task, run_id, flat, folder.path)
+        self._trackers = [_Followed(tracker, run) for tracker in config.trackers.values()]
+
+    def start(self) -> None:
+        """Open the records and add the rounds that they miss: those of a run that is resumed."""
+        self._each(self._catch_up)
+
+    def round(self, report: RoundReport) -> None:
+        """Add a round that the folder has recorded."""
+        if not self._trackers:
+            return
+        row = asdict(report)
+        values = round_values(row, row["nodes"])
+
+        def add(tracker: "_Followed") -> None:
+            if tracker.record.last_round == report.round - 1:
+                tracker.record.log(report.round, values)
+            else:
+                self._catch_up(tracker)
+
+        self._each(add)
+
+    def finish(self, final: Mapping[str, Any]) -> None:
+        """Add the final metrics of the method."""
+        values = dict(_numbers(final.items(), ""))
+
+        def end(tracker: "_Followed") -> None:
+            self._catch_up(tracker)
+            tracker.record.finish(values)
+
+        self._each(end)
+
+    def report(self, path: Path) -> None:
+        """Add the report of the run."""
+        self._each(lambda tracker: tracker.record.add_report(path))
+
+    def close(self) -> None:
+        """Close the records."""
+        self._each(_Followed.close)
+
+    def _catch_up(self, tracker: "_Followed") -> None:
+        """Add all recorded rounds that a tracker does not have."""
+        last = tracker.record.last_round
+        missing = [
+            row for row in self._folder.lines("metrics.jsonl") if row["method"] == self.method and row["round"] > last
+        ]
+        if not missing:
+            return
+        nodes: dict[int, list[dict[str, Any]]] = {}
+        for row in self._folder.lines("nodes.jsonl"):
+            if row["method"] == self.method:
+                nodes.setdefault(row["round"], []).append(row)
+        for row in missing:
+            tracker.record.log(row["round"], round_values(row, nodes.get(row["round"], ())))
+
+    def _each(self, action: "Callable[[_Followed], None]") -> None:
+        for tracker in self._trackers:
+            try:
+                action(tracker)
+            except Exception as error:  # whatever a service raises, the run is worth more than its record
+                reason = truncate(f"{type(error).__name__}: {error}", 500)
+                log(
+                    WARNING,
+                    "tracker %s, %s: %s; the run goes on, and the tracker is tried again",
+                    tracker.name,
+                    self.method,
+                    reason,
+                )
+
+
+class _Followed:
+    """A tracker with its record, which is opened when it is first needed."""
+
+    def __init__(self, tracker: Tracker, run: TrackedRun) -> None:
+        self.name = tracker.name
+        self._tracker, self._run = tracker, run
+        self._record: TrackedRecord | None = None
+
+    @property
+    def record(self) -> TrackedRecord:
+        self._record = self._record or self._tracker.open(self._run)
+        return self._record
+
+    def close(self) -> None:
+        if self._record:
+            self._record.close()
+
+
+def round_values(row: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """The numbers of a round by the names that trackers get.
+
+    Parameters
+    ----------
+    row : mapping
+        A line of ``metrics.jsonl``.
+    nodes : iterable of mappings
+        The lines of ``nodes.jsonl`` of this round.
+
+    Returns
+    -------
+    dict
+        ``train/METRIC`` and ``evaluate/METRIC``, ``nodes/NODE/PHASE/METRIC``, and the costs of the round as
+        ``round/refused``, ``round/replies``, ``round/bytes_down``, ``round/bytes_up`` and last ``round/seconds``.
+        Values that are no single number are left out.
+    """
+    values = {
+        **dict(_numbers(row["train"].items(), "train/")),
+        **dict(_numbers(row["evaluate"].items(), "evaluate/")),
+    }
+    for node in nodes:
+        values |= _numbers(node["metrics"].items(), f"nodes/{plain(node['node'])}/{plain(node['phase'])}/")
+    return (
+        values | {"round/refused": float(len(row["refused"]))} | {f"round/{cost}": float(row[cost]) for cost in _COSTS}
+    )
+
+
+def plain(name: str) -> str:
+    """A name without the characters that some tracker refuses or replaces.
+
+    Letters of ASCII, digits and ``_ - .`` stay. A name with others, or of more than 60 characters, is changed and ends
+    in eight digits of its SHA-256, so that different names stay different.
+    """
+    changed = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:_LONGEST]
+    if changed == name and name.strip("."):
+        return name
+    return f"{changed}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"
+
+
+def _numbers(metrics: Iterable[tuple[str, Any]], prefix: str) -> Iterator[tuple[str, float]]:
+    """The single numbers among metrics."""
+    for name, value in metrics:
+        if isinstance(value, (int, float)):
+            yield prefix + plain(name), float(value)

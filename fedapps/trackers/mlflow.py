@@ -1,0 +1,123 @@
+"""MLflow: runs in a local SQLite store or on a tracking server.
+
+https://mlflow.org/docs/latest/tracking.html
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.options import option
+
+from .base import TrackedRecord, TrackedRun, Tracker
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+#: Limits of MLflow's requests.
+_METRICS, _PARAMETERS, _CHARACTERS = 1000, 100, 6000
+_ID = "fedapps.id"
+_MARKER = "round/seconds"
+
+
+@dataclass(frozen=True)
+class MlflowOptions:
+    """Where MLflow keeps runs."""
+
+    uri: str = option(
+        "",
+        "tracking URI, such as http://HOST:5000 or sqlite:////data/mlflow.db; empty = MLFLOW_TRACKING_URI, or else the "
+        "SQLite store mlflow.db beside the run folder; set passwords as environment variables",
+    )
+    experiment: str = option("fedapps", "experiment that the runs belong to")
+
+
+class Mlflow(Tracker):
+    """A run of MLflow for each method: parameters, metrics with rounds as steps, the report as an artifact."""
+
+    name = "mlflow"
+    line = "MLflow: a local SQLite store or a tracking server"
+    Options = MlflowOptions
+    package = "mlflow"
+    requirement = "fedapps[mlflow]"
+
+    def open(self, run: TrackedRun) -> TrackedRecord:
+        # By default, MLflow tries for minutes to reach a server, once per round. The user's own settings count.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+        from mlflow import MlflowClient
+
+        local = f"sqlite:///{run.folder.parent / 'mlflow.db'}"
+        client = MlflowClient(self.options.uri or os.environ.get("MLFLOW_TRACKING_URI") or local)
+        experiment = _experiment(client, self.options.experiment, run.folder.parent)
+        found = client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'")
+        if found:
+            client.update_run(found[0].info.run_id, status="RUNNING")
+            return _Run(client, found[0].info.run_id)
+        tags = {_ID: run.id, "fedapps.run": run.name, "fedapps.method": run.method, "fedapps.task": run.task}
+        made = client.create_run(experiment, tags=tags, run_name=f"{run.name}/{run.method}").info.run_id
+        _log_parameters(client, made, run.config)
+        return _Run(client, made)
+
+
+class _Run(TrackedRecord):
+    def __init__(self, client: MlflowClient, run_id: str) -> None:
+        self._client, self._run_id, self._finished = client, run_id, False
+        # The marker is in the last batch of a round, so a round with a marker is complete.
+        self._last: int = max((point.step for point in client.get_metric_history(run_id, _MARKER)), default=0)
+
+    @property
+    def last_round(self) -> int:
+        return self._last
+
+    def log(self, server_round: int, values: Mapping[str, float]) -> None:
+        self._log(values, server_round)
+        self._last = server_round
+
+    def finish(self, final: Mapping[str, float]) -> None:
+        known = self._client.get_run(self._run_id).data.metrics
+        self._log({f"final/{name}": value for name, value in final.items() if f"final/{name}" not in known}, self._last)
+        self._finished = True
+
+    def add_report(self, report: Path) -> None:
+        self._client.log_artifact(self._run_id, str(report))
+
+    def close(self) -> None:
+        self._client.set_terminated(self._run_id, "FINISHED" if self._finished else "FAILED")
+
+    def _log(self, values: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        metrics = [Metric(name, value, now, step) for name, value in values.items()]
+        for first in range(0, len(metrics), _METRICS):
+            self._client.log_batch(self._run_id, metrics[first : first + _METRICS])
+
+
+def _experiment(client: MlflowClient, name: str, folder: Path) -> str:
+    """The id of an experiment, which is created if it does not exist; a server decides where its artifacts are."""
+    from mlflow.exceptions import MlflowException
+
+    known = client.get_experiment_by_name(name)
+    if known is None:
+        local = str(client.tracking_uri).startswith(("sqlite:", "file:"))
+        try:
+            return str(client.create_experiment(name, (folder / "mlflow-artifacts").as_uri() if local else None))
+        except MlflowException:
+            known = client.get_experiment_by_name(name)  # another run of a comparison has created it meanwhile
+            if known is None:
+                raise
+    return str(known.experiment_id)
+
+
+def _log_parameters(client: MlflowClient, run_id: str, config: Mapping[str, Any]) -> None:
+    from mlflow.entities import Param
+
+    params = [Param(key, str(value)[:_CHARACTERS]) for key, value in config.items()]
+    for first in range(0, len(params), _PARAMETERS):
+        client.log_batch(run_id, params=params[first : first + _PARAMETERS])

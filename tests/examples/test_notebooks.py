@@ -1,0 +1,39 @@
+"""The notebooks of ``examples/`` run, and their kept outputs show what they show when they run."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+
+def kinds(cell):
+    """The kinds of data in the outputs of a cell, without what it prints."""
+    return [sorted(output["data"]) for output in cell.get("outputs", []) if "data" in output]
+
+
+def test_there_are_notebooks():
+    assert [path.name for path in NOTEBOOKS] == ["quickstart.ipynb"]
+
+
+@pytest.mark.subprocesses
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_gives_outputs_like_the_kept_ones(path, tmp_path, monkeypatch):
+    kept = nbformat.read(path, as_version=4)
+    nbformat.validate(kept)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    book = nbformat.read(path, as_version=4)
+    place = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(book, timeout=900, kernel_name="python3", resources=place).execute()  # raises what a cell raises
+    assert [kinds(cell) for cell in book.cells] == [kinds(cell) for cell in kept.cells]
+    assert any("text/html" in kind for cell in kept.cells for output in kinds(cell) for kind in output)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_kept_output_names_no_folder_of_a_machine(path):
+    text = path.read_text()
+    assert not [word for word in ("/home/", "/root/", "/tmp/", "/Users/") if word in text]
