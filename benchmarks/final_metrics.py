@@ -11,6 +11,7 @@ from fedapps.app.server_app import run_method
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value
 from fedapps.runs.run_folder import RunFolder
+from fedapps.runs.tracking import Tracking
 from sim.inprocess import InProcessGrid, flower_identity
 
 
@@ -38,5 +39,5 @@ def final_metrics(
         config = parse({**settings, "seed": seed, "output-dir": output})
         folder, label = RunFolder.open(config, run_id=1), next(iter(config.methods))
         with flower_identity():
-            run_method(grid(config), config, folder, label)
+            run_method(grid(config), config, folder, label, Tracking(config, folder, label))
         return {name: float(value) for name, value in folder.summary()["methods"][label]["final"].items()}
