@@ -88,8 +88,9 @@ def test_a_copy_of_strategies_runs_where_this_project_is_not_installed(tmp_path:
     app = shutil.copytree(EXAMPLES / "vendored", tmp_path / "vendored")
     run_tool("sh", app / "vendor.sh", PROJECT / "strategies")
     engine = tmp_path / "engine"
-    (engine / "sim").mkdir(parents=True)
-    shutil.copy(PROJECT / "sim" / "inprocess.py", engine / "sim")
+    for module in ("sim/inprocess.py", "sim/direct_arrays.py", "strategies/npy.py"):  # no strategy among them
+        (engine / module).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PROJECT / module, engine / module)
     python = make_environment(tmp_path / "environment", "flwr")
     losses = told(run_example(python, engine, app, 3), "eval_loss")
     assert len(losses) == 10

@@ -108,9 +108,8 @@ def test_one_reply_is_in_memory_at_a_time():
 def test_robust_aggregations_take_a_model_per_reply_and_a_few_more(aggregation):
     """Six replies of 8 MB take six models, and the result one more, or up to five where it is a mean in float64."""
     peak = taken_in(BaseStrategy(aggregation=aggregation), "honest")[1]
-    mean = taken_in(BaseStrategy(), "honest")[1]
-    print(f"\npeak: {peak / SIZE:.1f} models, with the mean {mean / SIZE:.1f}")
-    assert 6 * SIZE < peak < 4 * SIZE + mean
+    print(f"\npeak: {peak / SIZE:.1f} models")
+    assert 6 * SIZE < peak < 11 * SIZE
     aggregate = aggregation.start()
     tracemalloc.start()
     try:
