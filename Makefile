@@ -75,6 +75,12 @@ bench: $(STAMP)  ## hours: fleets beside Flower's own and under faults, the pape
 	$(BIN)/python -m benchmarks.overhead --nodes 4 --rounds 10 --megabytes 0.01,10 --pairs 3
 	$(BIN)/python -m benchmarks.worker_start --pairs 10
 	$(BIN)/python -m benchmarks.soak --nodes 20 --rounds 30
+	rm -f bench.json
+	$(BIN)/python -m benchmarks.engine --clients 1000 --widths 100 --pairs 5 --json bench.json
+	$(BIN)/python -m benchmarks.engine --clients 100 --widths 2530 --pairs 3 --json bench.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.aggregation --megabytes 80 --pairs 5 --json bench.json
+	$(BIN)/python -m benchmarks.aggregation --megabytes 80 --pairs 5 --json bench.json
+	$(BIN)/python -m benchmarks.growth --nodes 1000 10000 100000 --rounds 2000
 	$(BIN)/python -m fedapps compare fedapps/recipes/lqr.toml --methods "local,cloud,sfl,spfl,spfl(rate-scale=0.2),apfl,apfl(power=0.5)" --seeds 10
 	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap.toml --seeds 5
 	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap.toml --methods "sfl,spfl,spfl(rate-scale=0.2),apfl" --seeds 5 \
