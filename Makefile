@@ -74,9 +74,13 @@ lint: $(STAMP)
 bench: $(STAMP)  ## hours: fleets beside Flower's own and under faults, the papers' tables at full size
 	$(BIN)/python -m benchmarks.overhead --nodes 4 --rounds 10 --megabytes 0.01,10 --pairs 3
 	$(BIN)/python -m benchmarks.worker_start --pairs 10
-	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/agnews
-	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/sst2 --dataset sst2
 	$(BIN)/python -m benchmarks.soak --nodes 20 --rounds 30
+	rm -f bench.json
+	$(BIN)/python -m benchmarks.engine --clients 1000 --widths 100 --pairs 5 --json bench.json
+	$(BIN)/python -m benchmarks.engine --clients 100 --widths 2530 --pairs 3 --json bench.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.aggregation --megabytes 80 --pairs 5 --json bench.json
+	$(BIN)/python -m benchmarks.aggregation --megabytes 80 --pairs 5 --json bench.json
+	$(BIN)/python -m benchmarks.growth --nodes 1000 10000 100000 --rounds 2000
 	$(BIN)/python -m fedapps compare fedapps/recipes/quickstart.toml --seeds 5
 	$(BIN)/python -m fedapps compare fedapps/recipes/lqr.toml --methods "local,cloud,sfl,spfl,spfl(rate-scale=0.2),apfl,apfl(power=0.5)" --seeds 10
 	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap.toml --seeds 5
@@ -84,6 +88,8 @@ bench: $(STAMP)  ## hours: fleets beside Flower's own and under faults, the pape
 		--set driving.sessions-train=5 --set collect-after=0 --set rounds=30 --set evaluate-every=30
 	$(BIN)/python -m fedapps compare fedapps/recipes/three-cars.toml --seeds 5
 ifdef FEDAPPS_DATA
+	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/agnews
+	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/sst2 --dataset sst2
 	$(BIN)/python -m fedapps compare fedapps/recipes/human-trials.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/driving
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-centralised.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-methods.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1

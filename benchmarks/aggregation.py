@@ -3,10 +3,10 @@
 Ours decodes each reply, checks names, shapes, dtypes and values, and adds it to the mean, in float64. Flower's function
 decodes and adds in float32 and checks nothing. NumPy alone adds arrays that are already decoded, in float32.
 
-Times are seconds of the wall clock, because threads are compared too; the CPU time of one thread is a row of its own,
-which other programs disturb less.
+Both the CPU time and the time of the wall clock are compared: other programs disturb the first less, and only the
+second shows what threads gain. ``OMP_NUM_THREADS`` sets the number of threads.
 
-    python -m benchmarks.aggregation --replies 10 --megabytes 400 --threads 1 2
+    python -m benchmarks.aggregation --replies 10 --megabytes 400
 """
 
 import argparse
