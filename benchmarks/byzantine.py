@@ -15,6 +15,7 @@ import json
 import sys
 import tracemalloc
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from math import floor
 from pathlib import Path
@@ -31,6 +32,7 @@ from fedapps.config.run_config import AGGREGATION_NAMES
 from fedapps.launch.launch import check_data, resolve
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import number, text_table
+from fedapps.runs.tracking import Tracking
 from sim.inprocess import InProcessGrid, flower_identity
 from sim.matrix import run_matrix
 from sim.seeding import generator
@@ -107,8 +109,8 @@ def run_under_attack(
         folder, label = RunFolder.open(parsed, run_id=1), next(iter(parsed.methods))
         value, error = None, ""
         try:
-            with flower_identity():
-                run_method(_grid(parsed, attack, attackers), parsed, folder, label)
+            with flower_identity(), closing(Tracking(parsed, folder, label)) as tracking:
+                run_method(_grid(parsed, attack, attackers), parsed, folder, label, tracking)
             value = _metric(folder.summary()["methods"][label]["final"], metric)
         except (DivergedError, TooFewRepliesError) as failure:
             error = str(failure).partition("\n")[0]

@@ -40,7 +40,7 @@ def with_columns(frame: pd.DataFrame, values: Mapping[str, Any], *, after: str) 
     """A copy of ``frame`` with constant columns after the column ``after``."""
     copy = frame.copy()
     place = list(copy.columns).index(after) + 1
-    for name, value in reversed(values.items()):
+    for name, value in reversed(list(values.items())):
         copy.insert(place, name, value)
     return copy
 
