@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -86,7 +87,7 @@ def echo() -> ClientApp:
 
     @app.query("profile")
     def profile(message: Message, context: Context) -> Message:
-        facts = {KEY: f"node-{context.node_config['partition-id']}", NUM_EXAMPLES: 10}
+        facts: dict[str, Any] = {KEY: f"node-{context.node_config['partition-id']}", NUM_EXAMPLES: 10}
         return Message(RecordDict({PROFILE: ConfigRecord(facts)}), reply_to=message)
 
     @app.train()
