@@ -9,6 +9,7 @@ not measured. Times are CPU times of the process, so that other programs disturb
 """
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
     given = parser().parse_args(arguments)
     torch.set_num_threads(1)
+    logging.getLogger("flwr").setLevel(logging.ERROR)  # a line for every client, which sends no profile
     torch.optim.SGD([nn.Parameter(torch.zeros(1))])  # the first optimizer of a process imports torch's compiler
     for width in given.widths:
         model, batch = nn.Linear(width, width), torch.randn(BATCH, width)
