@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import log
 from typing import Any, TypeAlias
 
 
@@ -37,6 +38,11 @@ class Range:
 
     def __contains__(self, value: object) -> bool:
         return isinstance(value, (int, float)) and self.low <= value <= self.high
+
+    def is_near_end(self, value: float) -> bool:
+        """Whether a value of the range is within a twentieth of its length, on its scale, from an end."""
+        low, high, place = (log(v) if self.log else v for v in (self.low, self.high, value))
+        return not 0.05 <= (place - low) / (high - low) <= 0.95
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import Any
 import tomli_w
 
 from fedapps.runs.tables import number, text_table
+from tasks.search import Range
 
 from .plan import TuningPlan
-from .ranges import setting_text
+from .ranges import Domain, setting_text
 from .study import Trial, best_trial
 
 #: Keys of a run that no recipe has.
@@ -29,8 +30,9 @@ def summarise(plan: TuningPlan, trials: Mapping[str, Sequence[Trial]]) -> dict[s
     -------
     dict
         ``recipe``, ``metric``, ``mode`` ("min" or "max"), ``trials`` (per method), ``seeds``, and ``methods``: by label
-        the ``ranges``, the metric with the ``current`` settings and with the ``tuned`` ones, the tuned ``settings`` and
-        ``label``, the number of trials by state in ``counts``, and all ``trials``.
+        the ``ranges``, the metric with the ``current`` settings and with the ``tuned`` ones, the tuned ``settings``,
+        those of them that are ``near_end`` of their range, the ``label``, the number of trials by state in ``counts``,
+        and all ``trials``.
     """
     methods = {}
     for label, of_method in trials.items():
@@ -41,6 +43,7 @@ def summarise(plan: TuningPlan, trials: Mapping[str, Sequence[Trial]]) -> dict[s
             "current": of_method[0].value,
             "tuned": best.value,
             "settings": dict(best.settings),
+            "near_end": [a for a, value in best.settings.items() if _is_near_end(plan.spaces[label][a], value)],
             "label": best.label,
             "counts": {state: states.count(state) for state in ("complete", "pruned", "failed")},
             "trials": [asdict(trial) for trial in of_method],
@@ -63,7 +66,23 @@ def tuning_text(tuning: Mapping[str, Any]) -> str:
         f"{tuning['metric']} ({better} is better) with the current and with the tuned settings of each method, "
         f"{tuning['trials']} trials per method, seed{'s'[: len(tuning['seeds']) - 1]} {seeds}"
     )
-    return f"{first}\n\n{text_table(header, rows)}"
+    return "\n\n".join([first, text_table(header, rows), *_advice(tuning)])
+
+
+def _advice(tuning: Mapping[str, Any]) -> list[str]:
+    """Which ranges to widen; no text if there are none."""
+    lines = [
+        f"  {label}: {argument} = {setting_text(found['settings'][argument])} of {found['ranges'][argument]}"
+        for label, found in tuning["methods"].items()
+        for argument in found["near_end"]
+    ]
+    if not lines:
+        return []
+    return ["\n".join(["Near an end of the range; a better value may lie outside. Widen it with --range:", *lines])]
+
+
+def _is_near_end(domain: Domain, value: Any) -> bool:
+    return isinstance(domain, Range) and domain.is_near_end(value)
 
 
 def tuned_recipe(plan: TuningPlan, tuning: Mapping[str, Any]) -> str:

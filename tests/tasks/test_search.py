@@ -13,6 +13,16 @@ def test_a_range_has_its_bounds():
     assert str(Range(0.001, 10, log=True)) == "0.001..10,log"
 
 
+def test_the_ends_of_a_range_by_hand():
+    # A twentieth of 0..10 is 0.5, and one of 0.01..100 on a logarithmic scale is a factor of 10 ** 0.2 = 1.58.
+    assert [Range(0, 10).is_near_end(value) for value in (0, 0.4, 0.6, 9.4, 9.6, 10)] == [
+        *(True, True, False, False, True, True)
+    ]
+    assert [Range(0.01, 100, log=True).is_near_end(value) for value in (0.015, 0.016, 63, 64)] == [
+        *(True, False, False, True)
+    ]
+
+
 @pytest.mark.parametrize(
     ("low", "high", "log", "message"),
     [(2, 2, False, "lower bound must be below"), (0, 1, True, "must be above 0"), (-1, 1, True, "must be above 0")],

@@ -1,6 +1,7 @@
 """Tuning as a whole, on robots that learn in milliseconds, with all runs in this process."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import RECIPES, read_recipe
 from fedapps.runs.run_folder import RunFolder
 from fedapps.tuning.pruning import FEWEST
+from fedapps.tuning.results import tuning_text
 from fedapps.tuning.tune import tune_recipe
 from sim import lqr
 from strategies.round_records import TooFewRepliesError
@@ -79,6 +81,23 @@ def test_methods_get_equally_many_trials_that_begin_with_the_current_settings(tu
         assert found["tuned"] == min(trial["value"] for trial in trials if trial["state"] == "complete")
     assert result["methods"]["sfl"]["trials"][0]["settings"] == {"run.learning-rate": 0.01}
     assert result["methods"]["fedprox"]["trials"][0]["settings"] == {"run.learning-rate": 0.01, "mu": 0.05}
+
+
+def test_values_near_an_end_of_their_range_are_listed(tuned):
+    result, _, _ = tuned
+    found = {label: dict(of_method) for label, of_method in result["methods"].items()}
+    found["sfl"] |= {"settings": {"run.learning-rate": 0.098}, "near_end": ["run.learning-rate"]}
+    found["fedprox"] |= {"near_end": []}
+    text = tuning_text(result | {"methods": found})
+    assert text.endswith(
+        "\n\nNear an end of the range; a better value may lie outside. Widen it with --range:\n"
+        "  sfl: run.learning-rate = 0.098 of 0.001..0.1,log"
+    )
+    for of_method in result["methods"].values():
+        for argument, value in of_method["settings"].items():
+            low, high = map(float, of_method["ranges"][argument].removesuffix(",log").split(".."))
+            near = not 0.05 <= math.log(value / low) / math.log(high / low) <= 0.95
+            assert near == (argument in of_method["near_end"])
 
 
 def test_the_value_of_a_trial_is_that_of_a_run_with_its_settings(tuned, robots, tmp_path):
