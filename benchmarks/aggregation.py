@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [f"layer-{i}.weight" for i in range(given.arrays)]
     replies = [{name: rng.random(elements, np.float32) for name in names} for _ in range(given.replies)]
     records = [to_record(reply) for reply in replies]
-    sides = {
+    sides: dict[str, Callable[[], object]] = {
         "ours": partial(ours, records, replies[0]),
         FLOWER: partial(flower, records),
         NUMPY: partial(plain, replies),

@@ -86,8 +86,8 @@ def echo() -> ClientApp:
 
     @app.query("profile")
     def profile(message: Message, context: Context) -> Message:
-        facts = {KEY: f"node-{context.node_config['partition-id']}", NUM_EXAMPLES: 10}
-        return Message(RecordDict({PROFILE: ConfigRecord(facts)}), reply_to=message)
+        facts: dict[str, str | int] = {KEY: f"node-{context.node_config['partition-id']}", NUM_EXAMPLES: 10}
+        return Message(RecordDict({PROFILE: ConfigRecord({**facts})}), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

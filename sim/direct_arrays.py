@@ -33,7 +33,7 @@ def direct_arrays() -> Iterator[None]:
         array: Array = encode.__func__(cls, ndarray)
         return array
 
-    Array.numpy = numpy  # type: ignore[method-assign]
+    Array.numpy = numpy  # type: ignore[method-assign, assignment]
     Array.from_numpy_ndarray = classmethod(from_numpy_ndarray)  # type: ignore[method-assign, assignment]
     try:
         yield
