@@ -29,7 +29,7 @@ class RobustAggregation(ABC):
 
     Memory: the server keeps all replies of a round (in hierarchical strategies, those of all clusters) until its end.
     For n replies of a model these are n copies of it in its own dtypes. Combining them takes one more copy for the
-    result (up to five of a float32 model in multi-Krum, which averages in float64), n² distances in Krum and
+    result (three of a float32 model in multi-Krum, which averages in float64), n² distances in Krum and
     multi-Krum, and arrays of n times :data:`BLOCK` values.
 
     The number of Byzantine replies, f, counts replies. If a sampler draws a Byzantine node several times in a round,
