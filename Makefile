@@ -82,6 +82,7 @@ bench: $(STAMP)  ## hours: fleets beside Flower's own and under faults, the pape
 	$(BIN)/python -m benchmarks.aggregation --megabytes 80 --pairs 5 --json bench.json
 	$(BIN)/python -m benchmarks.growth --nodes 1000 10000 100000 --rounds 2000
 	$(BIN)/python -m fedapps compare fedapps/recipes/quickstart.toml --seeds 5
+	$(BIN)/python -m fedapps compare fedapps/recipes/quickstart.toml --seeds 5 --set text.alpha=1
 	$(BIN)/python -m fedapps compare fedapps/recipes/lqr.toml --methods "local,cloud,sfl,spfl,spfl(rate-scale=0.2),apfl,apfl(power=0.5)" --seeds 10
 	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap.toml --seeds 5
 	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap.toml --methods "sfl,spfl,spfl(rate-scale=0.2),apfl" --seeds 5 \

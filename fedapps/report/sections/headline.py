@@ -29,8 +29,7 @@ def section(run: RunData) -> str | None:
     """The headline and the table of final metrics; None if there are no results."""
     if not run.rounds and not run.summary:
         has_results = run.comparison and any(part.table for part in run.comparison.parts.values())
-        text = varied_sentence(run) if run.comparison and run.comparison.varied else sentence(run)
-        return f'<section id="result"><p class="headline">{text}</p></section>' if has_results else None
+        return f'<section id="result">{_top(run)}</section>' if has_results else None
     final = final_metrics(run)
     leading = leading_metric(run)
     names = columns(name for values in final.values() for name in values)
@@ -40,7 +39,7 @@ def section(run: RunData) -> str | None:
     names = [*dict.fromkeys(name for name in first if name in names), *(name for name in names if name not in first)]
     parts = [
         '<section id="result">',
-        f'<p class="headline">{sentence(run)}</p>',
+        _top(run),
         _table(run, final, [describe(name) for name in names[:_COLUMNS]], costs=True),
         f'<p class="note">★ marks the best value of each column.{_NOTE if run.references else ""}</p>',
         *(f'<p class="note">{escape(method)}: {escape(promised)}.</p>' for method, promised in _guarantees(run)),
@@ -50,27 +49,35 @@ def section(run: RunData) -> str | None:
     return "\n".join([*parts, "</section>"])
 
 
-def sentence(run: RunData) -> str:
-    """The main result as one sentence of markup."""
+def _top(run: RunData) -> str:
+    """The main result, and below it how sure it is."""
+    if run.comparison and run.comparison.varied:
+        return f'<p class="headline">{varied_sentence(run)}</p>'
+    found, doubt = sentence(run)
+    return f'<p class="headline">{found}</p>' + (f'<p class="note">{doubt}</p>' if doubt else "")
+
+
+def sentence(run: RunData) -> tuple[str, str]:
+    """The main result as one sentence of markup, and a note on its significance over seeds; empty for a run."""
     leading = leading_metric(run)
     if leading is None:
-        return f"{_rounds(run)}, no evaluation yet."
+        return f"{_rounds(run)}, no evaluation yet.", ""
     values = _values(run, leading.name)
     if gain := gain_of(run, leading, values):
-        return _gain(run, gain)
+        return _gain(run, gain), _doubt(run, leading.name, gain.method, gain.alone)
     best = leading.best(values)
     if best is None:
         found = ", ".join(f"<b>{escape(method)}</b> {format_number(value)}" for method, value in values.items())
         label = leading.label[:1].upper() + leading.label[1:]
-        return f"{escape(label)}: {found}." if found else f"{_rounds(run)}."
+        return f"{escape(label)}: {found}." if found else f"{_rounds(run)}.", ""
     others = {method: value for method, value in values.items() if method != best}
     runner = leading.best(others) or next(iter(others))
     word = "lowest" if leading.better < 0 else "highest"
     return (
         f"<b>{escape(best)}</b> has the {word} {escape(leading.label)}: <b>{format_number(values[best])}</b>"
         f"{_margin(values[best], values[runner])} {escape(runner)} ({format_number(values[runner])})"
-        f"{_basis(run)}.{_doubt(run, leading.name, best, runner)}"
-    )
+        f"{_basis(run)}."
+    ), _doubt(run, leading.name, best, runner)
 
 
 def _gain(run: RunData, gain: Gain) -> str:
@@ -87,7 +94,7 @@ def _gain(run: RunData, gain: Gain) -> str:
         if total > 1
     ]
     where = f"; better {' and '.join(better)}" if better else ""
-    return f"{found}, {against}{_basis(run)}{where}.{_doubt(run, gain.metric.name, gain.method, gain.alone)}"
+    return f"{found}, {against}{_basis(run)}{where}."
 
 
 def varied_sentence(run: RunData) -> str:
@@ -115,16 +122,20 @@ def _basis(run: RunData) -> str:
     return "" if run.finished else " so far"
 
 
-def _doubt(run: RunData, metric: str, best: str, runner: str) -> str:
-    """A sentence if the paired test of the two best methods finds no significant difference."""
+def _doubt(run: RunData, metric: str, best: str, other: str) -> str:
+    """The interval of the difference over seeds, and whether the paired test finds it significant."""
     for test in run.comparison.tests if run.comparison else ():
-        if bare(test.metric) != bare(metric) or {test.a, test.b} != {best, runner} or test.p_holm < SIGNIFICANT:
+        if bare(test.metric) != bare(metric) or {test.a, test.b} != {best, other}:
             continue
         if test.seeds == 1:
-            return " One seed does not show whether this is more than noise."
+            return "One seed does not show whether this is more than noise."
+        low, high = (test.low, test.high) if test.a == best else (-test.high, -test.low)
+        found = f"The difference is {format_number(low)} to {format_number(high)} (95\N{NO-BREAK SPACE}% interval)."
+        if test.p_holm < SIGNIFICANT:
+            return found
         over = f"paired test over {test.seeds} seeds, p = {format_p_value(test.p_holm)}"
         least = format_p_value(smallest_p(test.seeds))
-        return f" The difference is not significant ({over}; the smallest possible p is {least} before correction)."
+        return f"{found} It is not significant ({over}; the smallest possible p is {least} before correction)."
     return ""
 
 

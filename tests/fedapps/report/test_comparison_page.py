@@ -29,7 +29,7 @@ def test_one_seed_shows_no_order(tmp_path: Path) -> None:
     table = {m: {"elbo": {"mean": v, "std": 0.0}} for m, v in {"apfl": 0.02, "sfl": 0.03}.items()}
     (tmp_path / "compare.json").write_text(json.dumps({"recipe": "lane-swap", "table": table, "tests": [test]}))
     text = page(tmp_path)
-    assert "(0.03000). One seed does not show whether this is more than noise." in text
+    assert '(0.03000).</p><p class="note">One seed does not show whether this is more than noise.' in text
     assert "paired over 1 seed, not over nodes or sessions. The smallest possible p is 1; use 10 seeds" in text
 
 
@@ -44,7 +44,8 @@ def test_a_comparison_has_a_headline_tables_and_tests(tmp_path: Path) -> None:
     (tmp_path / "compare.json").write_text(json.dumps(comparison))
     text = page(tmp_path)
     assert section_names(text) == ["result", "comparison"]
-    assert "0.04000), the mean of 5 seeds; better on 4 of 5 nodes. The difference is not significant" in headline(text)
+    assert headline(text).endswith("0.04000), the mean of 5 seeds; better on 4 of 5 nodes.")
+    assert "The difference is −1.250 to 0.2500 (95\N{NO-BREAK SPACE}% interval). It is not significant" in text
     assert text.index("test ELBO loss<small>") < text.index("KL<small>")
     assert "num examples" not in text
     assert ">4 : 1<" in text

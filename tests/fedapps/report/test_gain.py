@@ -107,10 +107,12 @@ def test_a_comparison_counts_nodes_and_seeds(tmp_path: Path) -> None:
     test |= {"low": -0.8, "high": 0.4, "p": 0.5, "p_holm": 0.5, "nodes_lower": 5, "nodes_higher": 2}
     content = comparison(rows, tests=[test]) | {"table": table}
     (tmp_path / "compare.json").write_text(json.dumps(content))
-    assert headline(page(tmp_path)).startswith(
+    text = page(tmp_path)
+    assert headline(text) == (
         f"fedavg: accuracy 0.7000, 40{SPACE}% above training alone (local: 0.5000), the mean of 3 seeds; better on 5 "
-        "of 7 nodes and in 2 of 3 seeds. The difference is not significant"
+        "of 7 nodes and in 2 of 3 seeds."
     )
+    assert f"The difference is −0.4000 to 0.8000 (95{SPACE}% interval). It is not significant" in text
 
 
 def test_methods_without_a_federation_are_known(tmp_path: Path) -> None:
