@@ -10,7 +10,7 @@ from fedapps.config.recipe_files import RECIPES, read_pipeline, recipes
 from fedapps.registry.expressions import read_expression, split_expressions
 from fedapps.registry.methods import aliases, method_class, method_lines, resolved
 from fedapps.registry.tasks import task_lines
-from fedapps.registry.trackers import tracker_lines
+from fedapps.registry.trackers import TRACKERS
 
 #: Descriptions are not wrapped into columns narrower than this.
 _NARROWEST = 30
@@ -19,7 +19,14 @@ _NARROWEST = 30
 def overview() -> str:
     """Tasks, methods, trackers and recipes, each with a line of help."""
     lines = {name: line + _stages(name) for name, line in recipes().items()}
-    return _groups({"tasks": task_lines(), "methods": method_lines(), "trackers": tracker_lines(), "recipes": lines})
+    return _groups(
+        {
+            "tasks": task_lines(),
+            "methods": method_lines(),
+            "trackers": TRACKERS.lines(lambda kind: kind.line),
+            "recipes": lines,
+        }
+    )
 
 
 def _stages(recipe: str) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 
 import tomli_w
 
-from fedapps.registry.methods import method_class, own_methods, usable_methods
+from fedapps.registry.methods import METHODS, method_class
 from fedapps.registry.tasks import own_tasks, profiles_class, usable_tasks
-from fedapps.registry.trackers import own_trackers, usable_trackers
+from fedapps.registry.trackers import TRACKERS
 from tasks.options import allowed, key_of
 
 from .run_config import RunConfig
@@ -25,9 +25,9 @@ def declared() -> dict[str, Any]:
     found = options_by_key("", RunConfig)
     for name in own_tasks():
         found |= options_by_key(f"{name}.", profiles_class(name).Options)
-    for name, kind in own_methods().items():
+    for name, kind in METHODS.own.items():
         found |= options_by_key(f"{name}.", kind.Options)
-    for name, tracker in own_trackers().items():
+    for name, tracker in TRACKERS.own.items():
         found |= options_by_key(f"{name}.", tracker.Options)
     return found
 
@@ -42,9 +42,9 @@ def all_keys() -> dict[str, Any]:
     found = declared()
     for name, task in usable_tasks().items():
         found |= options_by_key(f"{name}.", task.Options)
-    for name, method in usable_methods().items():
+    for name, method in METHODS.usable().items():
         found |= options_by_key(f"{name}.", method.Options)
-    for name, tracker in usable_trackers().items():
+    for name, tracker in TRACKERS.usable().items():
         found |= options_by_key(f"{name}.", tracker.Options)
     return found
 
@@ -73,14 +73,14 @@ def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str
     methods : iterable of str
         Only the keys of these methods, by name; all methods if empty.
     """
-    chosen = list(methods) or usable_methods()
+    chosen = list(methods) or METHODS.usable()
     groups = {"run": options_by_key("", RunConfig)}
     groups |= {
         f"task {t}": options_by_key(f"{t}.", profiles_class(t).Options) for t in ([task] if task else usable_tasks())
     }
     groups |= {f"method {name}": options_by_key(f"{name}.", method_class(name).Options) for name in chosen}
     if not task and not methods:
-        groups |= {f"tracker {name}": options_by_key(f"{name}.", k.Options) for name, k in usable_trackers().items()}
+        groups |= {f"tracker {name}": options_by_key(f"{name}.", k.Options) for name, k in TRACKERS.usable().items()}
     return {
         group: {
             key: f"{s.metadata['doc']} ({_toml(s.default)}; {allowed(s.metadata, type(s.default))}{_tuned(s.metadata)})"

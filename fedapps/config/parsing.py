@@ -17,7 +17,7 @@ from fedapps.registry.methods import (
     typed_argument,
 )
 from fedapps.registry.tasks import profiles_class, task_class, task_names
-from fedapps.registry.trackers import tracker_names
+from fedapps.registry.trackers import TRACKERS
 from fedapps.trackers.base import Tracker
 from tasks.options import key_of, parse_options
 
@@ -170,7 +170,7 @@ def _sorted_keys(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
         elif owner in method_names():
             of_methods[key] = value
         else:
-            others = ", ".join([*task_names(), *method_names(), *tracker_names()])
+            others = ", ".join([*task_names(), *method_names(), *TRACKERS.names()])
             errors.append(f"{key}: unknown key; {owner!r} is neither a task, a method nor a tracker; they are {others}")
     return general, of_tasks, of_methods, errors
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from fedapps.registry.trackers import tracker_class, tracker_names
+from fedapps.registry.trackers import TRACKERS
 from fedapps.trackers.base import Tracker
 from tasks.options import key_of, listed, parse_options
 
@@ -15,7 +15,7 @@ def split_keys(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     The key ``trackers`` is among the former. Trackers that it names may be unknown here, because nodes need no tracker.
     """
     named = flat.get("trackers")
-    owners = {*tracker_names(), *(listed(named) if isinstance(named, str) else ())}
+    owners = {*TRACKERS.names(), *(listed(named) if isinstance(named, str) else ())}
     own = {key: value for key, value in flat.items() if "." in key and key.partition(".")[0] in owners}
     return {key: value for key, value in flat.items() if key not in own}, own
 
@@ -35,7 +35,7 @@ def read_trackers(named: str, keys: Mapping[str, Any]) -> tuple[dict[str, Tracke
     for name in dict.fromkeys((*listed(named), *(key.partition(".")[0] for key in keys))):
         own = {key.removeprefix(f"{name}."): value for key, value in keys.items() if key.startswith(f"{name}.")}
         try:
-            kind = tracker_class(name)
+            kind = TRACKERS.find(name)
         except ValueError as error:
             errors.append(f"trackers: {error}")
             continue

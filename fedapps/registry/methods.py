@@ -3,65 +3,36 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 from fedapps import methods
 from fedapps.methods.base import Method
 from tasks.options import key_of, parse_options
 
+from .classes import Registry
 from .expressions import Expression, read_expression
-from .plugins import load, plugins
 
-GROUP = "fedapps.methods"
 #: Prefix of the arguments that set a key of the run for one method: ``fedavg(run.learning-rate=0.01)``.
 RUN_PREFIX = "run."
 
 
-@cache
-def own_methods() -> Mapping[str, type[Method]]:
-    """The methods of this package by their names, in the order of their modules."""
-    found: dict[str, type[Method]] = {}
-    for module in iter_modules(methods.__path__):
-        place = import_module(f"{methods.__name__}.{module.name}")
-        kinds = [kind for kind in vars(place).values() if isinstance(kind, type) and issubclass(kind, Method)]
-        found |= {k.name: k for k in kinds if k.__module__ == place.__name__ and "name" in vars(k)}
-    return found
-
-
-def method_names() -> tuple[str, ...]:
-    """The names of all methods, without aliases, this package's first."""
-    return (*own_methods(), *(name for name in plugins(GROUP) if name not in own_methods()))
-
-
-@cache
-def method_class(name: str) -> type[Method]:
-    """The class of a method by its name, not by an alias.
-
-    Raises
-    ------
-    ValueError
-        The name is unknown, or the entry point of another package cannot be used.
-    """
-    if name in own_methods():
-        return own_methods()[name]
-    if name not in plugins(GROUP):
-        raise ValueError(f"{name!r} is unknown; known methods: {', '.join(method_names())}")
-    kind: type[Method] = load(plugins(GROUP)[name], Method)
-    return kind
+METHODS: Registry[Method] = Registry(methods, Method, "fedapps.methods", "methods")
+#: The names of all methods, without aliases, this package's first.
+method_names = METHODS.names
+#: The class of a method by its name, not by an alias.
+method_class = METHODS.find
 
 
 @cache
 def own_aliases() -> Mapping[str, Expression]:
     """Other names of this package's methods, and what they stand for."""
-    return _aliases_of(own_methods())
+    return _aliases_of(METHODS.own)
 
 
 def aliases() -> Mapping[str, Expression]:
     """Other names of all methods, and what they stand for; this package's names go before those of other packages."""
     taken = {*own_aliases(), *method_names()}
-    others = {a: meaning for a, meaning in _aliases_of(usable_methods()).items() if a not in taken}
+    others = {a: meaning for a, meaning in _aliases_of(METHODS.usable()).items() if a not in taken}
     return {**own_aliases(), **others}
 
 
@@ -98,7 +69,7 @@ def resolved(expression: Expression) -> Call:
     if expression.name not in known and expression.name not in method_names():
         known = aliases()  # imports the methods of other packages
     if expression.name not in known and expression.name not in method_names():
-        for kind in usable_methods().values():
+        for kind in METHODS.usable().values():
             if expression.name in kind.former_names:
                 raise ValueError(f"{expression.name!r} is now written {kind.former_names[expression.name]}")
     named = known.get(expression.name, expression)
@@ -159,31 +130,18 @@ def options_of(name: str) -> Mapping[str, Any]:
 
 def method_lines() -> Mapping[str, str]:
     """One line of help for each method, with its aliases; why it cannot be used for a damaged one."""
-    lines = {}
     known = aliases()
-    for name in method_names():
-        others = [alias for alias, meaning in known.items() if meaning.name == name]
-        try:
-            lines[name] = method_class(name).line + (f" [also: {', '.join(others)}]" if others else "")
-        except ValueError as error:
-            lines[name] = f"cannot be used: {error}"
-    return lines
 
+    def line(kind: type[Method]) -> str:
+        others = [alias for alias, meaning in known.items() if meaning.name == kind.name]
+        return kind.line + (f" [also: {', '.join(others)}]" if others else "")
 
-def usable_methods() -> Mapping[str, type[Method]]:
-    """All methods by their names, without those of other packages that cannot be imported."""
-    found: dict[str, type[Method]] = {}
-    for name in method_names():
-        try:
-            found[name] = method_class(name)
-        except ValueError:  # raised again when a run config names it
-            continue
-    return found
+    return METHODS.lines(line)
 
 
 def queries() -> tuple[str, ...]:
     """The names of the QUERY messages that nodes answer for their methods."""
-    return tuple(dict.fromkeys(query for kind in usable_methods().values() for query in kind.queries))
+    return tuple(dict.fromkeys(query for kind in METHODS.usable().values() for query in kind.queries))
 
 
 def typed_argument(options: type, key: str, text: str) -> Any:

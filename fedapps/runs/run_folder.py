@@ -17,7 +17,7 @@ from clients.path_names import path_name
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
-from fedapps.registry.trackers import tracker_names
+from fedapps.registry.trackers import TRACKERS
 from strategies.round_records import RoundReport
 
 from .checkpoints import DiskCheckpoints
@@ -180,7 +180,7 @@ def _check_resumable(path: Path, config: Config) -> None:
     changed = [
         f"{key}: was {before.get(key)!r}, is {now.get(key)!r}"
         for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and key not in _FREE_KEYS and key.partition(".")[0] not in tracker_names()
+        if before.get(key) != now.get(key) and key not in _FREE_KEYS and key.partition(".")[0] not in TRACKERS.names()
     ]
     if changed:
         raise ValueError(

@@ -11,7 +11,7 @@ from fedapps.config.keys import described
 from fedapps.config.recipe_files import recipes
 from fedapps.registry.methods import method_names
 from fedapps.registry.tasks import task_names
-from fedapps.registry.trackers import tracker_names
+from fedapps.registry.trackers import TRACKERS
 
 
 def printed(capsys, *given):
@@ -27,7 +27,7 @@ def test_the_overview_names_everything_in_aligned_columns(capsys):
     lines = printed(capsys)
     assert titles(lines) == ["tasks:", "methods:", "trackers:", "recipes:"]
     entries = [line.split(maxsplit=1) for line in lines if line.startswith(" ")]
-    names = [*task_names(), *method_names(), *tracker_names(), *recipes()]
+    names = [*task_names(), *method_names(), *TRACKERS.names(), *recipes()]
     assert [name for name, _ in entries] == names
     assert all(len(text.split()) > 2 for _, text in entries)
     column = 2 + max(map(len, names)) + 2

@@ -49,7 +49,7 @@ def test_every_method_has_a_name_a_line_and_options_that_build_it():
 def test_a_method_stands_in_one_module_whose_import_needs_no_torch():
     names = [method_class(name).__module__ for name in method_names()]
     assert len(set(names)) == len(names)
-    code = "import sys, fedapps.registry.methods as m; m.own_methods(); assert 'torch' not in sys.modules"
+    code = "import sys, fedapps.registry.methods as m; m.METHODS.own; assert 'torch' not in sys.modules"
     import subprocess
 
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -131,12 +131,10 @@ def installed(monkeypatch):
     def install(value, name="gossip"):
         module = SimpleNamespace(Gossip=Gossip, number=3)
         monkeypatch.setitem(sys.modules, "gossip_package", module)
-        found = EntryPoint(name, value, registry.GROUP)
-        monkeypatch.setattr(registry, "plugins", lambda group: {name: found})
-        registry.method_class.cache_clear()
+        found = EntryPoint(name, value, registry.METHODS.group)
+        monkeypatch.setattr("fedapps.registry.classes.plugins", lambda group: {name: found})
 
-    yield install
-    registry.method_class.cache_clear()
+    return install
 
 
 def test_a_method_of_another_package_is_found_by_its_entry_point(installed):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from report_pages import comparison, headline, node_line, page, round_line, section, write_lines
 
-from fedapps.registry.methods import own_methods
+from fedapps.registry.methods import METHODS
 from fedapps.report import read_run
 from fedapps.report.gain import gain_of, role_of
 from fedapps.report.metrics import describe
@@ -116,7 +116,7 @@ def test_a_comparison_counts_nodes_and_seeds(tmp_path: Path) -> None:
 
 
 def test_methods_without_a_federation_are_known(tmp_path: Path) -> None:
-    roles = {name: kind().role for name, kind in own_methods().items()}
+    roles = {name: kind().role for name, kind in METHODS.own.items()}
     assert {name for name, role in roles.items() if role == "alone"} == {"local", "stl"}
     assert {name for name, role in roles.items() if role == "reference"} == {"centralized", "untrained"}
     run = read_run(write_run(tmp_path, {"fedavg": [0.5]}))

@@ -10,7 +10,7 @@ from toys import same_bits
 from tracked_runs import SMALL, cut_and_resumed, expected
 
 from fedapps.config.parsing import ConfigError, parse, read
-from fedapps.registry import trackers as registry
+from fedapps.registry.trackers import TRACKERS
 from fedapps.runs.tracking import plain, round_values
 from fedapps.trackers.base import TrackedRecord, Tracker
 from tasks.options import option
@@ -68,16 +68,12 @@ class Record(TrackedRecord):
 @pytest.fixture(autouse=True)
 def _notes(monkeypatch):
     """The tracker ``notes`` is known; a report is an empty file, because drawing one takes longer than all the rest."""
-    own = registry.own_trackers()
-    monkeypatch.setattr(registry, "own_trackers", lambda: {**own, "notes": Notes})
+    monkeypatch.setattr(TRACKERS, "own", {**TRACKERS.own, "notes": Notes})
     monkeypatch.setattr(
         "fedapps.app.server_app.write_report",
         lambda folder: (folder / "report.html").touch() or folder / "report.html",
     )
-    registry.tracker_class.cache_clear()
     RECORDS.clear()
-    yield
-    registry.tracker_class.cache_clear()
 
 
 @pytest.fixture(scope="module")

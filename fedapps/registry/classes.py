@@ -1,0 +1,81 @@
+"""Classes by their names: those of the modules of one package, and those that entry points of other packages name."""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from .plugins import load, plugins
+
+Kind = TypeVar("Kind")
+
+
+class Registry(Generic[Kind]):
+    """The subclasses of a class that have a ``name``.
+
+    Parameters
+    ----------
+    package : module
+        The package with a module for each of this project's classes.
+    parent : type
+        Their base class.
+    group : str
+        The group of the entry points of other packages.
+    plural : str
+        What the classes are, for messages, such as ``"methods"``.
+    """
+
+    def __init__(self, package: ModuleType, parent: type[Any], group: str, plural: str) -> None:
+        self.package, self.parent, self.group, self.plural = package, parent, group, plural
+
+    @cached_property
+    def own(self) -> Mapping[str, type[Kind]]:
+        """The classes of this project by their names, in the order of their modules."""
+        found: dict[str, type[Kind]] = {}
+        for module in iter_modules(self.package.__path__):
+            place = import_module(f"{self.package.__name__}.{module.name}")
+            kinds = [kind for kind in vars(place).values() if isinstance(kind, type) and issubclass(kind, self.parent)]
+            named: list[Any] = [kind for kind in kinds if kind.__module__ == place.__name__ and "name" in vars(kind)]
+            found |= {kind.name: kind for kind in named}
+        return found
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all classes, this project's first."""
+        return (*self.own, *(name for name in plugins(self.group) if name not in self.own))
+
+    def find(self, name: str) -> type[Kind]:
+        """The class of a name.
+
+        Raises
+        ------
+        ValueError
+            The name is unknown, or the entry point of another package cannot be used.
+        """
+        if name in self.own:
+            return self.own[name]
+        if name not in plugins(self.group):
+            raise ValueError(f"{name!r} is unknown; known {self.plural}: {', '.join(self.names())}")
+        kind: type[Kind] = load(plugins(self.group)[name], self.parent)
+        return kind
+
+    def usable(self) -> Mapping[str, type[Kind]]:
+        """All classes by their names, without those of other packages that cannot be imported."""
+        found: dict[str, type[Kind]] = {}
+        for name in self.names():
+            try:
+                found[name] = self.find(name)
+            except ValueError:  # raised again when a run config names it
+                continue
+        return found
+
+    def lines(self, describe: Callable[[type[Kind]], str]) -> dict[str, str]:
+        """One line of help for each class; why it cannot be used for a damaged one."""
+        lines = {}
+        for name in self.names():
+            try:
+                lines[name] = describe(self.find(name))
+            except ValueError as error:
+                lines[name] = f"cannot be used: {error}"
+        return lines
