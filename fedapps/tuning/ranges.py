@@ -55,8 +55,8 @@ class GivenRange:
         method, _, bare = key.rpartition(".")
         if not method and bare not in METHOD_KEYS:
             raise ValueError(
-                f"--range {text!r}: {bare} is the same for all methods; tune an option of a method, such as "
-                f"fedprox.mu, or one of {', '.join(METHOD_KEYS)}"
+                f"--range {text!r}: {bare} is neither an option of a method, such as fedprox.mu, nor a key that a "
+                f"method can set for itself: {', '.join(METHOD_KEYS)}"
             )
         if method and method not in method_names():
             raise ValueError(f"--range {text!r}: {method!r} is no method; known methods: {', '.join(method_names())}")

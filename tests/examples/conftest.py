@@ -22,5 +22,5 @@ def plugins(installed: Path) -> Iterator[Path]:
     importlib.invalidate_caches()
     yield installed
     sys.path.remove(str(installed))
-    for cached in (methods.method_class, methods.canonical, tasks.task_class):
+    for cached in (methods.canonical, tasks.task_class):
         cached.cache_clear()

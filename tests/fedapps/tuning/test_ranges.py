@@ -51,7 +51,7 @@ def test_given_ranges_replace_declared_ones_or_are_added():
         ("epochs", r"--range 'epochs': write KEY=LOW..HIGH, KEY=LOW..HIGH,log or KEY=VALUE,VALUE,..."),
         (
             "rounds=1..5",
-            "rounds is the same for all methods; tune an option of a method, such as fedprox.mu, or one of ",
+            "rounds is neither an option of a method, such as fedprox.mu, nor a key that a method can set for itself: ",
         ),
         ("magic.mu=1,2", "'magic' is no method; known methods: apd"),
         ("fedprox.nu=1..2", "fedprox.nu: unknown key"),
