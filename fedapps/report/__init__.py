@@ -7,7 +7,6 @@ from pathlib import Path
 from clients.files import write_whole
 
 from .json_files import ReportError
-from .page import render
 from .run_data import RunData, read_run
 
 __all__ = ["ReportError", "RunData", "read_run", "write_report"]
@@ -31,6 +30,8 @@ def write_report(run_folder: Path) -> Path:
     ReportError
         If the folder is missing or a file is malformed; the message names the file and the line.
     """
+    from .page import render  # imports Matplotlib, which a run needs only at its end
+
     page = render(read_run(run_folder))
     target = run_folder / "report.html"
     write_whole(target, page.encode())
