@@ -40,24 +40,19 @@ from .attacked_grid import AttackedGrid
 from .attacks import ATTACKS
 from .byzantine_table import NO_ATTACK, Outcome, outcome_table
 from .final_metrics import final_metrics, honest_grid, own_nodes
+from .recipe_command import exit_status, recipe_parser
 
 Settings = Mapping[str, Value]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its tables; returns 2 if the settings are invalid, else 0."""
-    try:
-        _run(parser().parse_args(arguments))
-    except ValueError as error:
-        print(f"byzantine: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_status("byzantine", lambda: _run(parser().parse_args(arguments)))
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line; it refuses values that are out of range."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.byzantine", description=__doc__.partition("\n")[0])
-    parser.add_argument("--recipe", required=True, help="name of a recipe or path of a run-config file")
+    parser = recipe_parser("byzantine", __doc__.partition("\n")[0])
     parser.add_argument("--method", default="fedavg", help="the method to attack (default fedavg)")
     parser.add_argument(
         "--attackers", type=_shares, default=[0.0, 0.1, 0.2, 0.4],
@@ -69,9 +64,6 @@ def parser() -> argparse.ArgumentParser:
         )
     parser.add_argument("--seeds", type=_at_least_one, default=1, help="number of seeds (default 1)")
     parser.add_argument("--metric", default="", help="metric of the table (default: the recipe's track-metric)")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; 0 = one per CPU core (default 1)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace a key of the recipe")
-    parser.add_argument("--json", default="", metavar="FILE", help="also write all outcomes to this file")
     return parser
 
 

@@ -3,7 +3,7 @@
 Every defence is a method with some settings (:data:`DEFENCES`). The attacked node trains on few sentences, as the run
 config says, and sends the change of its weights; the attacks are those of ``fedapps audit`` that read updates. The
 attacker is on the server, knows the method and all its settings, and has the word vectors that all nodes start from,
-unless they start from vectors of their own. The share of words is that of the strongest attack.
+unless they start from vectors of their own. The table has the share of words that the strongest of these attacks reads.
 
     python -m benchmarks.defences --recipe fedvocab-small --seeds 3 --plot defences.png --set data-dir=FOLDER
 """
@@ -26,6 +26,7 @@ from sim.matrix import run_matrix
 
 from .defence_table import Cost, cost_figure, cost_table
 from .final_metrics import final_metrics
+from .recipe_command import exit_status, recipe_parser
 
 
 @dataclass(frozen=True)
@@ -75,25 +76,16 @@ DEFENCES = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table; returns 2 if the settings are invalid, else 0."""
-    try:
-        _run(parser().parse_args(arguments))
-    except ValueError as error:
-        print(f"defences: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_status("defences", lambda: _run(parser().parse_args(arguments)))
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.defences", description=__doc__.partition("\n")[0])
-    parser.add_argument("--recipe", required=True, help='a recipe of the task "text", or a run-config file')
+    parser = recipe_parser("defences", __doc__.partition("\n")[0])
     parser.add_argument("--sentences", type=int, default=64, help="sentences to attack (default 64)")
     parser.add_argument("--per-update", type=int, default=16, help="sentences that a node trains on (default 16)")
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds of the accuracy (default 1)")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; 0 = one per CPU core (default 1)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace a key of the recipe")
     parser.add_argument("--plot", default="", metavar="FILE", help="draw the table as a picture")
-    parser.add_argument("--json", default="", metavar="FILE", help="also write the table to this file")
     return parser
 
 

@@ -31,9 +31,9 @@ def run(
     recipe : str or Path, optional
         Name of a recipe, or path of a run-config file; by default the app's config.
     overrides : mapping, optional
-        Keys of the run config that replace those of the recipe, such as ``{"lqr.horizon": 20}``.
+        Keys of the run config that override the recipe, such as ``{"lqr.horizon": 20}``.
     engine : "ray" or "inline"
-        ``ray`` runs nodes in parallel, on a SuperLink of its own; ``inline`` runs all of them in this process.
+        ``ray`` starts a SuperLink and runs the nodes in parallel; ``inline`` runs all nodes in this process.
     output_dir : str or Path
         Where the run folder is created.
     **keys
@@ -84,7 +84,7 @@ def compare(
     recipe, overrides, output_dir, **keys
         As in :func:`run`; the recipe is required unless ``resume`` is given.
     methods : str or sequence of str
-        Methods such as ``fedprox(mu=0.1)``; those of the recipe if empty.
+        Methods such as ``fedprox(mu=0.1)``; if empty, the recipe's methods.
     seeds, first_seed : int
         The number of seeds, at least 1, and the first of them.
     vary : mapping of one key to a sequence

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from .round_records import Snapshot as Snapshot
     from .round_records import TooFewRepliesError as TooFewRepliesError
     from .round_records import TrackedMetric as TrackedMetric
-    from .samplers import DropSchedule as DropSchedule
-    from .samplers import FixedNodes as FixedNodes
     from .samplers import FixedPerCluster as FixedPerCluster
     from .samplers import InTurn as InTurn
     from .samplers import PoissonSampling as PoissonSampling
@@ -47,6 +45,8 @@ if TYPE_CHECKING:
     from .samplers import Sampler as Sampler
     from .samplers import StratifiedFraction as StratifiedFraction
     from .samplers import UniformFraction as UniformFraction
+    from .samplers_by_key import DropSchedule as DropSchedule
+    from .samplers_by_key import FixedNodes as FixedNodes
     from .server_optimizer import ServerOptimizer as ServerOptimizer
     from .similarity import ProfileFeatures as ProfileFeatures
     from .similarity import Similarity as Similarity
@@ -64,11 +64,11 @@ _MODULES = {
     "Checkpoints": "round_records",
     "ClusteredFedAvg": "clustered",
     "DivergedError": "round_records",
-    "DropSchedule": "samplers",
+    "DropSchedule": "samplers_by_key",
     "ExampleLimits": "example_limits",
     "FedWeIT": "fedweit",
     "FisherExchange": "fisher_exchange",
-    "FixedNodes": "samplers",
+    "FixedNodes": "samplers_by_key",
     "FixedPerCluster": "samplers",
     "HierarchicalFedAvg": "hierarchical",
     "InTurn": "samplers",

@@ -1,7 +1,7 @@
 """Which nodes take part in a round."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 from zlib import crc32
@@ -236,76 +236,6 @@ class FixedPerCluster(Sampler):
         return in_key_order(chosen)
 
 
-@dataclass(frozen=True)
-class DropSchedule(Sampler):
-    """All nodes but one; another node is left out in each round, in the same order for every compared method.
-
-    Parameters
-    ----------
-    drops : sequence of str
-        Keys: the first node is left out of round 1, the second of round 2, and so on, cyclically. If empty, the node
-        to leave out is drawn with equal probabilities. Round 0 leaves out no node, and a single node always takes part.
-    seed : int
-        ≥ 0; unused if ``drops`` is given.
-    """
-
-    drops: Sequence[str] = ()
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check_keys("drops", self.drops)
-        require_integer("seed", self.seed, least=0)
-
-    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
-        """As in :class:`Sampler`.
-
-        Raises
-        ------
-        ValueError
-            ``drops`` is given, but none of its keys is the key of a node.
-        """
-        ordered = in_key_order(profiles)
-        if self.drops:
-            _require_some("drops", self.drops, ordered)
-        if server_round < 1 or len(ordered) < 2:
-            return ordered
-        if self.drops:
-            dropped = self.drops[(server_round - 1) % len(self.drops)]
-        else:
-            dropped = ordered[draw_generator(self.seed, purpose, server_round).integers(len(ordered))].key
-        return [profile for profile in ordered if profile.key != dropped]
-
-
-@dataclass(frozen=True)
-class FixedNodes(Sampler):
-    """The same nodes in every round; nodes that are not connected are left out.
-
-    Parameters
-    ----------
-    keys : sequence of str
-        The stable keys of the nodes, at least one.
-    """
-
-    keys: Sequence[str]
-
-    def __post_init__(self) -> None:
-        _check_keys("keys", self.keys)
-        if not self.keys:
-            raise ValueError("keys = []: must name at least one node")
-
-    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
-        """As in :class:`Sampler`.
-
-        Raises
-        ------
-        ValueError
-            None of ``keys`` is the key of a node.
-        """
-        ordered = in_key_order(profiles)
-        _require_some("keys", self.keys, ordered)
-        return [profile for profile in ordered if profile.key in self.keys]
-
-
 def _by_label(profiles: Collection[Profile], group: str) -> dict[str, list[Profile]]:
     members: dict[str, list[Profile]] = {}
     for profile in in_key_order(profiles):
@@ -313,17 +243,6 @@ def _by_label(profiles: Collection[Profile], group: str) -> dict[str, list[Profi
     return members
 
 
-def _require_some(name: str, keys: Sequence[str], profiles: Collection[Profile]) -> None:
-    available = [profile.key for profile in profiles]
-    if profiles and not set(keys) & set(available):
-        raise ValueError(f"{name} = {list(keys)}: none of them is a node; the nodes are: {', '.join(available)}")
-
-
 def _check_fraction(name: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise ValueError(f"{name} = {value!r}: must be between 0 and 1")
-
-
-def _check_keys(name: str, keys: Sequence[str]) -> None:
-    if isinstance(keys, str):
-        raise ValueError(f"{name} = {keys!r}: must be a list of keys, such as [{keys!r}]")

@@ -1,10 +1,15 @@
-"""The options of a task: frozen dataclasses whose fields carry a description and the allowed values."""
+"""The options of tasks, methods and trackers: dataclass fields with a description and the allowed values."""
 
 from collections.abc import Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .search import Search
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """No options."""
 
 
 def option(

@@ -14,7 +14,8 @@ from strategies.base import BaseStrategy
 from strategies.example_limits import ExampleLimits
 from strategies.optimizers import optimizer_by_name
 from strategies.round_records import TrackedMetric
-from strategies.samplers import DropSchedule, PoissonSampling, Sampler, UniformFraction
+from strategies.samplers import PoissonSampling, Sampler, UniformFraction
+from strategies.samplers_by_key import DropSchedule
 from tasks.private_parameters import PrivateParameters
 
 from .privacy import central_privacy, sampling_seed

@@ -12,7 +12,10 @@ from .shared_arguments import (
     add_engine,
     add_jobs,
     add_json,
+    add_methods,
     add_output,
+    add_resume,
+    add_seeds,
     add_set,
     add_vary,
 )
@@ -92,15 +95,10 @@ def _add_compare(commands: Commands) -> None:
     )  # fmt: skip
     command.set_defaults(refuse=command.error)
     command.add_argument("recipe", nargs="?", help=RECIPE)
-    command.add_argument(
-        "--methods", default="", help="methods to compare, separated by commas (default: those of the recipe)"
-    )
-    command.add_argument("--seeds", type=int, default=3, metavar="N", help="number of seeds (default: %(default)s)")
-    command.add_argument(
-        "--first-seed", type=int, default=0, metavar="SEED", help="first seed; the others follow it (default: 0)"
-    )
+    add_methods(command, "compare")
+    add_seeds(command, 3, "")
     add_vary(command, "repeat the comparison for each of these values of a key")
-    command.add_argument("--resume", metavar="FOLDER", help="resume the interrupted comparison in this folder")
+    add_resume(command, "comparison")
     add_jobs(command, "runs")
     add_json(command, "rows, table, tests, the paper's numbers and claims")
     add_engine(command, "inline")

@@ -40,6 +40,25 @@ def add_vary(command: Parser, effect: str) -> None:
     )
 
 
+def add_methods(command: Parser, action: str) -> None:
+    command.add_argument(
+        "--methods", default="", help=f"methods to {action}, separated by commas (default: the recipe's)"
+    )
+
+
+def add_seeds(command: Parser, default: int, of: str) -> None:
+    command.add_argument(
+        "--seeds", type=int, default=default, metavar="N", help=f"number of seeds{of} (default: %(default)s)"
+    )
+    command.add_argument(
+        "--first-seed", type=int, default=0, metavar="SEED", help="first seed; the others follow it (default: 0)"
+    )
+
+
+def add_resume(command: Parser, what: str) -> None:
+    command.add_argument("--resume", metavar="FOLDER", help=f"resume the interrupted {what} in this folder")
+
+
 def add_output(command: Parser) -> None:
     command.add_argument(
         "--output-dir", default="runs", metavar="DIR", help="folder for the results (default: ./%(default)s)"

@@ -6,7 +6,10 @@ from .shared_arguments import (
     add_command,
     add_engine,
     add_jobs,
+    add_methods,
     add_output,
+    add_resume,
+    add_seeds,
     add_set,
 )
 
@@ -25,9 +28,7 @@ def add_tune(commands: Commands) -> None:
     command.set_defaults(refuse=command.error)
     command.add_argument("recipe", nargs="?", help=RECIPE)
     command.add_argument("--trials", type=int, default=0, metavar="N", help="number of trials of each method")
-    command.add_argument(
-        "--methods", default="", help="methods to tune, separated by commas (default: those of the recipe)"
-    )
+    add_methods(command, "tune")
     command.add_argument(
         "--range",
         action="append",
@@ -36,14 +37,9 @@ def add_tune(commands: Commands) -> None:
         help="search range of a method's option or of a key that methods can set for themselves, such as epochs; "
         "KEY=VALUE,... for a few values; can be repeated (default: the ranges in `fedapps list --keys`)",
     )
-    command.add_argument(
-        "--seeds", type=int, default=1, metavar="N", help="number of seeds of each trial (default: %(default)s)"
-    )
-    command.add_argument(
-        "--first-seed", type=int, default=0, metavar="SEED", help="first seed; the others follow it (default: 0)"
-    )
+    add_seeds(command, 1, " of each trial")
     command.add_argument("--write", default="", metavar="FILE", help="also write the tuned recipe to this file")
-    command.add_argument("--resume", metavar="FOLDER", help="resume the interrupted tuning in this folder")
+    add_resume(command, "tuning")
     add_jobs(command, "methods")
     add_engine(command, "inline")
     add_set(command)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from flwr.app import ArrayRecord
 
 from strategies.base import BaseStrategy
+from tasks.options import NoOptions
 from tasks.private_parameters import PrivateParameters
 
 from .strategy_parts import StrategyParts
@@ -24,11 +25,6 @@ Scalar = bool | int | float | str
 Conflict = tuple[set[str], str]
 #: Whether nodes learn from each other, each node learns alone, or neither: one node has all data, or none trains.
 Role = Literal["federated", "alone", "reference"]
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """A method without options."""
 
 
 @dataclass(frozen=True)

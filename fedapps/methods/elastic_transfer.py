@@ -13,31 +13,17 @@ from .fedcurv import FisherMethod
 from .strategy_parts import StrategyParts
 
 
+def _weight_option(default: float, line: str, formerly: str) -> float:
+    return option(default, line, minimum=0, formerly=formerly, search=Range(1e-4, 100, log=True))
+
+
 @dataclass(frozen=True)
 class ElasticTransferOptions:
     """The options of Elastic Transfer."""
 
-    own_past: float = option(
-        0.0,
-        "λ1: weight of a node's own earlier stages",
-        minimum=0,
-        formerly="elastic-own-past",
-        search=Range(1e-4, 100, log=True),
-    )
-    others_past: float = option(
-        0.5,
-        "λ2: weight of other nodes' earlier stages",
-        minimum=0,
-        formerly="elastic-others-past",
-        search=Range(1e-4, 100, log=True),
-    )
-    others_now: float = option(
-        0.0,
-        "λ3: weight of other nodes' last round",
-        minimum=0,
-        formerly="elastic-others-now",
-        search=Range(1e-4, 100, log=True),
-    )
+    own_past: float = _weight_option(0.0, "λ1: weight of a node's own earlier stages", "elastic-own-past")
+    others_past: float = _weight_option(0.5, "λ2: weight of other nodes' earlier stages", "elastic-others-past")
+    others_now: float = _weight_option(0.0, "λ3: weight of other nodes' last round", "elastic-others-now")
     anchors: str = option(
         "online",
         "earlier stages: each at its own solution, or all at the newest one",

@@ -11,16 +11,14 @@ from typing import Any
 import pandas as pd
 
 from fedapps.comparison.matrix import Plan
-from fedapps.report.figures import Drawing
-from fedapps.report.page import drawings
 from fedapps.report.records import Comparison
-from fedapps.report.run_data import read_run
 
 from .frames import with_columns
+from .reported_result import ReportedResult
 from .run_result import RunResult
 
 
-class ComparisonResult:
+class ComparisonResult(ReportedResult):
     """The result of a comparison: methods with several seeds, and for each value of a varied key if there is one.
 
     The varied key is a column of every frame, after ``method`` and ``seed``.
@@ -37,15 +35,9 @@ class ComparisonResult:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         if not (folder / "compare.json").exists():
             raise ValueError(f"{folder}: this comparison is not finished; resume it with compare(resume=...)")
-        self._data = read_run(folder)
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """The labels of the methods."""
-        return self._data.methods
+        super().__init__(folder)
 
     @cached_property
     def runs(self) -> dict[tuple[Any, ...], RunResult]:
@@ -93,19 +85,6 @@ class ComparisonResult:
     def tests(self) -> pd.DataFrame:
         """The paired tests over seeds, a row per metric and pair of methods; ``p_holm`` is corrected."""
         return pd.DataFrame([{**place, **asdict(test)} for place, part in self._parts() for test in part.tests])
-
-    @cached_property
-    def figures(self) -> Mapping[str, tuple[Drawing, ...]]:
-        """The figures of the comparison's report by its sections; a notebook shows each as a picture."""
-        return drawings(self._data)
-
-    @property
-    def report(self) -> Path:
-        """The path of the HTML report."""
-        return self.folder / "report.html"
-
-    def __repr__(self) -> str:
-        return f"ComparisonResult({str(self.folder)!r}, methods={', '.join(self.methods)})"
 
     def _repr_html_(self) -> str:
         index = [name for name in self.table.columns if name not in ("metric", "mean", "std")]

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from fedapps.report.figures import Drawing
-from fedapps.report.page import drawings
-from fedapps.report.run_data import RunData, read_run
 from fedapps.runs.run_folder import RunFolder
 from strategies.snapshot_names import under
 
 from .frames import metrics_frame, nodes_frame, rounds_frame
+from .reported_result import ReportedResult
 
 
-class RunResult:
+class RunResult(ReportedResult):
     """The result of a run, read from its folder when it is first asked for.
 
     Parameters
@@ -34,19 +31,10 @@ class RunResult:
         If a file is missing or malformed.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._data: RunData = read_run(folder)
-
     @property
     def config(self) -> Mapping[str, Any]:
         """The flat run config."""
         return self._data.config
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """The labels of the methods with results."""
-        return self._data.methods
 
     @property
     def finished(self) -> bool:
@@ -94,19 +82,6 @@ class RunResult:
         if snapshot is None:
             raise ValueError(f"method = {chosen!r}: {self.folder} has no checkpoint of it")
         return {name: np.asarray(array) for name, array in under("shared.", snapshot.arrays).items()}
-
-    @cached_property
-    def figures(self) -> Mapping[str, tuple[Drawing, ...]]:
-        """The figures of the report by its sections, such as ``curves``; a notebook shows each as a picture."""
-        return drawings(self._data)
-
-    @property
-    def report(self) -> Path:
-        """The path of the HTML report."""
-        return self.folder / "report.html"
-
-    def __repr__(self) -> str:
-        return f"RunResult({str(self.folder)!r}, methods={', '.join(self.methods)})"
 
     def _repr_html_(self) -> str:
         return str(self.metrics.to_html())

@@ -9,10 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-
-@dataclass(frozen=True)
-class NoOptions:
-    """A tracker without options."""
+from tasks.options import NoOptions
 
 
 @dataclass(frozen=True)

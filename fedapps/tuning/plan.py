@@ -27,7 +27,7 @@ class TuningPlan:
     config : mapping
         The flat run config of the recipe with all overrides; its paths are absolute.
     trial_keys : mapping
-        Keys that replace those of ``config`` in the trials only.
+        Keys that override ``config`` in the trials only.
     methods : tuple of str
         Labels of the methods.
     seeds : tuple of int

@@ -44,7 +44,7 @@ def tune_recipe(
     trials : int
         Number of trials of each method, at least 2.
     methods : sequence of str
-        Methods such as ``fedprox``; those of the recipe if empty. Arguments, such as ``fedprox(mu=0.1)``, are fixed.
+        Methods such as ``fedprox``; if empty, the recipe's methods. Arguments, such as ``fedprox(mu=0.1)``, are fixed.
     seeds : int
         Number of seeds of a trial, at least 1; its value is their mean.
     first_seed : int
@@ -55,9 +55,9 @@ def tune_recipe(
     jobs : int
         Number of methods that are tuned in parallel; 0: one per CPU core.
     overrides : mapping, optional
-        Keys of the run config that replace those of the recipe, in the trials and in the tuned recipe.
+        Keys of the run config that override the recipe, in the trials and in the tuned recipe.
     trial_overrides : mapping, optional
-        Keys that replace them in the trials only, such as fewer rounds.
+        Keys that override the recipe in the trials only, such as fewer rounds.
     output_dir : str
         Where the folder of the tuning is created.
     write : Path, optional

@@ -10,7 +10,8 @@ from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, temp
 
 from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange
-from strategies.samplers import DropSchedule, Sampler
+from strategies.samplers import Sampler
+from strategies.samplers_by_key import DropSchedule
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

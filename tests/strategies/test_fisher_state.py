@@ -10,7 +10,7 @@ from toys import arithmetic_app, arrays_of, federate, same_bits
 from strategies import fisher_exchange
 from strategies.fisher_exchange import FisherExchange
 from strategies.replies import count_bytes
-from strategies.samplers import DropSchedule
+from strategies.samplers_by_key import DropSchedule
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from strategies.profiles import Profile
 from strategies.samplers import (
-    DropSchedule,
-    FixedNodes,
     FixedPerCluster,
     InTurn,
     PoissonSampling,
@@ -16,6 +14,7 @@ from strategies.samplers import (
     StratifiedFraction,
     UniformFraction,
 )
+from strategies.samplers_by_key import DropSchedule, FixedNodes
 
 ALL = [
     UniformFraction(0.4, seed=3),

@@ -17,7 +17,8 @@ from strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
 from strategies.partial_aggregation import PartialAggregation
 from strategies.profiles import Profile
 from strategies.round_records import TrackedMetric
-from strategies.samplers import DropSchedule, FixedPerCluster, ProportionalToSize, UniformFraction
+from strategies.samplers import FixedPerCluster, ProportionalToSize, UniformFraction
+from strategies.samplers_by_key import DropSchedule
 from strategies.virtual_clients import IndependentDraws, VirtualClients
 from tasks.private_parameters import PrivateParameters
 
