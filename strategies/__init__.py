@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from .admission import Admission as Admission
     from .base import BaseStrategy as BaseStrategy
     from .clustered import ClusteredFedAvg as ClusteredFedAvg
+    from .compressed_replies import compression_mod as compression_mod
+    from .compression import BFloat16 as BFloat16
+    from .compression import Compression as Compression
+    from .compression import Int8 as Int8
+    from .compression import TopK as TopK
     from .coordinate_wise import Median as Median
     from .coordinate_wise import TrimmedMean as TrimmedMean
     from .example_limits import ExampleLimits as ExampleLimits
@@ -59,10 +64,12 @@ _MODULES = {
     "Adam": "optimizers",
     "AdaptiveRates": "adaptive_rates",
     "Admission": "admission",
+    "BFloat16": "compression",
     "BaseStrategy": "base",
     "CentralPrivacy": "privacy",
     "Checkpoints": "round_records",
     "ClusteredFedAvg": "clustered",
+    "Compression": "compression",
     "DivergedError": "round_records",
     "DropSchedule": "samplers_by_key",
     "ExampleLimits": "example_limits",
@@ -71,6 +78,7 @@ _MODULES = {
     "FixedNodes": "samplers_by_key",
     "FixedPerCluster": "samplers",
     "HierarchicalFedAvg": "hierarchical",
+    "Int8": "compression",
     "InTurn": "samplers",
     "IndependentDraws": "virtual_clients",
     "Krum": "krum",
@@ -93,6 +101,7 @@ _MODULES = {
     "Similarity": "similarity",
     "Snapshot": "round_records",
     "StratifiedFraction": "samplers",
+    "TopK": "compression",
     "TooFewRepliesError": "round_records",
     "TrackedMetric": "round_records",
     "TrimmedMean": "coordinate_wise",
@@ -100,6 +109,7 @@ _MODULES = {
     "UpdateSketch": "similarity",
     "VirtualClients": "virtual_clients",
     "Yogi": "optimizers",
+    "compression_mod": "compressed_replies",
 }
 
 __all__ = list(_MODULES)

@@ -44,6 +44,10 @@ class AdaptiveRates(BaseStrategy):
         "the rates follow the deviation of all replies, which a single Byzantine reply can make as large as it likes"
     )
 
+    compression_gap: ClassVar[str] = (
+        "the rates follow the deviation of the replies, to which the errors of a compression would add"
+    )
+
     def __init__(self, *, granularity: Granularity = "tensor", power: float = 1.0, **base: Any) -> None:
         super().__init__(**base)
         if not power > 0 or granularity not in ("tensor", "parameter"):

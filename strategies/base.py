@@ -23,6 +23,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from .admission import Admission
 from .aggregation import Aggregate, IntegerPolicy
 from .arrays import Arrays, from_record, select, to_record
+from .compression import Compression
 from .example_limits import ExampleLimits
 from .hooks import StrategyHooks
 from .message_loop import exchange
@@ -72,6 +73,8 @@ class BaseStrategy(StrategyHooks, Strategy):
         How to average integer and boolean arrays: take the newest, or round the mean.
     privacy : PrivacyMechanism
         Protects single nodes, such as :class:`~strategies.privacy.CentralPrivacy`; by default no protection.
+    compression : Compression
+        How nodes compress their updates, such as :class:`~strategies.compression.Int8`; by default not at all.
     example_limits : ExampleLimits
         Limits of the numbers of examples that nodes report; by default none.
     admission : Admission
@@ -94,13 +97,16 @@ class BaseStrategy(StrategyHooks, Strategy):
     Raises
     ------
     ValueError
-        A parameter is out of range, or ``privacy`` or ``aggregation`` does not protect this strategy.
+        A parameter is out of range, ``privacy`` or ``aggregation`` does not protect this strategy, or it cannot use
+        compressed updates and ``compression`` is set.
     """
 
     #: Why :class:`~strategies.privacy.CentralPrivacy` does not cover the strategy; empty if it does.
     privacy_gap: ClassVar[str] = ""
     #: Why a robust aggregation does not protect the strategy from Byzantine nodes; empty if it does.
     robustness_gap: ClassVar[str] = ""
+    #: Why the strategy cannot use compressed updates; empty if it can.
+    compression_gap: ClassVar[str] = ""
     #: Largest number of ArrayRecords in the form of the shared parameters that a reply can contain.
     reply_records: ClassVar[int] = 1
 
@@ -116,6 +122,7 @@ class BaseStrategy(StrategyHooks, Strategy):
         server_optimizer: ServerOptimizer | None = None,
         integers: IntegerPolicy = "newest",
         privacy: PrivacyMechanism | None = None,
+        compression: Compression | None = None,
         example_limits: ExampleLimits | None = None,
         admission: Admission | None = None,
         min_replies: int = 1,
@@ -144,6 +151,9 @@ class BaseStrategy(StrategyHooks, Strategy):
         self.aggregation = aggregation
         no_mean = f"its noise is that of a mean, and aggregation = {aggregation} is none" if aggregation else ""
         self.privacy.check_strategy(self.privacy_gap or no_mean)
+        if compression and self.compression_gap:
+            raise ValueError(f"compression = {compression}: cannot be used, because {self.compression_gap}")
+        self.compression = compression
         self.min_replies, self.min_nodes = min_replies, min_nodes
         self.node_wait, self.poll, self.in_flight = node_wait, poll, in_flight
         #: The report of the current round. Only the strategy writes to it; the round loop completes a copy.
@@ -165,6 +175,8 @@ class BaseStrategy(StrategyHooks, Strategy):
         """Log the parts of this strategy."""
         log(INFO, "\t├── shared: %s", ", ".join(self.shared) or "nothing")
         log(INFO, "\t├── sampler: %s; evaluation: %s", self.sampler, self.evaluate_sampler)
+        if self.compression:
+            log(INFO, "\t├── compression: %s", self.compression)
         log(INFO, "\t├── aggregation: %s", self.aggregation or "weighted mean")
         log(INFO, "\t└── server optimizer: %s; at least %s replies", self.server_optimizer, self.min_replies)
 
@@ -264,7 +276,8 @@ class BaseStrategy(StrategyHooks, Strategy):
         cohort = self.sampler.sample(candidates, server_round, "train")
         log(INFO, "round %s: %s nodes train", server_round, len(cohort))
         self._needed_replies = min(self.min_replies, len(cohort)) if self.sampler.random_size else self.min_replies
-        config = ConfigRecord({**config, **self.privacy.train_config()})
+        compression = self.compression.train_config() if self.compression else {}
+        config = ConfigRecord({**config, **self.privacy.train_config(), **compression})
         return build_messages(
             cohort, MessageType.TRAIN, server_round, arrays, config, self.arrays_for, self.train_records
         )
@@ -354,5 +367,6 @@ class BaseStrategy(StrategyHooks, Strategy):
     def _reply_filter(self, phase: RoundStep) -> ReplyFilter:
         profiles = {node: self.label(profile) for node, profile in self.registry.known.items()}
         expected, size = self._current if phase == "train" else None, max_reply_bytes(self._current, self.reply_records)
-        parts = (self.weight_of, self.metric_means, size, self.example_limits, self.refusal_reason)
-        return ReplyFilter(self.report, phase, profiles, expected, *parts)
+        own = (self.refusal_reason, self.compression)
+        parts = (self.weight_of, self.metric_means, size, self.example_limits)
+        return ReplyFilter(self.report, phase, profiles, expected, *parts, *own)

@@ -78,6 +78,9 @@ class ClusteredFedAvg(HierarchicalFedAvg):
     """
 
     privacy_gap: ClassVar[str] = "it also compares single updates, and the cluster of a node depends on its update"
+    compression_gap: ClassVar[str] = (
+        "nodes are clustered by their updates, and start from the models of their clusters, not from the shared one"
+    )
     robustness_gap: ClassVar[str] = (
         "nodes with similar updates form a cluster, also Byzantine ones, whose model enters the average of the clusters"
     )

@@ -81,6 +81,7 @@ class FedWeIT(BaseStrategy):
         "each unit is averaged over the nodes that sent it, and the adaptive parameters of a node are sent on to the "
         "other nodes"
     )
+    compression_gap: ClassVar[str] = "nodes already send only a part of each array, the units of their masks"
     reply_records: ClassVar[int] = 3  # a mask of 64-bit integers is larger than the array it masks
 
     def __init__(self, *, query_timeout: float = 60.0, **base: Any) -> None:

@@ -99,6 +99,9 @@ class FisherExchange(BaseStrategy):
         "nodes also receive sums of the other nodes' Fisher information, in which one Byzantine reply can outweigh all "
         "others"
     )
+    compression_gap: ClassVar[str] = (
+        "a node's Fisher information belongs to its exact parameters, which the penalties of the other nodes use"
+    )
     reply_records: ClassVar[int] = 2
 
     def __init__(

@@ -90,6 +90,7 @@ class HierarchicalFedAvg(BaseStrategy):
     privacy_gap: ClassVar[str] = (
         "its clusters exist only where nodes reply, so a node alone in its cluster decides whether the cluster counts"
     )
+    compression_gap: ClassVar[str] = "nodes start from the models of their clusters, not from the shared one"
 
     def __init__(
         self,

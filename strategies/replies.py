@@ -8,6 +8,8 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from . import wire
 from .arrays import Arrays, nbytes, views
+from .compressed_replies import restored_arrays
+from .compression import Compression, floats_of
 from .metrics import MetricMean
 from .profiles import Profile
 from .transport import NodeFailure
@@ -49,7 +51,12 @@ class Reply:
 
 
 def read_reply(
-    reply: Message | NodeFailure, profile: Profile, expected: Arrays | None, weight_of: Weighting, max_bytes: int
+    reply: Message | NodeFailure,
+    profile: Profile,
+    expected: Arrays | None,
+    weight_of: Weighting,
+    max_bytes: int,
+    compression: Compression | None = None,
 ) -> Reply:
     """Check and decode a reply, the cheapest check first.
 
@@ -65,6 +72,8 @@ def read_reply(
         Maps the number of examples to the weight of the reply.
     max_bytes : int
         Larger replies are refused before they are decoded.
+    compression : Compression, optional
+        How the arrays may be compressed.
 
     Raises
     ------
@@ -84,7 +93,7 @@ def read_reply(
     if len(found) != 1:
         raise ValueError(f"expected one MetricRecord in the reply, got {len(found)}")
     metrics = found[0]
-    arrays = {} if expected is None else read_arrays(_array_record(content), expected)
+    arrays = {} if expected is None else _shared_arrays(content, expected, compression)
     examples = metrics.get(wire.NUM_EXAMPLES)
     if reason := check_count(examples) or MetricMean.refusal_reason(metrics):
         raise ValueError(reason)
@@ -108,6 +117,17 @@ def read_arrays(record: ArrayRecord, expected: Arrays) -> Arrays:
     if reason := check_form(expected, arrays) or check_values(expected, arrays):
         raise ValueError(reason)
     return arrays
+
+
+def _shared_arrays(content: RecordDict, expected: Arrays, compression: Compression | None) -> Arrays:
+    """The arrays of a train reply, in the order of ``expected`` if they were compressed."""
+    floats = restored_arrays(content, expected, compression) if compression else None
+    if floats is None:
+        return read_arrays(_array_record(content), expected)
+    if reason := check_values(floats_of(expected), floats):
+        raise ValueError(reason)
+    others = {name: array for name, array in expected.items() if name not in floats}
+    return {**dict.fromkeys(expected, _EMPTY), **floats, **read_arrays(_array_record(content), others)}
 
 
 def check_size(content: RecordDict, max_bytes: int) -> None:

@@ -9,6 +9,7 @@ from flwr.common.logger import log
 
 from . import wire
 from .arrays import Arrays
+from .compression import Compression
 from .example_limits import ExampleLimits
 from .metrics import MetricMean, MetricRule
 from .profiles import Profile
@@ -43,6 +44,8 @@ class ReplyFilter:
         Limits of the number of examples.
     refusal_reason : function of a Reply, optional
         Why the algorithm cannot use a train reply that passed all other checks; ``None`` if it can.
+    compression : Compression, optional
+        How the arrays of replies may be compressed.
     """
 
     report: RoundReport
@@ -54,6 +57,7 @@ class ReplyFilter:
     max_bytes: int
     example_limits: ExampleLimits
     refusal_reason: Callable[[Reply], str | None] | None = None
+    compression: Compression | None = None
 
     def usable(self, replies: Iterable[Message | NodeFailure]) -> Iterator[Reply]:
         """Yield the replies that pass all checks, in their order. No reply is kept while waiting for the next one."""
@@ -71,7 +75,7 @@ class ReplyFilter:
     def _read(self, reply: Message | NodeFailure, profile: Profile) -> Reply | None:
         """The checked reply, or ``None`` if it is refused; both are recorded in the report."""
         try:
-            usable = read_reply(reply, profile, self.expected, self.weight_of, self.max_bytes)
+            usable = read_reply(reply, profile, self.expected, self.weight_of, self.max_bytes, self.compression)
             if reason := self._reason_to_refuse(usable):
                 raise ValueError(reason)
         except ValueError as refusal:

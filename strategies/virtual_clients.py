@@ -102,6 +102,11 @@ class VirtualClients(BaseStrategy):
                 f"privacy = {self.privacy}: {distinct}; a node that is drawn twice changes the sum by twice the "
                 "clipping norm"
             )
+        if self.compression:
+            raise ValueError(
+                f"compression = {self.compression}: {distinct}; a node that is drawn twice has one compression error "
+                "for two replies"
+            )
         if self.aggregation:
             raise ValueError(
                 f"aggregation = {self.aggregation}: {distinct}; a Byzantine node that states a large number of "

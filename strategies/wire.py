@@ -10,6 +10,7 @@ TRAIN, EVALUATE, their       ``arrays``                 ArrayRecord: the shared 
 replies
 TRAIN, EVALUATE              ``config``                 ConfigRecord: ``server-round``, ``durable-round``, ``attempts``
                                                         and the keys of the strategy and of the run
+compressed replies to TRAIN  ``compressed.<record>``    ArrayRecords in place of the floating-point arrays
 replies                      ``metrics``                MetricRecord: ``num-examples`` and further metrics
 TRAIN, EVALUATE, replies     ``<strategy>.<record>``    ArrayRecords of one strategy; their names contain a dot
 ``query.profile``            -                          no record
@@ -43,6 +44,19 @@ STAGE = "stage"
 
 #: Metric and profile key: number of examples. Above 0 in replies; ≥ 0 in profiles, where 0 means "do not train".
 NUM_EXAMPLES = "num-examples"
+#: Config key of TRAIN: how to compress the reply, "bf16", "int8" or "top-k"; missing if not.
+COMPRESSION = "compression"
+#: Config key of TRAIN: the share of the values of each array to send under "top-k", a float in (0, 1].
+COMPRESSION_SHARE = "compression-share"
+#: Prefix of the records of compressed replies. They replace the floating-point arrays of the record ``arrays``.
+COMPRESSED_PREFIX = "compressed."
+#: Record of compressed replies: the compressed change of each floating-point array.
+COMPRESSED_VALUES = COMPRESSED_PREFIX + "values"
+#: Record of replies under "int8": the step of each array, a float32 without dimensions.
+COMPRESSED_STEPS = COMPRESSED_PREFIX + "steps"
+#: Record of replies under "top-k": the flat positions of the values of each array, uint32, ascending.
+COMPRESSED_PLACES = COMPRESSED_PREFIX + "places"
+
 #: Suffix of a metric that holds the weight of another metric: ``loss.count`` is the weight of ``loss``.
 COUNT_SUFFIX = ".count"
 #: Suffix of a list of numbers from which a pooled metric is computed: the sums of ``bleu.statistics`` over nodes give

@@ -10,6 +10,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.client import Client, ClientApp
 
 from fedapps.registry.methods import queries
+from strategies.compressed_replies import requested
 from strategies.wire import PROFILE, PROFILE_QUERY
 
 from .errors import Handler, with_reported_errors
@@ -38,7 +39,20 @@ def private_training(message: Message, context: Context, call_next: Handler) -> 
     return with_reported_errors(guarded)(message, context)
 
 
-@app.train(mods=[private_training])
+def compressed_training(message: Message, context: Context, call_next: Handler) -> Message:
+    """Compress the reply as the message asks, after the noise of local privacy."""
+
+    def compressed(message: Message, context: Context) -> Message:
+        if (compression := requested(message)) is None:
+            return call_next(message, context)
+        from .compression import compressed_reply
+
+        return compressed_reply(message, context, call_next, compression)
+
+    return with_reported_errors(compressed)(message, context)
+
+
+@app.train(mods=[compressed_training, private_training])
 @with_reported_errors
 def train(message: Message, context: Context) -> Message:
     """Train on this node's data and give back the names that came."""

@@ -81,6 +81,10 @@ class Node:
             guard=self._guard(),
         )
 
+    def compression_state(self) -> PrivateState:
+        """The errors of the node's compressed replies."""
+        return self._state(self._data(self._task(), pooled=False).key, "compression")
+
     def _data(self, task: Task, *, pooled: bool) -> NodeData:
         data = cached_load(self.source, task, pooled)
         return task.without_test(data) if self.config.run.withhold_test else data
@@ -111,11 +115,12 @@ class Node:
     def _task(self) -> Task:
         return self.config.task_of(self.method)
 
-    def _state(self, key: str) -> PrivateState:
+    def _state(self, key: str, *part: str) -> PrivateState:
+        """The private state of a node, or a part of it."""
         run = self.config.run
         if run.state_backend == "context":
-            return ContextState(self.context.state, scope=f"private.{self.settings.method}")
-        return DiskState.of(state_root(run, self.context), self.settings.run, self.settings.method, key)
+            return ContextState(self.context.state, scope=".".join(["private", self.settings.method, *part]))
+        return DiskState.of(state_root(run, self.context), self.settings.run, self.settings.method, key, *part)
 
     def _reply(self, result: RoundResult, *, arrays: bool) -> Message:
         metrics = MetricRecord({**result.metrics, NUM_EXAMPLES: result.num_examples})

@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 
 from fedapps.config.aggregation import robust_aggregation
 from fedapps.config.allowed_groups import read_allowed_groups
+from fedapps.config.compression import compression_of
 from fedapps.config.parsing import Config
 from fedapps.config.round_limits import read_limits
 from fedapps.config.run_config import RunConfig
@@ -47,6 +48,7 @@ def build_strategy(config: Config, label: str, parameters: Iterable[str] = ()) -
         "example_limits": ExampleLimits(maximum=run.max_examples, may_grow=_may_grow(config, label)),
         "admission": Admission(read_allowed_groups(run.allowed_groups), run.bind_keys),
         "privacy": central_privacy(run),
+        "compression": compression_of(run),
         "server_optimizer": optimizer_by_name(run.server_optimizer, run.server_learning_rate, tau=run.server_tau),
         "min_replies": run.min_replies,
         "min_nodes": run.num_nodes,

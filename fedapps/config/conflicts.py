@@ -8,6 +8,7 @@ from tasks.base import Task
 
 from .aggregation import aggregation_conflicts
 from .allowed_groups import read_allowed_groups
+from .compression import compression_conflicts
 from .privacy_conflicts import privacy_conflicts
 from .round_limits import read_limits
 from .run_config import RunConfig
@@ -34,6 +35,7 @@ def conflicts(
         yield from _collection_conflicts(run)
     yield from privacy_conflicts(run, methods)
     yield from aggregation_conflicts(run, methods)
+    yield from compression_conflicts(methods, runs)
     for label, method in methods.items():
         if method.task not in ("", run.task):
             yield {"methods", "task"}, f"methods: {label!r} is for task {method.task!r}, not {run.task!r}: leave it out"

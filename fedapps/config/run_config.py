@@ -4,15 +4,17 @@ from dataclasses import dataclass, replace
 from math import cos, floor, pi
 from typing import Any
 
+from strategies.compression import COMPRESSION_NAMES
 from strategies.optimizers import OPTIMIZER_NAMES
 from tasks.options import option
 from tasks.search import Around
 
-#: The keys that a method can set for itself, as in ``fedavg(run.learning-rate=0.01)``: how nodes train and what step
-#: the server takes, but not who takes part or how long.
+#: The keys that a method can set for itself, as in ``fedavg(run.learning-rate=0.01)``: how nodes train, what they
+#: send and what step the server takes, but not who takes part or how long.
 METHOD_KEYS = (
     *("epochs", "steps", "learning-rate", "learning-rate-schedule", "batch-size", "optimizer", "weight-decay"),
     *("clip-norm", "linear-decay", "server-optimizer", "server-learning-rate", "server-tau"),
+    *("compression", "compression-share"),
 )
 #: Values of the key ``aggregation``.
 AGGREGATION_NAMES = ("mean", "median", "trimmed-mean", "krum", "multi-krum")
@@ -100,6 +102,12 @@ class RunConfig:
         minimum=0,
         maximum=0.49,
     )
+    compression: str = option(
+        "none",
+        "how nodes compress their updates: bf16 halves them, int8 quarters them, top-k sends the largest changes alone",
+        choices=("none", *COMPRESSION_NAMES),
+    )
+    compression_share: float = option(0.01, "share of the values of each array that top-k sends", above=0, maximum=1)
     dp: str = option(
         "none",
         "differential privacy: noise on each node, or on the server after clipping by the server or by the nodes",

@@ -45,3 +45,6 @@ class Apfl(PersonalisationMethod):
 
     def robustness_conflict(self) -> str:
         return AdaptiveRates.robustness_gap
+
+    def compression_conflict(self) -> str:
+        return AdaptiveRates.compression_gap

@@ -128,6 +128,10 @@ class Method:
         """Why a robust aggregation does not protect the method from Byzantine nodes; empty if it does."""
         return ""
 
+    def compression_conflict(self) -> str:
+        """Why nodes cannot compress their updates under the method; empty if they can."""
+        return ""
+
     # -- nodes ---------------------------------------------------------------------------------------------------
 
     def local_parts(self) -> Sequence[LocalPart]:

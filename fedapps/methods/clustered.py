@@ -71,6 +71,9 @@ class Clustered(Method):
     def robustness_conflict(self) -> str:
         return ClusteredFedAvg.robustness_gap
 
+    def compression_conflict(self) -> str:
+        return ClusteredFedAvg.compression_gap
+
     def local_parts(self) -> "Sequence[LocalPart]":
         from clients.parts.shared_evaluation import SharedEvaluation
 

@@ -1,7 +1,7 @@
 """Elastic Transfer: nodes are held near their own past, the others' past and the others' present."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from strategies.base import BaseStrategy
 from strategies.fisher_exchange import FisherExchange
@@ -13,7 +13,7 @@ from .fedcurv import FisherMethod
 from .strategy_parts import StrategyParts
 
 
-def _weight_option(default: float, line: str, formerly: str) -> float:
+def _weight_option(default: float, line: str, formerly: str) -> Any:
     return option(default, line, minimum=0, formerly=formerly, search=Range(1e-4, 100, log=True))
 
 

@@ -40,6 +40,9 @@ class FisherMethod(Method):
     def robustness_conflict(self) -> str:
         return FisherExchange.robustness_gap
 
+    def compression_conflict(self) -> str:
+        return FisherExchange.compression_gap
+
     def local_parts(self) -> "Sequence[LocalPart]":
         from clients.parts.fisher_exchange import FisherPrior
 

@@ -101,6 +101,13 @@ class FedVc(Method):
             f"of a round; {_DISTINCT}"
         )
 
+    def compression_conflict(self) -> str:
+        if not self._repeats:
+            return ""
+        return (
+            f"a node that is drawn several times in a round has one compression error for several replies; {_DISTINCT}"
+        )
+
     @property
     def _repeats(self) -> bool:
         return bool(self.options.draws == "with-replacement")

@@ -78,6 +78,9 @@ class FedWeit(Method):
     def robustness_conflict(self) -> str:
         return FedWeITStrategy.robustness_gap
 
+    def compression_conflict(self) -> str:
+        return FedWeITStrategy.compression_gap
+
     def local_parts(self) -> "Sequence[LocalPart]":
         from clients.parts.decomposition import Decomposition
 

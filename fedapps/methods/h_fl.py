@@ -122,6 +122,9 @@ class HFl(Method):
     def privacy_conflict(self, dp: str) -> str:
         return HierarchicalFedAvg.privacy_gap if dp.startswith("central") else ""
 
+    def compression_conflict(self) -> str:
+        return HierarchicalFedAvg.compression_gap
+
     def local_parts(self) -> "Sequence[LocalPart]":
         from clients.parts.shared_evaluation import SharedEvaluation
 

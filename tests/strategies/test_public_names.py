@@ -12,13 +12,14 @@ import pytest
 
 import strategies
 from strategies.base import BaseStrategy
+from strategies.compression import Compression
 from strategies.privacy import PrivacyMechanism
 from strategies.robust_aggregation import RobustAggregation
 from strategies.samplers import Sampler
 from strategies.server_optimizer import ServerOptimizer
 from strategies.similarity import Similarity
 
-KINDS = (BaseStrategy, PrivacyMechanism, RobustAggregation, Sampler, ServerOptimizer, Similarity)
+KINDS = (BaseStrategy, Compression, PrivacyMechanism, RobustAggregation, Sampler, ServerOptimizer, Similarity)
 
 
 def test_a_strategy_is_the_class_of_its_module():

@@ -1,0 +1,253 @@
+"""Compressed updates: nodes send the change of the parameters with fewer bytes, and the server restores them.
+
+A lossy compression C leaves an error. With error feedback a node keeps it and adds it to its next update: it sends
+C(Δ + e) and keeps e ← Δ + e − C(Δ + e), so that nothing is lost in the long run (Seide et al., 1-Bit Stochastic
+Gradient Descent, Interspeech 2014; Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019, Algorithm 1; with
+partial participation Sattler et al., Robust and Communication-Efficient Federated Learning from Non-IID Data, 2019,
+Algorithm 2). :mod:`strategies.compressed_replies` has the part of the node.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import wire
+from .arrays import Arrays, is_float
+from .draws import rounded_share
+
+#: The records of a compressed reply by their names on the wire.
+Records = dict[str, Arrays]
+
+
+class Compression(ABC):
+    """How nodes compress their updates. Arrays of integers and booleans are sent as they are."""
+
+    #: The value of the config key ``compression``.
+    name: ClassVar[str]
+    #: Whether nodes keep the error of a compression and add it to their next update.
+    error_feedback: ClassVar[bool] = True
+
+    @abstractmethod
+    def encode(self, update: Arrays) -> Records:
+        """Compress an update.
+
+        Parameters
+        ----------
+        update : dict of float64 arrays
+            The change of each floating-point array, finite.
+
+        Returns
+        -------
+        dict of dicts of arrays
+            The records to send, by their names on the wire.
+        """
+
+    @abstractmethod
+    def decode(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        """Restore an update.
+
+        Parameters
+        ----------
+        records : mapping of str to dict of arrays
+            What a node sent, unchecked.
+        sent : dict of arrays
+            The floating-point arrays that the node received.
+
+        Returns
+        -------
+        dict of float64 arrays
+            In the shapes of ``sent``; values may be infinite or not a number.
+
+        Raises
+        ------
+        ValueError
+            Records, names, shapes or dtypes are wrong.
+        """
+
+    def train_config(self) -> dict[str, str | float]:
+        """Entries for the config of TRAIN messages."""
+        return {wire.COMPRESSION: self.name}
+
+    def restore(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        """The floating-point arrays of a node: those that were sent plus the update, in the dtypes of ``sent``.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`decode`.
+        """
+        update = self.decode(records, sent)
+        with np.errstate(over="ignore"):  # the server refuses infinite values
+            return {name: _moved(array, update[name]) for name, array in sent.items()}
+
+
+@dataclass(frozen=True)
+class BFloat16(Compression):
+    """The upper 16 bits of a float32, rounded to nearest, ties to even: half the bytes.
+
+    The relative error of a normal number is at most 2⁻⁹, so nodes keep no error.
+    """
+
+    name: ClassVar[str] = "bf16"
+    error_feedback: ClassVar[bool] = False
+
+    def encode(self, update: Arrays) -> Records:
+        return {wire.COMPRESSED_VALUES: {name: _upper_half(array) for name, array in update.items()}}
+
+    def decode(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        values = _record(records, wire.COMPRESSED_VALUES, sent)
+        for name, array in sent.items():
+            _check(name, values[name], np.uint16, array.shape)
+        return {name: _from_upper_half(values[name]) for name in sent}
+
+
+@dataclass(frozen=True)
+class Int8(Compression):
+    """Integers from −127 to 127 times a step per array: a quarter of the bytes.
+
+    The step s is the largest absolute value divided by 127, as a float32; values are rounded to the nearest multiple,
+    ties to even. The error of a value is at most s / 2.
+    """
+
+    name: ClassVar[str] = "int8"
+
+    def encode(self, update: Arrays) -> Records:
+        steps = {name: np.asarray(np.abs(array).max(initial=0.0) / 127, np.float32) for name, array in update.items()}
+        values = {name: _multiples(array, float(steps[name])) for name, array in update.items()}
+        return {wire.COMPRESSED_VALUES: values, wire.COMPRESSED_STEPS: steps}
+
+    def decode(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        values = _record(records, wire.COMPRESSED_VALUES, sent)
+        steps = _record(records, wire.COMPRESSED_STEPS, sent)
+        for name, array in sent.items():
+            _check(name, values[name], np.int8, array.shape)
+            _check(f"step of {name}", steps[name], np.float32, ())
+        return {name: np.asarray(values[name] * np.float64(steps[name])) for name in sent}
+
+
+@dataclass(frozen=True)
+class TopK(Compression):
+    """The largest changes of each array alone, as float32 with their positions: 8 bytes per value that is sent.
+
+    Aji and Heafield, Sparse Communication for Distributed Gradient Descent, EMNLP 2017. Of equal changes, the first are
+    sent.
+
+    Parameters
+    ----------
+    share : float
+        In (0, 1], the share of the values of each array, halves rounded up, and at least one value.
+
+    Raises
+    ------
+    ValueError
+        ``share`` is out of range.
+    """
+
+    name: ClassVar[str] = "top-k"
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share = {self.share!r}: must be above 0 and at most 1")
+
+    def train_config(self) -> dict[str, str | float]:
+        return {**super().train_config(), wire.COMPRESSION_SHARE: float(self.share)}
+
+    def encode(self, update: Arrays) -> Records:
+        places = {name: _largest(array, rounded_share(self.share, array.size)) for name, array in update.items()}
+        values = {name: array.reshape(-1)[places[name]].astype(np.float32) for name, array in update.items()}
+        return {wire.COMPRESSED_VALUES: values, wire.COMPRESSED_PLACES: places}
+
+    def decode(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        values = _record(records, wire.COMPRESSED_VALUES, sent)
+        places = _record(records, wire.COMPRESSED_PLACES, sent)
+        return {name: _scattered(name, values[name], places[name], array) for name, array in sent.items()}
+
+
+_BY_NAME: dict[str, type[Compression]] = {kind.name: kind for kind in (BFloat16, Int8, TopK)}
+#: The names that :func:`compression_by_name` knows.
+COMPRESSION_NAMES = tuple(_BY_NAME)
+
+
+def compression_by_name(name: str, share: float = 0.01) -> Compression:
+    """Make a compression.
+
+    Parameters
+    ----------
+    name : "bf16", "int8" or "top-k"
+    share : float
+        In (0, 1], for top-k.
+
+    Raises
+    ------
+    ValueError
+        The name is unknown, or ``share`` is out of range.
+    """
+    if name not in _BY_NAME:
+        raise ValueError(f"compression = {name!r}: must be one of {', '.join(map(repr, _BY_NAME))}")
+    return TopK(share) if name == TopK.name else _BY_NAME[name]()
+
+
+def floats_of(arrays: Arrays) -> Arrays:
+    """The floating-point arrays, which are compressed."""
+    return {name: array for name, array in arrays.items() if is_float(array)}
+
+
+def _moved(array: NDArray[Any], change: NDArray[np.float64]) -> NDArray[Any]:
+    moved = (array + change).astype(array.dtype)
+    return np.asarray(np.where(change == 0, array, moved))  # -0 + 0 would be 0
+
+
+def _upper_half(array: NDArray[Any]) -> NDArray[np.uint16]:
+    with np.errstate(over="ignore"):
+        bits = np.asarray(array, np.float32).view(np.uint32)
+    return np.asarray((bits + 0x7FFF + (bits >> 16 & 1)) >> 16, np.uint16)
+
+
+def _from_upper_half(values: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray((values.astype(np.uint32) << 16).view(np.float32), np.float64)
+
+
+def _multiples(array: NDArray[Any], step: float) -> NDArray[np.int8]:
+    if not step:  # all values are 0, or too small for a float32
+        return np.zeros(array.shape, np.int8)
+    return np.asarray(np.clip(np.rint(array / step), -127, 127), np.int8)
+
+
+def _largest(array: NDArray[Any], count: int) -> NDArray[np.uint32]:
+    """The positions of the ``count`` largest absolute values, ascending."""
+    sizes = np.abs(array.reshape(-1))
+    if count >= sizes.size:
+        return np.arange(sizes.size, dtype=np.uint32)
+    least = np.partition(sizes, sizes.size - count)[sizes.size - count]
+    above = np.flatnonzero(sizes > least)
+    equal = np.flatnonzero(sizes == least)[: count - above.size]
+    return np.sort(np.concatenate([above, equal])).astype(np.uint32)
+
+
+def _scattered(name: str, values: NDArray[Any], places: NDArray[Any], sent: NDArray[Any]) -> NDArray[np.float64]:
+    _check(f"places of {name}", places, np.uint32, (places.size,))
+    _check(name, values, np.float32, places.shape)
+    if places.size and (places[-1] >= sent.size or not (places[1:] > places[:-1]).all()):
+        raise ValueError(f"places of {name}: must ascend and be below {sent.size}")
+    update = np.zeros(sent.size)
+    update[places] = values
+    return update.reshape(sent.shape)
+
+
+def _record(records: Mapping[str, Arrays], name: str, sent: Arrays) -> Arrays:
+    """A record of a reply, which must have the names of ``sent``."""
+    found = records.get(name, {})
+    if found.keys() != sent.keys():
+        differing = sorted(found.keys() ^ sent.keys())[:5]
+        raise ValueError(f"{name}: the names differ from those sent: {', '.join(differing)}")
+    return found
+
+
+def _check(name: str, array: NDArray[Any], dtype: type, shape: tuple[int, ...]) -> None:
+    if array.dtype != dtype or array.shape != shape:
+        raise ValueError(f"{name} is {array.dtype}{list(array.shape)} instead of {np.dtype(dtype)}{list(shape)}")
