@@ -1,10 +1,23 @@
 """CSS of the report, as a Python string because Flower bundles do not include CSS files."""
 
 STYLE = """\
-:root { --ink: #1f2937; --soft: #6b7280; --line: #e5e7eb; --accent: #0072b2; }
+:root {
+    color-scheme: light dark;
+    --paper: #fff; --ink: #1f2937; --soft: #6b7280; --line: #e5e7eb; --accent: #0072b2;
+    --good: #007d5b; --bad: #c04f00; --warning: #fff7ed;
+}
+@media screen and (prefers-color-scheme: dark) {
+    :root {
+        --paper: #111827; --ink: #e5e7eb; --soft: #9ca3af; --line: #374151; --accent: #7cc4f0;
+        --good: #34c79b; --bad: #f08a4b; --warning: #3a2413;
+    }
+    /* Charts are drawn on white: inverted, with their hues, and without the black that the white becomes. */
+    figure svg, figure > img { filter: invert(1) hue-rotate(180deg); mix-blend-mode: screen; }
+    .swatch { filter: invert(1) hue-rotate(180deg); }
+}
 * { box-sizing: border-box; }
 body {
-    margin: 0; background: #fff; color: var(--ink);
+    margin: 0; background: var(--paper); color: var(--ink);
     font: 16px/1.55 system-ui, "Segoe UI", Roboto, Helvetica, Arial, "DejaVu Sans", sans-serif;
     font-variant-ligatures: none;
 }
@@ -22,7 +35,7 @@ section { margin: 44px 0 0; }
     display: flex; flex-wrap: wrap; gap: 2px 18px; list-style: none; margin: 4px 0 0; padding: 0;
     color: var(--soft); font-size: .9rem;
 }
-.warning { border-left: 4px solid #d55e00; background: #fff7ed; padding: 10px 14px; margin: 16px 0 0; }
+.warning { border-left: 4px solid #d55e00; background: var(--warning); padding: 10px 14px; margin: 16px 0 0; }
 .instruction {
     margin: 20px 0 0; padding: 2px 0 2px 14px; max-width: 76ch; border-left: 3px solid var(--line);
 }
@@ -37,6 +50,13 @@ td { border-bottom: 1px solid var(--line); padding: 8px 14px 8px 0; vertical-ali
 td:first-child { white-space: nowrap; font-weight: 600; }
 th.n, td.n { text-align: right; padding: 8px 0 8px 14px; white-space: nowrap; }
 th.n { white-space: normal; }
+th button {
+    font: inherit; color: inherit; text-align: inherit; background: none; border: 0; padding: 0; cursor: pointer;
+}
+th button:hover { text-decoration: underline; }
+th[aria-sort] button::after { content: " \\2191"; color: var(--accent); }
+th[aria-sort="descending"] button::after { content: " \\2193"; }
+@media print { th button::after { content: none !important; } }
 th small { display: block; font-weight: 400; color: var(--soft); white-space: nowrap; }
 td small { color: var(--soft); }
 .paper { display: block; color: var(--soft); font-size: .82rem; }
@@ -60,8 +80,8 @@ figure svg, figure img { display: block; width: 100%; height: auto; }
 .matches img { border: 4px solid var(--line); border-radius: 4px; }
 .matches .correct img { border-color: #009e73; }
 .matches .wrong img { border-color: #d55e00; }
-.matches .correct b { color: #007d5b; }
-.matches .wrong b { color: #c04f00; }
+.matches .correct b { color: var(--good); }
+.matches .wrong b { color: var(--bad); }
 figure svg text {
     font-family: system-ui, "Segoe UI", Roboto, Helvetica, Arial, "DejaVu Sans", sans-serif !important;
 }

@@ -1,0 +1,52 @@
+"""The script of the report in a browser: a click on the title of a column sorts the rows."""
+
+import re
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from fedapps.report.markup import table
+from fedapps.report.script import SCRIPT
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+ROWS = [
+    ("local", "\N{BLACK STAR} .90 <small>\N{PLUS-MINUS SIGN} .01</small>", "2,000"), ("fedavg", "1.5e-3", "300"),
+    ("node-10", "", "45"), ("node-9", "\N{MINUS SIGN}0.25", "1,000"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def page(tmp_path: Path):
+    """A function that clicks on columns; the first cells of the rows after it, and the state of the titles."""
+
+    def click(*columns: int) -> tuple[list[str], list[str]]:
+        markup = table(["method", "accuracy", "bytes"], ROWS)
+        clicks = "".join(f'document.querySelectorAll("th button")[{column}].click();' for column in columns)
+        file = tmp_path / "page.html"
+        file.write_text(f'<!DOCTYPE html><meta charset="utf-8">{markup}<script>{SCRIPT}{clicks}</script>')
+        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+        command = [str(BROWSER), *options, "--dump-dom", file.as_uri()]
+        dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+        names = re.findall(r"<tr><td>(.*?)</td>", dom)
+        return [unescape(name) for name in names], re.findall(r'aria-sort="(\w+)"', dom)
+
+    return click
+
+
+@pytest.mark.subprocesses
+@pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium to test the script of the report")
+@pytest.mark.parametrize(
+    ("columns", "names", "state"),
+    [
+        ((), ["local", "fedavg", "node-10", "node-9"], []),
+        ((0,), ["fedavg", "local", "node-9", "node-10"], ["ascending"]),
+        ((1,), ["node-9", "fedavg", "local", "node-10"], ["ascending"]),  # empty cells are last
+        ((1, 1), ["local", "fedavg", "node-9", "node-10"], ["descending"]),
+        ((1, 2), ["node-10", "fedavg", "node-9", "local"], ["ascending"]),
+    ],
+)
+def test_a_click_sorts_the_rows(page, columns, names, state):
+    assert page(*columns) == (names, state)
