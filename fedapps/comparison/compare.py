@@ -23,6 +23,7 @@ from fedapps.report.metrics import bare
 from fedapps.runs.continual import measure_names, stage_metrics, train_test_matrix
 from fedapps.runs.run_folder import RunFolder, begun
 from sim.matrix import run_matrix
+from strategies.round_records import DivergedError, TooFewRepliesError
 
 from .matrix import Plan, Vary
 from .paired_seeds import seed_values
@@ -176,11 +177,14 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
         If the run fails.
     """
     folder = RunFolder(Path(config["output-dir"]) / config["name"], "")
+    failed = f"{method} with seed {seed}{f' and {at}' if at else ''} failed"
     if not folder.finished(method):
-        execute(parse(config | {"resume": begun(folder.path)}), engine)
+        try:
+            execute(parse(config | {"resume": begun(folder.path)}), engine)
+        except (TooFewRepliesError, DivergedError) as error:
+            raise RunFailedError(f"{failed}: {error}\ntrained models are in {folder.path}") from None
     if not folder.finished(method):
-        where = f" and {at}" if at else ""
-        raise RunFailedError(f"{method} with seed {seed}{where} failed; see the log above and the folder {folder.path}")
+        raise RunFailedError(f"{failed}; see the log above and the folder {folder.path}")
     final = folder.summary()["methods"][method]["final"]
     evaluated = [row for row in folder.lines("nodes.jsonl") if row["phase"] == "evaluate"]
     last = max((row["round"] for row in evaluated), default=0)

@@ -17,7 +17,7 @@ from fedapps.runs.tables import summary_table
 from sim.flower_run import Fleet, flower_run
 from sim.inprocess import run_inprocess
 from sim.processes import usable_cores
-from strategies.round_records import TooFewRepliesError
+from strategies.round_records import DivergedError, TooFewRepliesError
 from tasks.base import DataError, Task
 
 from .references import add_references, find_references
@@ -86,7 +86,7 @@ class Simulation(Runner):
         begun = time.monotonic()
         try:
             execute(config, self.engine)
-        except (TooFewRepliesError, UnwritableError) as error:
+        except (TooFewRepliesError, DivergedError, UnwritableError) as error:
             print(f"\n{error}", file=sys.stderr)
         add_references(path, references)
         conclude(config, self.engine, begun)

@@ -15,7 +15,7 @@ from fedapps.config.round_limits import written_limits
 from fedapps.launch.runner import RunFailedError
 from fedapps.runs.run_folder import RunFolder
 from sim.matrix import Chain
-from strategies.round_records import DivergedError, TooFewRepliesError, TrackedMetric
+from strategies.round_records import TrackedMetric
 
 from .plan import TuningPlan
 from .pruning import median_limits
@@ -47,7 +47,7 @@ def run_trial(method: str, seed: int, trial: str, config: dict[str, Any], engine
     """
     try:
         return {"metrics": run_cell(method, seed, config, engine)["metrics"], "error": ""}
-    except (TooFewRepliesError, DivergedError, RunFailedError) as error:
+    except RunFailedError as error:
         return {"metrics": {}, "error": str(error)}
 
 

@@ -15,6 +15,7 @@ from fedapps.comparison.papers import paper_of
 from fedapps.comparison.significance import all_tests
 from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import RECIPES
+from fedapps.launch.runner import RunFailedError
 
 METHODS = ["sfl", "apfl"]
 TINY = {
@@ -181,7 +182,7 @@ def test_a_cell_that_fails_ends_the_comparison(tiny, tmp_path, monkeypatch):
 
     monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
     monkeypatch.setattr("tasks.lqr.task.LqrTask.loss", loss)
-    with pytest.raises(RuntimeError, match="no loss today"):
+    with pytest.raises(RunFailedError, match=r"sfl with seed 0 failed: round 1: 0 usable replies(?s:.*)no loss today"):
         compare_recipe(RECIPES / "lqr.toml", methods=["sfl"], seeds=1, overrides=tiny, output_dir=str(tmp_path))
     assert not list(tmp_path.glob("*/compare.json"))
 

@@ -12,12 +12,12 @@ from fedapps.cli.commands import main
 from fedapps.comparison.compare import run_cell
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import RECIPES, read_recipe
+from fedapps.launch.runner import RunFailedError
 from fedapps.runs.run_folder import RunFolder
 from fedapps.tuning.pruning import FEWEST
 from fedapps.tuning.results import tuning_text
 from fedapps.tuning.tune import tune_recipe
 from sim import lqr
-from strategies.round_records import TooFewRepliesError
 
 LQR = RECIPES / "lqr.toml"
 METHODS = ("sfl", "fedprox", "untrained")
@@ -188,7 +188,7 @@ def test_a_trial_that_is_worse_than_the_median_is_pruned_and_one_that_diverges_f
 
     def diverging(method, *given):
         if method == "sfl(run.learning-rate=0.06)":
-            raise TooFewRepliesError("round 1: no reply can be used")
+            raise RunFailedError("round 1: no reply can be used")
         return run_cell(method, *given)
 
     monkeypatch.setattr("fedapps.tuning.study.Study.suggest", suggest)
@@ -223,7 +223,7 @@ def test_settings_that_do_not_go_together_fail_without_a_run(robots, tmp_path, m
 
 def test_current_settings_that_fail_end_the_tuning(robots, tmp_path, monkeypatch):
     def failing(*given):
-        raise TooFewRepliesError("round 1: no reply can be used")
+        raise RunFailedError("round 1: no reply can be used")
 
     monkeypatch.setattr(fedapps.tuning.trials, "run_cell", failing)
     with pytest.raises(RuntimeError, match=r"the current settings of the recipe fail(?s:.*)no reply can be used"):
