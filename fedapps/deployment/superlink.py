@@ -11,10 +11,10 @@ from typing import Any
 import tomli_w
 
 from sim.flower_run import CONNECTION, connect, submission, wait_until_healthy
-from sim.processes import flower_environment, free_port, usable_cores
+from sim.processes import flower_environment, free_port
 
 from .certificates import make_certificates
-from .flwr_query import query_flwr
+from .flwr_commands import FlwrCommands
 from .interrupts import Interrupts
 from .node_keys import KeyPair, make_key_pair
 from .processes import FleetError, FleetProcess, Processes
@@ -44,7 +44,7 @@ def deployment(folder: Path, *, tls: bool = False, auth: bool = False) -> Iterat
     """
     with Interrupts() as interrupts, Processes(folder / "tmp", interrupts) as processes:
         deployed = Deployment(folder, processes, tls=tls, auth=auth)
-        processes.on_exit(deployed.merge_database)
+        processes.on_exit(deployed.close)
         yield deployed
 
 
@@ -66,6 +66,7 @@ class Deployment:
             "PYTHONUNBUFFERED": "1",  # the log is read while it is written
         }
         self._environment.pop("FORCE_COLOR", None)  # colour codes would break the JSON output of flwr
+        self._flwr = FlwrCommands(self._environment)
         self.superlink: FleetProcess | None = None
         self._reported: list[FleetProcess] = []
 
@@ -132,20 +133,10 @@ class Deployment:
         FleetError
             If the SuperLink rejects a key.
         """
-        parallel = usable_cores()
-        for begin in range(0, len(keys), parallel):
-            batch = [
-                self._processes.start(
-                    f"the registration of {key.parent.name}",
-                    ["flwr", "supernode", "register", str(key), CONNECTION],
-                    self._environment,
-                    key.with_name("register.log"),
-                )
-                for key in keys[begin : begin + parallel]
-            ]
-            for started in batch:
-                if started.process.wait() != 0:
-                    raise FleetError(started.exit_report())
+        for key in keys:
+            done = self._flwr.run("supernode", "register", str(key), CONNECTION)
+            if done.returncode:
+                raise FleetError(f"the SuperLink does not register {key}:\n{done.stdout}{done.stderr}")
 
     def start_supernode(self, name: str, config: NodeConfig, key: KeyPair | None, *options: str) -> FleetProcess:
         """Start one SuperNode. If an earlier one of the same name has ended, the new one continues from its state.
@@ -241,8 +232,9 @@ class Deployment:
                 self._check_superlink()
                 time.sleep(0.2)
 
-    def merge_database(self) -> None:
-        """Merge SQLite's write-ahead log into the database file, after the SuperLink has ended."""
+    def close(self) -> None:
+        """After the SuperLink has ended, merge SQLite's write-ahead log into the database file."""
+        self._flwr.close()
         if self.database.exists():
             with closing(sqlite3.connect(self.database)) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -280,7 +272,7 @@ class Deployment:
         return all(entry["status"].startswith("finished") for entry in self._query("ls", "--run-id", run, key="runs"))
 
     def _query(self, *arguments: str, key: str) -> list[dict[str, Any]]:
-        return query_flwr(*arguments, key=key, environment=self._environment, check=self._check_superlink)
+        return self._flwr.query(*arguments, key=key, check=self._check_superlink)
 
     def _ended(self) -> list[FleetProcess]:
         return [node for node in self.nodes if node.has_ended]
