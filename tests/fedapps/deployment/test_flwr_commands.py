@@ -23,7 +23,7 @@ def main():
     kind, *words = sys.argv[1:]
     if kind == "ls":
         print("a warning", file=sys.stderr)
-        print(json.dumps({"nodes": [{"calls": calls, "pid": os.getpid(), "words": words}]}))
+        print(json.dumps({"nodes": [{"calls": calls, "pid": os.getpid(), "words": words}]}), file=sys.__stdout__)
     elif kind == "busy":  # the database is locked twice
         print(json.dumps({"nodes": [1]}) if calls > 2 else "database is locked")
     elif kind == "fails":
@@ -64,7 +64,7 @@ def test_all_commands_run_in_one_process_and_warnings_are_no_output(flwr: FlwrCo
 
 
 @pytest.mark.parametrize(
-    ("kind", "status", "text"), [("fails", 3, "no such node\n"), ("says why", 1, ""), ("raises", 1, "KeyError")]
+    ("kind", "status", "text"), [("fails", 3, "no such node\n"), ("says why", 1, "why\n"), ("raises", 1, "KeyError")]
 )
 def test_a_command_that_fails_is_told_and_the_next_one_runs(
     flwr: FlwrCommands, kind: str, status: int, text: str
