@@ -10,8 +10,9 @@ HTTP_KEY := $(shell cat pyproject.toml constraints.txt constraints-http.txt | sh
 HTTP_STAMP := .venv-http/.built-$(HTTP_KEY)
 FAULT_TESTS := tests/processes/test_faults.py
 EXAMPLE_TESTS := tests/processes/test_examples.py
+HTTP_FLEET_TESTS := tests/processes/test_http.py
 # Tests of behaviour that may differ between versions of Flower.
-HTTP_TESTS := tests/processes/test_http.py tests/conformance tests/sim/test_inprocess.py
+HTTP_TESTS := tests/conformance tests/sim/test_inprocess.py
 # The cores that this process may use; `taskset` or a container can reduce them.
 CORES := $(shell nproc)
 GROUPS := $(shell echo $$(( $(CORES) / 2 > 1 ? $(CORES) / 2 : 1 )))
@@ -44,8 +45,9 @@ test: lint $(HTTP_STAMP)  ## lint, types, architecture and all tests
 	$(MAKE) --no-print-directory test-alone
 	$(MAKE) --no-print-directory test-fleet-groups
 
-test-alone: $(STAMP)
+test-alone: $(STAMP) $(HTTP_STAMP)
 	$(BIN)/python -m pytest -m "not processes" $(ON_ALL_CORES)
+	.venv-http/bin/python -m pytest $(HTTP_TESTS) $(ON_ALL_CORES)
 
 test-fleet-groups: $(STAMP) $(HTTP_STAMP)
 	$(MAKE) --no-print-directory --jobs $(GROUPS) test-faults test-fleets test-http test-examples
@@ -63,7 +65,7 @@ test-examples: $(STAMP)
 	$(BIN)/python -m pytest -m processes $(EXAMPLE_TESTS)
 
 test-http: $(HTTP_STAMP)
-	.venv-http/bin/python -m pytest $(HTTP_TESTS)
+	.venv-http/bin/python -m pytest $(HTTP_FLEET_TESTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
