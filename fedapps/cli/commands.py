@@ -67,10 +67,16 @@ def list_names(given: argparse.Namespace) -> int:
 
 
 def nodes(given: argparse.Namespace) -> int:
-    """Print the nodes of a recipe and how much data each of them has."""
-    from fedapps.comparison.node_table import nodes_text
+    """Print the nodes of a recipe and how much data each of them has, and draw them if asked for."""
+    from fedapps.comparison.node_figure import check_format, nodes_figure
+    from fedapps.comparison.node_table import RecipeNodes, nodes_text
 
-    print(nodes_text(Path(given.recipe), assignments(given.set), Vary.read(given.vary)))
+    if given.plot:
+        check_format(Path(given.plot))
+    found = RecipeNodes.read(Path(given.recipe), assignments(given.set), Vary.read(given.vary))
+    print(nodes_text(found))
+    if given.plot:
+        nodes_figure(found, Path(given.plot))
     return 0
 
 

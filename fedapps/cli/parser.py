@@ -62,9 +62,16 @@ def _add_nodes(commands: Commands) -> None:
         commands, "nodes", "Show the nodes of a recipe and how much data each of them has.",
         "Nothing is trained. A simulated world is generated if it does not exist yet.",
         "nodes fedvpr-splits", "nodes fedvocab-small --set data-dir=/data/agnews --vary text.alpha=0.1,1,10",
+        "nodes quickstart --plot nodes.png",
     )  # fmt: skip
     command.add_argument("recipe", help=RECIPE)
     add_vary(command, "show a row for each of these values of a key")
+    command.add_argument(
+        "--plot",
+        default="",
+        metavar="FILE",
+        help="also draw the training examples of each node by class to this file",
+    )
     add_set(command)
 
 

@@ -19,55 +19,71 @@ from .matrix import Plan, Vary
 _MOST_LABELS = 12
 
 
-def nodes_text(recipe: Path, overrides: Mapping[str, Any], vary: Vary | None = None) -> str:
-    """A table of the number of nodes and of their sizes (mean ± standard deviation), followed by their groups.
-
-    A simulated world is generated if it does not exist yet.
-
-    Parameters
-    ----------
-    recipe : Path
-        Name of a recipe, or path of a run-config file.
-    overrides : mapping
-        Keys of the run config that replace those of the recipe.
-    vary : Vary, optional
-        The table has a row for each value of this key; that of the recipe if missing.
-
-    Raises
-    ------
-    ConfigError
-        If the config is invalid.
-    DataError
-        If data are missing or invalid.
-    """
-    base = resolve(read_recipe(recipe, overrides), "runs")
-    plan = Plan.of(recipe, base, (), [int(base.get("seed", 0))], "inline", vary)
-    found = {value: _found(config) for value, config in zip(plan.values, plan.configs(), strict=True)}
-    texts = [_table(plan.vary, found)]
-    for value, of_value in found.items():
-        lines = [*of_value.remarks, *_groups(of_value.nodes)]
-        texts += [f"{value}: {line}" for line in lines] if plan.vary else lines
-    return "\n".join(texts)
-
-
 @dataclass(frozen=True)
-class _Found:
+class NodesFound:
+    """The task of a recipe, the data of its nodes, and remarks about the data."""
+
     task: Task
     nodes: list[NodeData]
     remarks: Sequence[str]
 
 
-def _found(config: Config) -> _Found:
+@dataclass(frozen=True)
+class RecipeNodes:
+    """The nodes of a recipe for each value of the varied key, or for the value ``None`` if no key is varied."""
+
+    vary: Vary | None
+    found: Mapping[Value | None, NodesFound]
+
+    @classmethod
+    def read(cls, recipe: Path, overrides: Mapping[str, Any], vary: Vary | None = None) -> "RecipeNodes":
+        """Read the data of all nodes. A simulated world is generated if it does not exist yet.
+
+        Parameters
+        ----------
+        recipe : Path
+            Name of a recipe, or path of a run-config file.
+        overrides : mapping
+            Keys of the run config that override the recipe.
+        vary : Vary, optional
+            Read the nodes for each value of this key; what the recipe varies if missing.
+
+        Raises
+        ------
+        ConfigError
+            If the config is invalid.
+        DataError
+            If data are missing or invalid.
+        """
+        base = resolve(read_recipe(recipe, overrides), "runs")
+        plan = Plan.of(recipe, base, (), [int(base.get("seed", 0))], "inline", vary)
+        found = {value: _found(config) for value, config in zip(plan.values, plan.configs(), strict=True)}
+        return cls(plan.vary, found)
+
+
+def nodes_text(nodes: RecipeNodes) -> str:
+    """A table of the number of nodes and of their sizes (mean ± standard deviation), followed by their groups.
+
+    It has a row for each value of the varied key.
+    """
+    texts = [_table(nodes.vary, nodes.found)]
+    for value, of_value in nodes.found.items():
+        lines = [*of_value.remarks, *_groups(of_value.nodes)]
+        texts += [f"{value}: {line}" for line in lines] if nodes.vary else lines
+    return "\n".join(texts)
+
+
+def _found(config: Config) -> NodesFound:
     run = config.run
     check_data(config)
     task = config.task_of(next(iter(config.methods.values())))
     places = ({"partition-id": node, "num-partitions": run.num_nodes} for node in range(run.num_nodes))
     sources = [data_source(run, task, place) for place in places]
     nodes = [source.load(task) for source in sources]
-    return _Found(task, nodes, task.remarks(sources[0].folder, run.num_nodes))
+    return NodesFound(task, nodes, task.remarks(sources[0].folder, run.num_nodes))
 
 
-def _table(vary: Vary | None, found: Mapping[Value | None, _Found]) -> str:
+def _table(vary: Vary | None, found: Mapping[Value | None, NodesFound]) -> str:
     rows = {}
     for value, of_value in found.items():
         sizes = [of_value.task.sizes(node) for node in of_value.nodes]

@@ -7,7 +7,7 @@ from striped_places import write_places
 
 from fedapps.cli.commands import main
 from fedapps.comparison.matrix import Vary
-from fedapps.comparison.node_table import nodes_text
+from fedapps.comparison.node_table import RecipeNodes, nodes_text
 from fedapps.config.parsing import ConfigError
 from fedapps.config.recipe_files import recipes
 
@@ -23,7 +23,7 @@ def places(tmp_path_factory):
 
 
 def test_the_table_of_a_split(places):
-    assert nodes_text(Path("fedvpr"), places).splitlines() == [
+    assert nodes_text(RecipeNodes.read(Path("fedvpr"), places)).splitlines() == [
         "  nodes  sequences  images  queries  queries to train on",
         "--------------------------------------------------------",
         "      4          4      16        8                    8",
@@ -34,7 +34,7 @@ def test_the_table_of_a_split(places):
 
 
 def test_a_line_for_each_value_of_a_key(places):
-    text = nodes_text(Path("fedvpr"), places | {"num-nodes": 3}, Vary("vpr.test-share", (0.2, 0.4)))
+    text = nodes_text(RecipeNodes.read(Path("fedvpr"), places | {"num-nodes": 3}, Vary("vpr.test-share", (0.2, 0.4))))
     assert text.splitlines()[2:] == [
         "0.2                 3          4      16        8                    8",
         "0.4                 3          4      16        8                    8",
@@ -48,14 +48,14 @@ def test_a_line_for_each_value_of_a_key(places):
 
 def test_by_default_the_sizes_are_the_examples_of_each_split(tmp_path):
     small = {"cache-dir": str(tmp_path), "num-nodes": 2, "lqr.trajectories": 4, "lqr.horizon": 6}
-    head, _, row, *_ = nodes_text(Path("lqr"), small).splitlines()
+    head, _, row, *_ = nodes_text(RecipeNodes.read(Path("lqr"), small)).splitlines()
     assert head.split() == ["nodes", "train", "examples", "test", "examples"]
     assert row.split() == ["2", "18", "6"]  # four trajectories of six steps, one of them for the test
 
 
 def test_an_invalid_config_or_missing_data_are_refused(places, capsys):
     with pytest.raises(ConfigError, match="num-nodes = 0"):
-        nodes_text(Path("fedvpr"), places | {"num-nodes": 0})
+        RecipeNodes.read(Path("fedvpr"), places | {"num-nodes": 0})
     assert main(["nodes", "fedvpr"]) == 2
     assert "data-dir = ''" in capsys.readouterr().err
 

@@ -1,0 +1,76 @@
+"""The figure of a recipe's nodes."""
+
+import pytest
+import torch
+
+from fedapps.cli.commands import main
+from fedapps.comparison.matrix import Vary
+from fedapps.comparison.node_figure import node_counts, nodes_figure
+from fedapps.comparison.node_table import NodesFound, RecipeNodes
+from tasks.base import NodeData
+from tasks.lqr.task import LqrTask
+
+
+class Classified(LqrTask):
+    num_classes = 3
+
+
+def node(key, labels, **groups):
+    return NodeData(key, {"train": {"label": torch.tensor(labels)}}, groups)
+
+
+def test_examples_are_counted_by_class():
+    found = NodesFound(Classified(), [node("a", [0, 2, 2]), node("b", [1])], ())
+    assert node_counts(found) == {
+        "a": {"class 0": 1, "class 1": 0, "class 2": 2},
+        "b": {"class 0": 0, "class 1": 1, "class 2": 0},
+    }
+
+
+def test_without_classes_they_are_counted_under_the_group_of_the_node():
+    found = NodesFound(LqrTask(), [node("a", [0, 1], city="oslo", zone="x"), node("b", [1], zone="y")], ())
+    assert node_counts(found) == {"a": {"city oslo": 2}, "b": {"city none": 1}}
+    assert node_counts(NodesFound(LqrTask(), [node("a", [0, 1])], ())) == {"a": {"examples": 2}}
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_a_bar_for_each_node_and_a_panel_for_each_value(tmp_path, suffix):
+    parts = {0.1: [node("lagos", [0, 0, 1]), node("oslo", [2])], 10.0: [node("lagos", [0, 1]), node("oslo", [1, 2])]}
+    found = {value: NodesFound(Classified(), nodes, ()) for value, nodes in parts.items()}
+    path = tmp_path / f"nodes.{suffix}"
+    figure = nodes_figure(RecipeNodes(Vary("text.alpha", (0.1, 10.0)), found), path)
+    assert path.stat().st_size > 1000
+    first, second = figure.axes
+    assert [axes.get_title() for axes in (first, second)] == ["text.alpha = 0.1", "text.alpha = 10.0"]
+    assert [label.get_text() for label in first.get_yticklabels()] == ["lagos", "oslo"]
+    widths = [[bar.get_width() for bar in bars] for bars in first.containers]
+    assert widths == [[2, 0], [1, 0], [0, 1]]  # by class, then by node
+    assert [bar.get_x() for bar in first.containers[1]] == [2, 0]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["class 0", "class 1", "class 2"]
+
+
+def test_a_hundred_nodes_are_drawn_without_their_names(tmp_path):
+    found = {None: NodesFound(Classified(), [node(f"node-{n}", [n % 3]) for n in range(100)], ())}
+    figure = nodes_figure(RecipeNodes(None, found), tmp_path / "nodes.png")
+    assert not figure.axes[0].get_yticklabels()
+    assert figure.axes[0].get_ylabel() == "100 nodes"
+
+
+def test_the_command_draws_the_nodes(tmp_path, capsys):
+    keys = ["num-nodes=2", "lqr.trajectories=4", "lqr.horizon=6", f"cache-dir={tmp_path}"]
+    sets = [part for key in keys for part in ("--set", key)]
+    assert main(["nodes", "lqr", *sets, "--plot", str(tmp_path / "nodes.svg")]) == 0
+    assert "train examples" in capsys.readouterr().out
+    assert "<svg" in (tmp_path / "nodes.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("nodes.txt", "must end with .png, .svg, .pdf"), ("nowhere/nodes.png", "there is no folder")],
+)
+def test_a_file_that_cannot_be_drawn_is_refused_before_any_work(tmp_path, capsys, name, message):
+    path = tmp_path / name
+    assert main(["nodes", "lqr", "--set", f"cache-dir={tmp_path / 'worlds'}", "--plot", str(path)]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "worlds").exists()
