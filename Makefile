@@ -21,6 +21,8 @@ ON_ALL_CORES := --numprocesses $(CORES) --dist loadfile
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 SQUEEZENET = $(FEDAPPS_DATA)/weights/squeezenet1_1_imagenet_notop.npz
 GLOVE = $(FEDAPPS_DATA)/text/glove/glove.6B.50d.subset.txt.xz
+TOP_K_10 = fedavg(run.compression=top-k,run.compression-share=0.1)
+TOP_K_1 = fedavg(run.compression=top-k,run.compression-share=0.01)
 
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
@@ -106,6 +108,9 @@ ifdef FEDAPPS_DATA
 		--set text.dataset=sst2 --set target=0.7 --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --methods "fedavg,fedvocab,fedvocab(adapt-epochs=0)" --seeds 1 \
 		--vary text.alpha=1,100 --set rounds=20 --set evaluate-every=20 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
+		--methods "fedavg,fedavg(run.compression=bf16),fedavg(run.compression=int8),$(TOP_K_10),$(TOP_K_1)" \
+		--set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
 		--set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/sst2 \
