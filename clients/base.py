@@ -248,18 +248,12 @@ class FederatedClient(NumPyClientAdapter):
     # -- training ------------------------------------------------------------------------------------------------
 
     def _plateau(self, node_round: NodeRound) -> Plateau | None:
-        settings = node_round.settings
-        if settings.plateau_patience == 0:
-            return None
-        if node_round.data.count("validation") == 0:
+        plateau = Plateau.of(node_round.settings, memory_of(node_round.kept))
+        if plateau and node_round.data.count("validation") == 0:
             raise ValueError(
-                f"plateau-patience = {settings.plateau_patience}: node {node_round.data.key} has no validation "
+                f"plateau-patience = {plateau.patience}: node {node_round.data.key} has no validation "
                 "examples to measure the loss on; set it to 0 for a constant learning rate"
             )
-        plateau = Plateau(
-            settings.plateau_patience, settings.plateau_factor, settings.min_learning_rate, settings.learning_rate
-        )
-        plateau.resume(memory_of(node_round.kept))
         return plateau
 
     def _validation_loss(self, model: nn.Module, node_round: NodeRound) -> float:

@@ -7,10 +7,14 @@ node's round is often one epoch long, so the count continues from round to round
 
 from dataclasses import dataclass
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .named_arrays import Arrays
+
+if TYPE_CHECKING:
+    from .round_settings import RoundSettings
 
 _NAME = "plateau"
 
@@ -37,6 +41,17 @@ class Plateau:
     learning_rate: float
     best: float = inf
     stale: int = 0
+
+    @classmethod
+    def of(cls, settings: "RoundSettings", memory: Arrays) -> "Plateau | None":
+        """The plateau of a round, continued from the memory; ``None`` if the settings have none."""
+        if settings.plateau_patience == 0:
+            return None
+        plateau = cls(
+            settings.plateau_patience, settings.plateau_factor, settings.min_learning_rate, settings.learning_rate
+        )
+        plateau.resume(memory)
+        return plateau
 
     def epoch_ended(self, validation_loss: float) -> None:
         """Update the learning rate with the loss after an epoch. A loss that is not a number is no improvement."""

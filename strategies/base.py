@@ -366,7 +366,15 @@ class BaseStrategy(StrategyHooks, Strategy):
 
     def _reply_filter(self, phase: RoundStep) -> ReplyFilter:
         profiles = {node: self.label(profile) for node, profile in self.registry.known.items()}
-        expected, size = self._current if phase == "train" else None, max_reply_bytes(self._current, self.reply_records)
-        own = (self.refusal_reason, self.compression)
-        parts = (self.weight_of, self.metric_means, size, self.example_limits)
-        return ReplyFilter(self.report, phase, profiles, expected, *parts, *own)
+        return ReplyFilter(
+            self.report,
+            phase,
+            profiles,
+            expected=self._current if phase == "train" else None,
+            weight_of=self.weight_of,
+            metric_means=self.metric_means,
+            max_bytes=max_reply_bytes(self._current, self.reply_records),
+            example_limits=self.example_limits,
+            refusal_reason=self.refusal_reason,
+            compression=self.compression,
+        )

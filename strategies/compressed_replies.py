@@ -52,12 +52,19 @@ def compression_mod(message: Message, context: Context, call_next: Next) -> Mess
     ValueError
         The config names an unknown compression or an invalid share, or the reply has other arrays than the message.
     """
+    return compressed(message, context, call_next, lambda _, context: ContextMemory(context))
+
+
+def compressed(
+    message: Message, context: Context, call_next: Next, memory_of: Callable[[Message, Context], ErrorMemory]
+) -> Message:
+    """As :func:`compression_mod`, with the error in another memory, which is opened only where it is needed."""
     if (compression := requested(message)) is None:
         return call_next(message, context)
-    received = from_record(message.content.array_records[wire.ARRAYS])  # before training can change them
+    received = views(message.content.array_records[wire.ARRAYS])
     reply = call_next(message, context)
     if not reply.has_error():
-        compress_reply(reply, received, compression, ContextMemory(context))
+        compress_reply(reply, received, compression, memory_of(message, context))
     return reply
 
 
@@ -97,7 +104,7 @@ def compress_reply(reply: Message, received: Arrays, compression: Compression, m
     ValueError
         The names or shapes of the floating-point arrays differ from those received, or a value is not finite.
     """
-    arrays = from_record(reply.content.array_records[wire.ARRAYS])
+    arrays = views(reply.content.array_records[wire.ARRAYS])
     floats, before = floats_of(arrays), floats_of(received)
     if _form(floats) != _form(before):
         raise ValueError("the arrays of the reply differ from those received, so that their change is undefined")

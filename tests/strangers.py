@@ -14,7 +14,11 @@ from fedapps.deployment.superlink import Deployment, deployment
 
 @contextmanager
 def turned_away(folder: Path, *plain_text: str) -> Iterator[Deployment]:
-    """A SuperLink with TLS and node keys that has refused strangers; one without TLS is told one of ``plain_text``."""
+    """A SuperLink with TLS and node keys that has refused three nodes.
+
+    One has an unknown key, one has no key, and one does not encrypt. The log of the last one has one of the texts
+    ``plain_text``.
+    """
     with deployment(folder / "guarded", tls=True, auth=True) as guarded, deployment(folder / "plain") as plain:
         guarded.start_superlink()
         plain.fleet_port = guarded.fleet_port

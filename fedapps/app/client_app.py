@@ -10,7 +10,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.client import Client, ClientApp
 
 from fedapps.registry.methods import queries
-from strategies.compressed_replies import requested
+from strategies.compressed_replies import ErrorMemory, compressed
 from strategies.wire import PROFILE, PROFILE_QUERY
 
 from .errors import Handler, with_reported_errors
@@ -42,14 +42,15 @@ def private_training(message: Message, context: Context, call_next: Handler) -> 
 def compressed_training(message: Message, context: Context, call_next: Handler) -> Message:
     """Compress the reply as the message asks, after the noise of local privacy."""
 
-    def compressed(message: Message, context: Context) -> Message:
-        if (compression := requested(message)) is None:
-            return call_next(message, context)
-        from .compression import compressed_reply
+    def memory(message: Message, context: Context) -> ErrorMemory:
+        from .compression_memory import StateMemory
 
-        return compressed_reply(message, context, call_next, compression)
+        return StateMemory.of(message, context)
 
-    return with_reported_errors(compressed)(message, context)
+    def handle(message: Message, context: Context) -> Message:
+        return compressed(message, context, call_next, memory)
+
+    return with_reported_errors(handle)(message, context)
 
 
 @app.train(mods=[compressed_training, private_training])

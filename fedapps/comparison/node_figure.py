@@ -17,16 +17,16 @@ _MOST_NAMES, _MOST_KINDS = 60, 20
 def check_format(path: Path) -> None:
     """Raise ``ValueError`` if a figure cannot be written to this file."""
     if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"--plot {path}: must end with {', '.join(FORMATS)}")
+        raise ValueError(f"--plot {path}: must end with {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"--plot {path}: there is no folder {path.parent}; create it, or choose another one")
 
 
 def nodes_figure(nodes: RecipeNodes, path: Path) -> Figure:
-    """Draw a bar for each node, as long as its number of training examples, with a colour for each class.
+    """Draw a bar for each node. Its length is the number of training examples, and each class has a colour.
 
-    For tasks without classes, the colours are those of the nodes' labels in the first kind of group. There is a panel
-    for each value of the varied key.
+    If the task has no classes, each group of nodes has a colour, such as each city. Each value of the varied key has a
+    panel.
     """
     counts = {value: node_counts(found) for value, found in nodes.found.items()}
     kinds = list(

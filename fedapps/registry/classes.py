@@ -1,4 +1,4 @@
-"""Classes by their names: those of the modules of one package, and those that entry points of other packages name."""
+"""Finds classes by name, in the modules of a package and at the entry points of other packages."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property

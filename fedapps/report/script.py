@@ -4,12 +4,21 @@ The page is complete without it: the script makes tables sortable by the titles 
 """
 
 SCRIPT = """\
-const NUMBER = /[-\\u2212]?(?:\\d[\\d,]*)?\\.?\\d+(?:e[-+]?\\d+)?/i;
+const UNITS = {B: 1, kB: 1e3, MB: 1e6, GB: 1e9, s: 1, min: 60, h: 3600};
+const NUMBER = /(-?(?:\\u221e|(?:\\d[\\d,]*)?\\.?\\d+(?:e[-+]?\\d+)?))(?: (B|kB|MB|GB|s|min|h)\\b)?/g;
+
+// The first number of a text; with a unit, the sum of all numbers with units, as in "1 h 02 min".
+function numberIn(text) {
+    const found = [...text.replaceAll("\\u2212", "-").matchAll(NUMBER)];
+    const parts = found.length && found[0][2] ? found.filter(part => part[2]) : found.slice(0, 1);
+    const values = parts.map(([, digits, unit]) =>
+        Number(digits.replaceAll(",", "").replace("\\u221e", "Infinity")) * (UNITS[unit] || 1));
+    return values.length ? values.reduce((sum, value) => sum + value) : null;
+}
 
 function valueOf(row, column, numeric) {
     const text = row.cells[column].textContent.trim();
-    const found = numeric && text.match(NUMBER);
-    return found ? Number(found[0].replace("\\u2212", "-").replaceAll(",", "")) : numeric ? null : text;
+    return numeric ? numberIn(text) : text;
 }
 
 function compare(left, right) {

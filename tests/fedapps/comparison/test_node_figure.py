@@ -67,7 +67,7 @@ def test_the_command_draws_the_nodes(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("nodes.txt", "must end with .png, .svg, .pdf"), ("nowhere/nodes.png", "there is no folder")],
+    [("nodes.txt", "must end with .png, .svg or .pdf"), ("nowhere/nodes.png", "there is no folder")],
 )
 def test_a_file_that_cannot_be_drawn_is_refused_before_any_work(tmp_path, capsys, name, message):
     path = tmp_path / name

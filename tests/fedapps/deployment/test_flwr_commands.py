@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from installed_commands import environment_with
 
 from fedapps.deployment.flwr_commands import FlwrCommands
 from fedapps.deployment.processes import FleetError
@@ -40,14 +41,7 @@ def main():
 
 @pytest.fixture
 def flwr(tmp_path: Path) -> Iterator[FlwrCommands]:
-    installed = tmp_path / "installed"
-    metadata = installed / "flwr_double-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (installed / "flwr_double.py").write_text(FLWR)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: flwr-double\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[console_scripts]\nflwr = flwr_double:main\n")
-    paths = [str(installed), *filter(None, [os.environ.get("PYTHONPATH")])]
-    commands = FlwrCommands(os.environ | {"PYTHONPATH": os.pathsep.join(paths)})
+    commands = FlwrCommands(environment_with(tmp_path / "installed", "flwr_double", FLWR, ["flwr = flwr_double:main"]))
     yield commands
     commands.close()
 

@@ -1,7 +1,6 @@
 """Workers that are forks of a process with imported libraries."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed_commands import environment_with
 
 from fedapps.deployment.superexec import ForkedWorkers
 from fedapps.deployment.supernode import LIBRARIES, SuperNode, _Clock
@@ -43,14 +43,7 @@ def starter():
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """An environment in which the commands ``probe`` and ``starter`` are installed."""
-    installed = tmp_path / "installed"
-    metadata = installed / "probe-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (installed / "probe.py").write_text(PROBE)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: probe\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[console_scripts]\nprobe = probe:main\nstarter = probe:starter\n")
-    paths = [str(installed), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    return environment_with(tmp_path / "installed", "probe", PROBE, ["probe = probe:main", "starter = probe:starter"])
 
 
 @pytest.fixture

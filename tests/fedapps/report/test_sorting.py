@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from fedapps.report.formats import format_bytes, format_duration, format_number
 from fedapps.report.markup import table
 from fedapps.report.script import SCRIPT
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+MINUS = "\N{MINUS SIGN}"
 ROWS = [
     ("local", "\N{BLACK STAR} .90 <small>\N{PLUS-MINUS SIGN} .01</small>", "2,000"), ("fedavg", "1.5e-3", "300"),
-    ("node-10", "", "45"), ("node-9", "\N{MINUS SIGN}0.25", "1,000"),
+    ("node-10", "", "45"), ("node-9", f"{MINUS}0.25", "1,000"),
 ]  # fmt: skip
 
 
@@ -22,8 +24,8 @@ ROWS = [
 def page(tmp_path: Path):
     """A function that clicks on columns; the first cells of the rows after it, and the state of the titles."""
 
-    def click(*columns: int) -> tuple[list[str], list[str]]:
-        markup = table(["method", "accuracy", "bytes"], ROWS)
+    def click(*columns: int, rows=ROWS) -> tuple[list[str], list[str]]:
+        markup = table(["method", "accuracy", "bytes"], rows)
         clicks = "".join(f'document.querySelectorAll("th button")[{column}].click();' for column in columns)
         file = tmp_path / "page.html"
         file.write_text(f'<!DOCTYPE html><meta charset="utf-8">{markup}<script>{SCRIPT}{clicks}</script>')
@@ -50,3 +52,19 @@ def page(tmp_path: Path):
 )
 def test_a_click_sorts_the_rows(page, columns, names, state):
     assert page(*columns) == (names, state)
+
+
+@pytest.mark.subprocesses
+@pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium to test the script of the report")
+@pytest.mark.parametrize("format_value", [format_bytes, format_duration, format_number])
+def test_formatted_numbers_are_sorted_by_value(page, format_value):
+    values = {"e": 5e9, "c": 18_000, "a": 2e-6, "d": 14.1e6, "b": 59.0}
+    rows = [(name, format_value(value), "0") for name, value in values.items()]
+    assert page(1, rows=rows)[0] == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.subprocesses
+@pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium to test the script of the report")
+def test_negative_and_infinite_numbers_have_their_places(page):
+    rows = [(name, name, "0") for name in ("\N{INFINITY}", "0.1", f"{MINUS}1.000e{MINUS}05", f"{MINUS}2", "3")]
+    assert page(1, rows=rows)[0] == [f"{MINUS}2", f"{MINUS}1.000e{MINUS}05", "0.1", "3", "\N{INFINITY}"]

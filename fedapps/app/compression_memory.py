@@ -1,4 +1,4 @@
-"""Compresses the replies of a node whose server asks for it; the error stays with the node's private state."""
+"""Where a node keeps the error of its last compressed reply: with its private state."""
 
 from flwr.app import Context, Message
 
@@ -6,12 +6,7 @@ from clients.attempts import Attempts
 from clients.named_arrays import Arrays
 from clients.round_settings import RoundSettings
 from clients.state import PrivateState
-from strategies.arrays import from_record
-from strategies.compressed_replies import compress_reply
-from strategies.compression import Compression
-from strategies.wire import ARRAYS
 
-from .errors import Handler
 from .node import Node
 
 
@@ -31,18 +26,14 @@ class StateMemory:
         self._settings = settings
         self._attempts = Attempts.read(settings.attempts)
 
+    @classmethod
+    def of(cls, message: Message, context: Context) -> "StateMemory":
+        """The memory of the node that received the message."""
+        node = Node(message, context)
+        return cls(node.compression_state(), node.settings)
+
     def load(self) -> Arrays:
         return self._state.load(self._settings.server_round, self._attempts) or {}
 
     def save(self, error: Arrays) -> None:
         self._state.save(self._settings.server_round, error, self._settings.durable_round, self._attempts)
-
-
-def compressed_reply(message: Message, context: Context, call_next: Handler, compression: Compression) -> Message:
-    """The compressed reply to a TRAIN message."""
-    received = from_record(message.content.array_records[ARRAYS])  # before training can change them
-    reply = call_next(message, context)
-    if not reply.has_error():
-        node = Node(message, context)
-        compress_reply(reply, received, compression, StateMemory(node.compression_state(), node.settings))
-    return reply
