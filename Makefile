@@ -30,21 +30,26 @@ export FLWR_DISABLE_UPDATE_CHECK := 1
 # Tests start hundreds of processes; bytecode that is not written is compiled in each of them.
 unexport PYTHONDONTWRITEBYTECODE
 
-check test-alone: export OMP_NUM_THREADS := 1
+test-without-processes test-alone: export OMP_NUM_THREADS := 1
 
-.PHONY: run check test test-alone test-fleet-groups test-faults test-fleets test-http test-examples fuzz lint bench env config clean
+.PHONY: run check test test-without-processes test-alone test-fleet-groups test-faults test-fleets test-http test-examples
+.PHONY: fuzz lint lint-style lint-types bench env config clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)  ## ten devices learn from made-up texts alone, together and with private words; writes a report
 	$(BIN)/python -m fedapps run quickstart
 
-check: lint  ## lint, types, and the tests that start no process and need no data
+# The type checker runs on one core; the tests take the others.
+check: lint-style  ## lint, types, and the tests that start no process and need no data
+	$(MAKE) --no-print-directory --jobs $(CORES) lint-types test-without-processes
+
+test-without-processes: $(STAMP)
 	env -u FEDAPPS_DATA $(BIN)/python -m pytest -m "not processes and not subprocesses" $(ON_ALL_CORES)
 
 # A fleet that gets no processor time loses its nodes. Therefore the tests that start fleets run after all others, and
 # one group of them for every two cores.
-test: lint $(HTTP_STAMP)  ## lint, types, architecture and all tests
-	$(MAKE) --no-print-directory test-alone
+test: lint-style $(HTTP_STAMP)  ## lint, types, architecture and all tests
+	$(MAKE) --no-print-directory --jobs $(CORES) lint-types test-alone
 	$(MAKE) --no-print-directory test-fleet-groups
 
 test-alone: $(STAMP) $(HTTP_STAMP)
@@ -69,9 +74,13 @@ test-examples: $(STAMP)
 test-http: $(HTTP_STAMP)
 	.venv-http/bin/python -m pytest $(HTTP_FLEET_TESTS)
 
-lint: $(STAMP)
+lint: lint-style lint-types
+
+lint-style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint-types: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

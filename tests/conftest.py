@@ -1,6 +1,9 @@
 import os
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
@@ -44,6 +47,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         test = getattr(test, "__func__", test)
         own = test._hypothesis_internal_use_settings
         test._hypothesis_internal_use_settings = settings(own, max_examples=MORE * own.max_examples)
+
+
+class _Marks:
+    """The test that is running, if it has no mark that says that it starts processes."""
+
+    unmarked: str | None = None
+
+
+def _refuse_unmarked_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    if _Marks.unmarked and event == "subprocess.Popen" and arguments[0] == sys.executable:
+        raise RuntimeError(f"{_Marks.unmarked} starts Python: mark it with `subprocesses`")
+
+
+sys.addaudithook(_refuse_unmarked_processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    marked = any(item.get_closest_marker(name) for name in ("processes", "subprocesses"))
+    _Marks.unmarked = None if marked else item.nodeid
+    try:
+        return (yield)
+    finally:
+        _Marks.unmarked = None
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from fedapps.registry.methods import method_names
 from fedapps.registry.tasks import task_names
 from fedapps.runs.checkpoints import read_snapshot
 
+pytestmark = pytest.mark.subprocesses
 RECIPE = ROOT / "examples" / "tabular-task" / "recipes" / "digits.toml"
 QUICK = {
     "task": "tabular",

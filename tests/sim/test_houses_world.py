@@ -192,6 +192,7 @@ def test_houses_differ_in_what_they_have_and_how_it_is_called(boxes, splits):
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.subprocesses
 def test_the_same_seed_gives_the_same_bytes_in_another_process(folder, tmp_path):
     code = (
         "import sys; from pathlib import Path; from sim.houses.world import HouseWorld, write_houses; "

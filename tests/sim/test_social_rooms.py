@@ -67,8 +67,8 @@ def assert_everybody_is_in_the_room_and_apart(scene: Scene) -> None:
     assert all(-180 <= body.orientation < 180 for body in scene.bodies)
 
 
-def test_everybody_is_in_the_room_and_apart_in_the_first_thousands_of_scenes():
-    for seed in range(3000):
+def test_everybody_is_in_the_room_and_apart_in_hundreds_of_scenes():
+    for seed in (984, 1852, *range(300)):  # the first two once had somebody outside the room
         assert_everybody_is_in_the_room_and_apart(draw_scene(np.random.default_rng(seed)))
 
 

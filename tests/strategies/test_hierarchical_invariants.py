@@ -151,8 +151,8 @@ def test_memory_grows_with_clusters_and_not_with_nodes():
         assert len(strategy.cluster_models()) == num_clusters
         return kept / (4 * size), most / (4 * size)
 
-    wide, few, narrow = peak(1000, 100), peak(200, 100), peak(200, 20)
-    assert wide[0] < 100 * 1 + 40  # in the end a model of each city
-    assert wide[1] < 100 * 3 + 100  # and on the way its running mean, in float64
-    assert wide[1] - few[1] < 100  # 800 more nodes: messages and profiles, but no models
-    assert few[1] - narrow[1] > 80 * 2
+    wide, few, narrow = peak(400, 40), peak(80, 40), peak(80, 8)
+    assert wide[0] < 40 * 1 + 16  # in the end a model of each city
+    assert wide[1] < 40 * 3 + 40  # and on the way its running mean, in float64
+    assert wide[1] - few[1] < 40  # 320 more nodes: messages and profiles, but no models
+    assert few[1] - narrow[1] > 32 * 2

@@ -37,6 +37,7 @@ def test_the_docstring_of_a_package_begins_with_a_line_of_help(name):
     assert len(line) <= 114
 
 
+@pytest.mark.subprocesses
 def test_the_lines_of_help_load_no_torch():
     code = "; ".join([*(f"import tasks.{name}" for name in PACKAGES), "import sys", "sys.exit('torch' in sys.modules)"])
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -107,6 +107,7 @@ def test_a_profile_says_what_the_loaded_data_say(world, speaker, stage):
         assert profiles.node_profile(world, node, 3) == task.load_node(world, node, 3).profile()
 
 
+@pytest.mark.subprocesses
 def test_a_profile_loads_neither_torch_nor_scipy():
     code = "import sys, tasks.vln.profile; sys.exit('torch' in sys.modules or 'scipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

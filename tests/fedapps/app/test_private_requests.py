@@ -21,7 +21,7 @@ from strategies.wire import FISHER
 pytestmark = pytest.mark.usefixtures("flower_identity")
 TEXT = {
     "task": "text", "epochs": 1, "batch-size": 8, "collect-after": 0, "num-nodes": 2, "text.source": "simulated",
-    "text.hidden": 8, "text.world-examples": 40, "name": "run",
+    "text.hidden": 8, "text.world-examples": 20, "name": "run",
 }  # fmt: skip
 
 

@@ -46,6 +46,7 @@ def test_every_method_has_a_name_a_line_and_options_that_build_it():
         assert all(f.metadata["doc"] for f in fields(kind.Options))
 
 
+@pytest.mark.subprocesses
 def test_a_method_stands_in_one_module_whose_import_needs_no_torch():
     names = [method_class(name).__module__ for name in method_names()]
     assert len(set(names)) == len(names)

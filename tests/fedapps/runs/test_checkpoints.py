@@ -41,7 +41,7 @@ def test_a_round_trip_is_bit_exact(tmp_path):
     assert same_bits(back.arrays, arrays)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
 @given(st.dictionaries(
     st.text("abc.", min_size=1, max_size=4),
     hnp.arrays(st.sampled_from([np.float32, np.float64, np.int64, np.bool_]), hnp.array_shapes(min_dims=0, min_side=0)),
