@@ -153,17 +153,18 @@ env: $(STAMP)
 config: $(STAMP)  ## write the defaults of all keys into pyproject.toml
 	$(BIN)/python -m fedapps.config.pyproject_keys
 
+# pip would compile every module of every package, which takes as long as all the rest; Python compiles what is imported.
 $(STAMP): pyproject.toml constraints.txt
 	rm -rf .venv
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --disable-pip-version-check --quiet --no-compile -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
 
 $(HTTP_STAMP): $(STAMP) constraints-http.txt
 	rm -rf .venv-http
 	$(BIN)/python -m venv --without-pip .venv-http
 	printf '%s\n' "$$($(BIN)/python $(PACKAGES))" "$(CURDIR)" > "$$(.venv-http/bin/python $(PACKAGES))/after.pth"
-	$(BIN)/pip --python .venv-http install --disable-pip-version-check --quiet -c constraints-http.txt flwr
+	$(BIN)/pip --python .venv-http install --disable-pip-version-check --quiet --no-compile -c constraints-http.txt flwr
 	touch $(HTTP_STAMP)
 
 clean:
