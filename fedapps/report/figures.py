@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from .palette import INK, NEUTRAL
+from .series import named_series
 
 _HEAVIEST_SVG = 300_000
 _NARROW, _WIDE = 5.2, 7.6
@@ -150,7 +151,7 @@ def _image(figure: Figure, alt: str) -> str:
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     svg = stream.getvalue().decode("utf-8")
     if len(svg) <= _HEAVIEST_SVG:
-        return _inline(svg, alt)
+        return _inline(named_series(figure, svg), alt)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=160, metadata={"Software": None})
     encoded = base64.b64encode(stream.getvalue()).decode("ascii")
@@ -158,10 +159,9 @@ def _image(figure: Figure, alt: str) -> str:
 
 
 def _inline(svg: str, alt: str) -> str:
-    """Prepare an SVG for embedding: no prologue, no fixed size, no ids that could collide with other figures."""
+    """Prepare an SVG for embedding: no prologue, no fixed size, no metadata."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     opening, closing, rest = svg.partition(">")
     opening = re.sub(r' (width|height|version|xmlns(:xlink)?)="[^"]*"', "", opening)
     return f'{opening} role="img" aria-label="{escape(alt)}"{closing}<title>{escape(alt)}</title>{rest.strip()}'

@@ -1,6 +1,7 @@
 """JavaScript of the report, as a Python string because Flower bundles do not include such files.
 
-The page is complete without it: the script makes tables sortable by the titles of their columns.
+The page is complete without it. The script makes tables sortable by the titles of their columns, makes the entries of
+legends switches for their series, and shows the values of the point that is nearest to the pointer.
 """
 
 SCRIPT = """\
@@ -45,5 +46,56 @@ for (const title of document.querySelectorAll("thead th")) {
     button.title = "sort by this column";
     button.addEventListener("click", () => sortBy(title));
     title.append(button);
+}
+
+const seriesIn = (part, name) =>
+    [...part.querySelectorAll("[data-series]")].filter(group => name === undefined || group.dataset.series === name);
+
+// An entry of a legend shows or hides its series in the figures of the section.
+for (const entry of document.querySelectorAll(".legend li")) {
+    const found = seriesIn(entry.closest("section"), entry.textContent);
+    if (!found.length) continue;
+    const button = document.createElement("button");
+    button.append(...entry.childNodes);
+    button.ariaPressed = "true";
+    button.title = "show or hide";
+    button.addEventListener("click", () => {
+        button.ariaPressed = String(button.ariaPressed !== "true");
+        for (const group of found) group.style.display = button.ariaPressed === "true" ? "" : "none";
+    });
+    entry.append(button);
+}
+
+const REACH = 24;  // the greatest distance in pixels from the pointer to a point
+
+function nearest(svg, event) {
+    let best = null;
+    for (const group of seriesIn(svg)) {
+        const matrix = group.getScreenCTM();
+        if (group.style.display === "none" || !matrix) continue;
+        for (const [x, y, text] of JSON.parse(group.dataset.points || "[]")) {
+            const place = new DOMPoint(x, y).matrixTransform(matrix);
+            const distance = Math.hypot(place.x - event.clientX, place.y - event.clientY);
+            if (distance <= (best ? best.distance : REACH)) best = {distance, place, name: group.dataset.series, text};
+        }
+    }
+    return best;
+}
+
+for (const figure of document.querySelectorAll("figure:has([data-points])")) {
+    const tip = document.createElement("output");
+    tip.className = "tip";
+    tip.hidden = true;
+    figure.append(tip);
+    const svg = figure.querySelector("svg");
+    svg.addEventListener("pointermove", event => {
+        const best = nearest(svg, event), box = figure.getBoundingClientRect();
+        tip.hidden = !best;
+        if (!best) return;
+        tip.textContent = `${best.name}, ${best.text}`;
+        tip.style.left = `${Math.min(best.place.x - box.left, box.width - tip.offsetWidth)}px`;
+        tip.style.top = `${best.place.y - box.top - tip.offsetHeight - 8}px`;
+    });
+    svg.addEventListener("pointerleave", () => { tip.hidden = true; });
 }
 """

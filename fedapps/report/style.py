@@ -66,12 +66,21 @@ td small { color: var(--soft); }
     display: flex; flex-wrap: wrap; gap: 2px 18px; list-style: none; margin: 8px 0; padding: 0;
     font-size: .92rem;
 }
+.legend button {
+    font: inherit; color: inherit; background: none; border: 0; padding: 0; cursor: pointer;
+}
+.legend button:hover { text-decoration: underline; }
+.legend button[aria-pressed="false"] { color: var(--soft); text-decoration: line-through; }
+.tip {
+    position: absolute; pointer-events: none; white-space: nowrap; padding: 1px 8px; border-radius: 4px;
+    background: var(--ink); color: var(--paper); font-size: .82rem;
+}
 .panels {
     display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 400px), 1fr)); gap: 18px 28px;
     margin-top: 12px; align-items: start;
 }
 .panels.wide { overflow-x: auto; grid-template-columns: minmax(0, 1fr); }
-figure { margin: 0; max-width: 560px; min-width: 0; }
+figure { position: relative; margin: 0; max-width: 560px; min-width: 0; }
 .wide figure { max-width: 820px; min-width: 560px; }
 figure svg, figure img { display: block; width: 100%; height: auto; }
 .matches figcaption small { color: var(--soft); margin-left: .5em; }

@@ -157,7 +157,7 @@ def _figure(method: str, found: Clusters, metric: Metric) -> str:
         axes.plot(*_points(found.shared), "o-", color=INK, linewidth=3.4, markersize=6, label=_WHOLE)
         for label, line in found.lines.items():
             if label in styles:
-                draw_line(axes, *_points(line), styles[label])
+                draw_line(axes, *_points(line), styles[label], label)
                 axes.lines[-1].set_label(label)
             else:
                 axes.plot(*_points(line), color=_OTHERS, linewidth=0.7, zorder=1)

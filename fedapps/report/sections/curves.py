@@ -15,6 +15,7 @@ from fedapps.report.palette import PlotStyle, plot_styles
 from fedapps.report.records import RoundRecord
 from fedapps.report.results import curve, main_metrics
 from fedapps.report.run_data import RunData
+from fedapps.report.series import mark
 
 _OPEN = 2
 _MOST = 12
@@ -67,7 +68,7 @@ def _panel(run: RunData, phase: str, name: str, *, kept: bool) -> str | None:
     with drawing(f"Line chart of {title} over rounds; final values: {ends}") as figure:
         axes = figure.axes[0]
         for method, (x, y) in curves.items():
-            draw_line(axes, x, y, plot_styles(run.methods)[method])
+            draw_line(axes, x, y, plot_styles(run.methods)[method], method)
         if min(finite) > 0 and max(finite) / min(finite) > _WIDE_RANGE:
             axes.set_yscale("log")
         axes.set_title(metric.title if phase == "evaluate" else title)
@@ -76,7 +77,8 @@ def _panel(run: RunData, phase: str, name: str, *, kept: bool) -> str | None:
     return figure.markup
 
 
-def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], style: PlotStyle) -> None:
-    """Draw a line, with markers if it has few points."""
+def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], style: PlotStyle, name: str) -> None:
+    """Draw the line of a series, with markers if it has few points."""
     few = len(x) <= 30
-    axes.plot(x, y, style.dash, color=style.colour, marker=style.marker if few else None, markersize=4)
+    (line,) = axes.plot(x, y, style.dash, color=style.colour, marker=style.marker if few else None, markersize=4)
+    mark(line, name)

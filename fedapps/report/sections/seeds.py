@@ -10,6 +10,7 @@ from fedapps.report.metrics import describe, main_metric
 from fedapps.report.palette import PlotStyle, plot_styles
 from fedapps.report.records import Metrics
 from fedapps.report.run_data import RunData
+from fedapps.report.series import mark
 
 Runs = Mapping[str, Mapping[int, Metrics]]
 _DYNAMICS, _GAIN = "dynamics_distance", "gain_distance"
@@ -40,7 +41,9 @@ def _by_seed(runs: Runs, styles: Mapping[str, PlotStyle], name: str) -> str:
         for method, of_method in runs.items():
             points = [(seed, metrics[name]) for seed, metrics in sorted(of_method.items()) if name in metrics]
             style = styles[method]
-            axes.plot(*zip(*points, strict=True), style.dash, color=style.colour, marker=style.marker, linewidth=1)
+            x, y = zip(*points, strict=True)
+            (line,) = axes.plot(x, y, style.dash, color=style.colour, marker=style.marker, linewidth=1)
+            mark(line, method)
         values = [metrics[name] for of_method in runs.values() for metrics in of_method.values() if name in metrics]
         if min(values) > 0 and max(values) > 20 * min(values):
             axes.set_yscale("log")
@@ -55,7 +58,7 @@ def _divergence(runs: Runs, styles: Mapping[str, PlotStyle]) -> str:
         axes = figure.axes[0]
         for method, of_method in runs.items():
             rows = [metrics for metrics in of_method.values() if {_DYNAMICS, _GAIN} <= metrics.keys()]
-            axes.scatter(
+            dots = axes.scatter(
                 [row[_DYNAMICS] for row in rows],
                 [row[_GAIN] for row in rows],
                 s=30,
@@ -64,6 +67,7 @@ def _divergence(runs: Runs, styles: Mapping[str, PlotStyle]) -> str:
                 edgecolors="white",
                 linewidths=0.5,
             )
+            mark(dots, method)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("distance of the dynamics (A, B)")

@@ -12,6 +12,7 @@ from fedapps.report.metrics import describe
 from fedapps.report.palette import NEUTRAL, plot_styles
 from fedapps.report.results import last_evaluations, main_metrics
 from fedapps.report.run_data import RunData
+from fedapps.report.series import mark
 
 _ROOM = 55  # letters of method names that fit side by side
 
@@ -39,7 +40,8 @@ def section(run: RunData) -> str | None:
         axes = figure.axes[0]
         for node in nodes:
             line = [values[method].get(node, math.nan) for method in methods]
-            axes.plot(range(len(methods)), line, color="#9ca3af", linewidth=0.7, alpha=0.7, zorder=1)
+            (drawn,) = axes.plot(range(len(methods)), line, color="#9ca3af", linewidth=0.7, alpha=0.7, zorder=1)
+            mark(drawn, node, at=methods)
         for place, method in enumerate(methods):
             row = np.array(list(values[method].values()))
             axes.plot([place - 0.28, place + 0.28], [np.median(row)] * 2, color=NEUTRAL, linewidth=2.4, zorder=2)

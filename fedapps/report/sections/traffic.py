@@ -79,7 +79,7 @@ def _by_bytes(run: RunData, metric: Metric) -> str | None:
         axes = figure.axes[0]
         for method, points in curves.items():
             x, y = [total / scale for total, _ in points], [value for _, value in points]
-            draw_line(axes, x, y, plot_styles(run.methods)[method])
+            draw_line(axes, x, y, plot_styles(run.methods)[method], method)
         axes.set_title(f"{metric.axis} against traffic")
         axes.set_xlabel(f"sent so far, both directions [{unit}]")
     return figure.markup

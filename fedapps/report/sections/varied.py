@@ -9,6 +9,7 @@ from fedapps.report.palette import plot_styles
 from fedapps.report.records import Varied
 from fedapps.report.results import leading_metric
 from fedapps.report.run_data import RunData
+from fedapps.report.series import mark
 
 _WIDE_RANGE = 10
 
@@ -33,6 +34,7 @@ def section(run: RunData) -> str | None:
 
 def _figure(run: RunData, varied: Varied, metric: Metric) -> str:
     places = _places(varied)
+    texts = {place: str(value) for place, (value, _) in zip(places, varied.values, strict=True)}
     lines = {}
     for method in run.methods:
         spreads = [part.table.get(method, {}).get(metric.name) for _, part in varied.values]
@@ -48,8 +50,9 @@ def _figure(run: RunData, varied: Varied, metric: Metric) -> str:
             style = plot_styles(run.methods)[method]
             x, means = [x for x, _, _ in points], [mean for _, mean, _ in points]
             low, high = [mean - std for _, mean, std in points], [mean + std for _, mean, std in points]
-            axes.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0)
-            axes.plot(x, means, style.dash, color=style.colour, marker=style.marker, markersize=4.5)
+            mark(axes.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0), method)
+            (line,) = axes.plot(x, means, style.dash, color=style.colour, marker=style.marker, markersize=4.5)
+            mark(line, method, at=[texts[place] for place in x])
         found = [mean for points in lines.values() for _, mean, _ in points]
         if min(found) > 0 and max(found) > _WIDE_RANGE * min(found):
             axes.set_yscale("log")

@@ -1,18 +1,16 @@
 """The script of the report in a browser: a click on the title of a column sorts the rows."""
 
 import re
-import shutil
-import subprocess
 from html import unescape
 from pathlib import Path
 
 import pytest
+from browser_pages import dom_of, in_a_browser
 
 from fedapps.report.formats import format_bytes, format_duration, format_number
 from fedapps.report.markup import table
 from fedapps.report.script import SCRIPT
 
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 MINUS = "\N{MINUS SIGN}"
 ROWS = [
     ("local", "\N{BLACK STAR} .90 <small>\N{PLUS-MINUS SIGN} .01</small>", "2,000"), ("fedavg", "1.5e-3", "300"),
@@ -27,19 +25,14 @@ def page(tmp_path: Path):
     def click(*columns: int, rows=ROWS) -> tuple[list[str], list[str]]:
         markup = table(["method", "accuracy", "bytes"], rows)
         clicks = "".join(f'document.querySelectorAll("th button")[{column}].click();' for column in columns)
-        file = tmp_path / "page.html"
-        file.write_text(f'<!DOCTYPE html><meta charset="utf-8">{markup}<script>{SCRIPT}{clicks}</script>')
-        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-        command = [str(BROWSER), *options, "--dump-dom", file.as_uri()]
-        dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+        dom = dom_of(f'<!DOCTYPE html><meta charset="utf-8">{markup}<script>{SCRIPT}{clicks}</script>', tmp_path)
         names = re.findall(r"<tr><td>(.*?)</td>", dom)
         return [unescape(name) for name in names], re.findall(r'aria-sort="(\w+)"', dom)
 
     return click
 
 
-@pytest.mark.subprocesses
-@pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium to test the script of the report")
+@in_a_browser
 @pytest.mark.parametrize(
     ("columns", "names", "state"),
     [
@@ -54,8 +47,7 @@ def test_a_click_sorts_the_rows(page, columns, names, state):
     assert page(*columns) == (names, state)
 
 
-@pytest.mark.subprocesses
-@pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium to test the script of the report")
+@in_a_browser
 @pytest.mark.parametrize("format_value", [format_bytes, format_duration, format_number])
 def test_formatted_numbers_are_sorted_by_value(page, format_value):
     values = {"e": 5e9, "c": 18_000, "a": 2e-6, "d": 14.1e6, "b": 59.0}
@@ -63,8 +55,7 @@ def test_formatted_numbers_are_sorted_by_value(page, format_value):
     assert page(1, rows=rows)[0] == ["a", "b", "c", "d", "e"]
 
 
-@pytest.mark.subprocesses
-@pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium to test the script of the report")
+@in_a_browser
 def test_negative_and_infinite_numbers_have_their_places(page):
     rows = [(name, name, "0") for name in ("\N{INFINITY}", "0.1", f"{MINUS}1.000e{MINUS}05", f"{MINUS}2", "3")]
     assert page(1, rows=rows)[0] == [f"{MINUS}2", f"{MINUS}1.000e{MINUS}05", "0.1", "3", "\N{INFINITY}"]

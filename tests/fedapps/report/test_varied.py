@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from report_pages import comparison, labels, page, section, section_names
 
@@ -24,9 +25,12 @@ def varied(tmp_path: Path, errors: dict[Any, dict[str, tuple[float, float]]]) ->
 
 def test_the_main_metric_is_drawn_against_the_varied_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bands = []
-    monkeypatch.setattr(
-        Axes, "fill_between", lambda axes, x, low, high, **how: bands.append((list(x), list(low), list(high)))
-    )
+
+    def fill_between(axes, x, low, high, **how):
+        bands.append((list(x), list(low), list(high)))
+        return Artist()
+
+    monkeypatch.setattr(Axes, "fill_between", fill_between)
     errors = {1.0: {"stl": (0.5, 0.125), "apd": (0.25, 0.0)}, 0.25: {"stl": (0.75, 0.25), "apd": (1.0, 0.5)}}
     text = page(varied(tmp_path, errors))
     assert section_names(text) == ["result", "varied", "comparison"]
@@ -53,7 +57,7 @@ def test_the_headline_counts_values(tmp_path: Path) -> None:
 
 def test_values_that_are_not_numbers_are_equally_spaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bands = []
-    monkeypatch.setattr(Axes, "fill_between", lambda axes, x, *limits, **how: bands.append(list(x)))
+    monkeypatch.setattr(Axes, "fill_between", lambda axes, x, *limits, **how: bands.append(list(x)) or Artist())
     shown = section(page(varied(tmp_path, {"yogi": {"stl": (0.5, 0.0)}, "adam": {"stl": (0.25, 0.0)}})), "varied")
     assert bands == [[0.0, 1.0]]
     assert "stl 0.5, 0.25" in shown
