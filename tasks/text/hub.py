@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from sim.corpus import write_examples
+from tasks.packages import need
 from tasks.profiles import DataError
 
 from .published import HubDataset
@@ -16,6 +17,7 @@ def fetch(hub: HubDataset, train: str, folder: Path) -> None:
     DataError
         The data set cannot be downloaded, or lacks a split or a column.
     """
+    need("datasets", "text", "text.source = 'hub'")
     from datasets import load_dataset
 
     for name, split in (("train", train), ("test", hub.test)):

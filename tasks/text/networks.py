@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sim.seeding import torch_seed
 from tasks.base import DataError
+from tasks.packages import need
 
 from .lstm import LastStates
 from .split_embedding import SplitEmbedding
@@ -142,6 +143,7 @@ def load_tokenizer(name: str) -> TokenizerVocabulary:
     """Return the tokens of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` without a
     tokenizer.
     """
+    need("transformers", "text", f"the encoder {name!r}")
     from transformers import AutoTokenizer
 
     try:
@@ -152,6 +154,7 @@ def load_tokenizer(name: str) -> TokenizerVocabulary:
 
 @lru_cache(maxsize=4)
 def _pretrained(name: str) -> Any:
+    need("transformers", "text", f"the encoder {name!r}")
     from transformers import AutoModel
 
     # Weights that the file lacks, such as a pooler's, are drawn, identically in every process.
@@ -171,6 +174,7 @@ def _drawn(name: str) -> Any:
 @lru_cache(maxsize=16)
 def load_config(name: str) -> Any:
     """Return the configuration of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` if none."""
+    need("transformers", "text", f"the encoder {name!r}")
     from transformers import AutoConfig
 
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.packages import need
 from tasks.profiles import DataError
 
 #: Names of the partitions: FedNLP's, then those of flwr-datasets.
@@ -124,14 +125,10 @@ def flower_partition(
     DataError
         flwr-datasets is not installed, or finds no partition with examples on every node.
     """
-    try:
-        from datasets import Dataset
-        from flwr_datasets import partitioner as made
-    except ImportError as error:
-        raise DataError(
-            f"text.partition = {name!r} needs flwr-datasets ({error}): pip install flwr-datasets, or "
-            "set text.partition = 'fednlp'"
-        ) from error
+    need("flwr_datasets", "text", f"text.partition = {name!r}")
+    from datasets import Dataset
+    from flwr_datasets import partitioner as made
+
     makers: dict[str, Callable[[], Any]] = {
         "iid": lambda: made.IidPartitioner(num_nodes),
         "dirichlet": lambda: made.DirichletPartitioner(num_nodes, "label", alpha, min_partition_size=1, seed=seed),

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tasks.packages import need
 from tasks.profiles import DataError
 from tasks.tables import UNREADABLE, open_text
 
@@ -165,6 +166,7 @@ def _read(path: Path, mtime: int, size: int) -> Vocabulary:
 
 
 def _read_tokenizer(path: Path) -> TokenizerVocabulary:
+    need("tokenizers", "text", f"the tokenizer {path}")
     from tokenizers import Tokenizer
 
     text = path.read_text(encoding="utf-8")

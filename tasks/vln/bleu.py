@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.base import PooledMetric
+from tasks.packages import need
 
 MAX_NGRAM = 4
 #: Matching n-grams for n = 1 to 4, all n-grams of the sentences, words of the sentences, words of the references.
@@ -27,6 +28,7 @@ class CorpusCounts:
     """
 
     def __init__(self, references: Sequence[Sequence[Sequence[str]]]) -> None:
+        need("sacrebleu", "vln", "the BLEU of a speaker")
         from sacrebleu.metrics.bleu import BLEU
 
         most = max(map(len, references))

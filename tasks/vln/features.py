@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.packages import need
 from tasks.profiles import DataError
 from tasks.tables import UNREADABLE, open_text
 
@@ -76,6 +77,7 @@ def _arrays(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, np.nda
     kind = suffixes[-1] if suffixes else ""
     try:
         if kind in (".hdf5", ".h5"):
+            need("h5py", "vln", f"vln.feature-file = {str(path)!r}")
             from h5py import File
 
             with File(path) as file:

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+from tasks.packages import need
 
 from .agent import Agent, houses_of
 from .bleu import CORPUS_BLEU
@@ -69,6 +70,11 @@ class VlnTask(VlnProfiles, Task):
         return agent
 
     # -- data ----------------------------------------------------------------------------------------------
+
+    def check_nodes(self, num_nodes: int) -> None:
+        """Raise :class:`DataError` if a package that the stage needs is not installed."""
+        if self.options.speaks:
+            need("sacrebleu", "vln", "vln.stage = 'speaker'")
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         """House ``partition`` of those that are nodes, whose name is the key.

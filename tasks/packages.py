@@ -1,0 +1,28 @@
+"""Python packages that a task needs only with certain options."""
+
+from importlib.util import find_spec
+
+from .profiles import DataError
+
+
+def need(package: str, extra: str, purpose: str) -> None:
+    """Check that a package is installed, before it is imported.
+
+    Parameters
+    ----------
+    package : str
+        The name of its module.
+    extra : str
+        The extra of fedapps that installs it.
+    purpose : str
+        What needs it, such as the key and its value.
+
+    Raises
+    ------
+    DataError
+        It is not installed.
+    """
+    if find_spec(package) is None:
+        raise DataError(
+            f"{purpose} needs the package {package}, which is not installed: pip install 'fedapps[{extra}]'"
+        )
