@@ -211,6 +211,14 @@ def report(given: argparse.Namespace) -> int:
     return 0
 
 
+def board(given: argparse.Namespace) -> int:
+    """Serve the page that follows the runs of a folder."""
+    from fedapps.board.server import serve
+
+    serve(Path(given.folder), given.host, given.port)
+    return 0
+
+
 _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "list": list_names,
     "nodes": nodes,
@@ -223,6 +231,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "keys": keys,
     "audit": audit,
     "report": report,
+    "board": board,
 }
 
 

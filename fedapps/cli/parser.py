@@ -41,6 +41,7 @@ def command_parser() -> Parser:
     _add_keys(commands)
     _add_audit(commands)
     _add_report(commands)
+    _add_board(commands)
     return parser
 
 
@@ -266,3 +267,21 @@ def _add_report(commands: Commands) -> None:
         "report runs/lane-swap-20250101-120000",
     )  # fmt: skip
     command.add_argument("folder", help="folder of a run or a comparison")
+
+
+def _add_board(commands: Commands) -> None:
+    command = add_command(
+        commands, "board", "Follow runs in the browser while they go on.",
+        "Serve a page that shows the runs of a folder: how far they are, their curves, nodes and refused replies. "
+        "It changes nothing in the folder.",
+        "board", "board /data/runs --port 9000",
+    )  # fmt: skip
+    command.add_argument(
+        "folder", nargs="?", default="runs", help="folder that contains the run folders (default: ./%(default)s)"
+    )
+    command.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; if it is not the loopback, the page needs the printed token (default: %(default)s)",
+    )
+    command.add_argument("--port", type=int, default=8765, help="port to listen on; 0: any (default: %(default)s)")

@@ -1,0 +1,263 @@
+"""The state of every run below a folder, as plain values for the page."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from fedapps.report import ReportError, RunData, read_run
+from fedapps.report.palette import plot_styles
+from fedapps.report.results import leading_in_rounds
+from fedapps.report.run_data import configured_methods
+
+#: Levels of folders that are searched: a run, one of a comparison, one of a comparison in a folder of its own.
+_LEVELS = 3
+_MOST_POINTS = 400
+_MOST_NODES = 200
+#: A run counts as running until so many times as long as one of its last rounds have passed without a new one.
+_PATIENCE = 5
+_LEAST_PATIENCE = 60.0
+_RECENT_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class MethodStatus:
+    """How far a method is.
+
+    Attributes
+    ----------
+    name, colour : str
+        Its label, and its colour as ``#rrggbb``.
+    rounds, of : int
+        Finished rounds, and those of the run config; 0 if unknown.
+    value : float or None
+        The last value of the run's metric.
+    points : list of (int, float)
+        Rounds and values of the metric, at most 400.
+    """
+
+    name: str
+    colour: str
+    rounds: int
+    of: int
+    value: float | None
+    points: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """What the server knows of a node: its last reply, and its refused replies under all methods.
+
+    Attributes
+    ----------
+    name : str
+        The key of the node.
+    method : str
+        The method of its last reply; empty if there is none.
+    round : int
+        The round of its last reply; of the last refusal if there is no reply.
+    examples : float
+        The number of examples of its last reply.
+    refused : int
+        The number of refused replies.
+    reason : str
+        Why the last of them was refused.
+    """
+
+    name: str
+    method: str
+    round: int
+    examples: float
+    refused: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The state of a run.
+
+    Attributes
+    ----------
+    path : str
+        Its folder, relative to the folder of the board, with ``/``.
+    changed : float
+        When the last round ended, in seconds since the epoch.
+    report : bool
+        Whether there is a report.
+    state : str
+        "finished"; "running"; "quiet", if no round has ended for long; "unreadable".
+    problem : str
+        Why it is unreadable.
+    task : str
+        Its task.
+    metric : str
+        Title of the metric; empty before the first evaluation.
+    methods : list of MethodStatus
+        In the order of the run config.
+    nodes : list of NodeStatus
+        At most 200; nodes with refused replies first.
+    hidden_nodes : int
+        How many further nodes there are.
+    seconds_per_round, bytes_per_round : float
+        Means over the last rounds; 0 before the first one.
+    seconds_left : float or None
+        An estimate; None if nothing is left or nothing is known.
+    """
+
+    path: str
+    changed: float
+    report: bool
+    state: str = "running"
+    problem: str = ""
+    task: str = ""
+    metric: str = ""
+    methods: list[MethodStatus] = field(default_factory=list)
+    nodes: list[NodeStatus] = field(default_factory=list)
+    hidden_nodes: int = 0
+    seconds_per_round: float = 0.0
+    bytes_per_round: float = 0.0
+    seconds_left: float | None = None
+
+
+class Board:
+    """The runs below a folder. A run is read again only after its files have changed.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder that contains the run folders.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known: dict[Path, tuple[tuple[object, ...], RunStatus]] = {}
+
+    def runs(self, now: float | None = None) -> list[RunStatus]:
+        """The state of all runs at a time in seconds since the epoch (default now), the last changed first."""
+        now = time.time() if now is None else now
+        found = [self._status(path, now) for path in run_folders(self.folder)]
+        return sorted(found, key=lambda run: (-run.changed, run.path))
+
+    def report(self, path: str) -> Path | None:
+        """The report of the run or comparison in the folder ``path``; None if there is none."""
+        return self._reports().get(path)
+
+    def values(self) -> dict[str, object]:
+        """The state as JSON values: the ``runs``, and the paths of all folders with ``reports``."""
+        return {"runs": [asdict(run) for run in self.runs()], "reports": sorted(self._reports())}
+
+    def _reports(self) -> dict[str, Path]:
+        reports = {relative(path, self.folder): path / "report.html" for path in folders(self.folder)}
+        return {name: report for name, report in reports.items() if report.is_file()}
+
+    def _status(self, path: Path, now: float) -> RunStatus:
+        files = [path / name for name in ("config.toml", "metrics.jsonl", "nodes.jsonl", "summary.json", "report.html")]
+        stats = [file.stat() if file.exists() else None for file in files]
+        state = tuple(stat and (stat.st_mtime_ns, stat.st_size) for stat in stats)
+        if path not in self._known or self._known[path][0] != state:
+            changed = max(stat.st_mtime for stat in stats[:4] if stat)
+            self._known[path] = (state, read_status(path, self.folder, changed))
+        status = self._known[path][1]
+        patience = max(_LEAST_PATIENCE, _PATIENCE * status.seconds_per_round)
+        quiet = status.state == "running" and now - status.changed > patience
+        return replace(status, state="quiet", seconds_left=None) if quiet else status
+
+
+def folders(folder: Path) -> Iterator[Path]:
+    """The folders in a folder, in those and in theirs; links are not followed."""
+    levels = [folder]
+    for _ in range(_LEVELS):
+        levels = sorted(path for level in levels for path in level.iterdir() if path.is_dir() and not path.is_symlink())
+        yield from levels
+        levels = [path for path in levels if not _is_run(path)]
+
+
+def run_folders(folder: Path) -> Iterator[Path]:
+    """The run folders among :func:`folders`."""
+    return filter(_is_run, folders(folder))
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.toml").is_file() and (path / "label").is_file()
+
+
+def relative(path: Path, folder: Path) -> str:
+    """The path of a run folder as the board names it."""
+    return path.relative_to(folder).as_posix()
+
+
+def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
+    """Read the state of the run in ``path``; it is "running" unless it has finished."""
+    status = RunStatus(relative(path, folder), changed, (path / "report.html").is_file())
+    if not (path / "metrics.jsonl").exists():
+        return status
+    try:
+        run = read_run(path)
+    except (ReportError, OSError) as error:
+        return replace(status, state="unreadable", problem=str(error))
+    methods, nodes, metric, recent = _methods(run), _nodes(run), leading_in_rounds(run), run.rounds[-_RECENT_ROUNDS:]
+    done = set(run.summary or ())
+    seconds = _mean(record.seconds for record in recent)
+    left = sum(max(0, method.of - method.rounds) for method in methods if method.name not in done)
+    return replace(
+        status,
+        state="finished" if {method.name for method in methods} <= done else "running",
+        task=run.task,
+        metric=metric.title if metric else "",
+        methods=methods,
+        nodes=nodes[:_MOST_NODES],
+        hidden_nodes=max(0, len(nodes) - _MOST_NODES),
+        seconds_per_round=seconds,
+        bytes_per_round=_mean(record.bytes_up + record.bytes_down for record in recent),
+        seconds_left=left * seconds if left and recent else None,
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = [value for value in values if math.isfinite(value)]
+    return sum(found) / len(found) if found else 0.0
+
+
+def _methods(run: RunData) -> list[MethodStatus]:
+    names = list(dict.fromkeys([*configured_methods(run.config), *run.methods]))
+    styles, metric = plot_styles(names), leading_in_rounds(run)
+    wanted = run.config.get("rounds")
+    of = wanted if isinstance(wanted, int) else 0
+    found = []
+    for name in names:
+        records = run.of(name)
+        points = [(r.round, r.evaluate[metric.name]) for r in records if metric and metric.name in r.evaluate]
+        points = _thinned([(number, value) for number, value in points if math.isfinite(value)])
+        last = points[-1][1] if points else None
+        done = max((record.round for record in records), default=0)
+        found.append(MethodStatus(name, styles[name].colour, done, of, last, points))
+    return found
+
+
+def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Every k-th point and the last one."""
+    step = -(-len(points) // _MOST_POINTS) or 1
+    return [*points[:-1:step], *points[-1:]]
+
+
+def _nodes(run: RunData) -> list[NodeStatus]:
+    refusals = [(record.round, refusal) for record in run.rounds for refusal in record.refused]
+    counts = Counter(refusal.node for _, refusal in refusals)
+    last_refusal = {refusal.node: (number, refusal.reason) for number, refusal in refusals}
+    last = {record.node: record for record in run.nodes}
+    found = []
+    for name in sorted({*last, *counts}):
+        number, reason = last_refusal.get(name, (0, ""))
+        method, examples = "", 0.0
+        if record := last.get(name):
+            method, number, examples = record.method, record.round, _finite(record.num_examples)
+        found.append(NodeStatus(name, method, number, examples, counts[name], reason))
+    return sorted(found, key=lambda node: -node.refused)
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else 0.0

@@ -1,0 +1,154 @@
+"""The page of the board in a browser, with events that the test makes."""
+
+import json
+import re
+from html import escape, unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser_pages import dom_of, in_a_browser
+
+from fedapps.board.page import PAGE, SCRIPT, STYLE
+
+HOSTILE = "\"><img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+STUB = "class EventSource { constructor() { window.feed = this; } }"
+
+
+def method(name: str = "fedavg", rounds: int = 2, **more: Any) -> dict[str, Any]:
+    points = [[number, 1 / number] for number in range(1, rounds + 1)]
+    value = points[-1][1] if points else None
+    return {"name": name, "colour": "#0072B2", "rounds": rounds, "of": 4, "value": value, "points": points, **more}
+
+
+def node(name: str = "car-0", refused: int = 0, reason: str = "") -> dict[str, Any]:
+    return {"name": name, "method": "fedavg", "round": 2, "examples": 30.0, "refused": refused, "reason": reason}
+
+
+def run(path: str = "lane-swap", state: str = "running", **more: Any) -> dict[str, Any]:
+    status = {"path": path, "changed": 0.0, "report": False, "state": state, "problem": "", "task": "driving"}
+    status |= {"metric": "test loss (lower is better)", "methods": [method()], "nodes": [node()], "hidden_nodes": 0}
+    return status | {"seconds_per_round": 2.0, "bytes_per_round": 3000.0, "seconds_left": 4.0, **more}
+
+
+def page_after(*events: list[dict[str, Any]], then: str = "", reports: tuple[str, ...] = ()) -> str:
+    """The page with its script and style in it, and with events, each a list of runs, and a script."""
+    sent = [json.dumps(json.dumps({"runs": runs, "reports": reports})) for runs in events]
+    feed = "feed.onopen();" + "".join(f"feed.onmessage({{data: {data}}});" for data in sent)
+    script = f"{STUB}\n{SCRIPT}\n{feed}{then}".replace("</script>", "<\\/script>")
+    page = PAGE.replace('<link rel="stylesheet" href="/board.css">', f"<style>{STYLE}</style>")
+    return page.replace('<script src="/board.js">', f"<script>{script}")
+
+
+@pytest.fixture
+def after(tmp_path: Path):
+    """As :func:`page_after`: the document in a browser."""
+    return lambda *events, **more: dom_of(page_after(*events, **more), tmp_path)
+
+
+def body(document: str) -> str:
+    """The elements, without style and script."""
+    return document.partition("</style>")[2].partition("<script>")[0]
+
+
+def texts(document: str) -> str:
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", body(document))))
+
+
+@in_a_browser
+def test_a_run_starts_its_curve_grows_and_it_ends(after) -> None:
+    def path(*events: list[dict[str, Any]]) -> tuple[str, int]:
+        document = after(*events)
+        found = re.search(r'<path d="([^"]*)"[^>]*data-method="fedavg"', document)
+        return texts(document), len(re.findall("[ML]", found[1])) if found else 0
+
+    started = [run(methods=[], nodes=[], metric="", seconds_left=None, seconds_per_round=0.0)]
+    assert path([], started)[1] == 0
+    assert "running no round yet" in path([], started)[0]
+    shown, points = path(started, [run()])
+    assert points == 2
+    assert "running round 2 of 4, about 4 s to go" in shown
+    shown, points = path(started, [run()], [run(methods=[method(rounds=4)], state="finished", seconds_left=None)])
+    assert points == 4
+    assert "finished round 4 of 4" in shown
+
+
+@in_a_browser
+def test_a_refused_node_is_told_with_the_reason_and_a_hostile_name_is_text(after) -> None:
+    runs = [run(path=HOSTILE, nodes=[node(HOSTILE, 2, f"shape {HOSTILE}"), node()], methods=[method(HOSTILE)])]
+    document = after(runs, reports=(HOSTILE,))
+    assert "<title>fedapps board</title>" in document
+    assert "<img" not in body(document)
+    shown = texts(document)
+    assert "2 refused" in shown
+    assert '2: shape "><img src=x onerror="document.title=\'taken\'">' in shown
+
+
+@in_a_browser
+def test_several_runs_stand_side_by_side_and_keys_choose_them(after) -> None:
+    runs = [
+        run("a"),
+        run("b", "finished"),
+        run("c", "quiet"),
+        run("d", "unreadable", problem="metrics.jsonl:3: not JSON"),
+    ]
+    sections = re.compile(r'<section data-run="(\w)"')
+    assert sections.findall(after(runs)) == ["a"], "what runs is shown first"
+    press = "const button = document.querySelector('#runs button[data-run=c]'); button.focus(); button.click();"
+    document = after(runs, then=f"{press} show(); document.title = document.activeElement.dataset.run;")
+    assert sections.findall(document) == ["a", "c"]
+    assert "<title>c</title>" in document, "the focus stays on the button when the page is drawn again"
+    assert re.findall(r'aria-pressed="(\w+)"', body(document)) == ["true", "false", "true", "false"]
+    shown = texts(document)
+    assert "no news" in shown
+    assert "unreadable metrics.jsonl:3: not JSON" in shown
+
+
+@in_a_browser
+def test_the_runs_of_a_comparison_stand_below_one_line(after) -> None:
+    runs = [run("compare/fedavg-0"), run("compare/fedavg-1", "finished"), run("old/local-0", "finished")]
+    document = after(runs, reports=("compare",))
+    assert "compare 1 of 2 runs finished report" in texts(document)
+    assert 'href="/reports/compare"' in document
+    assert re.findall(r"<details( open)?", body(document)) == [" open", ""]
+
+
+@in_a_browser
+def test_a_phone_shows_all_without_scrolling_sideways(tmp_path: Path) -> None:
+    wide = [run("a-very-long-name-of-a-run-" * 4, methods=[method(f"method-{k}(argument=0.001)") for k in range(3)])]
+    measure = (
+        "parent.document.title = [...document.querySelectorAll('main, #runs button, section, svg')]"
+        ".every(part => part.getBoundingClientRect().right <= 360) && document.documentElement.scrollWidth <= 360;"
+    )
+    phone = (
+        f'<iframe width="360" height="700" frameborder="0" srcdoc="{escape(page_after(wide, then=measure))}"></iframe>'
+    )
+    assert "<title>true</title>" in dom_of(f"<!DOCTYPE html><title>-</title>{phone}", tmp_path)
+
+
+@in_a_browser
+def test_the_page_says_when_there_is_no_run_and_when_the_connection_is_lost(after) -> None:
+    assert ">reading the runs</p>" in after()
+    assert re.search(r'<p id="empty" class="lead">', after([]))
+    assert re.search(r'<p id="empty" class="lead" hidden="">', after([run()]))
+    assert '<p id="link" role="status" class="live">live</p>' in after([])
+    assert 'class="lost">connection lost; trying again</p>' in after([], then="feed.onerror();")
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2.2 defines it."""
+    digits = colour.lstrip("#")
+    digits = "".join(2 * digit for digit in digits) if len(digits) == 3 else digits
+    parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["ink", "soft", "accent", "good", "bad"])
+def test_texts_have_the_contrast_of_wcag_aa(scheme: str, name: str) -> None:
+    blocks = re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL)
+    light, dark = (dict(re.findall(r"--(\w+): (#\w+)", block)) for block in blocks[:2])
+    colours = light if scheme == "light" else light | dark
+    lower, higher = sorted((luminance(colours[name]), luminance(colours["paper"])))
+    assert (higher + 0.05) / (lower + 0.05) >= 4.5

@@ -1,0 +1,127 @@
+"""The state of runs as the board reads it from their folders, at every moment of a run."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from report_pages import node_line, round_line, write_lines
+
+from fedapps.board.status import Board, RunStatus
+
+CONFIG = 'name = "x"\ntask = "driving"\nmethods = "local, sfl"\nrounds = 4\n'
+REFUSED = [{"node": "n1", "reason": "shape of w"}]
+
+
+def write_run(path: Path, rounds: int = 0, **more: str) -> Path:
+    """A run of two methods, the first of which has finished ``rounds`` rounds."""
+    path.mkdir(parents=True)
+    (path / "config.toml").write_text(CONFIG)
+    (path / "label").write_text("x-1")
+    if rounds:
+        write_lines(path / "metrics.jsonl", [round_line("local", r) for r in range(1, rounds + 1)])
+    for name, text in more.items():
+        (path / name.replace("_", ".")).write_text(text)
+    return path
+
+
+def only(folder: Path, **when: float) -> RunStatus:
+    (status,) = Board(folder).runs(**when)
+    return status
+
+
+def test_a_run_appears_when_it_starts_and_its_curve_grows_with_it(tmp_path: Path) -> None:
+    board = Board(tmp_path)
+    assert board.runs() == []
+    run = write_run(tmp_path / "lane-swap")
+    assert (board.runs()[0].state, board.runs()[0].methods) == ("running", [])
+    for rounds in (1, 2, 3):
+        write_lines(run / "metrics.jsonl", [round_line("local", r) for r in range(1, rounds + 1)])
+        (status,) = board.runs()
+        first, second = status.methods
+        assert (first.name, first.rounds, first.of, second.rounds) == ("local", rounds, 4, 0)
+        assert [x for x, _ in first.points] == list(range(1, rounds + 1))
+        assert first.value == first.points[-1][1] == pytest.approx(0.04 * (1 + 1 / rounds))
+        assert status.seconds_left == pytest.approx(1.5 * (8 - rounds))
+        assert (status.seconds_per_round, status.bytes_per_round) == (1.5, 3000)
+
+
+def test_a_run_is_finished_when_all_its_methods_are(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", 4)
+    for done, state in (
+        ({"local": {"rounds": 4}}, "running"),
+        ({"local": {"rounds": 4}, "sfl": {"rounds": 4}}, "finished"),
+    ):
+        (run / "summary.json").write_text(json.dumps({"methods": done}))
+        assert only(tmp_path).state == state
+    assert only(tmp_path).seconds_left is None
+
+
+def test_a_run_without_news_for_long_is_not_called_running(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", 2)
+    changed = only(tmp_path).changed
+    assert [only(tmp_path, now=changed + s).state for s in (0, 59, 61)] == ["running", "running", "quiet"]
+    write_lines(tmp_path / "a" / "metrics.jsonl", [round_line("local", 1, seconds=100.0)])
+    changed = only(tmp_path).changed
+    assert [only(tmp_path, now=changed + s).state for s in (61, 499, 501)] == ["running", "running", "quiet"]
+
+
+def test_nodes_with_refused_replies_come_first_with_the_reason(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    write_lines(run / "metrics.jsonl", [round_line("local", 1), round_line("local", 2, refused=REFUSED)])
+    write_lines(run / "nodes.jsonl", [node_line("local", "n0", 0.1), node_line("local", "n1", 0.1)])
+    first, second = only(tmp_path).nodes
+    assert (first.name, first.refused, first.reason, first.round) == ("n1", 1, "shape of w", 3)
+    assert (second.name, second.refused, second.examples) == ("n0", 0, 10)
+
+
+def test_a_node_that_was_only_refused_is_shown(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    write_lines(run / "metrics.jsonl", [round_line("local", 2, refused=REFUSED)])
+    (node,) = only(tmp_path).nodes
+    assert (node.name, node.method, node.round, node.refused) == ("n1", "", 2, 1)
+
+
+def test_runs_of_comparisons_are_found_and_links_and_private_states_are_not(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "compare" / "local-0", 1)
+    write_run(run / "nodes" / "inner")
+    (tmp_path / "elsewhere").symlink_to(run)
+    assert only(tmp_path).path == "compare/local-0"
+
+
+def test_many_points_and_nodes_are_thinned_and_counted(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", 2001)
+    write_lines(run / "nodes.jsonl", [node_line("local", f"n{k}", 0.1) for k in range(250)])
+    status = only(tmp_path)
+    points = status.methods[0].points
+    assert (points[0][0], points[-1][0]) == (1, 2001)
+    assert len(points) <= 401
+    assert (len(status.nodes), status.hidden_nodes) == (200, 50)
+
+
+def test_only_the_reports_in_the_folder_are_found(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "a", report_html="the report")
+    (tmp_path / "report.html").write_text("outside")
+    board = Board(tmp_path / "runs")
+    assert board.values()["reports"] == ["a"]
+    assert board.report("a") == tmp_path / "runs" / "a" / "report.html"
+    for path in ("", ".", "..", "a/..", "../runs/a", "/", "b", "a/../../x"):
+        assert board.report(path) is None
+
+
+@given(st.binary(max_size=60), st.sampled_from(["metrics.jsonl", "nodes.jsonl", "summary.json", "config.toml"]))
+@example(b'{"method": "loc', "metrics.jsonl")
+@example(b'{"methods": {"local": 3}}', "summary.json")
+@example(b'{"method": "local", "round": 1, "evaluate": {"x": 1e999}}\n', "metrics.jsonl")
+def test_whatever_a_file_contains_the_board_has_a_state_for_it(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, name: str
+) -> None:
+    folder = tmp_path_factory.mktemp("runs")
+    run = write_run(folder / "a", 2)
+    with (run / name).open("ab") as file:
+        file.write(content)
+    status = only(folder)
+    assert status.state in ("running", "finished", "unreadable")
+    assert (status.state == "unreadable") == bool(status.problem)
+    json.dumps(Board(folder).values(), allow_nan=False)
