@@ -47,7 +47,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     def replaced(link: re.Match[str]) -> str:
         text, target = link[1], link[2]
-        path, _, anchor = target.partition("#")
+        path = target.partition("#")[0]
         if not path or "://" in path or path.startswith("mailto:"):
             return link[0]
         place = posixpath.normpath(posixpath.join(folder, path))
