@@ -1,5 +1,5 @@
 # Every target builds .venv if it is missing or older than the files that define it. `test` also builds .venv-http, which
-# has a newer Flower and takes all other packages from .venv.
+# has a newer Flower, and `docs` builds .venv-docs with the documentation's tools; both take all other packages from .venv.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
@@ -8,6 +8,8 @@ KEY := $(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-16)
 STAMP := .venv/.built-$(KEY)
 HTTP_KEY := $(shell cat pyproject.toml constraints.txt constraints-http.txt | sha256sum | cut -c1-16)
 HTTP_STAMP := .venv-http/.built-$(HTTP_KEY)
+DOCS_KEY := $(shell cat pyproject.toml constraints.txt constraints-docs.txt | sha256sum | cut -c1-16)
+DOCS_STAMP := .venv-docs/.built-$(DOCS_KEY)
 FAULT_TESTS := tests/processes/test_faults.py
 EXAMPLE_TESTS := tests/processes/test_examples.py
 HTTP_FLEET_TESTS := tests/processes/test_http.py
@@ -18,6 +20,8 @@ CORES := $(shell nproc)
 GROUPS := $(shell echo $$(( $(CORES) / 2 > 1 ? $(CORES) / 2 : 1 )))
 # The tests of a file share fixtures, so whole files are distributed to the workers; each worker has one thread.
 ON_ALL_CORES := --numprocesses $(CORES) --dist loadfile
+# The extra `docs` as the lines of a requirements file.
+DOCS_PACKAGES := -c 'import tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*extras["docs"], sep="\n")'
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 SQUEEZENET = $(FEDAPPS_DATA)/weights/squeezenet1_1_imagenet_notop.npz
 GLOVE = $(FEDAPPS_DATA)/text/glove/glove.6B.50d.subset.txt.xz
@@ -33,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 test-without-processes test-alone: export OMP_NUM_THREADS := 1
 
 .PHONY: run check test test-without-processes test-alone test-fleet-groups test-faults test-fleets test-http test-examples
-.PHONY: fuzz lint lint-style lint-types bench env config clean
+.PHONY: fuzz lint lint-style lint-types bench docs env config clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)  ## ten devices learn from made-up texts alone, together and with private words; writes a report
@@ -148,6 +152,9 @@ else
 	@echo "experiments on recorded data skipped: set FEDAPPS_DATA to the folder of the published datasets"
 endif
 
+docs: $(DOCS_STAMP)  ## build the documentation site in build/site; a warning fails
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict --quiet
+
 env: $(STAMP)
 
 config: $(STAMP)  ## write the defaults of all keys into pyproject.toml
@@ -167,5 +174,13 @@ $(HTTP_STAMP): $(STAMP) constraints-http.txt
 	$(BIN)/pip --python .venv-http install --disable-pip-version-check --quiet --no-compile -c constraints-http.txt flwr
 	touch $(HTTP_STAMP)
 
+$(DOCS_STAMP): $(STAMP) constraints-docs.txt
+	rm -rf .venv-docs
+	$(BIN)/python -m venv --without-pip .venv-docs
+	printf '%s\n' "$$($(BIN)/python $(PACKAGES))" "$(CURDIR)" > "$$(.venv-docs/bin/python $(PACKAGES))/after.pth"
+	$(BIN)/pip --python .venv-docs install --disable-pip-version-check --quiet --no-compile \
+		-c constraints-docs.txt -r <($(BIN)/python $(DOCS_PACKAGES))
+	touch $(DOCS_STAMP)
+
 clean:
-	rm -rf .venv .venv-http runs build ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-http .venv-docs runs build ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
