@@ -20,8 +20,6 @@ CORES := $(shell nproc)
 GROUPS := $(shell echo $$(( $(CORES) / 2 > 1 ? $(CORES) / 2 : 1 )))
 # The tests of a file share fixtures, so whole files are distributed to the workers; each worker has one thread.
 ON_ALL_CORES := --numprocesses $(CORES) --dist loadfile
-# The extra `docs` as the lines of a requirements file.
-DOCS_PACKAGES := -c 'import tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*extras["docs"], sep="\n")'
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 SQUEEZENET = $(FEDAPPS_DATA)/weights/squeezenet1_1_imagenet_notop.npz
 GLOVE = $(FEDAPPS_DATA)/text/glove/glove.6B.50d.subset.txt.xz
@@ -178,8 +176,7 @@ $(DOCS_STAMP): $(STAMP) constraints-docs.txt
 	rm -rf .venv-docs
 	$(BIN)/python -m venv --without-pip .venv-docs
 	printf '%s\n' "$$($(BIN)/python $(PACKAGES))" "$(CURDIR)" > "$$(.venv-docs/bin/python $(PACKAGES))/after.pth"
-	$(BIN)/pip --python .venv-docs install --disable-pip-version-check --quiet --no-compile \
-		-c constraints-docs.txt -r <($(BIN)/python $(DOCS_PACKAGES))
+	$(BIN)/pip --python .venv-docs install --disable-pip-version-check --quiet --no-compile -r constraints-docs.txt
 	touch $(DOCS_STAMP)
 
 clean:

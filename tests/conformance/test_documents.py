@@ -111,7 +111,8 @@ def test_code_blocks_can_be_read(page):
 def test_the_checks_see_what_is_wrong():
     assert broken_links("[a](gone.md) [b](README.md#gone) [c](#here)", ROOT, {"here"}) == ["gone.md", "README.md#gone"]
     assert unknown_in(["make", "gone"]) == ["gone"]
-    assert unknown_in(shlex.split("python -m fedapps run gone --set gone.key=1")) == ["gone", "gone.key"]
+    assert unknown_in(shlex.split("python -m fedapps run gone --set gone=1")) == ["gone", "gone"]
+    assert unknown_in(shlex.split("python -m fedapps run lqr --set gone.key=1")) == ["gone.key"]
     assert unknown_in(shlex.split("python -m fedapps run fedvln-houses:gone")) == ["fedvln-houses"]
     with pytest.raises(SystemExit):
         unknown_in(shlex.split("python -m fedapps gone"))
