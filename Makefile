@@ -145,7 +145,7 @@ ifdef FEDAPPS_DATA
 	$(BIN)/python -m benchmarks.byzantine --recipe fedvocab-small --seeds 3 --jobs 0 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
 		--set text.glove=$(GLOVE) --set text.vocabulary=file --set num-nodes=20 --set fraction-train=1.0 --set weighting=uniform
 	$(BIN)/python -m benchmarks.byzantine --recipe social-methods --seeds 3 --jobs 0 --set data-dir=$(FEDAPPS_DATA)/socnav1 \
-		--set num-nodes=12 --set "social.participants=a;b;c;d;e;f;g;h;i;j;k;l" --set rounds=75
+		--set num-nodes=12 --set "social.participants=a;b;c;d;e;f;g;h;i;j;k;l" --set rounds=20 --set evaluate-every=20
 else
 	@echo "experiments on recorded data skipped: set FEDAPPS_DATA to the folder of the published datasets"
 endif

@@ -16,8 +16,8 @@ def kinds(cell):
     return [sorted(output["data"]) for output in cell.get("outputs", []) if "data" in output]
 
 
-def test_there_are_notebooks():
-    assert [path.name for path in NOTEBOOKS] == ["quickstart.ipynb"]
+def test_each_system_has_a_notebook():
+    assert [path.stem for path in NOTEBOOKS] == ["driving", "quickstart", "social", "text", "vln", "vpr"]
 
 
 @pytest.mark.subprocesses
