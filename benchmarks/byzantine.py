@@ -30,7 +30,7 @@ from fedapps.config.run_config import AGGREGATION_NAMES
 from fedapps.launch.launch import check_data, resolve
 from fedapps.runs.tables import number, text_table
 from sim.inprocess import InProcessGrid
-from sim.matrix import run_matrix
+from sim.matrix import Lines, run_matrix
 from sim.seeding import generator
 from strategies.arrays import from_record, nbytes
 from strategies.round_records import DivergedError, TooFewRepliesError
@@ -79,7 +79,7 @@ def _run(given: argparse.Namespace) -> None:
         for attack, share in _conditions(given.attacks, given.attackers)
         for seed in range(first.run.seed, first.run.seed + given.seeds)
     ]
-    outcomes = run_matrix(cells, run_under_attack, jobs=given.jobs)
+    outcomes = run_matrix(cells, run_under_attack, jobs=given.jobs, watch=Lines(len(cells)))
     memory = {name: peak_models(config) for name, config in configs.items()}
     print(f"\n{outcome_table(outcomes)}\n")
     replies = f"models, for {first.run.training_nodes} replies"

@@ -22,7 +22,7 @@ from fedapps.cli.commands import assignments
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.launch import check_data, resolve
-from sim.matrix import run_matrix
+from sim.matrix import Lines, run_matrix
 
 from .defence_table import Cost, cost_figure, cost_table
 from .final_metrics import final_metrics
@@ -103,7 +103,7 @@ def _run(given: argparse.Namespace) -> None:
     words = {defence.name: _words_read(given, defence, recipe, changed) for defence in DEFENCES}
     seeds = range(first.run.seed, first.run.seed + given.seeds)
     cells = [{"settings": settings[defence.name], "seed": seed} for defence in DEFENCES for seed in seeds]
-    finals = iter(run_matrix(cells, final_metrics, jobs=given.jobs))
+    finals = iter(run_matrix(cells, final_metrics, jobs=given.jobs, watch=Lines(len(cells))))
     costs = []
     for defence in DEFENCES:
         own = [next(finals) for _ in seeds]

@@ -2,11 +2,15 @@
 
 import multiprocessing
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from .processes import usable_cores
@@ -16,17 +20,55 @@ Cell: TypeAlias = Mapping[str, Any]
 #: Cells that follow one another: a generator that yields the next cell and is sent its result.
 Chain: TypeAlias = Generator[Cell, Result, None]
 
+_SECONDS_PER_TICK = 1.0
+
+
+class Watch:
+    """Follows the cells of a matrix. This one does nothing."""
+
+    def begin(self, cell: Cell) -> None:
+        """A cell has begun."""
+
+    def end(self, cell: Cell) -> None:
+        """A cell has ended."""
+
+    def tick(self) -> None:
+        """About a second has passed while cells run."""
+
+
+class Lines(Watch):
+    """Shows a line with the estimated remaining time after each cell.
+
+    Parameters
+    ----------
+    total : int
+        The number of cells.
+    show : callable
+        Receives the lines.
+    """
+
+    def __init__(self, total: int, show: Callable[[str], None] = print) -> None:
+        self._total, self._show, self._done, self._begun = total, show, 0, time.monotonic()
+
+    def end(self, cell: Cell) -> None:
+        self._done += 1
+        spent = time.monotonic() - self._begun
+        to_go = spent / self._done * (self._total - self._done)
+        label = ", ".join(f"{name} {value}" for name, value in cell.items() if name != "config")
+        self._show(f"[{self._done}/{self._total}] {label}: {spent:.0f} s spent, about {to_go:.0f} s to go")
+
 
 def run_matrix(
-    cells: Sequence[Mapping[str, Any]],
+    cells: Sequence[Cell],
     work: Callable[..., Result],
     *,
     jobs: int = 0,
-    show: Callable[[str], None] = print,
+    watch: Watch | None = None,
+    log_of: Callable[[Cell], Path] | None = None,
 ) -> list[Result]:
     """Call ``work(**cell)`` for every cell and return the results in the order of the cells.
 
-    After each cell, a line of progress with the estimated remaining time is shown. The first failure stops the matrix.
+    The first failure stops the matrix.
 
     Parameters
     ----------
@@ -34,10 +76,8 @@ def run_matrix(
         Keyword arguments of ``work``.
     work : callable
         A function of an importable module, because processes are spawned.
-    jobs : int
-        The number of parallel processes; 0 = one per CPU core.
-    show : callable
-        Receives the lines of progress.
+    jobs, watch, log_of
+        As for :func:`run_chains`.
 
     Raises
     ------
@@ -49,7 +89,7 @@ def run_matrix(
     def alone(index: int) -> Chain[Result]:
         results[index] = yield cells[index]
 
-    run_chains([alone(index) for index in range(len(cells))], work, total=len(cells), jobs=jobs, show=show)
+    run_chains([alone(index) for index in range(len(cells))], work, jobs=jobs, watch=watch, log_of=log_of)
     return [results[index] for index in range(len(cells))]
 
 
@@ -57,9 +97,9 @@ def run_chains(
     chains: Sequence[Chain[Result]],
     work: Callable[..., Result],
     *,
-    total: int,
     jobs: int = 0,
-    show: Callable[[str], None] = print,
+    watch: Watch | None = None,
+    log_of: Callable[[Cell], Path] | None = None,
 ) -> None:
     """Call ``work(**cell)`` for the cells of chains: those of one chain follow one another, chains run side by side.
 
@@ -72,12 +112,12 @@ def run_chains(
         Each yields keyword arguments of ``work``.
     work : callable
         A function of an importable module, because processes are spawned.
-    total : int
-        The number of cells of all chains, or an upper bound, for the estimated remaining time.
     jobs : int
         The number of parallel processes; 0 = one per CPU core.
-    show : callable
-        Receives a line of progress after each cell.
+    watch : Watch, optional
+        Is told of the cells.
+    log_of : callable, optional
+        The file to which everything that a cell prints is appended; by default it appears in this process's output.
 
     Raises
     ------
@@ -85,34 +125,55 @@ def run_chains(
         The first exception of ``work`` or of a chain. It stops all chains.
     """
     workers = max(1, min(jobs or usable_cores(), len(chains)))
-    begun, done = time.monotonic(), 0
+    watch = watch or Watch()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent) as pool:
+        waiting = deque((chain, partial(next, chain)) for chain in chains)
         running: dict[Future[Result], tuple[Chain[Result], Cell]] = {}
-
-        def submit(chain: Chain[Result], advance: Callable[[], Cell]) -> None:
-            try:
-                cell = advance()
-            except StopIteration:
-                return
-            running[pool.submit(work, **cell)] = chain, cell
-
         try:
-            for chain in chains:
-                submit(chain, partial(next, chain))
-            while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    chain, advance = waiting.popleft()
+                    try:
+                        cell = advance()
+                    except StopIteration:
+                        continue
+                    running[pool.submit(_call, work, cell, log_of(cell) if log_of else None)] = chain, cell
+                    watch.begin(cell)
+                for future in wait(running, timeout=_SECONDS_PER_TICK, return_when=FIRST_COMPLETED).done:
                     chain, cell = running.pop(future)
-                    result = future.result()
-                    done += 1
-                    spent = time.monotonic() - begun
-                    to_go = spent / done * (total - done)
-                    label = ", ".join(f"{name} {value}" for name, value in cell.items() if name != "config")
-                    show(f"[{done}/{total}] {label}: {spent:.0f} s spent, about {to_go:.0f} s to go")
-                    submit(chain, partial(chain.send, result))
+                    waiting.append((chain, partial(chain.send, future.result())))
+                    watch.end(cell)
+                watch.tick()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _call(work: Callable[..., Result], cell: Cell, log: Path | None) -> Result:
+    if log is None:
+        return work(**cell)
+    with _output_to(log):
+        return work(**cell)
+
+
+@contextmanager
+def _output_to(path: Path) -> Iterator[None]:
+    """Append everything that this process and its children print to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    streams = ((sys.stdout, 1), (sys.stderr, 2))
+    kept = [os.dup(number) for _, number in streams]
+    with path.open("ab") as log:
+        for stream, number in streams:
+            stream.flush()
+            os.dup2(log.fileno(), number)
+    try:
+        yield
+    finally:
+        for (stream, number), before in zip(streams, kept, strict=True):
+            stream.flush()
+            os.dup2(before, number)
+            os.close(before)
 
 
 def _end_with_parent() -> None:

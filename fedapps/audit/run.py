@@ -10,7 +10,7 @@ from clients.files import write_whole
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.launch.launch import resolve
-from sim.matrix import run_matrix
+from sim.matrix import Lines, run_matrix
 
 from .jobs import KEY, finished, run_job
 from .plan import AuditPlan
@@ -73,7 +73,8 @@ def audit_recipe(
     shared = {"run": config.flat(), "plan": plan, "folder": str(folder / "cells")}
     progress = _Progress(folder, recipe_name(recipe), plan)
     print(f"{plan.sentences} sentences; intermediate results: {folder / 'audit.json'}", flush=True)
-    run_matrix([job | {"config": shared} for job in plan.jobs()], run_job, jobs=jobs, show=progress.show)
+    cells = [job | {"config": shared} for job in plan.jobs()]
+    run_matrix(cells, run_job, jobs=jobs, watch=Lines(len(cells), progress.show))
     found = progress.save()
     if json_path:
         json_path.write_text(_json(found), encoding="utf-8")

@@ -28,6 +28,7 @@ from strategies.round_records import DivergedError, TooFewRepliesError
 from .matrix import Plan, Vary
 from .paired_seeds import seed_values
 from .papers import checked_claims, paper_of
+from .progress import MatrixProgress, log_of
 from .significance import all_tests
 from .tables import comparison_text
 
@@ -140,8 +141,11 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, json_path: Path | None) -> P
     cells = plan.cells(folder)
     references = [references_of(config, plan.seeds) for config in plan.configs()]
     print(f"{len(cells)} runs in {folder}; if interrupted, resume: python -m fedapps compare --resume {folder}")
+    print(f"the logs of the runs are in {folder / 'logs'}")
     # Ray runs the nodes of one run in parallel.
-    rows = run_matrix(cells, run_cell, jobs=1 if plan.engine == "ray" else jobs)
+    jobs = 1 if plan.engine == "ray" else jobs
+    with MatrixProgress(len(cells)) as progress:
+        rows = run_matrix(cells, run_cell, jobs=jobs, watch=progress, log_of=log_of)
     comparison = summarise(plan, rows, references)
     text = json.dumps(comparison, indent=2) + "\n"
     (folder / "compare.json").write_text(text)
@@ -184,7 +188,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
         except (TooFewRepliesError, DivergedError) as error:
             raise RunFailedError(f"{failed}: {error}\ntrained models are in {folder.path}") from None
     if not folder.finished(method):
-        raise RunFailedError(f"{failed}; see the log above and the folder {folder.path}")
+        raise RunFailedError(f"{failed}; see the log {log_of({'config': config})} and the folder {folder.path}")
     final = folder.summary()["methods"][method]["final"]
     evaluated = [row for row in folder.lines("nodes.jsonl") if row["phase"] == "evaluate"]
     last = max((row["round"] for row in evaluated), default=0)

@@ -20,6 +20,7 @@ from sim.processes import usable_cores
 from strategies.round_records import DivergedError, TooFewRepliesError
 from tasks.base import DataError, Task
 
+from .progress import RunProgress, one_bar
 from .references import add_references, find_references
 from .runner import RunFailedError, Runner
 
@@ -84,8 +85,11 @@ class Simulation(Runner):
         known = RunFolder(path, "").references()  # of a run that is resumed
         references = {} if known else find_references(config)
         begun = time.monotonic()
+        count = len(config.methods)
+        label = path.name if count == 1 else f"{path.name}, {count} methods"
         try:
-            execute(config, self.engine)
+            with one_bar(RunProgress(label, path, count * config.run.rounds)):
+                execute(config, self.engine)
         except (TooFewRepliesError, DivergedError, UnwritableError) as error:
             print(f"\n{error}", file=sys.stderr)
         add_references(path, references)
@@ -158,9 +162,12 @@ def check_folder(config: Config, task: Task) -> None:
 def execute(config: Config, engine: str) -> None:
     """Run a federation with the engine ``inline`` (in this process) or ``ray`` (``flwr run``)."""
     if engine == "inline":
+        from flwr.common.logger import update_console_handler
+
         from fedapps.app.client_app import app as client_app
         from fedapps.app.server_app import app as server_app
 
+        update_console_handler(colored=sys.stderr.isatty())
         flat = config.flat()
         run_inprocess(server_app, client_app, num_nodes=config.run.num_nodes, run_config=flat, errors="reply")
     else:

@@ -52,6 +52,7 @@ class StrategyParts:
         return optimizer_by_name(name, learning_rate, tau=self.run.server_tau)
 
 
+@dataclass(frozen=True)
 class FirstNode(Sampler):
     """The first node in key order, for methods of which one node does all the work."""
 

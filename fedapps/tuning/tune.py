@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedapps.comparison.progress import MatrixProgress, log_of
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import check_data, resolve
@@ -144,7 +145,9 @@ def _carry_out(plan: TuningPlan, folder: Path, jobs: int, write: Path | None) ->
     left = sum(plan.trials_of(of.method) - len(of.study.trials()) for of in methods) * len(plan.seeds)
     print(f"at most {left} runs in {folder}; if interrupted, resume: python -m fedapps tune --resume {folder}")
     # Ray runs the nodes of one run in parallel.
-    run_chains([of.chain() for of in methods], run_trial, total=left, jobs=1 if plan.engine == "ray" else jobs)
+    jobs = 1 if plan.engine == "ray" else jobs
+    with MatrixProgress(left) as progress:
+        run_chains([of.chain() for of in methods], run_trial, jobs=jobs, watch=progress, log_of=log_of)
     tuning = summarise(plan, {of.method: of.study.trials() for of in methods})
     text = tuned_recipe(plan, tuning)
     (folder / "tune.json").write_text(json.dumps(tuning, indent=2) + "\n")

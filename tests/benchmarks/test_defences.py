@@ -23,7 +23,7 @@ hidden = 4
 """
 
 
-def in_this_process(cells, work, *, jobs, show=print):
+def in_this_process(cells, work, *, jobs, watch):
     return [work(**cell) for cell in cells]
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sim.matrix import run_chains, run_matrix
+from sim.matrix import Lines, Watch, run_chains, run_matrix
 
 
 def square(method, seed, config):
@@ -63,7 +63,7 @@ def test_results_come_in_the_order_of_the_cells_and_progress_as_it_happens(tmp_p
         shown.append(line)
         told.touch()
 
-    results = run_matrix(cells, square, jobs=2, show=show)
+    results = run_matrix(cells, square, jobs=2, watch=Lines(2, show))
     assert [value for value, _ in results] == [4, 25]
     assert os.getpid() not in {pid for _, pid in results}
     assert len(shown) == 2
@@ -76,8 +76,8 @@ def test_the_time_to_go_grows_with_what_is_left(monkeypatch):
     clock = iter([0.0, 10.0, 16.0, 30.0])
     monkeypatch.setattr("sim.matrix.time", SimpleNamespace(monotonic=lambda: next(clock)))
     shown = []
-    run_matrix([{"method": "sfl", "seed": s, "config": {}} for s in range(3)], square, jobs=1,
-               show=shown.append)  # fmt: skip
+    cells = [{"method": "sfl", "seed": s, "config": {}} for s in range(3)]
+    run_matrix(cells, square, jobs=1, watch=Lines(3, shown.append))
     assert [line.split(": ")[1] for line in shown] == [
         "10 s spent, about 20 s to go",
         "16 s spent, about 8 s to go",
@@ -90,7 +90,7 @@ def test_the_first_failure_ends_the_matrix(tmp_path):
     shown = []
     cells = [{"seed": seed, "folder": str(tmp_path)} for seed in range(1, 20)]
     with pytest.raises(ValueError, match="seed 1 cannot be used"):
-        run_matrix(cells, fail_on_one, jobs=1, show=shown.append)
+        run_matrix(cells, fail_on_one, jobs=1, watch=Lines(19, shown.append))
     assert shown == []
     assert len(list(tmp_path.iterdir())) < 10
 
@@ -114,6 +114,49 @@ def test_a_chain_decides_on_its_next_cell_by_the_last_result():
 
     first, second, shown = [], [], []
     chains = [chain(2, first), chain(200, second), chain(5, second)]
-    run_chains(chains, square, total=6, jobs=2, show=shown.append)
+    run_chains(chains, square, jobs=2, watch=Lines(6, shown.append))
     assert (first, second) == ([4, 16, 256], [25, 625])
     assert [line.partition("]")[0] for line in shown] == [f"[{number}/6" for number in range(1, 6)]
+
+
+def talk(seed):
+    print("from Python")
+    print("to stderr", file=sys.stderr)
+    os.system("echo from a child")
+    if seed == 1:
+        raise ValueError("seed 1 cannot be used")
+    return seed
+
+
+@pytest.mark.subprocesses
+def test_everything_that_a_cell_prints_goes_to_its_log(tmp_path, capfd):
+    log_of = lambda cell: tmp_path / "logs" / f"{cell['seed']}.log"  # noqa: E731
+    assert run_matrix([{"seed": 0}], talk, log_of=log_of) == [0]
+    with pytest.raises(ValueError, match="seed 1 cannot be used"):
+        run_matrix([{"seed": 0}, {"seed": 1}], talk, jobs=1, log_of=log_of)
+    lines = ["from Python", "from a child", "to stderr"]
+    assert sorted((tmp_path / "logs" / "0.log").read_text().splitlines()) == sorted(lines * 2)
+    assert sorted((tmp_path / "logs" / "1.log").read_text().splitlines()) == lines
+    assert capfd.readouterr() == ("", "")
+
+
+class Told(Watch):
+    def __init__(self):
+        self.calls = []
+
+    def begin(self, cell):
+        self.calls.append(("begin", cell["seed"]))
+
+    def end(self, cell):
+        self.calls.append(("end", cell["seed"]))
+
+    def tick(self):
+        self.calls.append("tick")
+
+
+@pytest.mark.subprocesses
+def test_a_watch_is_told_of_the_cells_that_run_and_of_no_others(tmp_path):
+    told = Told()
+    run_matrix([{"method": "a", "seed": seed, "config": {}} for seed in range(2)], square, jobs=1, watch=told)
+    assert [call for call in told.calls if call != "tick"] == [("begin", 0), ("end", 0), ("begin", 1), ("end", 1)]
+    assert "tick" in told.calls

@@ -57,10 +57,10 @@ def recipe(tmp_path_factory):
     return path
 
 
-def in_this_process(cells, work, *, jobs, show):
-    for number, cell in enumerate(cells):
+def in_this_process(cells, work, *, jobs, watch):
+    for cell in cells:
         work(**cell)
-        show(f"[{number + 1}/{len(cells)}]")
+        watch.end(cell)
 
 
 @pytest.fixture(autouse=True)
@@ -166,10 +166,10 @@ def test_progress_and_findings_are_printed(audited):
 def test_results_are_saved_after_every_job(recipe, texts, tmp_path, monkeypatch):
     seen = []
 
-    def cut_off(cells, work, *, jobs, show):
+    def cut_off(cells, work, *, jobs, watch):
         for cell in cells[:2]:
             work(**cell)
-            show("one more")
+            watch.end(cell)
             (path,) = tmp_path.glob("audit-*/audit.json")
             seen.append({(row["attack"], row["batch_size"]) for row in json.loads(path.read_text())["rows"]})
         raise KeyboardInterrupt

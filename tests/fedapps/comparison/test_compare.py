@@ -23,7 +23,7 @@ TINY = {
 }  # fmt: skip
 
 
-def in_this_process(cells, work, *, jobs, show=print):
+def in_this_process(cells, work, *, jobs, watch, log_of):
     return [work(**cell) for cell in cells]
 
 
@@ -191,7 +191,9 @@ def test_a_run_whose_folder_is_incomplete_fails_too(tiny, tmp_path, monkeypatch)
     """``flwr run`` exits with status 0 even if the app failed."""
     monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
     monkeypatch.setattr(fedapps.comparison.compare, "execute", lambda config, engine: None)
-    with pytest.raises(RuntimeError, match=r"sfl with seed 0 failed; see the log above and the folder .*sfl-0"):
+    with pytest.raises(
+        RuntimeError, match=r"sfl with seed 0 failed; see the log .*logs/sfl-0.log and the folder .*sfl-0"
+    ):
         compare_recipe(RECIPES / "lqr.toml", methods=["sfl"], seeds=1, overrides=tiny, output_dir=str(tmp_path))
 
 

@@ -30,7 +30,7 @@ def test_commands_for_one_run_ask_for_a_stage(command, place, capsys):
 
 
 def test_a_stage_is_compared_as_a_recipe(place, tmp_path, capsys, monkeypatch):
-    in_turn = lambda cells, work, *, jobs, show=print: [work(**cell) for cell in cells]  # noqa: E731
+    in_turn = lambda cells, work, **_: [work(**cell) for cell in cells]  # noqa: E731
     monkeypatch.setattr("fedapps.comparison.compare.run_matrix", in_turn)
     given = ["--seeds", "1", "--output-dir", str(tmp_path), "--set", f"cache-dir={place / 'worlds'}"]
     assert main(["compare", f"{place / 'two.toml'}:first", *given]) == 0

@@ -25,7 +25,7 @@ TRIALS = 4
 TINY = {"rounds": 3, "epochs": 1, "evaluate-every": 1}
 
 
-def in_this_process(chains, work, *, total, jobs, show=print):
+def in_this_process(chains, work, *, jobs, watch, log_of):
     for chain in chains:
         cell = next(chain, None)
         while cell is not None:

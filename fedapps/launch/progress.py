@@ -1,0 +1,140 @@
+"""How far runs are, from the rounds in their folders, and how long the rest takes."""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedapps.report.formats import format_duration
+
+_BAR_WIDTH = 20
+
+
+@dataclass
+class RunProgress:
+    """How far a run is. Rounds that were finished before this object was made do not change its estimate.
+
+    Parameters
+    ----------
+    label : str
+        What it is called on the screen.
+    path : Path
+        Its folder, which may not exist yet.
+    rounds : int
+        The number of rounds of all its methods together, at least 1.
+    """
+
+    label: str
+    path: Path
+    rounds: int
+    _begun: float = field(init=False)
+    _before: float = field(init=False)
+    _read: int = 0
+    _lines: int = 0
+
+    def __post_init__(self) -> None:
+        self._begun, self._before = time.monotonic(), self.fraction()
+
+    def done(self) -> int:
+        """The number of finished rounds: the complete lines of ``metrics.jsonl``."""
+        try:
+            with (self.path / "metrics.jsonl").open("rb") as lines:
+                if lines.seek(0, 2) < self._read:  # a run that resumed has dropped rounds
+                    self._read = self._lines = 0
+                lines.seek(self._read)
+                new = lines.read()
+        except FileNotFoundError:
+            return 0
+        self._read += len(new)
+        self._lines += new.count(b"\n")
+        return min(self._lines, self.rounds)
+
+    def fraction(self) -> float:
+        """The finished part, in [0, 1]."""
+        return self.done() / self.rounds
+
+    def worked(self) -> float:
+        """The part that was finished since this object was made, in [0, 1]."""
+        return max(self.fraction() - self._before, 0.0)
+
+    def position(self) -> str:
+        """Such as ``round 12 of 100``: the round that is going on."""
+        return f"round {min(self.done() + 1, self.rounds)} of {self.rounds}"
+
+    def to_go(self) -> str:
+        """As :func:`to_go`."""
+        return to_go(time.monotonic() - self._begun, self.worked(), 1 - self.fraction())
+
+
+def to_go(seconds: float, worked: float, left: float) -> str:
+    """An estimate such as ``about 12 min 05 s to go``; empty before anything is done.
+
+    Parameters
+    ----------
+    seconds : float
+        The time so far.
+    worked, left : float
+        What was done in this time, and what is left to do, in the same unit.
+    """
+    return f"about {format_duration(round(seconds / worked * left))} to go" if worked > 0 else ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A line of the display: a label, the finished part in [0, 1], where it is, and how long the rest takes."""
+
+    label: str
+    fraction: float
+    position: str
+    to_go: str
+
+
+def bar_of(run: RunProgress) -> Bar:
+    """The line of a run."""
+    return Bar(run.label, run.fraction(), run.position(), run.to_go())
+
+
+def drawn(bars: Sequence[Bar]) -> RenderableType:
+    """Lines as a table of the terminal's width. Labels are cut where it is too narrow."""
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    for _ in range(3):
+        table.add_column(no_wrap=True)
+    for bar in bars:
+        filled = ProgressBar(total=1.0, completed=bar.fraction, width=_BAR_WIDTH)
+        table.add_row(Text(bar.label), filled, Text(bar.position), Text(bar.to_go))
+    return table
+
+
+@contextmanager
+def one_bar(run: RunProgress, console: Console | None = None) -> Iterator[None]:
+    """Show a bar of one run below what is printed meanwhile, if standard output is a terminal."""
+    console = console or Console()
+    if not console.is_terminal:
+        yield
+        return
+    # Handlers keep the stream of their creation, and lines that are written to it directly would cut through the bar.
+    handlers = [handler for handler in logging.getLogger("flwr").handlers if isinstance(handler, logging.StreamHandler)]
+    streams = [handler.stream for handler in handlers]
+    with live(console, lambda: [bar_of(run)]):
+        for handler in handlers:
+            handler.setStream(sys.stderr)
+        try:
+            yield
+        finally:
+            for handler, stream in zip(handlers, streams, strict=True):
+                handler.setStream(stream)
+
+
+def live(console: Console, bars: Callable[[], Sequence[Bar]]) -> Live:
+    """A display at the bottom of a terminal, drawn again every second, that vanishes at the end."""
+    return Live(get_renderable=lambda: drawn(bars()), console=console, refresh_per_second=1, transient=True)
