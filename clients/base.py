@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
 from sim.seeding import derive_seed, torch_seed
+from strategies.stopwatch import timed
 from strategies.wire import EVALUATION_STEPS, STEPS
 from tasks.base import Evaluation, Metrics, NodeData, Task
 
@@ -127,14 +128,15 @@ class FederatedClient(NumPyClientAdapter):
             plateau=plateau,
             validation_loss=lambda: self._validation_loss(model, node_round),
         )
-        with node_round.torch_seed("train", *self.parts.seed_labels()):
+        with timed("train"), node_round.torch_seed("train", *self.parts.seed_labels()):
             drawn = self.parts.draw(data, node_round)
             plan = self.parts.plan([joint], model, drawn, node_round)
             trained = run_plan(model, plan, node_round.epochs(model, drawn), self.parts.loss(self.task.loss))
         node_round = replace(node_round, steps=trained.steps)
         memory = self._remember(model, plateau, node_round)
         if keep := kept_arrays(self.parts.private(model, node_round), memory):
-            self.private.save(settings.server_round, keep, settings.durable_round, Attempts.read(settings.attempts))
+            with timed("state"):
+                self.private.save(settings.server_round, keep, settings.durable_round, Attempts.read(settings.attempts))
         metrics: Metrics = {STEPS: float(trained.steps)}
         if trained.steps:
             metrics["loss"] = trained.loss
@@ -173,7 +175,8 @@ class FederatedClient(NumPyClientAdapter):
         """
         node_round = self._round(received, settings, before=settings.server_round + 1)
         model = self._model(node_round)
-        prepared = self.parts.before_evaluation(model, node_round)
+        with timed("train"):
+            prepared = self.parts.before_evaluation(model, node_round)
         for name, arrays in prepared.kept.items():
             self.private.save_extra(name, arrays)
         evaluation = self._evaluate(model, node_round.data, settings.stage, final=settings.final)
@@ -237,6 +240,10 @@ class FederatedClient(NumPyClientAdapter):
 
     def _model(self, node_round: NodeRound) -> nn.Module:
         """The initial model with the private arrays and the received ones, as the parts wrap it."""
+        with timed("model"):
+            return self._loaded_model(node_round)
+
+    def _loaded_model(self, node_round: NodeRound) -> nn.Module:
         self.guard.check_names(node_round.received)
         model, kept = self._initial_model(), node_round.kept
         self.guard.check_model(model, node_round.received)
@@ -264,7 +271,8 @@ class FederatedClient(NumPyClientAdapter):
 
     def _kept(self, before: int, settings: RoundSettings) -> Arrays:
         """The private arrays and the memory of the newest round before one, changed where a stage begins."""
-        kept = self.parts.kept(self.private.load(before, Attempts.read(settings.attempts)) or {})
+        with timed("state"):
+            kept = self.parts.kept(self.private.load(before, Attempts.read(settings.attempts)) or {})
         return self.parts.next_stage(private_of(kept), kept) if from_other_stage(kept, settings.stage) else kept
 
     def _remember(self, model: nn.Module, plateau: Plateau | None, node_round: NodeRound) -> Arrays:
@@ -285,7 +293,7 @@ class FederatedClient(NumPyClientAdapter):
         evaluated.eval()
         # The same draws in every round and for every method: differences between them are not noise.
         seed = derive_seed(self.seed, "evaluate", data.key)
-        with torch_seed(self.seed, "evaluate", data.key):
+        with timed("evaluate"), torch_seed(self.seed, "evaluate", data.key):
             return self.task.evaluate(evaluated, data, seed=seed, final=final)
 
     def _evaluate_other(self, node_round: NodeRound) -> Metrics:

@@ -40,6 +40,7 @@ from .round_messages import build_messages
 from .round_records import Checkpoints, DivergedError, RoundReport, RoundStep, TooFewRepliesError, TrackedMetric
 from .samplers import Sampler, UniformFraction
 from .server_optimizer import ServerOptimizer
+from .stopwatch import timed, timed_items
 from .transport import NodeFailure
 from .validation import check_values
 from .weighting import Weighting, to_weighting
@@ -296,15 +297,17 @@ class BaseStrategy(StrategyHooks, Strategy):
         """
         aggregate, metrics = self.new_aggregate(), MetricMean(self.metric_means)
         for usable in self._reply_filter("train").usable(replies):
-            reply = self.privacy.limit(usable, self._current)
-            self.aggregate_for(reply, aggregate).add(reply.arrays, reply.weight)
-            metrics.add(reply.metrics, reply.weight)
-            self.fold_reply(server_round, reply)
+            with timed("fold"):
+                reply = self.privacy.limit(usable, self._current)
+                self.aggregate_for(reply, aggregate).add(reply.arrays, reply.weight)
+                metrics.add(reply.metrics, reply.weight)
+                self.fold_reply(server_round, reply)
             del usable, reply  # frees their memory while waiting for the next one
         if metrics.count < self._needed_replies:
             raise TooFewRepliesError(too_few(self.report, metrics.count, self._needed_replies, self.registry.absent()))
         self.report.replies = metrics.count
-        closed = self.close_round(server_round, self._current, aggregate.result() if aggregate.defined else {})
+        with timed("step"):
+            closed = self.close_round(server_round, self._current, aggregate.result() if aggregate.defined else {})
         if fault := check_values(self._current, closed):
             raise DivergedError(f"round {server_round}: after the step of {self.server_optimizer}, {fault}")
         self._current = closed
@@ -342,12 +345,13 @@ class BaseStrategy(StrategyHooks, Strategy):
 
     def send(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message | NodeFailure]:
         """Send messages and yield one reply or failure for each, in the order of the messages; counts their bytes."""
-        outgoing, largest = list(messages), 1
-        for message in outgoing:
-            largest = max(largest, size := count_bytes(message.content))
-            self.report.count_message(message.metadata.message_type, size)
+        with timed("prepare"):
+            outgoing, largest = list(messages), 1
+            for message in outgoing:
+                largest = max(largest, size := count_bytes(message.content))
+                self.report.count_message(message.metadata.message_type, size)
         ahead = MAX_BUFFERED_BYTES // largest  # a train reply is about as large as its message
-        return exchange(
+        replies = exchange(
             grid,
             outgoing,
             timeout,
@@ -357,6 +361,7 @@ class BaseStrategy(StrategyHooks, Strategy):
             count_busy=lambda: self.registry.queries.working,
             on_wait=partial(self.registry.poll, grid),
         )
+        return timed_items("wait", replies)
 
     def new_aggregate(self, label: str = "") -> Aggregate:
         """An empty aggregate for the replies of this round; ``label`` names its cluster, if it is that of a cluster."""

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from . import wire
 from .arrays import Arrays, nbytes, views
@@ -128,6 +129,15 @@ def _shared_arrays(content: RecordDict, expected: Arrays, compression: Compressi
         raise ValueError(reason)
     others = {name: array for name, array in expected.items() if name not in floats}
     return {**dict.fromkeys(expected, _EMPTY), **floats, **read_arrays(_array_record(content), others)}
+
+
+def read_timings(content: RecordDict) -> dict[str, float]:
+    """The seconds of the node's phases; of what a node sends here, only finite numbers ≥ 0 of known phases count."""
+    record = content.get(wire.TIMINGS)
+    if not isinstance(record, ConfigRecord):
+        return {}
+    found = {name: record[name] for name in wire.NODE_PHASES if name in record}
+    return {name: value for name, value in found.items() if isinstance(value, float) and 0 <= value < inf}
 
 
 def check_size(content: RecordDict, max_bytes: int) -> None:

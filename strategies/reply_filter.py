@@ -13,9 +13,10 @@ from .compression import Compression
 from .example_limits import ExampleLimits
 from .metrics import MetricMean, MetricRule
 from .profiles import Profile
-from .replies import Reply, count_bytes, read_reply
+from .replies import Reply, count_bytes, read_reply, read_timings
 from .round_records import NodeReport, Refusal, RoundReport, RoundStep
 from .sanitize import truncate
+from .stopwatch import timed
 from .transport import NodeFailure
 from .weighting import Weighting
 
@@ -64,9 +65,8 @@ class ReplyFilter:
         for reply in replies:
             node_id = reply.node_id if isinstance(reply, NodeFailure) else reply.metadata.src_node_id
             profile = self.profiles.get(node_id) or Profile.unknown(node_id)
-            if isinstance(reply, Message) and reply.has_content():
-                self.report.count_reply(self.phase, count_bytes(reply.content))
-            usable = self._read(reply, profile)
+            with timed("decode"):
+                usable = self._read(reply, profile)
             del reply  # frees its memory while waiting for the next one
             if usable is not None:
                 yield usable
@@ -74,6 +74,10 @@ class ReplyFilter:
 
     def _read(self, reply: Message | NodeFailure, profile: Profile) -> Reply | None:
         """The checked reply, or ``None`` if it is refused; both are recorded in the report."""
+        size = 0
+        if isinstance(reply, Message) and reply.has_content():
+            size = count_bytes(reply.content)
+            self.report.count_reply(self.phase, size)
         try:
             usable = read_reply(reply, profile, self.expected, self.weight_of, self.max_bytes, self.compression)
             if reason := self._reason_to_refuse(usable):
@@ -86,7 +90,15 @@ class ReplyFilter:
             return None
         metrics = {name: value for name, value in usable.metrics.items() if name != wire.NUM_EXAMPLES}
         self.report.nodes.append(
-            NodeReport(profile.key, self.phase, usable.num_examples, metrics, dict(profile.groups))
+            NodeReport(
+                profile.key,
+                self.phase,
+                usable.num_examples,
+                metrics,
+                dict(profile.groups),
+                bytes_up=size,
+                timings=read_timings(usable.content),
+            )
         )
         return usable
 

@@ -19,6 +19,7 @@ from .attempts import Attempts, next_attempts, to_text
 from .metrics import SERVER
 from .round_records import BestRound, Checkpoints, RoundReport, Snapshot, TrackedMetric
 from .snapshot_names import under
+from .stopwatch import measured, timed
 from .validation import check_reply
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class RoundLoop:
     best: BestRound = field(default_factory=BestRound)
     durable_round: int = 0
     attempts: Attempts = ()
+    saving: dict[str, float] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
     def run(self, arrays: ArrayRecord, *, resume: bool) -> Result:
@@ -89,16 +91,21 @@ class RoundLoop:
 
     def _round(self, server_round: int, first: int) -> None:
         begun = time.monotonic()
-        self._train(server_round)
-        due = server_round % self.evaluate_every == 0 or server_round == self.num_rounds
-        evaluate = self._evaluate(server_round) if due else {}
-        info = self.strategy.round_info()
-        report = replace(self.strategy.report, evaluate=evaluate, strategy=info, seconds=time.monotonic() - begun)
+        with measured() as watch:
+            self._train(server_round)
+            due = server_round % self.evaluate_every == 0 or server_round == self.num_rounds
+            evaluate = self._evaluate(server_round) if due else {}
+        info, seconds = self.strategy.round_info(), time.monotonic() - begun
+        rest = max(seconds - sum(watch.seconds.values()), 0.0)
+        timings = {**watch.seconds, "other": rest, **self.saving}
+        report = replace(self.strategy.report, evaluate=evaluate, strategy=info, seconds=seconds, timings=timings)
         improved = self._track(server_round, report)
-        if self.on_round:
-            self.on_round(report)
-        if self.checkpoints:
-            self.checkpoints.save(self._snapshot(server_round), best=improved)
+        with measured() as watch, watch.phase("save"):
+            if self.on_round:
+                self.on_round(report)
+            if self.checkpoints:
+                self.checkpoints.save(self._snapshot(server_round), best=improved)
+        self.saving = watch.seconds
         self.durable_round = self.checkpoints.oldest_round() if self.checkpoints else server_round
         done, remaining = server_round - first + 1, self.num_rounds - server_round
         seconds_left = (time.monotonic() - self.started) / done * remaining
@@ -113,7 +120,8 @@ class RoundLoop:
 
     def _train(self, server_round: int) -> None:
         config = self._config(self.train_config, server_round)
-        messages = self.strategy.configure_train(server_round, self.result.arrays, config, self.grid)
+        with timed("prepare"):
+            messages = self.strategy.configure_train(server_round, self.result.arrays, config, self.grid)
         replies = self.strategy.send(self.grid, messages, self.timeout)
         arrays, metrics = self.strategy.aggregate_train(server_round, replies)
         if arrays is not None:
@@ -124,7 +132,8 @@ class RoundLoop:
     def _evaluate(self, server_round: int) -> dict[str, Any]:
         """The metrics of the nodes and of the server, whose names have a prefix."""
         config = self._config(self.evaluate_config, server_round)
-        messages = self.strategy.configure_evaluate(server_round, self.result.arrays, config, self.grid)
+        with timed("prepare"):
+            messages = self.strategy.configure_evaluate(server_round, self.result.arrays, config, self.grid)
         replies = self.strategy.send(self.grid, messages, self.timeout)
         metrics = self.strategy.aggregate_evaluate(server_round, replies)
         if metrics is not None:

@@ -44,13 +44,19 @@ class Refusal:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """The metrics of one node in one phase of a round, with the node's groups in that round."""
+    """The reply of one node in one phase of a round.
+
+    It has metrics, the node's groups in that round, its size in bytes and, if the run asks for them, the seconds of the
+    node's phases.
+    """
 
     node: str
     phase: RoundStep
     num_examples: float
     metrics: Mapping[str, Any]
     groups: Mapping[str, str] = field(default_factory=dict)
+    bytes_up: int = 0
+    timings: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -63,6 +69,9 @@ class RoundReport:
     ``bytes_down`` and ``bytes_up`` count all messages and replies of the round: both phases, and further queries of an
     algorithm. The fields ``train_*`` count only TRAIN messages and their replies, including refused ones, so that
     ``train_bytes_down / train_messages`` and ``train_bytes_up / train_replies`` are the traffic of one node's training.
+
+    ``timings`` are the seconds of the server's phases: preparing messages, waiting for replies, decoding, folding and
+    the step; ``other`` is the rest. ``save``, recording a round and storing its snapshot, counts for the next round.
     """
 
     round: int
@@ -79,6 +88,7 @@ class RoundReport:
     strategy: dict[str, Any] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)
     nodes: list[NodeReport] = field(default_factory=list)
+    timings: dict[str, float] = field(default_factory=dict)
 
     def count_message(self, kind: str, size: int) -> None:
         """Count a message of ``size`` bytes to a node; ``kind`` is Flower's message type."""

@@ -12,6 +12,7 @@ TRAIN, EVALUATE              ``config``                 ConfigRecord: ``server-r
                                                         and the keys of the strategy and of the run
 compressed replies to TRAIN  ``compressed.<record>``    ArrayRecords in place of the floating-point arrays
 replies                      ``metrics``                MetricRecord: ``num-examples`` and further metrics
+replies, if asked for        ``timings``                ConfigRecord: seconds of each of :data:`NODE_PHASES`
 TRAIN, EVALUATE, replies     ``<strategy>.<record>``    ArrayRecords of one strategy; their names contain a dot
 ``query.profile``            -                          no record
 its reply                    ``profile``                ConfigRecord: ``key``, ``num-examples``, ``group.<kind>``,
@@ -56,6 +57,14 @@ COMPRESSED_VALUES = COMPRESSED_PREFIX + "values"
 COMPRESSED_STEPS = COMPRESSED_PREFIX + "steps"
 #: Record of replies under "top-k": the flat positions of the values of each array, uint32, ascending.
 COMPRESSED_PLACES = COMPRESSED_PREFIX + "places"
+
+#: Config key of TRAIN and EVALUATE: whether the reply has the record ``timings``; false if missing.
+TIMINGS_WANTED = "timings"
+#: Record of replies: seconds that the node took for each phase of its work, floats ≥ 0.
+TIMINGS = "timings"
+#: The phases of a node: importing libraries, decoding the message, loading its data, reading and writing private
+#: state, building the model, training, evaluating, encoding (and compressing) the reply; ``other`` is the rest.
+NODE_PHASES = ("import", "decode", "data", "state", "model", "train", "evaluate", "encode", "other")
 
 #: Suffix of a metric that holds the weight of another metric: ``loss.count`` is the weight of ``loss``.
 COUNT_SUFFIX = ".count"

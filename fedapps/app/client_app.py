@@ -11,10 +11,12 @@ from flwr.client import Client, ClientApp
 
 from fedapps.registry.methods import queries
 from strategies.compressed_replies import ErrorMemory, compressed
+from strategies.stopwatch import timed
 from strategies.wire import PROFILE, PROFILE_QUERY
 
 from .errors import Handler, with_reported_errors
 from .profile_query import profile_record
+from .timings import timed_reply
 
 app = ClientApp()
 
@@ -48,25 +50,28 @@ def compressed_training(message: Message, context: Context, call_next: Handler) 
         return StateMemory.of(message, context)
 
     def handle(message: Message, context: Context) -> Message:
-        return compressed(message, context, call_next, memory)
+        with timed("encode"):
+            return compressed(message, context, call_next, memory)
 
     return with_reported_errors(handle)(message, context)
 
 
-@app.train(mods=[compressed_training, private_training])
+@app.train(mods=[timed_reply, compressed_training, private_training])
 @with_reported_errors
 def train(message: Message, context: Context) -> Message:
     """Train on this node's data and give back the names that came."""
-    from .node import Node
+    with timed("import"):
+        from .node import Node
 
     return Node(message, context).train()
 
 
-@app.evaluate()
+@app.evaluate(mods=[timed_reply])
 @with_reported_errors
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate on this node's data, after what the method trains before an evaluation."""
-    from .node import Node
+    with timed("import"):
+        from .node import Node
 
     return Node(message, context).evaluate()
 

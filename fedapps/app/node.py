@@ -19,6 +19,7 @@ from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
 from fedapps.runs.run_folder import run_path
 from strategies.arrays import from_record, to_record
+from strategies.stopwatch import timed
 from strategies.wire import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES
 from tasks.base import NodeData, Task
 
@@ -86,7 +87,8 @@ class Node:
         return self._state(self._data(self._task(), pooled=False).key, "compression")
 
     def _data(self, task: Task, *, pooled: bool) -> NodeData:
-        data = cached_load(self.source, task, pooled)
+        with timed("data"):
+            data = cached_load(self.source, task, pooled)
         return task.without_test(data) if self.config.run.withhold_test else data
 
     def _guard(self) -> Guard:
@@ -126,7 +128,8 @@ class Node:
         metrics = MetricRecord({**result.metrics, NUM_EXAMPLES: result.num_examples})
         content = RecordDict({METRICS: metrics})
         if arrays:
-            content[ARRAYS] = to_record(result.arrays)
+            with timed("encode"):
+                content[ARRAYS] = to_record(result.arrays)
         for name, record in result.records.items():
             content[name] = record
         return Message(content, reply_to=self.message)
@@ -190,4 +193,5 @@ def _arrays(message: Message) -> dict[str, np.ndarray]:
     if not isinstance(record, ArrayRecord):
         others = ", ".join(message.content.array_records) or "none"
         raise ValueError(f"the message has no ArrayRecord {ARRAYS!r}, only: {others}")
-    return from_record(record)
+    with timed("decode"):
+        return from_record(record)

@@ -5,6 +5,7 @@ from flwr.app import ConfigRecord
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Round
+from strategies.wire import TIMINGS_WANTED
 
 
 def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:
@@ -17,6 +18,11 @@ def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:
     return int(0 < run.collect_after < server_round)
 
 
+def timings_wanted(run: RunConfig) -> dict[str, bool]:
+    """The key that asks nodes for their timings, only where the run asks for it."""
+    return {TIMINGS_WANTED: True} if run.timings else {}
+
+
 def train_config(config: Config, label: str, run_label: str, server_round: int) -> ConfigRecord:
     """The config of the TRAIN messages of the method ``label``; ``run_label`` names the folder of private states."""
     run = config.run_of(label)
@@ -24,6 +30,7 @@ def train_config(config: Config, label: str, run_label: str, server_round: int) 
         {
             "run": run_label,
             "method": label,
+            **timings_wanted(run),
             "stage": stage_of(run, server_round, config.num_stages),
             "epochs": run.epochs,
             "steps": run.steps,
@@ -48,6 +55,7 @@ def evaluate_config(config: Config, label: str, run_label: str, server_round: in
         {
             "run": run_label,
             "method": label,
+            **timings_wanted(run),
             "stage": stage_of(run, server_round, config.num_stages),
             "batch-size": run.batch_size,
             "optimizer": run.optimizer,

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from logging import INFO
 from typing import Any
 
@@ -71,7 +72,8 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     stages = config.num_stages
 
     def record(report: RoundReport) -> None:
-        folder.record(method, stage_label(stage_of(run, report.round, stages), stages), report)
+        told = report if run.timings else replace(report, timings={})
+        folder.record(method, stage_label(stage_of(run, report.round, stages), stages), told)
         tracking.round(report)
 
     initial = initial_arrays(config, method)

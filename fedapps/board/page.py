@@ -210,9 +210,12 @@ function methodsTable(run) {
 }
 
 function nodesTable(run) {
+    const timed = run.nodes.some(node => node.seconds);
     const rows = run.nodes.map(node => [node.name, String(node.round || ""), node.method ? number(node.examples) : "",
+        node.method ? size(node.bytes) : "", ...(timed ? [node.seconds ? `${number(node.seconds)} s` : ""] : []),
         node.refused ? refused(`${node.refused}: ${node.reason}`) : "0"]);
-    const found = [table(["node", "last round", "examples", "refused replies"], rows, 1)];
+    const heads = ["node", "last round", "examples", "last reply", ...(timed ? ["work on it"] : []), "refused replies"];
+    const found = [table(heads, rows, 1)];
     if (run.hidden_nodes) found.push(element("p", `and ${counted(run.hidden_nodes, "other node")}`, {class: "now"}));
     return found;
 }

@@ -62,6 +62,10 @@ class NodeStatus:
         The round of its last reply; of the last refusal if there is no reply.
     examples : float
         The number of examples of its last reply.
+    bytes : float
+        The size of its last reply.
+    seconds : float
+        How long it worked on its last reply; 0 if the run does not record timings.
     refused : int
         The number of refused replies.
     reason : str
@@ -72,6 +76,8 @@ class NodeStatus:
     method: str
     round: int
     examples: float
+    bytes: float
+    seconds: float
     refused: int
     reason: str
 
@@ -252,10 +258,11 @@ def _nodes(run: RunData) -> list[NodeStatus]:
     found = []
     for name in sorted({*last, *counts}):
         number, reason = last_refusal.get(name, (0, ""))
-        method, examples = "", 0.0
+        method, examples, size, seconds = "", 0.0, 0.0, 0.0
         if record := last.get(name):
-            method, number, examples = record.method, record.round, _finite(record.num_examples)
-        found.append(NodeStatus(name, method, number, examples, counts[name], reason))
+            method, number = record.method, record.round
+            examples, size, seconds = map(_finite, (record.num_examples, record.bytes_up, sum(record.timings.values())))
+        found.append(NodeStatus(name, method, number, examples, size, seconds, counts[name], reason))
     return sorted(found, key=lambda node: -node.refused)
 
 

@@ -42,6 +42,10 @@ class RunConfig:
         "", "keys of tasks and methods of other packages as a TOML inline table, such as tabular.alpha = 0.3"
     )
     trackers: str = option("", "trackers that record the run, separated by commas; see `fedapps list`")
+    timings: bool = option(
+        False,
+        "record the seconds of each phase of a round, on the server and on every node, and show them in the report",
+    )
     resume: bool = option(False, "resume the run of this name from its last checkpoint")
     device: str = option("auto", "device of the nodes; auto = a GPU if there is one", choices=["auto", "cpu", "cuda"])
     node_cpus: int = option(1, "torch threads of a node; results are bit-identical for the same number", minimum=1)

@@ -38,6 +38,7 @@ def read_round(entry: Entry) -> RoundRecord:
         evaluate=entry.inner("evaluate").scalars(),
         rates=strategy.inner("rates").scalars(),
         averaged=strategy.words("averaged"),
+        timings=entry.inner("timings").scalars(),
     )
 
 
@@ -52,6 +53,8 @@ def read_node(entry: Entry) -> NodeRecord:
         metrics=metrics.scalars(),
         series=metrics.series(),
         groups=entry.inner("groups").texts(),
+        bytes_up=entry.number("bytes_up", 0),
+        timings=entry.inner("timings").scalars(),
     )
 
 

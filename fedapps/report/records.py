@@ -25,8 +25,8 @@ class Refusal:
 class RoundRecord:
     """One round of one method, as recorded by the server.
 
-    ``seconds`` is wall-clock time, ``rates`` are the learned rates relative to the largest, and ``averaged`` names the
-    tiers whose clusters were averaged.
+    ``seconds`` is wall-clock time, ``rates`` are the learned rates relative to the largest, ``averaged`` names the
+    tiers whose clusters were averaged, and ``timings`` are seconds by phase, empty in most runs.
     """
 
     method: str
@@ -41,14 +41,15 @@ class RoundRecord:
     evaluate: Metrics
     rates: Metrics
     averaged: tuple[str, ...]
+    timings: Metrics
 
 
 @dataclass(frozen=True)
 class NodeRecord:
     """One node in one phase of one round.
 
-    ``metrics`` are single numbers, ``series`` have one number per session, and ``groups`` maps the kind of a group to
-    the group's name.
+    ``metrics`` are single numbers, ``series`` have one number per session, ``groups`` maps the kind of a group to the
+    group's name, and ``timings`` are seconds by phase, empty in most runs.
     """
 
     method: str
@@ -59,6 +60,8 @@ class NodeRecord:
     metrics: Metrics
     series: Mapping[str, tuple[float, ...]]
     groups: Mapping[str, str]
+    bytes_up: float
+    timings: Metrics
 
     @property
     def cluster(self) -> str:

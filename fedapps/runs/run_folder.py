@@ -23,7 +23,7 @@ from strategies.round_records import RoundReport
 from .checkpoints import DiskCheckpoints
 
 #: Keys that may differ when a run is resumed, because they do not change the results.
-_FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir", "trackers"}
+_FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir", "trackers", "timings"}
 
 
 def run_path(run: RunConfig, run_id: int) -> Path:
@@ -113,6 +113,9 @@ class RunFolder:
         """Append one round to ``metrics.jsonl`` and ``nodes.jsonl``."""
         facts = asdict(report)
         nodes = facts.pop("nodes")
+        for timed in (facts, *nodes):
+            if not timed["timings"]:
+                del timed["timings"]
         head = {"method": method, "round": report.round}
         self._append("nodes.jsonl", [head | node for node in nodes])
         self._append("metrics.jsonl", [{"method": method, "stage": stage} | facts])

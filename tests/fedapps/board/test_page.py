@@ -22,7 +22,8 @@ def method(name: str = "fedavg", rounds: int = 2, **more: Any) -> dict[str, Any]
 
 
 def node(name: str = "car-0", refused: int = 0, reason: str = "") -> dict[str, Any]:
-    return {"name": name, "method": "fedavg", "round": 2, "examples": 30.0, "refused": refused, "reason": reason}
+    last = {"method": "fedavg", "round": 2, "examples": 30.0, "bytes": 1500.0, "seconds": 0.0}
+    return {"name": name, **last, "refused": refused, "reason": reason}
 
 
 def run(path: str = "lane-swap", state: str = "running", **more: Any) -> dict[str, Any]:

@@ -76,6 +76,14 @@ def test_nodes_with_refused_replies_come_first_with_the_reason(tmp_path: Path) -
     assert (second.name, second.refused, second.examples) == ("n0", 0, 10)
 
 
+def test_a_node_has_the_size_of_its_last_reply_and_the_time_it_worked_on_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    write_lines(run / "metrics.jsonl", [round_line("local", 1)])
+    timed = {"bytes_up": 700, "timings": {"train": 1.5, "model": 0.25}}
+    write_lines(run / "nodes.jsonl", [node_line("local", "n0", 0.1) | timed, node_line("local", "n1", 0.1)])
+    assert [(node.bytes, node.seconds) for node in only(tmp_path).nodes] == [(700, 1.75), (0, 0)]
+
+
 def test_a_node_that_was_only_refused_is_shown(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
     write_lines(run / "metrics.jsonl", [round_line("local", 2, refused=REFUSED)])

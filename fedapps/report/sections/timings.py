@@ -1,0 +1,76 @@
+"""Where the time goes: the seconds of each phase, on the server and on the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fedapps.report.figures import drawing
+from fedapps.report.formats import format_duration
+from fedapps.report.markup import panels, render_section
+from fedapps.report.palette import INK, NEUTRAL
+from fedapps.report.records import Metrics
+from fedapps.report.run_data import RunData
+
+ORDER = 160
+#: The phases of the server and of a node, in the order in which they are drawn.
+SERVER_PHASES = ("prepare", "wait", "decode", "fold", "step", "save", "other")
+NODE_PHASES = ("import", "decode", "data", "state", "model", "train", "evaluate", "encode", "other")
+_COLOURS = {
+    "train": "#0072B2", "wait": "#0072B2", "evaluate": "#56B4E9", "model": "#009E73", "fold": "#009E73",
+    "data": "#E69F00", "prepare": "#E69F00", "state": "#D55E00", "save": "#D55E00", "decode": "#CC79A7",
+    "encode": "#7F4F24", "step": "#7F4F24", "import": INK, "other": NEUTRAL,
+}  # fmt: skip
+#: Phases whose part is smaller in every bar count as other.
+_LEAST_PART = 0.01
+NOTE = "Means in seconds. Waiting for replies includes the work of the nodes. Phases below 1 % count as other."
+
+
+def section(run: RunData) -> str | None:
+    """Bars of the phases of a round on the server and of a reply on a node, by method; only with ``timings = true``."""
+    rounds = {method: [record.timings for record in run.of(method) if record.timings] for method in run.methods}
+    replies = {
+        f"{method}, {phase}": [
+            node.timings for node in run.nodes if node.timings and (node.method, node.phase) == (method, phase)
+        ]
+        for method in run.methods
+        for phase in ("train", "evaluate")
+    }
+    figures = [
+        _stacked(title, SERVER_PHASES if title.startswith("server") else NODE_PHASES, found)
+        for title, found in (("server, per round", rounds), ("nodes, per reply", replies))
+        if any(found.values())
+    ]
+    return render_section("timings", "Where the time goes", f"<p>{NOTE}</p>", panels(figures)) if figures else None
+
+
+def _stacked(title: str, phases: Sequence[str], found: Mapping[str, Sequence[Metrics]]) -> str:
+    means = {label: _means(timings, phases) for label, timings in found.items() if timings}
+    totals = {label: sum(of.values()) for label, of in means.items()}
+    large = [
+        phase
+        for phase in phases
+        if phase != "other" and any(of[phase] > _LEAST_PART * totals[label] for label, of in means.items())
+    ]
+    text = ", ".join(f"{label} {format_duration(total)}" for label, total in totals.items())
+    with drawing(
+        f"Stacked bars of seconds by phase, {title}; totals: {text}", height=1.5 + 0.35 * len(means)
+    ) as figure:
+        axes = figure.axes[0]
+        left = [0.0] * len(means)
+        for phase in [*large, "other"]:
+            small = [of for of in phases if of not in large] if phase == "other" else [phase]
+            widths = [sum(of[name] for name in small) for of in means.values()]
+            axes.barh(range(len(means)), widths, 0.6, left=left, color=_COLOURS[phase], label=phase)
+            left = [start + width for start, width in zip(left, widths, strict=True)]
+        axes.set_yticks(range(len(means)), list(means))
+        axes.invert_yaxis()
+        axes.grid(visible=True, axis="x")
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        axes.set_title(title)
+        figure.figure.legend(loc="outside lower left", ncols=5, frameon=False, fontsize=9, columnspacing=1.2)
+    return figure.markup
+
+
+def _means(timings: Sequence[Metrics], phases: Sequence[str]) -> dict[str, float]:
+    return {phase: sum(of.get(phase, 0.0) for of in timings) / len(timings) for phase in phases}

@@ -1,0 +1,74 @@
+"""Measures how long the phases of a piece of work take: of a round on the server, or of a reply on a node."""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+class Stopwatch:
+    """The seconds of each phase. Time within an inner phase counts for the inner one only.
+
+    Attributes
+    ----------
+    seconds : dict of str to float
+        By the name of the phase, all its time so far.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._open: list[str] = []
+        self._since = 0.0
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time within this context for a phase."""
+        self._count()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._count()
+            self._open.pop()
+
+    def _count(self) -> None:
+        now = time.perf_counter()
+        if self._open:
+            self.seconds[self._open[-1]] = self.seconds.get(self._open[-1], 0.0) + now - self._since
+        self._since = now
+
+
+_running: ContextVar[Stopwatch | None] = ContextVar("stopwatch", default=None)
+
+
+@contextmanager
+def measured() -> Iterator[Stopwatch]:
+    """Start a stopwatch, to which :func:`timed` adds within this context. One that was running before rests."""
+    watch = Stopwatch()
+    token = _running.set(watch)
+    try:
+        yield watch
+    finally:
+        _running.reset(token)
+
+
+def timed(phase: str) -> AbstractContextManager[None]:
+    """Count the time within this context for a phase, if a stopwatch is running."""
+    watch = _running.get()
+    return watch.phase(phase) if watch else nullcontext()
+
+
+def timed_items(phase: str, items: Iterable[Item]) -> Iterator[Item]:
+    """Yield items, and count the time that it takes to get each. No item is kept while waiting for the next one."""
+    iterator = iter(items)
+    while True:
+        with timed(phase):
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+        yield item
+        del item
