@@ -23,22 +23,40 @@ class Stopwatch:
         self._open: list[str] = []
         self._since = 0.0
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Count the time within this context for a phase."""
+    def phase(self, name: str) -> "Phase":
+        """A context whose time counts for a phase."""
+        return Phase(self, name)
+
+    def enter(self, name: str) -> None:
+        """Begin a phase within the phases that are open."""
         self._count()
         self._open.append(name)
-        try:
-            yield
-        finally:
-            self._count()
-            self._open.pop()
+
+    def exit(self) -> None:
+        """End the phase that was begun last."""
+        self._count()
+        self._open.pop()
 
     def _count(self) -> None:
         now = time.perf_counter()
         if self._open:
             self.seconds[self._open[-1]] = self.seconds.get(self._open[-1], 0.0) + now - self._since
         self._since = now
+
+
+class Phase:
+    """The context of :meth:`Stopwatch.phase`. A class is faster than ``contextmanager``."""
+
+    __slots__ = ("_name", "_watch")
+
+    def __init__(self, watch: Stopwatch, name: str) -> None:
+        self._watch, self._name = watch, name
+
+    def __enter__(self) -> None:
+        self._watch.enter(self._name)
+
+    def __exit__(self, *error: object) -> None:
+        self._watch.exit()
 
 
 _running: ContextVar[Stopwatch | None] = ContextVar("stopwatch", default=None)
