@@ -59,6 +59,7 @@ def _local_privacy(noise: float) -> dict[str, Value]:
     return {"dp": "local", "dp-clip": 1.0, "dp-noise": noise, "dp-seeded": True}
 
 
+_LARGEST: dict[str, Value] = {"compression": "top-k", "compression-share": 0.01}
 DEFENCES = (
     Defence("none", "fedavg", "fedavg"),
     Defence("private vectors", "fedvocab", "fedvocab"),
@@ -69,6 +70,10 @@ DEFENCES = (
     Defence("own start", "fedvocab(own-start=true)", "fedvocab", {}, "foreign"),
     Defence("noise .001", "fedavg", "fedavg", _local_privacy(0.001)),
     Defence("noise .01", "fedavg", "fedavg", _local_privacy(0.01)),
+    Defence("int8", "fedavg", "fedavg", {"compression": "int8"}),
+    Defence("top 1 %", "fedavg", "fedavg", _LARGEST),
+    Defence("private vectors, int8", "fedvocab", "fedvocab", {"compression": "int8"}),
+    Defence("private vectors, top 1 %", "fedvocab", "fedvocab", _LARGEST),
     Defence("private vectors, noise .001", "fedvocab", "fedvocab", _local_privacy(0.001)),
     Defence("private vectors, noise .01", "fedvocab", "fedvocab", _local_privacy(0.01)),
 )

@@ -1,6 +1,6 @@
 """The attacked node: its sentences, and its model before and after one round of training."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -18,6 +18,7 @@ from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import check_folder
 from sim.seeding import derive_seed, torch_seed
+from strategies.compression import compression_by_name
 from tasks.base import NodeData
 from tasks.private_parameters import PrivateParameters
 from tasks.text.corpus import read_corpus
@@ -26,7 +27,7 @@ from tasks.text.privacy.body import above_words
 from tasks.text.privacy.sentences import Sentence, draw_sentences, special_tokens, with_sentences
 from tasks.text.privacy.sharing import Victim
 from tasks.text.privacy.tokens import TokenTable
-from tasks.text.privacy.updates import ClippedNoise, UpdatedVictim
+from tasks.text.privacy.updates import ClippedNoise, Compress, UpdatedVictim
 from tasks.text.private_words import vocabulary_source, word_table
 from tasks.text.task import TextTask
 from tasks.text.vocabulary import Vocabulary
@@ -140,7 +141,8 @@ def trained_victim(flat: tuple[tuple[str, Any], ...], count: int) -> TrainedVict
     train(model, data, "train", 1, data.key)
     victim = _victim(task, model, data)
     plain_adam = run.optimizer in ("adam", "adamw") and not run.weight_decay
-    updated = UpdatedVictim(victim.body, victim.table, train_on, run.learning_rate if plain_adam else 0.0, _noise(run))
+    rate = run.learning_rate if plain_adam else 0.0
+    updated = UpdatedVictim(victim.body, victim.table, train_on, rate, _noise(run), _compress(run))
     return TrainedVictim(victim, updated, before, chosen.sentences, special_tokens(_vocabulary(data)))
 
 
@@ -150,6 +152,20 @@ def _noise(run: RunConfig) -> ClippedNoise | None:
         return None
     generator = torch.Generator().manual_seed(derive_seed(run.seed, "audit", "noise"))
     return ClippedNoise(run.dp_clip, run.dp_clip * run.dp_noise, generator)
+
+
+def _compress(run: RunConfig) -> Compress | None:
+    """What the server restores of compressed changes, under ``compression``; a first reply has no earlier error."""
+    if run.compression == "none":
+        return None
+    compression = compression_by_name(run.compression, run.compression_share)
+
+    def restored(changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        arrays = {name: change.double().cpu().numpy() for name, change in changes.items()}
+        found = compression.decode(compression.encode(arrays), arrays)
+        return {name: torch.from_numpy(found[name]).to(change) for name, change in changes.items()}
+
+    return restored
 
 
 def _victim(task: TextTask, model: TextClassifier, data: NodeData) -> Victim:

@@ -14,6 +14,7 @@ from tasks.text.privacy.audit import subspace
 from tasks.text.privacy.body import above_words
 from tasks.text.privacy.rows import leaked_tokens, longest_noise
 from tasks.text.privacy.sharing import SHARINGS, Observation, Victim
+from tasks.text.privacy.subspace import first_noise
 from tasks.text.privacy.tokens import TokenTable
 from tasks.text.privacy.updates import ClippedNoise, UpdatedVictim, first_adam_gradient
 
@@ -164,3 +165,50 @@ def test_the_longest_row_of_noise_by_hand():
     assert longest_noise(observed(torch.zeros(3, 2), 1.0)) == pytest.approx((2 * math.log(6)) ** 0.5)
     assert longest_noise(observed(torch.zeros(3, 2), 0.0)) == 0
     assert longest_noise(observed(torch.zeros(0, 2), 1.0)) == 0
+
+
+# -- compression -----------------------------------------------------------------------------------------------
+
+
+def rounded_to(step):
+    return lambda changes: {name: (change / step).round() * step for name, change in changes.items()}
+
+
+def test_the_rounding_of_a_compression_by_hand():
+    noise, victim = clipped_noise(1e9, 0.0), updated_victim(torch.optim.SGD)
+    update = replace(victim, privacy=noise, compress=rounded_to(0.5)).share(SENTENCES, [0, 3], SHARINGS["fedvocab"])
+    exact = victim.share(SENTENCES, [0, 3], SHARINGS["fedvocab"])
+    for name, change in update.gradients.items():
+        assert torch.equal(change, (exact.gradients[name] / 0.5).round() * 0.5)
+        error = (change - exact.gradients[name]).square().mean().sqrt().item()
+        assert update.rounding[name] == pytest.approx(error)
+    first = max(update.rounding[name] for name in update.rounding if "weight_ih" in name)
+    assert first_noise(replace(update, noise=3 * first)) == pytest.approx(first * 10**0.5)
+    assert first_noise(exact) == 0.0
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_rounding_hides_no_row_that_changed_by_more_than_a_step(optimizer):
+    victim = updated_victim(optimizer)
+    exact = victim.share(SENTENCES, [0, 3], SHARINGS["fedavg"])
+    least = exact.rows.abs().amax(dim=1)
+    step = 1.9 * float(least[least > 0].min())  # the largest number of a row that changed is rounded up
+    rounded = replace(victim, compress=rounded_to(step)).share(SENTENCES, [0, 3], SHARINGS["fedavg"])
+    assert set(leaked_tokens(rounded, victim.table)[0]) == WRITTEN
+
+
+def test_a_compression_that_changes_nothing_hides_nothing_but_adams_first_gradient():
+    for optimizer, read_all in ((torch.optim.SGD, True), (torch.optim.Adam, False)):
+        victim = replace(updated_victim(optimizer), compress=lambda changes: changes)
+        update = victim.share(SENTENCES, [0, 3], SHARINGS["fedvocab"])
+        assert not any(update.rounding.values())
+        assert (set(subspace.run(update, victim.body).read(victim.table)[0]) == WRITTEN) is read_all
+
+
+def test_coarse_rounding_hides_the_row_space():
+    victim = updated_victim(torch.optim.SGD)
+    exact = victim.share(SENTENCES, [0, 3], SHARINGS["fedvocab"])
+    step = max(float(change.abs().max()) for name, change in exact.gradients.items() if "weight_ih" in name)
+    rounded = replace(victim, compress=rounded_to(step)).share(SENTENCES, [0, 3], SHARINGS["fedvocab"])
+    read = subspace.run(rounded, victim.body).read(victim.table)[0]
+    assert len(WRITTEN.intersection(read)) < len(WRITTEN) / 2

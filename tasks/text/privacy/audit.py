@@ -15,7 +15,7 @@ from .inversion import Inversion, Progress, invert
 from .measures import Recovery, Scores, pair, score
 from .rows import leaked_tokens
 from .sharing import Observation, Sharing, Victim
-from .subspace import first_gradient, span_of_inputs, words_in_span
+from .subspace import first_gradient, first_noise, span_of_inputs, words_in_span
 from .tokens import TokenTable
 
 
@@ -108,7 +108,7 @@ def gradient_matching(settings: Inversion, start: TokenTable, progress: Progress
 
 def _subspace(observation: Observation, body: nn.Module) -> Found:
     tokens = int(observation.lengths.sum())
-    basis = span_of_inputs(first_gradient(observation), tokens, observation.noise)
+    basis = span_of_inputs(first_gradient(observation), tokens, first_noise(observation))
     length = int(observation.lengths.max())
     return Found(lambda table: [words_in_span(basis, body, table, length)])
 

@@ -1,7 +1,7 @@
 """What a node shares of one batch of sentences under each method, and therefore what an attacker sees."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 import torch
@@ -69,6 +69,9 @@ class Observation:
         The numbers of tokens, which the attacker knows, as in DLG and TAG.
     noise : float
         Standard deviation of the noise in each number, which the attacker knows; 0: none.
+    rounding : mapping of str to float
+        Standard deviation of what compression changed in some of the ``gradients``, which the attacker knows; it
+        changes no zero.
     """
 
     gradients: Mapping[str, Tensor]
@@ -76,6 +79,7 @@ class Observation:
     rows: Tensor
     lengths: Tensor
     noise: float = 0.0
+    rounding: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

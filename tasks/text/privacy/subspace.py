@@ -10,6 +10,7 @@ Petrov et al., DAGER: Exact Gradient Inversion for Large Language Models, NeurIP
 https://arxiv.org/abs/2405.15586, for transformers. This module reads the set of words, not their order.
 """
 
+import math
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
@@ -72,15 +73,21 @@ def first_gradient(observation: Observation) -> Tensor:
     ValueError
         None of them is shared.
     """
-    found = [
-        gradient
-        for name, gradient in observation.gradients.items()
-        if any(fnmatchcase(name, pattern) for pattern in FIRST_LAYERS)
-    ]
+    found = [gradient for name, gradient in observation.gradients.items() if _is_first(name)]
     if not found:
         known = ", ".join(observation.gradients)
         raise ValueError(f"no first layer among {known}: must be an LSTM, BERT or DistilBERT that shares its encoder")
     return torch.cat(found)
+
+
+def first_noise(observation: Observation) -> float:
+    """Return the standard deviation of noise and rounding together in the first layer's shared weights."""
+    rounding = max((value for name, value in observation.rounding.items() if _is_first(name)), default=0.0)
+    return math.hypot(observation.noise, rounding)
+
+
+def _is_first(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in FIRST_LAYERS)
 
 
 def span_of_inputs(gradient: Tensor, tokens: int, noise: float = 0.0) -> Tensor:

@@ -7,7 +7,8 @@ steps mix: after several steps, no gradient can be computed from the change. Its
 (:func:`first_adam_gradient`).
 
 Under local differential privacy the node clips the change and adds noise (:class:`ClippedNoise`). Clipping alone
-multiplies all numbers by one factor, which the largest of them tells.
+multiplies all numbers by one factor, which the largest of them tells. A node that compresses its updates does so after
+the noise. Rounding hides the gradient behind a first step of Adam, but no row that did not change.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from .sharing import Observation, Sharing, Victim
 
 _ADAM_EPSILON = 1e-8  # torch's default
 _ROWS = "rows of the embedding table"
+#: Gives changes as the server restores them after compression.
+Compress = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +67,14 @@ class UpdatedVictim(Victim):
         The learning rate if the optimizer is Adam without weight decay, which the attacker knows; otherwise 0.
     privacy : ClippedNoise, optional
         What the node does to the change before it sends it.
+    compress : callable, optional
+        What is left of the changes, noise included, after they were compressed and restored.
     """
 
     train: Callable[[Tensor, Tensor, Tensor], tuple[Victim, int]]
     adam_rate: float
     privacy: ClippedNoise | None = None
+    compress: Compress | None = None
 
     @property
     def rows_affect_body(self) -> bool:
@@ -99,13 +105,18 @@ class UpdatedVictim(Victim):
             changes = self.privacy(changes)
             noise = self.privacy.deviation
             rate = max(float(changes[name].abs().max()) for name in names) if rate else rate
-        if steps == 1 and rate and not noise:
+        rounding: dict[str, float] = {}
+        if self.compress:
+            restored = dict(self.compress(changes))
+            rounding = {name: float((restored[name] - changes[name]).square().mean().sqrt()) for name in names}
+            changes = restored
+        if steps == 1 and rate and not noise and not self.compress:
             for name in names:
                 weights = self.body.get_parameter(name).detach()
                 if weights.ndim == 2:
                     changes[name] = first_adam_gradient(changes[name], weights, rate)
         rows = changes.pop(_ROWS)
-        return Observation(changes, words, rows, lengths, noise)
+        return Observation(changes, words, rows, lengths, noise, rounding)
 
 
 def first_adam_gradient(change: Tensor, weights: Tensor, learning_rate: float) -> Tensor:

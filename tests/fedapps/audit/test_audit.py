@@ -8,13 +8,17 @@ import json
 import random
 
 import pytest
+import torch
 from tiny_encoder import encoder_folder
 
 import fedapps.audit.run
 from fedapps.audit.victim import trained_victim
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
+from fedapps.config.recipe_files import read_recipe
+from fedapps.launch.launch import resolve
 from tasks.text.privacy.attackers import ATTACKERS
+from tasks.text.privacy.sharing import SHARINGS
 
 AUDITED = ("fedavg", "fedrecon", "fedvocab")  # the default
 WORDS = [f"{first}{second}" for first in "bdfgklmn" for second in ("ado", "elu", "imi", "oru")]
@@ -209,6 +213,29 @@ def test_special_tokens_of_a_tokenizer_do_not_count(recipe, tmp_path):
     assert len(found["rows"]) == 10
     assert all(set(one["target"].split()) <= {"1", "2", "3"} for one in found["recovered"])
     assert rows_by(found)["fedavg", "anybody", "rows", 2]["recall"] == 1
+
+
+def test_a_victim_of_a_run_with_compression_sends_compressed_changes(recipe, texts):
+    def changes(**keys):
+        given = read_recipe(
+            recipe, {"data-dir": str(texts), "name": "x", "methods": "fedavg", "optimizer": "sgd", **keys}
+        )
+        trained_victim.cache_clear()
+        target = trained_victim(tuple(sorted(parse(resolve(given, ".")).flat().items())), 1)
+        sentence = target.sentences[0]
+        return target.updated.share([sentence.words], [sentence.label], SHARINGS["fedavg"])
+
+    exact, rounded, top = (
+        changes(),
+        changes(compression="int8"),
+        changes(**{"compression": "top-k", "compression-share": 0.1}),
+    )
+    for name, change in exact.gradients.items():
+        step = float(change.abs().max()) / 127
+        torch.testing.assert_close(rounded.gradients[name], (change / step).round() * step, rtol=1e-4, atol=1e-7)
+        assert 0 < int(top.gradients[name].count_nonzero()) <= max(0.1 * change.numel() + 0.5, 1)
+    assert not any(exact.rounding.values())
+    assert rounded.rounding.keys() == exact.gradients.keys()
 
 
 def test_the_victim_is_deterministic_and_trained(recipe, texts):
