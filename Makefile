@@ -95,7 +95,8 @@ bench: $(STAMP)  ## hours: fleets beside Flower's own and under faults, the pape
 	$(BIN)/python -m benchmarks.engine --clients 100 --widths 2530 --pairs 3 --json bench.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.aggregation --megabytes 80 --pairs 5 --json bench.json
 	$(BIN)/python -m benchmarks.aggregation --megabytes 80 --pairs 5 --json bench.json
-	$(BIN)/python -m benchmarks.growth --nodes 1000 10000 100000 --rounds 2000
+	$(BIN)/python -m benchmarks.growth --nodes 1000 10000 100000 --parameters 10000 100000 1000000 10000000 --rounds 2000 \
+		--plot docs/growth.png
 	$(BIN)/python -m fedapps compare fedapps/recipes/quickstart.toml --seeds 5
 	$(BIN)/python -m fedapps compare fedapps/recipes/quickstart.toml --seeds 5 --set text.alpha=1
 	$(BIN)/python -m fedapps compare fedapps/recipes/lqr.toml --methods "local,cloud,sfl,spfl,spfl(rate-scale=0.2),apfl,apfl(power=0.5)" --seeds 10

@@ -1,16 +1,18 @@
-"""How the cost of a round grows with the number of nodes and with the number of rounds.
+"""How the cost of a round grows with the numbers of nodes, parameters and rounds.
 
 The nodes do nothing: they return what they received. The grid is that of the in-process engine. Times are CPU times.
 
     python -m benchmarks.growth --nodes 1000 10000 100000 --cohort 100
-    python -m benchmarks.growth --rounds 10000
+    python -m benchmarks.growth --parameters 10000 1000000 10000000
+    python -m benchmarks.growth --rounds 10000 --plot growth.png
 """
 
 import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -19,7 +21,9 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from matplotlib.figure import Figure
 
+from fedapps.report.palette import plot_styles
 from fedapps.runs.checkpoints import DiskCheckpoints
 from fedapps.runs.tables import number, text_table
 from sim.direct_arrays import direct_arrays
@@ -30,20 +34,66 @@ from strategies.samplers import UniformFraction
 from strategies.wire import KEY, NUM_EXAMPLES, PROFILE
 
 _ROUNDS = 5
+_SENDERS = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its tables."""
     given = parser().parse_args(arguments)
+    tables = []
+    for table in measured(given):
+        print(f"{table.text()}\n", flush=True)
+        tables.append(table)
+    if given.plot:
+        draw(tables, Path(given.plot))
+    return 0
+
+
+def measured(given: argparse.Namespace) -> Iterator["Growth"]:
+    """The tables that the command line asks for, one after another."""
     if given.nodes:
-        rows = [(str(nodes), *map(number, of_nodes(nodes, min(given.cohort, nodes)))) for nodes in given.nodes]
-        print(text_table(("nodes", "profiles [s]", "round [s]"), rows), flush=True)
+        costs = [of_nodes(nodes, min(given.cohort, nodes)) for nodes in given.nodes]
+        profiles, rounds = zip(*costs, strict=True)
+        yield Growth("nodes", given.nodes, {"profiles [s]": profiles, "round [s]": rounds})
+    if given.parameters:
+        seconds = [of_parameters(count) for count in given.parameters]
+        yield Growth("parameters", given.parameters, {f"round of {_SENDERS} nodes [s]": seconds})
     if given.rounds:
         seconds = of_rounds(given.rounds)
-        tenths = [seconds[given.rounds * i // 10 : given.rounds * (i + 1) // 10] for i in range(10)]
-        rows = [(str(given.rounds * i // 10 + 1), number(median(tenth) * 1000)) for i, tenth in enumerate(tenths)]
-        print(text_table(("from round", "round [ms]"), rows), flush=True)
-    return 0
+        firsts = [given.rounds * tenth // 10 for tenth in range(11)]
+        medians = [1000 * median(seconds[first:end]) for first, end in pairwise(firsts)]
+        yield Growth("from round", [first + 1 for first in firsts[:-1]], {"round [ms]": medians})
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Costs by the size of something: a list of costs for each kind of cost, in the order of ``sizes``."""
+
+    what: str
+    sizes: Sequence[int]
+    costs: Mapping[str, Sequence[float]]
+
+    def text(self) -> str:
+        """The table."""
+        rows = zip(map(str, self.sizes), *(map(number, costs) for costs in self.costs.values()), strict=True)
+        return text_table((self.what, *self.costs), list(rows))
+
+
+def draw(tables: Sequence[Growth], path: Path) -> None:
+    """Draw the costs side by side. Where sizes differ by more than a factor of 20, both axes are logarithmic."""
+    figure = Figure(figsize=(4 * len(tables), 3.2), layout="constrained")
+    for axes, table in zip(np.atleast_1d(figure.subplots(1, len(tables))), tables, strict=True):
+        styles = plot_styles(list(table.costs))
+        for name, costs in table.costs.items():
+            axes.plot(table.sizes, costs, color=styles[name].colour, marker=styles[name].marker, label=name)
+        if max(table.sizes) > 20 * min(table.sizes) and table.what != "from round":
+            axes.set(xscale="log", yscale="log")
+        else:
+            axes.set_ylim(bottom=0)
+        axes.set_xlabel(table.what)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,7 +101,9 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[], help="numbers of connected nodes")
     parser.add_argument("--cohort", type=int, default=100, help="nodes that train in a round (default 100)")
+    parser.add_argument("--parameters", type=int, nargs="+", default=[], help="sizes of the model")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of a run of two nodes with checkpoints")
+    parser.add_argument("--plot", default="", metavar="FILE", help="draw the tables as a picture")
     return parser
 
 
@@ -65,6 +117,16 @@ def of_nodes(nodes: int, cohort: int) -> tuple[float, float]:
         profiles = time.process_time() - begun
         strategy.start(grid, _model(), num_rounds=_ROUNDS, on_round=lambda _: seconds.append(time.process_time()))
     return profiles, median(after - before for before, after in pairwise(seconds))
+
+
+def of_parameters(count: int) -> float:
+    """Seconds of a round of ten nodes whose model has ``count`` parameters in ten arrays, the first round left out."""
+    model = to_record({f"layer-{number}": np.zeros(count // 10, np.float32) for number in range(10)})
+    strategy, seconds = BaseStrategy(evaluate_sampler=UniformFraction(0.0)), []
+    with flower_identity(), direct_arrays():
+        grid = InProcessGrid(echo(), [{}] * _SENDERS, {})
+        strategy.start(grid, model, num_rounds=_ROUNDS, on_round=lambda _: seconds.append(time.process_time()))
+    return median(after - before for before, after in pairwise(seconds))
 
 
 def of_rounds(rounds: int) -> list[float]:

@@ -8,7 +8,7 @@ from types import TracebackType
 from rich.console import Console
 
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.progress import Bar, RunProgress, bar_of, live, to_go
+from fedapps.launch.progress import Bar, RunProgress, bar_of, live, standard_output, to_go
 from fedapps.report.formats import format_duration
 from sim.matrix import Cell, Watch
 
@@ -30,7 +30,7 @@ class MatrixProgress(Watch):
     """
 
     def __init__(self, total: int, console: Console | None = None) -> None:
-        self._total, self._console = total, console or Console()
+        self._total, self._console = total, console or standard_output()
         self._ended, self._worked = 0, 0.0
         self._running: dict[Path, RunProgress] = {}
         self._begun = self._told = time.monotonic()

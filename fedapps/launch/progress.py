@@ -115,10 +115,15 @@ def drawn(bars: Sequence[Bar]) -> RenderableType:
     return table
 
 
+def standard_output() -> Console:
+    """Standard output, which is a terminal only if it says so itself: notebooks set variables that ask for colours."""
+    return Console(force_jupyter=False, force_terminal=sys.stdout.isatty())
+
+
 @contextmanager
 def one_bar(run: RunProgress, console: Console | None = None) -> Iterator[None]:
     """Show a bar of one run below what is printed meanwhile, if standard output is a terminal."""
-    console = console or Console()
+    console = console or standard_output()
     if not console.is_terminal:
         yield
         return

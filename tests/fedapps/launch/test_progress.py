@@ -87,6 +87,16 @@ def test_log_lines_stay_whole_above_the_bar_of_a_run(tmp_path):
     assert before.getvalue() == "afterwards\n"
 
 
+def test_variables_that_ask_for_colours_make_no_terminal(monkeypatch, capsys):
+    """As the kernel of a notebook sets them."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("JUPYTER_COLUMNS", "80")
+    console = progress.standard_output()
+    assert not console.is_terminal
+    console.print("[1/2] fedavg", markup=False)
+    assert capsys.readouterr().out == "[1/2] fedavg\n"
+
+
 def test_where_there_is_no_terminal_no_bar_is_drawn(tmp_path):
     printed = io.StringIO()
     with one_bar(RunProgress("mine", tmp_path, 4), Console(file=printed)):

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from dataclasses import replace
 
 import pytest
 
@@ -24,7 +25,7 @@ def report(server_round):
         replies=1,
         evaluate={"loss": 0.5},
         refused=[Refusal("b", "train", "NaN")],
-        nodes=[NodeReport("a", "evaluate", 3.0, {"loss": 0.5, "list": [1.0, 2.0]}, {"city": "rome"})],
+        nodes=[NodeReport("a", "evaluate", 3.0, {"loss": 0.5, "list": [1.0, 2.0]}, {"city": "rome"}, bytes_up=7)],
     )
 
 
@@ -150,9 +151,18 @@ def test_a_round_adds_one_line_and_one_line_per_node(tmp_path):
     assert folder.lines("nodes.jsonl") == [
         {
             "method": "sfl", "round": 1, "node": "a", "phase": "evaluate", "num_examples": 3.0,
-            "metrics": {"loss": 0.5, "list": [1.0, 2.0]}, "groups": {"city": "rome"},
+            "metrics": {"loss": 0.5, "list": [1.0, 2.0]}, "groups": {"city": "rome"}, "bytes_up": 7,
         }
     ]  # fmt: skip
+
+
+def test_timings_are_part_of_a_line_only_where_there_are_any(tmp_path):
+    folder = RunFolder.open(config(tmp_path), 1)
+    given = report(1)
+    node = replace(given.nodes[0], timings={"train": 0.5})
+    folder.record("sfl", "given data", replace(given, timings={"wait": 1.25}, nodes=[node, *given.nodes]))
+    assert [line["timings"] for line in folder.lines("metrics.jsonl")] == [{"wait": 1.25}]
+    assert [line.get("timings") for line in folder.lines("nodes.jsonl")] == [{"train": 0.5}, None]
 
 
 def test_there_are_no_lines_before_the_first_round(tmp_path):
