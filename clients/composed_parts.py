@@ -96,6 +96,13 @@ class ComposedParts(LocalPart):
             loss = part.loss(loss)
         return loss
 
+    def with_own_objective(self) -> str:
+        """The name of the first part that wraps the model or changes the loss, which then differ between nodes."""
+        changes = (
+            type(part).wrap is not LocalPart.wrap or type(part).loss is not LocalPart.loss for part in self.parts
+        )
+        return next((type(part).__name__ for part, change in zip(self.parts, changes, strict=True) if change), "")
+
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
     ) -> QuadraticPrior | None:

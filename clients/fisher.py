@@ -12,11 +12,12 @@ from typing import get_args
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from strategies.wire import FisherEstimator
 from tasks.base import Batch
 
+from .model_with_loss import ModelWithLoss
 from .training import Loss
 
 #: Mean over examples of the squared gradient of one example; mean over batches of the squared gradient of a batch's
@@ -109,21 +110,21 @@ def _squares(
 def _vectorised(
     model: nn.Module, trained: Mapping[str, nn.Parameter], batch: Batch, loss_of: Loss
 ) -> dict[str, Tensor]:
-    wrapped = _ModelWithLoss(model, loss_of)
-    inner = {f"model.{name}": parameter.detach() for name, parameter in trained.items()}
+    wrapped = ModelWithLoss(model, loss_of)
+    parameters = {name: parameter.detach() for name, parameter in trained.items()}
 
     def loss(parameters: dict[str, Tensor], example: dict[str, Tensor]) -> Tensor:
         single = {name: tensor.unsqueeze(0) for name, tensor in example.items()}
-        return torch.as_tensor(functional_call(wrapped, parameters, (single,)))
+        return wrapped.with_parameters(parameters, single)
 
     try:
-        gradients = vmap(grad(loss), in_dims=(None, 0), randomness="different")(inner, dict(batch))
+        gradients = vmap(grad(loss), in_dims=(None, 0), randomness="different")(parameters, dict(batch))
     except RuntimeError as error:
         raise RuntimeError(
             f"the gradients of single examples cannot be computed at once ({error}): "
             "take them one by one with vectorised = False"
         ) from error
-    return {name: gradients[f"model.{name}"].double().square().sum(0) for name in trained}
+    return {name: gradients[name].double().square().sum(0) for name in trained}
 
 
 def _gradient(model: nn.Module, trained: Mapping[str, nn.Parameter], batch: Batch, loss_of: Loss) -> dict[str, Tensor]:
@@ -133,18 +134,6 @@ def _gradient(model: nn.Module, trained: Mapping[str, nn.Parameter], batch: Batc
 
 def _example(batch: Batch, index: int) -> dict[str, Tensor]:
     return {name: tensor[index : index + 1] for name, tensor in batch.items()}
-
-
-class _ModelWithLoss(nn.Module):
-    """A model with its loss as one module, which is what torch can call with other parameters."""
-
-    def __init__(self, model: nn.Module, loss_of: Loss) -> None:
-        super().__init__()
-        self.model = model
-        self.loss_of = loss_of
-
-    def forward(self, batch: Batch) -> Tensor:
-        return self.loss_of(self.model, batch)
 
 
 @contextmanager

@@ -94,6 +94,20 @@ class Trained:
     steps: int
     loss: float
 
+    @classmethod
+    def of(cls, phase: Phase, steps: int, loss: float) -> "Trained":
+        """The result of a phase. Raises :class:`DivergedError` if the loss is not finite."""
+        if not math.isfinite(loss):
+            raise DivergedError(
+                f"the training loss is {loss} after {steps} steps at learning rate {phase.learning_rate}: "
+                "lower the learning rate or check the data for outliers"
+            )
+        return cls(steps, loss)
+
+    def then(self, phase: "Trained") -> "Trained":
+        """The result with a further phase."""
+        return replace(phase, steps=self.steps + phase.steps) if phase.steps else self
+
 
 def run_plan(
     model: nn.Module,
@@ -126,32 +140,29 @@ def run_plan(
     done = Trained(0, 0.0)
     model.train()
     for phase in plan:
-        trained = _run_phase(model, phase, phase.epoch or epoch, loss_of)
-        done = replace(trained, steps=done.steps + trained.steps) if trained.steps else done
+        done = done.then(run_phase(model, phase, phase.epoch or epoch, loss_of))
     return done
 
 
-def _run_phase(
+def run_phase(
     model: nn.Module,
     phase: Phase,
     epoch: Callable[[int], Iterator[Batch]],
     loss_of: Loss,
 ) -> Trained:
-    named = {name: p for name, p in model.named_parameters() if matches(name, phase.trainable)}
-    if not named:
-        known = ", ".join(name for name, _ in model.named_parameters())
-        raise ValueError(f"trainable = {list(phase.trainable)}: matches no parameter; the model has {known}")
+    """Train a model in place for one phase. The parameters are those of :func:`run_plan`."""
+    named = trained_parameters(model, phase)
     frozen = [p for name, p in model.named_parameters() if name not in named and p.requires_grad]
     for parameter in frozen:
         parameter.requires_grad_(False)
-    optimizer = _optimizer(phase, list(named.values()))
+    optimizer = new_optimizer(phase, list(named.values()))
     step = _scaled_step(optimizer, named, phase.rates)
     device = next(iter(named.values())).device
     total, count, steps = torch.zeros((), device=device), 0, 0
     if phase.linear_decay:
-        epoch, length = _counted(phase, epoch)
+        epoch, length = counted(phase, epoch)
     try:
-        for first_of_epoch, batch in _stream(phase, epoch):
+        for first_of_epoch, batch in stream(phase, epoch):
             if first_of_epoch:
                 if steps:
                     _end_epoch(phase, optimizer)
@@ -164,7 +175,7 @@ def _run_phase(
             if phase.clip_norm:
                 nn.utils.clip_grad_norm_(named.values(), phase.clip_norm)
             if phase.linear_decay:
-                _set_rate(optimizer, phase.learning_rate * (length - steps) / length)
+                set_rate(optimizer, phase.learning_rate * (length - steps) / length)
             step()
             total, count, steps = total + loss.detach(), count + 1, steps + 1
         if steps:
@@ -172,27 +183,31 @@ def _run_phase(
     finally:
         for parameter in frozen:
             parameter.requires_grad_(True)
-    mean = float(total) / max(count, 1)
-    if not math.isfinite(mean):
-        raise DivergedError(
-            f"the training loss is {mean} after {steps} steps at learning rate {phase.learning_rate}: "
-            "lower the learning rate or check the data for outliers"
-        )
-    return Trained(steps, mean)
+    return Trained.of(phase, steps, float(total) / max(count, 1))
 
 
-def _end_epoch(phase: Phase, optimizer: torch.optim.Optimizer) -> None:
+def trained_parameters(model: nn.Module, phase: Phase) -> dict[str, nn.Parameter]:
+    """The parameters that a phase trains, by name. Raises ``ValueError`` if there are none."""
+    named = {name: p for name, p in model.named_parameters() if matches(name, phase.trainable)}
+    if not named:
+        known = ", ".join(name for name, _ in model.named_parameters())
+        raise ValueError(f"trainable = {list(phase.trainable)}: matches no parameter; the model has {known}")
+    return named
+
+
+def end_epoch(phase: Phase) -> None:
+    """Set the plateau's learning rate from the validation loss, if the phase has a plateau."""
     if phase.plateau is not None and phase.validation_loss is not None:
         phase.plateau.epoch_ended(phase.validation_loss())
-        _set_rate(optimizer, phase.plateau.learning_rate)
 
 
-def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all parameters."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
-def _counted(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> tuple[Callable[[int], Iterator[Batch]], int]:
+def counted(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> tuple[Callable[[int], Iterator[Batch]], int]:
     """The same epochs, and the number of steps in the phase, which is known from the first epoch, held in memory."""
     if phase.steps > 0:
         return epoch, phase.steps
@@ -200,7 +215,7 @@ def _counted(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> tuple[Cal
     return lambda batch_size: iter(held.pop()) if held else epoch(batch_size), phase.epochs * len(held[0])
 
 
-def _stream(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> Iterator[tuple[bool, Batch]]:
+def stream(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> Iterator[tuple[bool, Batch]]:
     """Batches of the phase, each with whether it is the first of its epoch."""
 
     def epochs() -> Iterator[tuple[bool, Batch]]:
@@ -216,7 +231,8 @@ def _stream(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> Iterator[t
     return ((index == 0, batch) for _ in range(phase.epochs) for index, batch in enumerate(epoch(phase.batch_size)))
 
 
-def _optimizer(phase: Phase, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+def new_optimizer(phase: Phase, parameters: list[Tensor]) -> torch.optim.Optimizer:
+    """The optimizer of a phase, at its first learning rate. Raises ``ValueError`` for an unknown name."""
     rate = phase.plateau.learning_rate if phase.plateau else phase.learning_rate
     if phase.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=rate, weight_decay=phase.weight_decay, fused=True)
@@ -227,6 +243,12 @@ def _optimizer(phase: Phase, parameters: list[nn.Parameter]) -> torch.optim.Opti
     if phase.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=rate, weight_decay=phase.weight_decay)
     raise ValueError(f"optimizer = {phase.optimizer!r}: must be 'adam', 'adamw', 'rmsprop' or 'sgd'")
+
+
+def _end_epoch(phase: Phase, optimizer: torch.optim.Optimizer) -> None:
+    end_epoch(phase)
+    if phase.plateau is not None:
+        set_rate(optimizer, phase.plateau.learning_rate)
 
 
 def _scaled_step(

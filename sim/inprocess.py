@@ -1,11 +1,13 @@
 """A whole federation in one process: any ServerApp and ClientApp, without Flower processes or Ray.
 
-Nodes run one after another when the server pulls their replies, so a thousand nodes need the memory of one.
+Nodes run one after another when the server pulls their replies, so a thousand nodes need the memory of one. With
+``batch`` above 1, as many nodes run side by side (:mod:`sim.joint_work`) and can do parts of their work together.
 """
 
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
 from typing import Any, Literal, TypeVar
 
@@ -17,6 +19,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from .direct_arrays import direct_arrays
+from .joint_work import side_by_side
 
 _SERVER = 1  # Flower's id of the server; node ids start after it
 _RUN_ID = 1
@@ -41,6 +44,8 @@ class InProcessGrid(Grid):
     errors : "raise" or "reply"
         The treatment of an exception in a node: raise it as :class:`NodeError`, or send an error reply with the
         traceback as its reason, as Flower's other engines do.
+    batch : int
+        Nodes that run side by side, at least 1. A node that gets several messages runs once at a time.
     """
 
     def __init__(
@@ -50,12 +55,17 @@ class InProcessGrid(Grid):
         run_config: Mapping[str, Any],
         *,
         errors: Literal["raise", "reply"] = "raise",
+        batch: int = 1,
     ) -> None:
+        if batch < 1:
+            raise ValueError(f"batch = {batch}: must be at least 1")
         if errors not in ("raise", "reply"):
             raise ValueError(f"errors = {errors!r}: must be 'raise' or 'reply'")
         self.client_app = client_app
         self.errors = errors
+        self._batch = batch
         self._pending: dict[str, Message] = {}
+        self._replies: dict[str, Message] = {}
         self._pushed = 0
         # Flower's older strategies pull from threads. Nodes share torch's random state, so they must run one by one.
         self._one_at_a_time = Lock()
@@ -107,18 +117,40 @@ class InProcessGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Run the nodes of these messages and return their replies."""
-        return [self._answer(self._pending.pop(i)) for i in message_ids if i in self._pending]
+        return [self._reply(i) for i in message_ids if i in self._pending or i in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push the messages, then pull the replies."""
         return self.pull_messages(self.push_messages(messages))
 
+    def _reply(self, message_id: str) -> Message:
+        """Run the node of a message, and those of the messages after it that belong to its batch."""
+        with self._one_at_a_time:
+            if message_id not in self._replies:
+                batch = {i: self._pending.pop(i) for i in self._batch_of(message_id)}
+                replies = side_by_side([partial(self._answer, message) for message in batch.values()])
+                self._replies |= zip(batch, replies, strict=True)
+            return self._replies.pop(message_id)
+
+    def _batch_of(self, message_id: str) -> list[str]:
+        """This message and the next ones, up to one of another type or to a node that the batch has."""
+        first = self._pending[message_id].metadata
+        batch, nodes = [message_id], {first.dst_node_id}
+        for other_id, other in self._pending.items():
+            node = other.metadata.dst_node_id
+            if other_id == message_id:
+                continue
+            if len(batch) == self._batch or node in nodes or other.metadata.message_type != first.message_type:
+                break
+            batch.append(other_id)
+            nodes.add(node)
+        return batch
+
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
         received = _received(message)
         try:
-            with self._one_at_a_time:
-                return self.client_app(received, self._contexts[node])
+            return self.client_app(received, self._contexts[node])
         except Exception as error:
             if self.errors == "raise":
                 configs: list[Mapping[str, Any]] = list(message.content.config_records.values())
@@ -139,6 +171,7 @@ def run_inprocess(
     node_configs: Sequence[Mapping[str, Any]] = (),
     run_config: Mapping[str, Any] | None = None,
     errors: Literal["raise", "reply"] = "raise",
+    batch: int = 1,
 ) -> None:
     """Run an app to its end.
 
@@ -157,6 +190,7 @@ def run_inprocess(
     run_config : mapping, optional
         The run config.
     errors : "raise" or "reply"
+    batch : int
         See :class:`InProcessGrid`.
 
     Raises
@@ -167,7 +201,7 @@ def run_inprocess(
     configs = node_configs or [{} for _ in range(num_nodes)]
     if not configs:
         raise ValueError("num_nodes = 0 and no node_configs: a federation needs at least one node")
-    grid = InProcessGrid(client_app, configs, run_config or {}, errors=errors)
+    grid = InProcessGrid(client_app, configs, run_config or {}, errors=errors, batch=batch)
     context = Context(
         run_id=_RUN_ID, node_id=_SERVER, node_config={}, state=RecordDict(), run_config=dict(run_config or {})
     )

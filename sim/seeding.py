@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -37,3 +38,61 @@ def torch_seed(seed: int, *labels: int | str) -> Iterator[None]:
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(derive_seed(seed, *labels))
         yield
+
+
+class TorchState:
+    """A state of torch's global generators. Within ``with state:`` draws continue from it; afterwards it has moved on.
+
+    The state is at first that of the generators when the object is made. The generators themselves are afterwards as
+    they were before the block.
+    """
+
+    def __init__(self) -> None:
+        self._own = _torch_states()
+        self._outer: list[tuple[Any, ...]] = []
+
+    def __enter__(self) -> None:
+        self._outer.append(_torch_states())
+        _set_torch_states(self._own)
+
+    def __exit__(self, *error: object) -> None:
+        self._own = _torch_states()
+        _set_torch_states(self._outer.pop())
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Within a block of ``with state:``, draw as before that block."""
+        self.__exit__()
+        try:
+            yield
+        finally:
+            self.__enter__()
+
+    def put(self) -> None:
+        """Set torch's generators to this state."""
+        _set_torch_states(self._own)
+
+    def copy(self) -> "TorchState":
+        """Return the same state as another object, which moves on by itself."""
+        copied = TorchState()
+        copied.follow(self)
+        return copied
+
+    def follow(self, other: "TorchState") -> None:
+        """Take the state that another object has now."""
+        self._own = other._own
+
+
+def _torch_states() -> tuple[Any, ...]:
+    import torch
+
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return torch.get_rng_state(), on_gpus
+
+
+def _set_torch_states(states: tuple[Any, ...]) -> None:
+    import torch
+
+    torch.set_rng_state(states[0])
+    if states[1]:
+        torch.cuda.set_rng_state_all(states[1])

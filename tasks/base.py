@@ -65,7 +65,7 @@ class Task(TaskProfiles):
     #: The metrics of the short table, most important first.
     headline: ClassVar[tuple[str, ...]]
     #: Whether :meth:`loss` runs under ``torch.func.vmap``. Data-dependent control flow and recurrent layers do not;
-    #: for these, the gradients of single examples are computed one by one.
+    #: for these, the gradients of single examples are computed one by one, and nodes train one after another.
     vectorises: ClassVar[bool] = True
     #: How many squared residuals make up the loss of one example, as their mean or as a weighted sum: 1 for the mean
     #: squared error of a single output. 0 for losses that are negative log-likelihoods, such as the cross-entropy. A
@@ -253,6 +253,14 @@ class Task(TaskProfiles):
         order = torch.randperm(data.count(split))
         for chosen in torch.split(order, batch_size):
             yield {name: tensor[chosen] for name, tensor in tensors.items()}
+
+    def padded(self, batches: Sequence[Batch]) -> Sequence[Batch]:
+        """Return batches with the same number of examples, padded to equal shapes such that their losses stay the same.
+
+        Nodes that train together (``node-batch``) stack their batches if the shapes are equal. By default nothing is
+        padded.
+        """
+        return batches
 
     def training_batches(self, model: nn.Module, data: NodeData, batch_size: int) -> Iterator[Batch]:
         """Yield one epoch for training ``model``, whose current weights may determine the batches."""

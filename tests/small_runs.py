@@ -13,7 +13,7 @@ def run_inline(given, folder, node_configs=()):
     config = parse(resolve(given, str(folder)))
     run_inprocess(
         server_app, client_app, num_nodes=config.run.num_nodes, node_configs=node_configs, run_config=config.flat(),
-        errors="reply",
+        errors="reply", batch=config.run.node_batch,
     )  # fmt: skip
     return RunFolder(folder / config.run.name, "")
 

@@ -20,6 +20,7 @@ from fedapps.runs.continual import continual_metrics
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
 from fedapps.runs.tracking import Tracking
+from sim.inprocess import InProcessGrid
 from sim.seeding import torch_seed
 from strategies.round_records import RoundReport
 from strategies.wire import EVALUATION_STEPS, STEPS
@@ -36,6 +37,8 @@ STAGES = ("given data", "collected data")
 def main(grid: Grid, context: Context) -> None:
     """Flower calls this once per run."""
     config = parse(context.run_config)
+    if not isinstance(grid, InProcessGrid):
+        config.run.check_separate_nodes()
     folder = RunFolder.open(config, context.run_id)
     log(INFO, "run folder: %s", folder.path)
     with ExitStack() as stack:

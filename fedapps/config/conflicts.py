@@ -70,6 +70,11 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
             f"min-replies = {run.min_replies}: must be at most {run.training_nodes}, the nodes that train in a round "
             f"(fraction-train = {run.fraction_train:g} of num-nodes = {run.num_nodes})",
         )
+    if run.node_batch > 1 and run.timings:
+        yield (
+            {"node_batch", "timings"},
+            f"node-batch = {run.node_batch}: must be 1 with timings = true, which measures each node by itself",
+        )
     if run.drop_nodes and run.sampling == "poisson":
         yield (
             {"drop_nodes", "sampling"},

@@ -49,6 +49,12 @@ class RunConfig:
     resume: bool = option(False, "resume the run of this name from its last checkpoint")
     device: str = option("auto", "device of the nodes; auto = a GPU if there is one", choices=["auto", "cpu", "cuda"])
     node_cpus: int = option(1, "torch threads of a node; results are bit-identical for the same number", minimum=1)
+    node_batch: int = option(
+        1,
+        "nodes of a round that train at once, with stacked parameters; for the inline engine and for models that "
+        "torch.func.vmap supports; results agree to rounding with 1, which trains one node after another",
+        minimum=1,
+    )
     state_backend: str = option("disk", "where nodes keep private parameters", choices=["disk", "context"])
 
     epochs: int = option(10, "local epochs per round", minimum=1)
@@ -154,6 +160,14 @@ class RunConfig:
         "that joins or answers, or, while too few are known, a connected node that has not answered yet",
         minimum=0,
     )
+
+    def check_separate_nodes(self) -> None:
+        """Check the keys for nodes with a process each. Raises ``ValueError`` if nodes shall train at once."""
+        if self.node_batch > 1:
+            raise ValueError(
+                f"node-batch = {self.node_batch}: must be 1 where each node has its own process; the inline engine, in "
+                "which nodes can train at once, is chosen by --engine inline"
+            )
 
     def learning_rate_in(self, server_round: int) -> float:
         """The local learning rate of a round, counted from 1.

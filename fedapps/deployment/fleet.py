@@ -42,6 +42,7 @@ class LocalFleet(Runner):
     auth: bool = False
 
     def check(self, config: Config) -> None:
+        config.run.check_separate_nodes()
         path = RunFolder.check(config, run_id=0)
         self._data(config)
         fleet_folder(path, resume=config.run.resume)

@@ -74,6 +74,8 @@ class Simulation(Runner):
         check_engine(self.engine)
 
     def check(self, config: Config) -> None:
+        if self.engine != "inline":
+            config.run.check_separate_nodes()
         RunFolder.check(config, run_id=0)
         check_folder(config, config.task)
 
@@ -169,7 +171,14 @@ def execute(config: Config, engine: str) -> None:
 
         update_console_handler(colored=sys.stderr.isatty())
         flat = config.flat()
-        run_inprocess(server_app, client_app, num_nodes=config.run.num_nodes, run_config=flat, errors="reply")
+        run_inprocess(
+            server_app,
+            client_app,
+            num_nodes=config.run.num_nodes,
+            run_config=flat,
+            errors="reply",
+            batch=config.run.node_batch,
+        )
     else:
         fleet = Fleet(config.run.num_nodes, cpus=config.run.node_cpus, gpus=_gpus_per_node(config))
         flower_run(APP, for_flower(config.flat()), fleet)

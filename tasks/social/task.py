@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from tasks.base import Batch, Evaluation, Metrics, NodeData, Task
+from tasks.padding import zero_padded
 
 from .graphs import graphs
 from .options import Options as SocialOptions
@@ -77,6 +78,10 @@ class SocialTask(SocialProfiles, Task):
         """Yield graphs of similar size together, which minimises padding."""
         order = self.graphs.sizes(data.splits[split]).argsort(stable=True)
         return self._trimmed(data.splits[split], order, batch_size)
+
+    def padded(self, batches: Sequence[Batch]) -> Sequence[Batch]:
+        """Pad with zeros: nodes without a type and without edges change nothing."""
+        return zero_padded(batches)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:

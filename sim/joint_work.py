@@ -1,0 +1,177 @@
+"""Calls that run one after another and do a part of their work together.
+
+:func:`side_by_side` runs a group of calls. A call that reaches :func:`jointly` pauses there until all others of its
+group have reached it, too, or have ended. One function call then does the work of all that wait. No two calls run at
+the same time, so they need no locks.
+"""
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+from threading import Semaphore, Thread
+from typing import Any, Generic, TypeVar
+
+from .seeding import TorchState
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+#: Does the jobs of several calls. Each job comes with the state of torch's generators in its call. The result of a job,
+#: or the exception that its call shall raise, has the position of the job.
+JointFunction = Callable[[Sequence[Job], Sequence[TorchState]], Sequence[Result | Exception]]
+
+
+def jointly(function: JointFunction[Job, Result], job: Job) -> Result:
+    """Do a job together with those of all calls that run side by side with this one; alone if there are none.
+
+    Parameters
+    ----------
+    function : JointFunction
+        All calls of a group must name the same function.
+    job : Job
+        The job of this call.
+
+    Returns
+    -------
+    Result
+        The result of ``job``.
+
+    Raises
+    ------
+    Exception
+        The exception that ``function`` returned for ``job``, or raised.
+    """
+    result: Result | Exception
+    if call := _current.get():
+        result = call.pause(function, job)
+    else:
+        state = TorchState()
+        result = function([job], [state])[0]
+        state.put()
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def side_by_side(calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Run calls, whose work in :func:`jointly` is done together, and return their results.
+
+    Each call has its own state of torch's generators, which starts as the caller's; the caller's does not change.
+
+    Raises
+    ------
+    Exception
+        That of the first call which raised one, in the order of ``calls``, after all calls have ended.
+    """
+    if len(calls) == 1:
+        return [calls[0]()]
+    running = [_Call(call) for call in calls]
+    try:
+        for call in running:
+            call.go_on()
+        while waiting := [call for call in running if not call.ended]:
+            # The first that waits does the work, in its own thread: torch keeps settings for each thread.
+            waiting[0].go_on(waiting)
+            for call in waiting[1:]:
+                call.go_on()
+    finally:
+        for call in running:
+            call.give_up()
+    return [call.result() for call in running]
+
+
+@dataclass(frozen=True)
+class _Asked(Generic[Job, Result]):
+    """What a call asked to be done."""
+
+    function: JointFunction[Job, Result]
+    job: Job
+
+
+class _GivenUpError(BaseException):
+    """Ends a call that waits, because the group is given up."""
+
+
+class _Call(Generic[Result]):
+    """A call in a thread of its own, which runs only between :meth:`go_on` and the next pause."""
+
+    def __init__(self, call: Callable[[], Result]) -> None:
+        self.ended = False
+        self.asked: _Asked[Any, Any] | None = None
+        self.answer: Any = None
+        self.state = TorchState()
+        self._call = call
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+        self._group: Sequence[_Call[Any]] = ()
+        self._given_up = False
+        self._turn, self._paused = Semaphore(0), Semaphore(0)
+        context = copy_context()
+        self._thread = Thread(target=context.run, args=[self._run], daemon=True)
+        self._thread.start()
+
+    def go_on(self, group: Sequence["_Call[Any]"] = ()) -> None:
+        """Let the call run until it pauses or ends. With a group, it does the joint work of these calls first."""
+        self._group = group
+        self._turn.release()
+        self._paused.acquire()
+
+    def give_up(self) -> None:
+        """End the call if it waits."""
+        if not self.ended:
+            self._given_up = True
+            self._turn.release()
+        self._thread.join()
+
+    def result(self) -> Result:
+        """Return what the call returned, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    def pause(self, function: JointFunction[Job, Result], job: Job) -> Result | Exception:
+        """Wait until the work is done; called in the thread of this call."""
+        self.asked = _Asked(function, job)
+        with self.state.away():
+            self._wait()
+            if self._group:
+                _do_together(self._group)
+        answer: Result | Exception = self.answer
+        self.asked = self.answer = None
+        return answer
+
+    def _run(self) -> None:
+        _current.set(self)
+        try:
+            self._turn.acquire()
+            if not self._given_up:
+                with self.state:
+                    self._result = self._call()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.ended = True
+            self._paused.release()
+
+    def _wait(self) -> None:
+        self._paused.release()
+        self._turn.acquire()
+        if self._given_up:
+            raise _GivenUpError
+
+
+_current: ContextVar[_Call[Any] | None] = ContextVar("call", default=None)
+
+
+def _do_together(group: Sequence[_Call[Any]]) -> None:
+    asked = [call.asked for call in group if call.asked is not None]
+    functions = {one.function for one in asked}
+    if len(functions) > 1:
+        raise ValueError(
+            f"calls that run side by side asked for {len(functions)} functions: they must ask for the same"
+        )
+    try:
+        answers = functions.pop()([one.job for one in asked], [call.state for call in group])
+    except Exception as error:
+        answers = [error] * len(asked)
+    for call, answer in zip(group, answers, strict=True):
+        call.answer = answer

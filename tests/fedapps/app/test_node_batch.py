@@ -1,0 +1,81 @@
+"""Nodes that train at once, in whole runs: the same results as one after another, to rounding."""
+
+import numpy as np
+import pytest
+
+from clients.stacked_phase import StackedPhase
+from fedapps.config.parsing import parse
+from fedapps.deployment.fleet import LocalFleet
+from fedapps.launch.launch import Simulation
+
+LQR = {"num-nodes": 3, "rounds": 2, "evaluate-every": 1, "epochs": 1}
+SOCIAL = {
+    "task": "social",
+    "num-nodes": 3,
+    "rounds": 4,
+    "evaluate-every": 1,
+    "epochs": 1,
+    "learning-rate": 0.001,
+    "batch-size": 8,
+    "social.world-scenes": 20,
+    "weighting": "uniform",
+    "collect-after": 0,
+    "social.source": "simulated",
+}
+RELATIONAL = SOCIAL | {"social.graph": "relational"}
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """The number of nodes in each backward pass of nodes that train at once."""
+    found = []
+    backward = StackedPhase._backward
+
+    def counted(self, places, batch):
+        found.append(len(places))
+        backward(self, places, batch)
+
+    monkeypatch.setattr(StackedPhase, "_backward", counted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "method", "together"),
+    [
+        (LQR, "fedavg", 3),
+        (LQR, "apfl", 3),
+        (LQR, "fedprox", 3),
+        (LQR, "elastic-transfer", 3),
+        (LQR | {"clip-norm": 0.1, "optimizer": "sgd", "linear-decay": True}, "fedavg", 3),
+        (SOCIAL, "fedavg", 3),
+        (SOCIAL | {"plateau-patience": 1}, "fedavg-ewc", 3),
+        (RELATIONAL, "fedavg", 3),
+        (SOCIAL, "fedavg-apd", 0),
+    ],
+)
+def test_the_results_are_those_of_nodes_one_after_another(federate, passes, given, method, together):
+    one = federate("one", **given, methods=method)
+    assert not passes
+    all_at_once = federate("all", **given, methods=method, **{"node-batch": 3})
+    assert max(passes, default=0) == together
+    label = next(iter(one.summary()["methods"]))
+    first, second = (run.checkpoints(label).latest().arrays for run in (one, all_at_once))
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        np.testing.assert_allclose(second[name], array, rtol=1e-3, atol=1e-4)
+    for file in ("metrics.jsonl", "nodes.jsonl"):
+        for row, other in zip(one.lines(file), all_at_once.lines(file), strict=True):
+            assert row.keys() == other.keys()
+            assert row["round"] == other["round"]
+
+
+def test_nodes_measured_one_by_one_cannot_train_at_once():
+    with pytest.raises(ValueError, match="node-batch = 2: must be 1 with timings = true"):
+        parse({"task": "lqr", "collect-after": 0, "node-batch": 2, "timings": True})
+
+
+@pytest.mark.parametrize("runner", [Simulation("ray"), LocalFleet()])
+def test_nodes_with_a_process_each_cannot_train_at_once(runner, tmp_path):
+    config = parse({"task": "lqr", "collect-after": 0, "node-batch": 2, "name": "run", "output-dir": str(tmp_path)})
+    with pytest.raises(ValueError, match=r"node-batch = 2: must be 1 where each node has its own process; .*inline"):
+        runner.check(config)
