@@ -71,6 +71,7 @@ def compare(
     vary: Mapping[str, Sequence[Any]] | None = None,
     engine: str = "inline",
     jobs: int = 0,
+    cluster: str = "",
     resume: str | Path | None = None,
     output_dir: str | Path = "runs",
     **keys: Any,
@@ -92,7 +93,9 @@ def compare(
     engine : "inline" or "ray"
         ``inline`` runs each run in one process; ``ray`` calls ``flwr run``.
     jobs : int
-        Number of parallel runs; 0: one per CPU core.
+        Number of parallel runs; 0: one per CPU core, or as many as the cluster has cores for.
+    cluster : str
+        Address of a Ray cluster on which the runs are executed, ``HOST:PORT`` or ``auto``; empty: this machine.
     resume : str or Path, optional
         Folder of a comparison that was interrupted; it has the recipe, the methods, the keys and the values.
 
@@ -114,7 +117,7 @@ def compare(
     if resume:
         if recipe or overrides or methods or vary or keys:
             raise ValueError("resume: the folder has the recipe, methods, keys and values; leave them out")
-        return ComparisonResult(resume_comparison(Path(resume), jobs=jobs))
+        return ComparisonResult(resume_comparison(Path(resume), jobs=jobs, cluster=cluster))
     if not recipe:
         raise ValueError("recipe: name a recipe or a run-config file, or give the folder of a comparison as resume")
     folder = compare_recipe(
@@ -124,6 +127,7 @@ def compare(
         first_seed=first_seed,
         engine=engine,
         jobs=jobs,
+        cluster=cluster,
         overrides=run_keys(overrides, keys),
         vary=_varied(vary),
         output_dir=str(output_dir),

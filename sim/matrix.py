@@ -1,14 +1,15 @@
-"""Runs an experiment matrix: many cells, several at a time, each in a separate process."""
+"""Runs an experiment matrix: many cells, several at a time, each in a process of this machine or of a cluster."""
 
 import multiprocessing
 import os
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -58,11 +59,70 @@ class Lines(Watch):
         self._show(f"[{self._done}/{self._total}] {label}: {spent:.0f} s spent, about {to_go:.0f} s to go")
 
 
+class Workers(ABC):
+    """Processes that run cells. Use it as a context manager."""
+
+    @abstractmethod
+    def __enter__(self) -> "Workers":
+        """Start the processes, or connect to them."""
+
+    @abstractmethod
+    def __exit__(self, *error: object) -> None:
+        """End the processes, or disconnect."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """The number of cells that can run at the moment, with those that do."""
+
+    @abstractmethod
+    def submit(self, work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
+        """Begin ``work(*arguments)``."""
+
+    def result(self, future: "Future[Result]") -> Result:
+        """Return what the work of a future returned, or raise what it raised."""
+        return future.result()
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Begin nothing any more."""
+
+
+class LocalProcesses(Workers):
+    """Processes of this machine, which end with this one.
+
+    Parameters
+    ----------
+    processes : int
+        At least 1.
+    """
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+
+    def __enter__(self) -> "LocalProcesses":
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=_end_with_parent)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown()
+
+    def count(self) -> int:
+        return self._processes
+
+    def submit(self, work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
+        return self._pool.submit(work, *arguments)
+
+    def cancel(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
 def run_matrix(
     cells: Sequence[Cell],
     work: Callable[..., Result],
     *,
     jobs: int = 0,
+    cluster: Workers | None = None,
     watch: Watch | None = None,
     log_of: Callable[[Cell], Path] | None = None,
 ) -> list[Result]:
@@ -76,7 +136,7 @@ def run_matrix(
         Keyword arguments of ``work``.
     work : callable
         A function of an importable module, because processes are spawned.
-    jobs, watch, log_of
+    jobs, cluster, watch, log_of
         As for :func:`run_chains`.
 
     Raises
@@ -89,7 +149,9 @@ def run_matrix(
     def alone(index: int) -> Chain[Result]:
         results[index] = yield cells[index]
 
-    run_chains([alone(index) for index in range(len(cells))], work, jobs=jobs, watch=watch, log_of=log_of)
+    run_chains(
+        [alone(index) for index in range(len(cells))], work, jobs=jobs, cluster=cluster, watch=watch, log_of=log_of
+    )
     return [results[index] for index in range(len(cells))]
 
 
@@ -98,6 +160,7 @@ def run_chains(
     work: Callable[..., Result],
     *,
     jobs: int = 0,
+    cluster: Workers | None = None,
     watch: Watch | None = None,
     log_of: Callable[[Cell], Path] | None = None,
 ) -> None:
@@ -113,7 +176,9 @@ def run_chains(
     work : callable
         A function of an importable module, because processes are spawned.
     jobs : int
-        The number of parallel processes; 0 = one per CPU core.
+        The number of parallel processes; 0 = one per CPU core, or as many as the cluster has room for.
+    cluster : Workers, optional
+        Where cells run in place of this machine; entered by the caller.
     watch : Watch, optional
         Is told of the cells.
     log_of : callable, optional
@@ -124,29 +189,28 @@ def run_chains(
     Exception
         The first exception of ``work`` or of a chain. It stops all chains.
     """
-    workers = max(1, min(jobs or usable_cores(), len(chains)))
     watch = watch or Watch()
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent) as pool:
+    with nullcontext(cluster) if cluster else LocalProcesses(jobs or usable_cores()) as workers:
         waiting = deque((chain, partial(next, chain)) for chain in chains)
         running: dict[Future[Result], tuple[Chain[Result], Cell]] = {}
         try:
             while waiting or running:
-                while waiting and len(running) < workers:
+                at_once = min(jobs, workers.count()) if jobs else workers.count()
+                while waiting and len(running) < max(1, at_once):
                     chain, advance = waiting.popleft()
                     try:
                         cell = advance()
                     except StopIteration:
                         continue
-                    running[pool.submit(_call, work, cell, log_of(cell) if log_of else None)] = chain, cell
+                    running[workers.submit(_call, work, cell, log_of(cell) if log_of else None)] = chain, cell
                     watch.begin(cell)
                 for future in wait(running, timeout=_SECONDS_PER_TICK, return_when=FIRST_COMPLETED).done:
                     chain, cell = running.pop(future)
-                    waiting.append((chain, partial(chain.send, future.result())))
+                    waiting.append((chain, partial(chain.send, workers.result(future))))
                     watch.end(cell)
                 watch.tick()
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            workers.cancel()
             raise
 
 

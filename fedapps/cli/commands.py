@@ -95,7 +95,7 @@ def compare(given: argparse.Namespace) -> int:
     if given.resume:
         if given.recipe or given.set or given.vary or given.methods:
             given.refuse("--resume: the folder has the recipe, methods, keys and values; leave them out")
-        resume_comparison(Path(given.resume), jobs=given.jobs, json_path=json_path)
+        resume_comparison(Path(given.resume), jobs=given.jobs, cluster=given.cluster, json_path=json_path)
         return 0
     if not given.recipe:
         given.refuse(f"give a recipe ({', '.join(recipes())}), a run-config file, or --resume FOLDER")
@@ -106,6 +106,7 @@ def compare(given: argparse.Namespace) -> int:
         first_seed=given.first_seed,
         engine=given.engine,
         jobs=given.jobs,
+        cluster=given.cluster,
         overrides=assignments(given.set),
         vary=Vary.read(given.vary),
         output_dir=given.output_dir,

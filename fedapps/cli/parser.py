@@ -108,6 +108,13 @@ def _add_compare(commands: Commands) -> None:
     add_vary(command, "repeat the comparison for each of these values of a key")
     add_resume(command, "comparison")
     add_jobs(command, "runs")
+    command.add_argument(
+        "--cluster",
+        default="",
+        metavar="ADDRESS",
+        help="execute the runs on this Ray cluster, HOST:PORT or auto, whose machines share the folders of data and "
+        "results (default: this machine)",
+    )
     add_json(command, "rows, table, tests, the paper's numbers and claims")
     add_engine(command, "inline")
     add_set(command)

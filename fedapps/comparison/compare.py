@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -22,7 +23,8 @@ from fedapps.report import write_report
 from fedapps.report.metrics import bare
 from fedapps.runs.continual import measure_names, stage_metrics, train_test_matrix
 from fedapps.runs.run_folder import RunFolder, begun
-from sim.matrix import run_matrix
+from sim.matrix import Workers, run_matrix
+from sim.ray_cluster import RayCluster, WorkerLostError
 from strategies.round_records import DivergedError, TooFewRepliesError
 
 from .matrix import Plan, Vary
@@ -47,6 +49,7 @@ def compare_recipe(
     first_seed: int = 0,
     engine: str = "inline",
     jobs: int = 0,
+    cluster: str = "",
     overrides: Mapping[str, Any] | None = None,
     vary: Vary | None = None,
     output_dir: str = "runs",
@@ -66,7 +69,10 @@ def compare_recipe(
         The first seed; the others follow it.
     engine : "inline" or "ray"
     jobs : int
-        Number of parallel runs; 0: one per CPU core.
+        Number of parallel runs; 0: one per CPU core, or as many as the cluster has cores for.
+    cluster : str
+        Address of a Ray cluster on which the runs are executed (:class:`sim.ray_cluster.RayCluster`); empty: this
+        machine.
     overrides : mapping, optional
         Keys of the run config that replace those of the recipe.
     vary : Vary, optional
@@ -94,14 +100,15 @@ def compare_recipe(
     name = f"compare-{recipe_name(recipe).replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     base = resolve(read_recipe(recipe, overrides) | {"name": name}, output_dir)
     plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary)
-    _check(plan)
-    folder = Path(str(base["output-dir"])) / name
-    folder.mkdir(parents=True)
-    plan.save(folder)
-    return _carry_out(plan, folder, jobs, json_path)
+    with _workers(plan, cluster) as workers:
+        _check(plan)
+        folder = Path(str(base["output-dir"])) / name
+        folder.mkdir(parents=True)
+        plan.save(folder)
+        return _carry_out(plan, folder, jobs, workers, json_path)
 
 
-def resume_comparison(folder: Path, *, jobs: int = 0, json_path: Path | None = None) -> Path:
+def resume_comparison(folder: Path, *, jobs: int = 0, cluster: str = "", json_path: Path | None = None) -> Path:
     """Resume an interrupted comparison.
 
     Finished runs are not repeated; the others are resumed from their last checkpoints.
@@ -110,7 +117,7 @@ def resume_comparison(folder: Path, *, jobs: int = 0, json_path: Path | None = N
     ----------
     folder : Path
         Folder of the comparison.
-    jobs, json_path
+    jobs, cluster, json_path
         As in :func:`compare_recipe`.
 
     Returns
@@ -126,8 +133,9 @@ def resume_comparison(folder: Path, *, jobs: int = 0, json_path: Path | None = N
         If a run fails.
     """
     plan = Plan.load(folder)
-    _check(plan)
-    return _carry_out(plan, folder.absolute(), jobs, json_path)
+    with _workers(plan, cluster) as workers:
+        _check(plan)
+        return _carry_out(plan, folder.absolute(), jobs, workers, json_path)
 
 
 def _check(plan: Plan) -> None:
@@ -135,7 +143,16 @@ def _check(plan: Plan) -> None:
         check_data(config)
 
 
-def _carry_out(plan: Plan, folder: Path, jobs: int, json_path: Path | None) -> Path:
+def _workers(plan: Plan, cluster: str) -> AbstractContextManager[Workers | None]:
+    """The machines of a cluster; ``None`` stands for this machine."""
+    if not cluster:
+        return nullcontext()
+    if plan.engine != "inline":
+        raise ValueError(f"cluster {cluster!r}: needs the engine inline, in which each run is one task of the cluster")
+    return RayCluster(cluster, int(plan.config.get("node-cpus", RunConfig.node_cpus)))
+
+
+def _carry_out(plan: Plan, folder: Path, jobs: int, cluster: Workers | None, json_path: Path | None) -> Path:
     if json_path:
         json_path.parent.mkdir(parents=True, exist_ok=True)
     cells = plan.cells(folder)
@@ -144,8 +161,11 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, json_path: Path | None) -> P
     print(f"the logs of the runs are in {folder / 'logs'}")
     # Ray runs the nodes of one run in parallel.
     jobs = 1 if plan.engine == "ray" else jobs
-    with MatrixProgress(len(cells)) as progress:
-        rows = run_matrix(cells, run_cell, jobs=jobs, watch=progress, log_of=log_of)
+    try:
+        with MatrixProgress(len(cells)) as progress:
+            rows = run_matrix(cells, run_cell, jobs=jobs, cluster=cluster, watch=progress, log_of=log_of)
+    except WorkerLostError as error:
+        raise RunFailedError(f"{error}; the folder {folder} has everything that was trained") from error
     comparison = summarise(plan, rows, references)
     text = json.dumps(comparison, indent=2) + "\n"
     (folder / "compare.json").write_text(text)

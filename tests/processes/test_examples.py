@@ -23,6 +23,8 @@ from sim.flower_run import Fleet, flower_run
 from sim.inprocess import run_inprocess
 
 PROJECT = EXAMPLES.parent
+#: The in-process engine; no strategy is among these modules.
+_ENGINE = ("sim/inprocess.py", "sim/joint_work.py", "sim/seeding.py", "sim/direct_arrays.py", "strategies/npy.py")
 
 
 def rounds(log: pytest.LogCaptureFixture, metric: str, folder: str, nodes: int, **settings: Any) -> list[float]:
@@ -88,7 +90,7 @@ def test_a_copy_of_strategies_runs_where_this_project_is_not_installed(tmp_path:
     app = shutil.copytree(EXAMPLES / "vendored", tmp_path / "vendored")
     run_tool("sh", app / "vendor.sh", PROJECT / "strategies")
     engine = tmp_path / "engine"
-    for module in ("sim/inprocess.py", "sim/direct_arrays.py", "strategies/npy.py"):  # no strategy among them
+    for module in _ENGINE:
         (engine / module).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(PROJECT / module, engine / module)
     python = make_environment(tmp_path / "environment", "flwr")

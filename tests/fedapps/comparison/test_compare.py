@@ -23,7 +23,7 @@ TINY = {
 }  # fmt: skip
 
 
-def in_this_process(cells, work, *, jobs, watch, log_of):
+def in_this_process(cells, work, *, jobs, cluster, watch, log_of):
     return [work(**cell) for cell in cells]
 
 

@@ -1,0 +1,100 @@
+"""The machines of a Ray cluster as workers of an experiment matrix."""
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from .matrix import Result, Workers
+
+_SECONDS_TO_REACH = 10.0
+#: How often a cell begins again whose worker was lost.
+RETRIES = 3
+
+
+class ClusterError(ValueError):
+    """There is no cluster to connect to."""
+
+
+class WorkerLostError(RuntimeError):
+    """The workers of a cell were lost again and again."""
+
+
+class RayCluster(Workers):
+    """Cells as Ray tasks. A cell whose worker or machine is lost begins again on another one.
+
+    All machines need the same Python environment, and cells find their files at the same paths on all of them.
+
+    Parameters
+    ----------
+    address : str
+        ``HOST:PORT`` of the cluster's head, or ``auto`` for the cluster that this machine belongs to.
+    cpus : int
+        CPU cores of a cell.
+    """
+
+    def __init__(self, address: str, cpus: int = 1) -> None:
+        self._address, self._cpus = address, cpus
+        self._references: dict[Future[Any], Any] = {}
+
+    def __enter__(self) -> "RayCluster":
+        """Connect to the cluster. Raises :class:`ClusterError` if there is none, or one that does not fit."""
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise Ray warns of a later default
+        import ray
+
+        try:
+            if self._address != "auto":
+                self._reach()
+            ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ClusterError(
+                f"cluster {self._address!r}: cannot connect to a Ray cluster: {error}\nstart one with "
+                "`ray start --head --port 6379`, and with `ray start --address HEAD:6379` on each other machine"
+            ) from error
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        import ray
+
+        ray.shutdown()
+
+    def _reach(self) -> None:
+        """Raise an error where nothing listens at the address; Ray itself would try for minutes."""
+        host, _, port = self._address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError("the address must be HOST:PORT, or auto")
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_REACH).close()
+
+    def count(self) -> int:
+        import ray
+
+        return int(ray.cluster_resources().get("CPU", 0)) // self._cpus
+
+    def submit(self, work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
+        import ray
+
+        task = ray.remote(num_cpus=self._cpus, max_retries=RETRIES)(work)
+        reference = task.remote(*arguments)
+        future: Future[Result] = reference.future()
+        self._references[future] = reference
+        return future
+
+    def result(self, future: "Future[Result]") -> Result:
+        """As :meth:`Workers.result`. Raises :class:`WorkerLostError` if the cell lost its worker too often."""
+        from ray.exceptions import RayError, RayTaskError
+
+        del self._references[future]
+        try:
+            return future.result()
+        except RayTaskError as error:
+            raise error.cause from None
+        except RayError as error:
+            raise WorkerLostError(f"a run lost its worker {RETRIES + 1} times: {error}") from error
+
+    def cancel(self) -> None:
+        import ray
+
+        for reference in self._references.values():
+            ray.cancel(reference, force=True)

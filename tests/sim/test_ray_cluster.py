@@ -1,0 +1,28 @@
+"""Addresses of Ray clusters that cannot be used."""
+
+from pathlib import Path
+
+import pytest
+
+from fedapps.comparison.compare import compare_recipe
+from sim.processes import free_port
+from sim.ray_cluster import ClusterError, RayCluster
+
+
+@pytest.mark.parametrize("address", ["localhost", "6379", ":6379", "localhost:port"])
+def test_an_address_without_host_or_port_is_refused(address):
+    with pytest.raises(ClusterError, match="the address must be HOST:PORT, or auto"), RayCluster(address):
+        pass
+
+
+def test_an_address_where_nothing_listens_is_refused_before_anything_runs(tmp_path):
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(ClusterError, match=rf"cluster '{address}': cannot connect.*refused") as told:
+        compare_recipe(Path("lqr"), methods=[], seeds=1, cluster=address, output_dir=str(tmp_path))
+    assert "ray start --head" in str(told.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_runs_that_start_ray_themselves_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="cluster 'auto': needs the engine inline"):
+        compare_recipe(Path("lqr"), methods=[], seeds=1, engine="ray", cluster="auto", output_dir=str(tmp_path))
