@@ -7,7 +7,7 @@ would see alone, in the same order. Results agree with those of training alone t
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -37,17 +37,19 @@ class _Row:
     job: Job
     phase: Phase
     state: TorchState
-    batches: Iterator[tuple[bool, Batch]] = field(init=False)
-    length: int = field(init=False, default=0)
+    length: int = 0  # steps of the phase, if the learning rate decays
     count: int = 0  # steps of the current epoch
     steps: int = 0
+    batches: Iterator[tuple[bool, Batch]] | None = None
 
-    def __post_init__(self) -> None:
-        epoch = self.phase.epoch or self.job.epoch
-        if self.phase.linear_decay:
-            with self.state:
+    def next_batch(self) -> tuple[bool, Batch] | None:
+        """The next batch, with whether it is the first of its epoch; ``None`` after the last one."""
+        if self.batches is None:
+            epoch = self.phase.epoch or self.job.epoch
+            if self.phase.linear_decay:
                 epoch, self.length = counted(self.phase, epoch)
-        self.batches = stream(self.phase, epoch)
+            self.batches = stream(self.phase, epoch)
+        return next(self.batches, None)
 
     @property
     def rate(self) -> float:
@@ -111,7 +113,7 @@ class StackedPhase:
         for place, row in enumerate(self.rows):
             try:
                 with row.state:
-                    following = next(row.batches, None)
+                    following = row.next_batch()
                     if row.steps and (following is None or following[0]):
                         self._end_epoch(place, row, last=following is None)
                 if following is None:

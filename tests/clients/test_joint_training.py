@@ -304,6 +304,16 @@ def test_a_node_that_diverges_is_told_and_changes_no_other_node():
         )
 
 
+def test_a_node_whose_data_cannot_be_read_ends_alone():
+    def broken(batch_size):
+        raise OSError("no such disk")
+
+    plan = [phase(linear_decay=True)]
+    found = train_jobs([job(0, plan), job(1, plan, epoch=broken)], [state(0), state(1)])
+    assert found[0].steps == 6
+    assert str(found[1]) == "no such disk"
+
+
 def test_a_node_without_batches_is_told():
     plan = [phase(steps=3)]
     found = train_jobs([job(0, plan), job(1, plan, epoch=lambda size: iter(()))], [state(0), state(1)])

@@ -53,7 +53,7 @@ def result(tmp_path_factory, worlds):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory, worlds):
-    def in_this_process(cells, work, *, jobs, watch, log_of):
+    def in_this_process(cells, work, *, jobs, cluster, watch, log_of):
         return [work(**cell) for cell in cells]
 
     folder = tmp_path_factory.mktemp("compared")
