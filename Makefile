@@ -97,6 +97,10 @@ bench: $(STAMP)  ## hours: fleets beside Flower's own and under faults, the pape
 	$(BIN)/python -m benchmarks.aggregation --megabytes 80 --pairs 5 --json bench.json
 	$(BIN)/python -m benchmarks.growth --nodes 1000 10000 100000 --parameters 10000 100000 1000000 10000000 --rounds 2000 \
 		--plot docs/growth.png
+	$(BIN)/python -m benchmarks.node_batch --recipe lqr --set methods=sfl --set rounds=4 --node-batch 3 --pairs 5 --json bench.json
+	$(BIN)/python -m benchmarks.node_batch --recipe lqr --set num-nodes=20 --set methods=sfl --set rounds=4 --node-batch 20 --pairs 5 --json bench.json
+	$(BIN)/python -m benchmarks.node_batch --recipe social-methods --set methods=fedavg --set num-nodes=12 --set rounds=10 \
+		--set plateau-patience=0 --set "social.participants=a;b;c;d;e;f;g;h;i;j;k;l" --set social.source=simulated --pairs 3 --json bench.json
 	$(BIN)/python -m fedapps compare fedapps/recipes/quickstart.toml --seeds 5
 	$(BIN)/python -m fedapps compare fedapps/recipes/quickstart.toml --seeds 5 --set text.alpha=1
 	$(BIN)/python -m fedapps compare fedapps/recipes/lqr.toml --methods "local,cloud,sfl,spfl,spfl(rate-scale=0.2),apfl,apfl(power=0.5)" --seeds 10

@@ -8,6 +8,7 @@ The nodes do nothing: they return what they received. The grid is that of the in
 """
 
 import argparse
+import logging
 import sys
 import tempfile
 import time
@@ -40,6 +41,7 @@ _SENDERS = 10
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its tables."""
     given = parser().parse_args(arguments)
+    logging.getLogger("flwr").setLevel(logging.ERROR)  # a line for every round
     tables = []
     for table in measured(given):
         print(f"{table.text()}\n", flush=True)
