@@ -1,6 +1,6 @@
 """A node: a task, its data, its private state, and the local parts that it composes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from sim.joint_work import jointly
 from sim.seeding import derive_seed, torch_seed
 from strategies.stopwatch import timed
 from strategies.wire import EVALUATION_STEPS, STEPS
-from tasks.base import Batch, Evaluation, Metrics, NodeData, Task
+from tasks.base import Evaluation, Metrics, NodeData, Task
 
 from .attempts import Attempts
 from .composed_parts import ComposedParts
@@ -28,7 +28,6 @@ from .plateau import Plateau
 from .round_result import RoundResult
 from .round_settings import RoundSettings
 from .state import PrivateState
-from .training import Phase
 from .training_job import Job
 
 
@@ -134,7 +133,8 @@ class FederatedClient(NumPyClientAdapter):
         with timed("train"), node_round.torch_seed("train", *self.parts.seed_labels()):
             drawn = self.parts.draw(data, node_round)
             plan = self.parts.plan([joint], model, drawn, node_round)
-            trained = jointly(train_jobs, self._job(model, plan, node_round.epochs(model, drawn)))
+            job = Job.of(self.task, self.parts, model, plan, node_round.epochs(model, drawn))
+            trained = jointly(train_jobs, job)
         node_round = replace(node_round, steps=trained.steps)
         memory = self._remember(model, plateau, node_round)
         if keep := kept_arrays(self.parts.private(model, node_round), memory):
@@ -256,16 +256,6 @@ class FederatedClient(NumPyClientAdapter):
         return self.parts.wrap(model, node_round).to(self.device)
 
     # -- training ------------------------------------------------------------------------------------------------
-
-    def _job(self, model: nn.Module, plan: Sequence[Phase], epoch: Callable[[int], Iterator[Batch]]) -> Job:
-        alone = ""
-        if not self.task.vectorises:
-            alone = f"the task {self.task.name!r} cannot be vectorised over nodes"
-        elif type(self.task).training_batches is not Task.training_batches:
-            alone = f"the batches of the task {self.task.name!r} depend on the model"
-        elif part := self.parts.with_own_objective():
-            alone = f"{part} changes the model or its loss"
-        return Job(model, plan, epoch, self.parts.loss(self.task.loss), self.task.padded, alone)
 
     def _plateau(self, node_round: NodeRound) -> Plateau | None:
         plateau = Plateau.of(node_round.settings, memory_of(node_round.kept))

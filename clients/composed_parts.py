@@ -97,11 +97,11 @@ class ComposedParts(LocalPart):
         return loss
 
     def with_own_objective(self) -> str:
-        """The name of the first part that wraps the model or changes the loss, which then differ between nodes."""
-        changes = (
-            type(part).wrap is not LocalPart.wrap or type(part).loss is not LocalPart.loss for part in self.parts
-        )
-        return next((type(part).__name__ for part, change in zip(self.parts, changes, strict=True) if change), "")
+        """The name of the first part that wraps the model or changes the loss, so that nodes differ; empty if none."""
+        for part in self.parts:
+            if type(part).wrap is not LocalPart.wrap or type(part).loss is not LocalPart.loss:
+                return type(part).__name__
+        return ""
 
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound

@@ -16,7 +16,7 @@ from .training_job import Job
 
 
 def train_jobs(jobs: Sequence[Job], states: Sequence[TorchState]) -> list[Trained | Exception]:
-    """Train the models of several nodes in place, phase by phase, nodes that can do so together.
+    """Train the models of several nodes in place, phase by phase. Nodes train together where they can.
 
     A single job, and every job that cannot train together with another one, trains exactly as with
     :func:`~clients.training.run_plan`. The first time, a line in the log says why.
@@ -32,25 +32,26 @@ def train_jobs(jobs: Sequence[Job], states: Sequence[TorchState]) -> list[Traine
     list of Trained or Exception
         The result of each job, or what :func:`~clients.training.run_plan` would have raised for it.
     """
-    done: list[Trained | Exception] = [Trained(0, 0.0) for _ in jobs]
+    done, failed = [Trained(0, 0.0) for _ in jobs], dict[int, Exception]()
     for job in jobs:
         job.model.train()
     for number in range(max(len(job.plan) for job in jobs)):
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for index, job in enumerate(jobs):
-            if number < len(job.plan) and isinstance(done[index], Trained):
+            if number < len(job.plan) and index not in failed:
                 groups[_kind(job, job.plan[number]) if len(jobs) > 1 else 0].append(index)
         for group in groups.values():
-            members = [(jobs[i], jobs[i].plan[number], states[i]) for i in group]
+            members = [(jobs[index], jobs[index].plan[number], states[index]) for index in group]
             for index, trained in zip(group, _train_phase(members), strict=True):
-                before = done[index]
-                both = isinstance(before, Trained) and isinstance(trained, Trained)
-                done[index] = before.then(trained) if both else trained  # type: ignore[union-attr, arg-type]
-    return done
+                if isinstance(trained, Exception):
+                    failed[index] = trained
+                else:
+                    done[index] = done[index].then(trained)
+    return [failed.get(index, trained) for index, trained in enumerate(done)]
 
 
 def _kind(job: Job, phase: Phase) -> Hashable:
-    """What the phases of nodes that train together have in common; an object of its own for a node that cannot."""
+    """A key that is equal for phases that can be trained together. A phase that cannot gets a unique key."""
     if reason := _obstacle(job, phase):
         _say_once(reason)
         return object()

@@ -83,12 +83,9 @@ class StackedPhase:
         self.rates = _stacked_rates([of.rates for _, of, _ in members], self.trained)
         self.device = next(iter(stacked.values())).device
         self.total = torch.zeros(len(members), device=self.device)
-        self.clip_norm = phase.clip_norm
         self.phase = phase
-        self.optimizer = new_optimizer(phase, list(self.trained.values()))
-        set_rate(self.optimizer, 1.0)
-        self.model = ModelWithLoss(first.model, first.loss_of)
-        self.losses = vmap(self.model.with_parameters, randomness="error")
+        self.optimizer = self._new_optimizer()
+        self.losses = vmap(ModelWithLoss(first.model, first.loss_of).with_parameters, randomness="error")
 
     def train(self) -> list[Trained | Exception]:
         """Train all nodes to the end of the phase. Raises ``CannotVectoriseError`` at the first step, or never."""
@@ -101,7 +98,7 @@ class StackedPhase:
                 self._backward(places, batch)
             if self.prior is not None:
                 self.prior.add_gradient(self.trained)  # type: ignore[arg-type]
-            if self.clip_norm:
+            if self.phase.clip_norm:
                 self._clip()
             self._step()
         return self.results
@@ -156,12 +153,17 @@ class StackedPhase:
                 {name: tensor[index] for name, tensor in self.prior.linear.items()},
             )
         self.total = self.total[index]
-        self.optimizer = new_optimizer(self.phase, list(self.trained.values()))
-        set_rate(self.optimizer, 1.0)
+        self.optimizer = self._new_optimizer()
         for tensor, state in zip(self.trained.values(), states, strict=True):
             self.optimizer.state[tensor] = {
                 name: value[index] if torch.is_tensor(value) and value.dim() else value for name, value in state.items()
             }
+
+    def _new_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of the phase with learning rate 1; :meth:`_step` applies that of each row."""
+        optimizer = new_optimizer(self.phase, list(self.trained.values()))
+        set_rate(optimizer, 1.0)
+        return optimizer
 
     def _backward(self, places: list[int], batch: Batch) -> None:
         """Add the gradients of some rows, and their losses to the totals."""
@@ -182,7 +184,7 @@ class StackedPhase:
         """Scale the gradient of each row down to ``clip_norm``, as ``torch.nn.utils.clip_grad_norm_`` does."""
         gradients = [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
         norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
-        scale = (self.clip_norm / (norms + 1e-6)).clamp(max=1.0)
+        scale = (self.phase.clip_norm / (norms + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(_by_row(scale, gradient))
 

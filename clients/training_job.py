@@ -5,9 +5,13 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from tasks.base import Batch
+from tasks.base import Batch, Task
 
+from .composed_parts import ComposedParts
 from .training import Loss, Phase
+
+#: ``epoch(batch_size)`` yields the batches of one epoch.
+Epoch = Callable[[int], Iterator[Batch]]
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,19 @@ class Job:
 
     model: nn.Module
     plan: Sequence[Phase]
-    epoch: Callable[[int], Iterator[Batch]]
+    epoch: Epoch
     loss_of: Loss
     padded: Callable[[Sequence[Batch]], Sequence[Batch]]
     alone: str = ""
+
+    @classmethod
+    def of(cls, task: Task, parts: ComposedParts, model: nn.Module, plan: Sequence[Phase], epoch: Epoch) -> "Job":
+        """The job of a node with this task and these local parts."""
+        alone = ""
+        if not task.vectorises:
+            alone = f"the task {task.name!r} cannot be vectorised over nodes"
+        elif type(task).training_batches is not Task.training_batches:
+            alone = f"the batches of the task {task.name!r} can depend on the model"
+        elif part := parts.with_own_objective():
+            alone = f"{part} changes the model or its loss"
+        return cls(model, plan, epoch, parts.loss(task.loss), task.padded, alone)
