@@ -7,7 +7,6 @@ the same time, so they need no locks.
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
 from threading import Semaphore, Thread
 from typing import Any, Generic, TypeVar
 
@@ -79,24 +78,17 @@ def side_by_side(calls: Sequence[Callable[[], Result]]) -> list[Result]:
     return [call.result() for call in running]
 
 
-@dataclass(frozen=True)
-class _Asked(Generic[Job, Result]):
-    """What a call asked to be done."""
-
-    function: JointFunction[Job, Result]
-    job: Job
-
-
 class _GivenUpError(BaseException):
     """Ends a call that waits, because the group is given up."""
 
 
 class _Call(Generic[Result]):
-    """A call in a thread of its own, which runs only between :meth:`go_on` and the next pause."""
+    """A call in its own thread. :meth:`go_on` lets the thread run until the call pauses or ends."""
 
     def __init__(self, call: Callable[[], Result]) -> None:
         self.ended = False
-        self.asked: _Asked[Any, Any] | None = None
+        self.function: JointFunction[Any, Any]
+        self.job: Any = None
         self.answer: Any = None
         self.state = TorchState()
         self._call = call
@@ -130,13 +122,13 @@ class _Call(Generic[Result]):
 
     def pause(self, function: JointFunction[Job, Result], job: Job) -> Result | Exception:
         """Wait until the work is done; called in the thread of this call."""
-        self.asked = _Asked(function, job)
+        self.function, self.job = function, job
         with self.state.away():
             self._wait()
             if self._group:
                 _do_together(self._group)
         answer: Result | Exception = self.answer
-        self.asked = self.answer = None
+        self.job = self.answer = None
         return answer
 
     def _run(self) -> None:
@@ -163,15 +155,15 @@ _current: ContextVar[_Call[Any] | None] = ContextVar("call", default=None)
 
 
 def _do_together(group: Sequence[_Call[Any]]) -> None:
-    asked = [call.asked for call in group if call.asked is not None]
-    functions = {one.function for one in asked}
-    if len(functions) > 1:
-        raise ValueError(
-            f"calls that run side by side asked for {len(functions)} functions: they must ask for the same"
-        )
-    try:
-        answers = functions.pop()([one.job for one in asked], [call.state for call in group])
-    except Exception as error:
-        answers = [error] * len(asked)
+    """Do the jobs of calls that wait, and leave each its answer: a result or an exception."""
+    function = group[0].function
+    if any(call.function != function for call in group):
+        error = ValueError("calls that run side by side asked for different functions: ask for the same one")
+        answers: Sequence[Any] = [error] * len(group)
+    else:
+        try:
+            answers = function([call.job for call in group], [call.state for call in group])
+        except Exception as error:
+            answers = [error] * len(group)
     for call, answer in zip(group, answers, strict=True):
         call.answer = answer

@@ -120,9 +120,13 @@ def test_the_first_exception_of_a_call_is_raised_after_all_have_ended():
     assert ended == [0, 2]
 
 
-def test_calls_that_ask_for_different_things_are_an_error():
-    with pytest.raises(ValueError, match="2 functions"):
-        side_by_side(calls(lambda number: jointly(lambda jobs, states: jobs, number), 2))
+def test_calls_that_ask_for_different_things_all_get_the_error():
+    def work(number):
+        with pytest.raises(ValueError, match="different functions"):
+            jointly(lambda jobs, states: jobs, number)
+        return number
+
+    assert side_by_side(calls(work, 3)) == [0, 1, 2]
 
 
 def test_no_thread_is_left_when_a_group_is_given_up(monkeypatch):
