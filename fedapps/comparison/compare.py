@@ -1,12 +1,11 @@
-"""Comparisons: methods with several seeds, means and deviations, paired tests over seeds and the paper's numbers."""
+"""Comparisons: runs of several methods with several seeds, and the table, tests and report of them all."""
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
@@ -18,27 +17,18 @@ from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import check_data, check_engine, execute, resolve
 from fedapps.launch.references import find_references
 from fedapps.launch.runner import RunFailedError
-from fedapps.registry.tasks import task_class
 from fedapps.report import write_report
 from fedapps.report.metrics import bare
-from fedapps.runs.continual import measure_names, stage_metrics, train_test_matrix
+from fedapps.runs.continual import stage_metrics, train_test_matrix
 from fedapps.runs.run_folder import RunFolder, begun
 from sim.matrix import Workers, run_matrix
 from sim.ray_cluster import RayCluster, WorkerLostError
 from strategies.round_records import DivergedError, TooFewRepliesError
 
 from .matrix import Plan, Vary
-from .paired_seeds import seed_values
-from .papers import checked_claims, paper_of
 from .progress import MatrixProgress, log_of
-from .significance import all_tests
+from .summary import Table, summarise, table_of
 from .tables import comparison_text
-
-#: By method or reference and metric, the mean and the standard deviation: ``mean`` and ``std``.
-Table = dict[str, dict[str, dict[str, float]]]
-
-#: The fields of a run in ``compare.json``; only runs with stages have ``matrices``.
-_KEPT = ("method", "seed", "metrics", "matrices")
 
 
 def compare_recipe(
@@ -69,7 +59,7 @@ def compare_recipe(
         The first seed; the others follow it.
     engine : "inline" or "ray"
     jobs : int
-        Number of parallel runs; 0: one per CPU core, or as many as the cluster has cores for.
+        Number of parallel runs; 0: one per CPU core of this machine or of the cluster.
     cluster : str
         Address of a Ray cluster on which the runs are executed (:class:`sim.ray_cluster.RayCluster`); empty: this
         machine.
@@ -85,7 +75,7 @@ def compare_recipe(
     Returns
     -------
     Path
-        The folder of the comparison; :func:`summarise` describes its ``compare.json``.
+        The folder of the comparison; :func:`~fedapps.comparison.summary.summarise` describes its ``compare.json``.
 
     Raises
     ------
@@ -96,7 +86,6 @@ def compare_recipe(
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: must be at least 1")
-    check_engine(engine)
     name = f"compare-{recipe_name(recipe).replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     base = resolve(read_recipe(recipe, overrides) | {"name": name}, output_dir)
     plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary)
@@ -140,6 +129,7 @@ def resume_comparison(folder: Path, *, jobs: int = 0, cluster: str = "", json_pa
 
 def _check(plan: Plan) -> None:
     for config in plan.configs():
+        check_engine(plan.engine, config.run)
         check_data(config)
 
 
@@ -231,7 +221,7 @@ def _matrices(rounds_seen: Sequence[Any], rounds: int) -> dict[str, Any]:
 
 
 def references_of(config: Config, seeds: Sequence[int]) -> Table:
-    """The references of a comparison in the form of :func:`table_of`.
+    """The references of a comparison in the form of :func:`~fedapps.comparison.summary.table_of`.
 
     Recorded data are the same with every seed; simulated data have references for each seed.
     """
@@ -243,73 +233,6 @@ def references_of(config: Config, seeds: Sequence[int]) -> Table:
             for name, metrics in found.items()
         ]
     return table_of(rows)
-
-
-def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequence[Table]) -> dict[str, Any]:
-    """The content of ``compare.json``.
-
-    Parameters
-    ----------
-    plan : Plan
-    rows : sequence of mappings
-        The results of :func:`run_cell` in the order of ``plan.cells``.
-    references : sequence of mappings
-        Those of each value of the varied key (:func:`references_of`), or only one.
-
-    Returns
-    -------
-    dict
-        ``recipe``, ``rows``, ``table`` (see :func:`table_of`), ``tests``, ``paper`` (the paper's numbers), ``claims``
-        and, if there are any, ``references``. If a key is varied, ``varied`` has table, references, tests and the
-        paper's numbers for each value, ``table`` and ``tests`` are empty, and claims compare methods at values, such as
-        ``fedavg at random``. The paper's numbers for a recipe are shown at the value that the recipe itself sets.
-    """
-    paper = paper_of(plan.recipe, plan.methods)
-    metrics = metrics_to_test(str(plan.config.get("task", RunConfig.task)), rows)
-    kept = [{key: row[key] for key in _KEPT if key in row} for row in rows]
-    head = {"recipe": plan.recipe, "rows": kept, "paper": paper}
-    if not plan.vary:
-        tests = all_tests(rows, plan.methods, metrics)
-        claims = checked_claims(plan.recipe, seed_values(rows))
-        return {**head, "table": table_of(rows), **_given(references[0]), "tests": tests, "claims": claims}
-    parts: list[dict[str, Any]] = []
-    at_values: dict[str, dict[str, list[float]]] = {}
-    size = len(plan.seeds) * len(plan.methods)
-    for place, (value, of_value) in enumerate(zip(plan.vary.values, references, strict=True)):
-        there = slice(place * size, (place + 1) * size)
-        for row in kept[there]:
-            row["varied"] = {"key": plan.vary.key, "value": value}
-        own = paper_of(plan.recipe, plan.methods, plan.vary.key, value) or (paper if value == plan.own_value else {})
-        tests = all_tests(rows[there], plan.methods, metrics)
-        table = table_of(rows[there])
-        parts.append({"value": value, "table": table, **_given(of_value), "paper": own, "tests": tests})
-        at_values |= {f"{method} at {value}": found for method, found in seed_values(rows[there]).items()}
-    claims = checked_claims(plan.recipe, at_values)
-    return {**head, "table": {}, "tests": [], "claims": claims, "varied": {"key": plan.vary.key, "values": parts}}
-
-
-def metrics_to_test(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The metrics to test: the main metrics of the task, each as the average over stages if the runs have stages."""
-    found = {name for row in rows for name in row["metrics"]}
-    averages = {main: measure_names(main)[0] for main in task_class(task).headline}
-    return [average if bare(average) in found else main for main, average in averages.items()]
-
-
-def _given(references: Table) -> dict[str, Table]:
-    """The field for references; no field where there are none."""
-    return {"references": references} if references else {}
-
-
-def table_of(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """Mean and sample standard deviation of the :func:`seed_values` by method and metric."""
-    return {
-        method: {name: _mean_and_deviation(values) for name, values in of_method.items()}
-        for method, of_method in seed_values(rows).items()
-    }
-
-
-def _mean_and_deviation(values: Sequence[float]) -> dict[str, float]:
-    return {"mean": mean(values), "std": stdev(values) if len(values) > 1 else 0.0}
 
 
 def _listed(values: NDArray[np.float64]) -> Any:

@@ -15,10 +15,11 @@ _WIDTH = 120
 
 
 def comparison_text(comparison: Mapping[str, Any]) -> str:
-    """A comparison (see ``compare.summarise``) as text: means over seeds, paired tests and the paper's claims.
+    """A comparison as text: means over seeds, paired tests and the paper's claims.
 
-    If a key was varied, each of its values has separate tables. Numbers in brackets are the paper's. References follow
-    the methods. Metrics of single stages are omitted.
+    The comparison is that of :func:`~fedapps.comparison.summary.summarise`. If a key was varied, each of its values has
+    separate tables. Numbers in brackets are the paper's. References follow the methods. Metrics of single stages are
+    omitted.
     """
     if "varied" not in comparison:
         return _one_comparison(comparison)

@@ -9,10 +9,11 @@ from statistics import mean, stdev
 import pytest
 
 import fedapps.comparison.compare
-from fedapps.comparison.compare import compare_recipe, execute, resume_comparison, table_of
+from fedapps.comparison.compare import compare_recipe, execute, resume_comparison
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import paper_of
 from fedapps.comparison.significance import all_tests
+from fedapps.comparison.summary import table_of
 from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import RECIPES
 from fedapps.launch.runner import RunFailedError

@@ -5,7 +5,8 @@ import json
 import pytest
 
 import fedapps.comparison.compare
-from fedapps.comparison.compare import metrics_to_test, run_cell
+from fedapps.comparison.compare import run_cell
+from fedapps.comparison.summary import metrics_to_test
 
 
 def write_lines(path, rows):

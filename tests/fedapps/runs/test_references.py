@@ -7,8 +7,9 @@ from drawn_houses import OPTIONS, write_world
 from report_pages import page, section
 
 import fedapps.comparison.compare
-from fedapps.comparison.compare import references_of, summarise
+from fedapps.comparison.compare import references_of
 from fedapps.comparison.matrix import Plan, Vary
+from fedapps.comparison.summary import summarise
 from fedapps.comparison.tables import comparison_text
 from fedapps.config.parsing import parse
 from fedapps.launch.launch import Simulation, launch
