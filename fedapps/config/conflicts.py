@@ -73,7 +73,8 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
     if run.node_batch > 1 and run.timings:
         yield (
             {"node_batch", "timings"},
-            f"node-batch = {run.node_batch}: must be 1 with timings = true, which measures each node by itself",
+            f"node-batch = {run.node_batch}: must be 1 with timings = true, because the time of a node cannot be "
+            "measured while nodes train at once",
         )
     if run.drop_nodes and run.sampling == "poisson":
         yield (

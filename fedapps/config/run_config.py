@@ -165,8 +165,8 @@ class RunConfig:
         """Check the keys for nodes with a process each. Raises ``ValueError`` if nodes shall train at once."""
         if self.node_batch > 1:
             raise ValueError(
-                f"node-batch = {self.node_batch}: must be 1 where each node has its own process; the inline engine, in "
-                "which nodes can train at once, is chosen by --engine inline"
+                f"node-batch = {self.node_batch}: must be 1 where each node has its own process; nodes can train at "
+                "once only with --engine inline"
             )
 
     def learning_rate_in(self, server_round: int) -> float:

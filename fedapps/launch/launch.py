@@ -70,12 +70,8 @@ class Simulation(Runner):
 
     engine: str
 
-    def __post_init__(self) -> None:
-        check_engine(self.engine)
-
     def check(self, config: Config) -> None:
-        if self.engine != "inline":
-            config.run.check_separate_nodes()
+        check_engine(self.engine, config.run)
         RunFolder.check(config, run_id=0)
         check_folder(config, config.task)
 
@@ -98,10 +94,12 @@ class Simulation(Runner):
         conclude(config, self.engine, begun)
 
 
-def check_engine(engine: str) -> None:
-    """Raise ``ValueError`` for the name of an unknown engine."""
+def check_engine(engine: str, run: RunConfig) -> None:
+    """Raise ``ValueError`` for an unknown engine, or for a run config that the engine cannot run."""
     if engine not in ENGINES:
         raise ValueError(f"engine = {engine!r}: must be one of {', '.join(map(repr, ENGINES))}")
+    if engine != "inline":
+        run.check_separate_nodes()
 
 
 def conclude(config: Config, engine: str, begun: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from fedapps.comparison.progress import MatrixProgress, log_of
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.launch import check_data, resolve
+from fedapps.launch.launch import check_data, check_engine, resolve
 from fedapps.registry.expressions import labels
 from sim.matrix import run_chains
 
@@ -133,6 +133,7 @@ def _check(plan: TuningPlan, write: Path | None) -> None:
     optuna_module()
     if not any(plan.spaces.values()):
         raise ValueError(f"nothing to tune in {', '.join(plan.methods)}: add a --range")
+    check_engine(plan.engine, plan.trial_config.run)
     check_data(plan.trial_config)
 
 

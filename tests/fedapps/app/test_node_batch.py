@@ -1,12 +1,16 @@
 """Nodes that train at once, in whole runs: the same results as one after another, to rounding."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from clients.stacked_phase import StackedPhase
+from fedapps.comparison.compare import compare_recipe
 from fedapps.config.parsing import parse
 from fedapps.deployment.fleet import LocalFleet
 from fedapps.launch.launch import Simulation
+from fedapps.tuning.tune import tune_recipe
 
 LQR = {"num-nodes": 3, "rounds": 2, "evaluate-every": 1, "epochs": 1}
 SOCIAL = {
@@ -79,3 +83,12 @@ def test_nodes_with_a_process_each_cannot_train_at_once(runner, tmp_path):
     config = parse({"task": "lqr", "collect-after": 0, "node-batch": 2, "name": "run", "output-dir": str(tmp_path)})
     with pytest.raises(ValueError, match=r"node-batch = 2: must be 1 where each node has its own process; .*inline"):
         runner.check(config)
+
+
+@pytest.mark.parametrize("command", [compare_recipe, tune_recipe])
+def test_comparisons_and_tunings_say_so_before_anything_runs(command, tmp_path):
+    given = {"node-batch": 2, "lqr.validation-share": 0.2, "lqr.trajectories": 4}
+    more = {"trials": 2} if command is tune_recipe else {}
+    with pytest.raises(ValueError, match="node-batch = 2: must be 1"):
+        command(Path("lqr"), methods=["sfl"], seeds=1, engine="ray", overrides=given, output_dir=str(tmp_path), **more)
+    assert not list(tmp_path.iterdir())
