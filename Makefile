@@ -109,6 +109,10 @@ bench: $(STAMP)  ## hours: fleets beside Flower's own and under faults, the pape
 		--set driving.sessions-train=5 --set collect-after=0 --set rounds=30 --set evaluate-every=30
 	$(BIN)/python -m fedapps compare fedapps/recipes/three-cars.toml --seeds 5
 ifdef FEDAPPS_DATA
+	$(BIN)/python -m benchmarks.node_batch --recipe social-methods --set methods=fedavg --set num-nodes=12 --set rounds=20 \
+		--set plateau-patience=0 --set "social.participants=a;b;c;d;e;f;g;h;i;j;k;l" --pairs 3 --json bench.json \
+		--set data-dir=$(FEDAPPS_DATA)/socnav1
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --seeds 3 --set rounds=100 --set data-dir=$(FEDAPPS_DATA)/vln
 	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/agnews
 	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/sst2 --dataset sst2
 	$(BIN)/python -m fedapps compare fedapps/recipes/human-trials.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/driving

@@ -93,7 +93,7 @@ def compare(
     engine : "inline" or "ray"
         ``inline`` runs each run in one process; ``ray`` calls ``flwr run``.
     jobs : int
-        Number of parallel runs; 0: one per CPU core, or as many as the cluster has cores for.
+        Number of parallel runs; 0: one per CPU core of this machine or of the cluster.
     cluster : str
         Address of a Ray cluster on which the runs are executed, ``HOST:PORT`` or ``auto``; empty: this machine.
     resume : str or Path, optional

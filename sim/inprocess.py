@@ -124,7 +124,7 @@ class InProcessGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
     def _reply(self, message_id: str) -> Message:
-        """Run the node of a message, and those of the messages after it that belong to its batch."""
+        """Return the reply to a message. If it is not there yet, run the nodes of the message's batch."""
         with self._one_at_a_time:
             if message_id not in self._replies:
                 batch = {i: self._pending.pop(i) for i in self._batch_of(message_id)}

@@ -176,7 +176,7 @@ def run_chains(
     work : callable
         A function of an importable module, because processes are spawned.
     jobs : int
-        The number of parallel processes; 0 = one per CPU core, or as many as the cluster has room for.
+        The number of parallel processes; 0 = one per CPU core of this machine, or what ``cluster.count()`` allows.
     cluster : Workers, optional
         Where cells run in place of this machine; entered by the caller.
     watch : Watch, optional

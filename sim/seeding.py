@@ -73,7 +73,7 @@ class TorchState:
         _set_torch_states(self._own)
 
     def copy(self) -> "TorchState":
-        """Return the same state as another object, which moves on by itself."""
+        """Return an independent copy of the state."""
         copied = TorchState()
         copied.follow(self)
         return copied
