@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_pages import dom_of, in_a_browser
+from browser_pages import dom_of, in_a_browser, violations
 
 from fedapps.board.page import PAGE, SCRIPT, STYLE
 
@@ -134,6 +134,26 @@ def test_the_page_says_when_there_is_no_run_and_when_the_connection_is_lost(afte
     assert re.search(r'<p id="empty" class="lead" hidden="">', after([run()]))
     assert '<p id="link" role="status" class="live">live</p>' in after([])
     assert 'class="lost">connection lost; trying again</p>' in after([], then="feed.onerror();")
+
+
+@in_a_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_core_finds_nothing_to_object_to(tmp_path: Path, scheme: str) -> None:
+    states = [run(state, state) for state in ("running", "finished", "quiet")]
+    failed = run(
+        "compare/lost", "unreadable", problem="metrics.jsonl:3: not JSON", nodes=[node(refused=2, reason="shape")]
+    )
+    everything = "runs.forEach(run => chosen.add(run.path)); touched = true; show();"
+    assert violations(page_after([*states, failed], then=everything), tmp_path, scheme) == []
+
+
+@in_a_browser
+def test_axe_core_sees_the_colours_of_the_scheme(tmp_path: Path) -> None:
+    dim = PAGE.replace(
+        "</head>", "<style>@media (prefers-color-scheme: dark) { h1 { color: #555; background: #444; } }</style></head>"
+    )
+    assert violations(dim, tmp_path, "light") == []
+    assert [rule for rule, _ in violations(dim, tmp_path, "dark")] == ["color-contrast"]
 
 
 def luminance(colour: str) -> float:
