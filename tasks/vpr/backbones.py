@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tasks.base import DataError
 
@@ -22,7 +22,7 @@ from .options import require_backbone
 #: Parts of names in published files, and torchvision's names for them, by the beginning of the classifier's name.
 _RENAMED: Mapping[str, Mapping[str, str]] = {
     "squeezenet": {".squeeze1x1.": ".squeeze."},
-    "densenet": {".norm.": ".norm", ".conv.": ".conv"},
+    "densenet": {f".{layer}.{number}.": f".{layer}{number}." for layer in ("norm", "conv") for number in (1, 2)},
 }
 #: Arguments with which torchvision builds the networks of its published weights.
 _ARGUMENTS = {name: {"transform_input": True, "init_weights": True} for name in ("googlenet", "inception_v3")}
@@ -180,11 +180,14 @@ def _width(whole: nn.Module, last: str) -> int:
     for height, width in _TRIED:
         try:
             with torch.no_grad():
-                shapes.append(tuple(whole(torch.empty(1, 3, height, width)).shape))
+                maps = whole(torch.empty(1, 3, height, width))
         except (RuntimeError, AssertionError) as error:
             raise ValueError(
                 f"the network does not take images of {height}x{width}, but must take images of any size ({error})"
             ) from error
+        if not isinstance(maps, Tensor):
+            raise ValueError(f"the layer {last!r} does not give exactly one tensor; name the block that contains it")
+        shapes.append(tuple(maps.shape))
     if any(len(shape) != 4 for shape in shapes):
         raise ValueError(f"the layer {last!r} gives {list(shapes[0])}, not a map [images, channels, height, width]")
     if shapes[0][1] != shapes[1][1]:
