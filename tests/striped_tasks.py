@@ -9,7 +9,7 @@ from sim.seeding import torch_seed
 from tasks.vpr.options import Options
 from tasks.vpr.task import VprTask
 
-OPTIONS = Options(backbone="tiny", height=SIZE[0], width=SIZE[1], radius=1000.0, negatives=3)
+OPTIONS = Options(backbone="tiny@body", height=SIZE[0], width=SIZE[1], radius=1000.0, negatives=3)
 SPOTS = 6
 
 

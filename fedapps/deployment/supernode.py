@@ -17,8 +17,8 @@ from .flower_command import run_flower
 
 #: What workers of this project import before they train; ``torch._dynamo`` is imported by torch's optimizers.
 LIBRARIES: tuple[str, ...] = ("torch", "torch._dynamo", "scipy.spatial", "PIL.Image", "safetensors.numpy")
-#: Memory of the process that has imported them.
-_PRELOADED_BYTES = 400_000_000
+#: Memory of the process that has imported them, with the CUDA build of torch.
+_PRELOADED_BYTES = 800_000_000
 #: Seconds between two polls of Flower's SuperNode for messages, and of its SuperExec for work.
 POLL_INTERVAL, _WORK_POLL_INTERVAL = 3.0, 1.0
 

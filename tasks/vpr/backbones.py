@@ -1,188 +1,212 @@
-"""Convolutional networks pretrained on ImageNet, divided into frozen layers and trained layers.
-
-Their parameters have torchvision's names, so torchvision's weight files can be loaded. The networks are defined here
-because a torchvision wheel works with a single build of torch only, and little of it is needed.
-
-- ResNet18: He et al., *Deep Residual Learning for Image Recognition*, CVPR 2016.
-- VGG16: Simonyan and Zisserman, *Very Deep Convolutional Networks for Large-Scale Image Recognition*, ICLR 2015.
-- SqueezeNet 1.1: Iandola et al., https://arxiv.org/abs/1602.07360, and the authors' release 1.1.
+"""Classifiers of torchvision, cut after a layer and divided into frozen layers and trained layers.
 
 The choice of trained layers follows Berton et al., *Deep Visual Geo-localization Benchmark*, CVPR 2022, and FedVPR,
-Section 5.2.
+Section 5.2. torchvision is imported when a network is built, because its import takes as long as that of torch.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import lru_cache
 from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
-Layers = list[tuple[str, nn.Module]]
+from tasks.base import DataError
+
+from .layers import Parts, divide
+from .options import require_backbone
+
+#: Parts of names in published files, and torchvision's names for them, by the beginning of the classifier's name.
+_RENAMED: Mapping[str, Mapping[str, str]] = {
+    "squeezenet": {".squeeze1x1.": ".squeeze."},
+    "densenet": {f".{layer}.{number}.": f".{layer}{number}." for layer in ("norm", "conv") for number in (1, 2)},
+}
+#: Arguments with which torchvision builds the networks of its published weights.
+_ARGUMENTS = {name: {"transform_input": True, "init_weights": True} for name in ("googlenet", "inception_v3")}
+#: Sizes of images on which a division is tried.
+_TRIED = ((224, 224), (256, 320))
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """A network and its division into frozen and trained layers.
+    """A classifier of ``torchvision.models`` and its division.
 
     Attributes
     ----------
-    layers : callable
-        Returns the layers, initialised from torch's global generator.
-    frozen : int
-        The number of layers, from the first on, that are not trained.
-    width : int
-        The number of output channels.
-    unused : tuple of str
-        Prefixes of names in published weight files that the network does not need.
-    renamed : mapping of str to str
-        Parts of names in some weight files, and torchvision's names for them.
+    network : str
+        The name of the classifier.
+    last : str
+        The layer after which it is cut.
+    first : str
+        The first layer that is trained; '' if all are.
+    omitted : str
+        A layer that is left out.
     """
 
-    layers: Callable[[], Layers]
-    frozen: int
-    width: int
-    unused: tuple[str, ...]
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    network: str
+    last: str
+    first: str
+    omitted: str = ""
 
-    def parts(self, *, train_all: bool = False) -> tuple[nn.Sequential, nn.Sequential]:
-        """Return the frozen layers (none with ``train_all``) and the trained layers, newly initialised.
+    @property
+    def width(self) -> int:
+        """The number of output channels."""
+        return _division(self).width
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names in the state of the whole classifier."""
+        return _division(self).names
+
+    def parts(self) -> tuple[nn.Module, nn.Module]:
+        """Return the frozen layers and the trained layers, newly initialised from torch's global generator.
 
         Every parameter has the same name in its part as in the whole network.
         """
-        layers, frozen = self.layers(), 0 if train_all else self.frozen
-        return _nested(layers[:frozen]), _nested(layers[frozen:])
+        return _division(self).parts.of(_built(self))
+
+    def renamed(self, name: str) -> str:
+        """Return torchvision's name for a ``name`` in a file of weights."""
+        for prefix, names in _RENAMED.items():
+            if self.network.startswith(prefix):
+                for given, own in names.items():
+                    name = name.replace(given, own)
+        return name
+
+
+#: The backbones that have names of their own. ``resnet18-layer3``, the paper's choice, ends after the third stage, the
+#: only one that is trained. The trained layers of the others are the last stage of ``resnet18``, the last three
+#: convolutions of ``vgg16``, which ends before their last ReLU as in the benchmark, and the four modules after the last
+#: pooling of ``squeezenet1_1``, where feature maps are smallest: 5x7 for an image of 96x128, but 1x3 for one of 32x64.
+#: For such small images ``squeezenet1_1-stride8`` omits that pooling.
+BACKBONES: Mapping[str, Backbone] = MappingProxyType(
+    {
+        "resnet18-layer3": Backbone("resnet18", last="layer3", first="layer3"),
+        "resnet18": Backbone("resnet18", last="layer4", first="layer4"),
+        "vgg16": Backbone("vgg16", last="features.28", first="features.24"),
+        "squeezenet1_1": Backbone("squeezenet1_1", last="features.12", first="features.9"),
+        "squeezenet1_1-stride8": Backbone("squeezenet1_1", "features.12", "features.9", omitted="features.8"),
+    }
+)
 
 
 class BatchNorm(nn.BatchNorm2d):
     """Batch normalisation without the integer counter of batches, which federated averaging would average."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
-        self.num_batches_tracked = None
+    @classmethod
+    def of(cls, other: nn.BatchNorm2d) -> "BatchNorm":
+        """Return one with the parameters and statistics of ``other``."""
+        made = cls(other.num_features, other.eps, other.momentum)
+        made.num_batches_tracked = None
+        made.load_state_dict(other.state_dict(), strict=False, assign=True)
+        return made
 
     def _load_from_state_dict(self, *args: object) -> None:
         # The method of the parent class would add a counter.
         nn.Module._load_from_state_dict(self, *args)
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with a shortcut."""
+def classifiers() -> Mapping[str, Callable[..., nn.Module]]:
+    """Return the functions that build torchvision's classifiers, by name."""
+    from torchvision import models
 
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False)
-        self.bn1 = BatchNorm(width)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn2 = BatchNorm(width)
-        self.downsample: nn.Module | None = None
-        if stride != 1 or inputs != width:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), BatchNorm(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        shortcut = x if self.downsample is None else self.downsample(x)
-        inner: Tensor = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
-        return (inner + shortcut).relu()
+    return {name: models.get_model_builder(name) for name in models.list_models(module=models)}
 
 
-class Fire(nn.Module):
-    """A 1x1 convolution that reduces channels, then parallel 1x1 and 3x3 convolutions of ``width`` channels each."""
+def backbone(name: str, trained_from: str = "", *, train_all: bool = False) -> Backbone:
+    """Return the backbone of the keys ``vpr.backbone``, ``vpr.trained-from`` and ``vpr.train-all``.
 
-    def __init__(self, inputs: int, squeezed: int, width: int) -> None:
-        super().__init__()
-        self.squeeze = nn.Conv2d(inputs, squeezed, 1)
-        self.expand1x1 = nn.Conv2d(squeezed, width, 1)
-        self.expand3x3 = nn.Conv2d(squeezed, width, 3, padding=1)
+    Parameters
+    ----------
+    name : str
+        A name in ``BACKBONES``, or ``NETWORK@LAYER``: a classifier of torchvision, cut after one of its layers.
+    trained_from : str
+        The first layer that is trained. By default it is that of ``BACKBONES``, or the layer of the cut.
+    train_all : bool
+        Whether to train all layers.
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.squeeze(x).relu()
-        return torch.cat((self.expand1x1(x).relu(), self.expand3x3(x).relu()), dim=1)
-
-
-def _resnet18(stages: int) -> Layers:
-    layers: Layers = [
-        ("conv1", nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)),
-        ("bn1", BatchNorm(64)),
-        ("relu", nn.ReLU()),
-        ("maxpool", nn.MaxPool2d(3, stride=2, padding=1)),
-    ]
-    inputs = 64
-    for stage in range(stages):
-        width, stride = 64 * 2**stage, 1 if stage == 0 else 2
-        blocks = nn.Sequential(BasicBlock(inputs, width, stride), BasicBlock(width, width, 1))
-        layers.append((f"layer{stage + 1}", blocks))
-        inputs = width
-    for convolution in _convolutions(layers):
-        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-    return layers
-
-
-def _vgg16() -> Layers:
-    """VGG16 up to the last convolution, without its ReLU and the last pooling, as in the benchmark."""
-    layers: Layers = []
-    inputs = 3
-    for repeats, width in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
-        for _ in range(repeats):
-            layers += [("", nn.Conv2d(inputs, width, 3, padding=1)), ("", nn.ReLU())]
-            inputs = width
-        layers.append(("", nn.MaxPool2d(2)))
-    del layers[-2:]
-    for convolution in _convolutions(layers):
-        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-        _zero_bias(convolution)
-    return [(f"features.{index}", layer) for index, (_, layer) in enumerate(layers)]
+    Raises
+    ------
+    DataError
+        There is no such network or layer, or the layers do not divide the network.
+    """
+    require_backbone(name)
+    network, _, layer = name.partition("@")
+    chosen = BACKBONES.get(name, Backbone(network, layer, layer))
+    if chosen.network not in (known := classifiers()):
+        near = get_close_matches(network, known, 5) or sorted(known)
+        raise DataError(
+            f"vpr.backbone = {name!r}: torchvision has no classifier {network!r}; close names: {', '.join(near)}"
+        )
+    chosen = replace(chosen, first="" if train_all else trained_from or chosen.first)
+    try:
+        _division(chosen)
+    except ValueError as error:
+        asked = f", vpr.trained-from = {trained_from!r}" if trained_from else ""
+        raise DataError(f"vpr.backbone = {name!r}{asked}: {error}") from error
+    return chosen
 
 
-def _squeezenet() -> Layers:
-    modules: list[nn.Module] = [nn.Conv2d(3, 64, 3, stride=2), nn.ReLU(), nn.MaxPool2d(3, stride=2)]
-    modules += [Fire(64, 16, 64), Fire(128, 16, 64), nn.MaxPool2d(3, stride=2)]
-    modules += [Fire(128, 32, 128), Fire(256, 32, 128), nn.MaxPool2d(3, stride=2)]
-    modules += [Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256)]
-    layers: Layers = [(f"features.{index}", module) for index, module in enumerate(modules)]
-    for convolution in _convolutions(layers):
-        nn.init.kaiming_uniform_(convolution.weight)
-        _zero_bias(convolution)
-    return layers
+@dataclass(frozen=True)
+class _Division:
+    parts: Parts
+    width: int
+    names: frozenset[str]
 
 
-def _fine_squeezenet() -> Layers:
-    layers = _squeezenet()
-    del layers[8]
-    return layers
+@lru_cache(maxsize=16)
+def _division(chosen: Backbone) -> _Division:
+    """Divide a network without allocating it. Raise ``ValueError`` with the reason if that is impossible."""
+    with torch.device("meta"):
+        network = _built(chosen)
+        parts = divide(network, chosen.last, chosen.first or None)
+        frozen, trained = parts.of(network)
+        learned = [module for module in trained.modules() if not isinstance(module, nn.BatchNorm2d)]
+        if not any(list(module.parameters(recurse=False)) for module in learned):
+            raise ValueError(
+                "no trained layer has weights other than those of batch normalisation; set vpr.trained-from to an "
+                "earlier layer"
+            )
+        width = _width(nn.Sequential(frozen, trained).eval(), chosen.last)
+    return _Division(parts, width, frozenset(network.state_dict()))
 
 
-#: The backbones by name. ``resnet18-layer3``, the paper's choice, ends after the third stage, the only one that is
-#: trained. The trained layers of the others are the last stage of ``resnet18``, the last three convolutions of
-#: ``vgg16``, and the four modules after the last pooling of ``squeezenet1_1``, where feature maps are smallest: 5x7 for
-#: an image of 96x128, but 1x3 for one of 32x64. For such small images ``squeezenet1_1-stride8`` omits that pooling.
-BACKBONES: Mapping[str, Backbone] = MappingProxyType(
-    {
-        "resnet18-layer3": Backbone(lambda: _resnet18(3), frozen=6, width=256, unused=("layer4.", "fc.")),
-        "resnet18": Backbone(lambda: _resnet18(4), frozen=7, width=512, unused=("fc.",)),
-        "vgg16": Backbone(_vgg16, frozen=24, width=512, unused=("classifier.",)),
-        "squeezenet1_1": Backbone(
-            _squeezenet, frozen=9, width=512, unused=("classifier.",), renamed={".squeeze1x1.": ".squeeze."}
-        ),
-        "squeezenet1_1-stride8": Backbone(
-            _fine_squeezenet, frozen=8, width=512, unused=("classifier.",), renamed={".squeeze1x1.": ".squeeze."}
-        ),
-    }
-)
+def _width(whole: nn.Module, last: str) -> int:
+    """The number of channels of the maps. Raise ``ValueError`` if the network does not give maps."""
+    shapes = []
+    for height, width in _TRIED:
+        try:
+            with torch.no_grad():
+                maps = whole(torch.empty(1, 3, height, width))
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(
+                f"the network does not take images of {height}x{width}, but must take images of any size ({error})"
+            ) from error
+        if not isinstance(maps, Tensor):
+            raise ValueError(f"the layer {last!r} does not give exactly one tensor; name the block that contains it")
+        shapes.append(tuple(maps.shape))
+    if any(len(shape) != 4 for shape in shapes):
+        raise ValueError(f"the layer {last!r} gives {list(shapes[0])}, not a map [images, channels, height, width]")
+    if shapes[0][1] != shapes[1][1]:
+        raise ValueError(
+            f"the layer {last!r} gives {list(shapes[0])}, with channels last; name a later layer (permute)"
+        )
+    return int(shapes[0][1])
 
 
-def _convolutions(layers: Layers) -> list[nn.Conv2d]:
-    return [module for _, layer in layers for module in layer.modules() if isinstance(module, nn.Conv2d)]
-
-
-def _zero_bias(convolution: nn.Conv2d) -> None:
-    if convolution.bias is not None:
-        nn.init.zeros_(convolution.bias)
-
-
-def _nested(layers: Layers) -> nn.Sequential:
-    """Layers in sequence; a layer ``features.3`` becomes the layer ``3`` of a part ``features``."""
-    inner = [(name.removeprefix("features."), layer) for name, layer in layers]
-    if all(name.startswith("features.") for name, _ in layers):
-        return nn.Sequential(OrderedDict({"features": nn.Sequential(OrderedDict(inner))}))
-    return nn.Sequential(OrderedDict(inner))
+def _built(chosen: Backbone) -> nn.Module:
+    device = torch.get_default_device()
+    # A RegNet computes its widths with tensors, which the device "meta" cannot do.
+    with torch.device("cpu") if chosen.network.startswith("regnet") else nullcontext():
+        network = classifiers()[chosen.network](weights=None, **_ARGUMENTS.get(chosen.network, {})).to(device)
+    if chosen.omitted:
+        network.set_submodule(chosen.omitted, nn.Identity())
+    for name, module in list(network.named_modules()):
+        if isinstance(module, nn.BatchNorm2d):
+            network.set_submodule(name, BatchNorm.of(module))
+        elif hasattr(module, "inplace"):
+            module.inplace = False  # a trained layer must not change the cached maps of the frozen ones
+    return network.eval()

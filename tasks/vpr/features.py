@@ -11,6 +11,7 @@ by 5e-8.
 """
 
 from collections.abc import Callable
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from .networks import PlaceNetwork
 
 
 def map_shape(network: PlaceNetwork, height: int, width: int) -> tuple[int, ...]:
-    """Return channels, height and width of the map of an image.
+    """Return the shape of the map of an image: channels, height and width, or whatever the frozen layers give.
 
     Raises
     ------
@@ -36,8 +37,7 @@ def map_shape(network: PlaceNetwork, height: int, width: int) -> tuple[int, ...]
 
 def map_bytes(network: PlaceNetwork, height: int, width: int) -> int:
     """Return the memory in bytes that the map of one image takes."""
-    channels, rows, columns = map_shape(network, height, width)
-    return 4 * channels * rows * columns
+    return 4 * prod(map_shape(network, height, width))
 
 
 def frozen_maps(network: PlaceNetwork, images: Tensor, *, chunk: int = 32, out: Tensor | None = None) -> Tensor:

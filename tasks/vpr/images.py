@@ -163,6 +163,7 @@ class ImageStore:
     def load(self, indices: Sequence[int] | np.ndarray, size: Size) -> Tensor:
         """Load images in RGB, uint8 ``[n, 3, H, W]``, resized bilinearly to ``size`` = (H, W) regardless of aspect
         ratio.
+
         Raises
         ------
         DataError
@@ -180,12 +181,10 @@ class ImageStore:
             if (found := self._kept.get((index, size))) is not None:
                 self._kept.move_to_end((index, size))
                 return found
-        import torch
+        from torchvision.transforms.v2 import functional
 
-        image = self.source.decode(index).convert("RGB")
-        if image.size != (size[1], size[0]):
-            image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-        tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+        decoded = functional.pil_to_tensor(self.source.decode(index).convert("RGB"))
+        tensor: Tensor = functional.resize(decoded, list(size), antialias=True).contiguous()
         self._keep((index, size), tensor)
         return tensor
 

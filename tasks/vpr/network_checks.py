@@ -1,30 +1,28 @@
 """Checks, before training, that weights and image size fit the network."""
 
-from pathlib import Path
-
 import torch
 
 from tasks.base import DataError
 
-from .features import map_shape
-from .images import Size
-from .networks import place_network
+from .networks import network_of
+from .options import Options
 
 
-def check_network(backbone: str, pooling: str, weights: Path | None, size: Size) -> None:
-    """Check a network without allocating it.
+def check_network(options: Options) -> None:
+    """Check the network of ``options`` without allocating it.
 
     Raises
     ------
     DataError
-        The weights do not fit the network, or images of ``size`` are too small for it.
+        The backbone cannot be divided, the weights do not fit it, or images are too small for it.
     """
-    with torch.device("meta"):
-        network = place_network(backbone, pooling, weights=weights)
+    height, width = options.size
+    with torch.device("meta"), torch.no_grad():
+        network = network_of(options).eval()
         try:
-            map_shape(network, *size)
-        except ValueError as error:
+            network(torch.zeros(1, 3, height, width, dtype=torch.uint8))
+        except RuntimeError as error:
             raise DataError(
-                f"vpr.height = {size[0]}, vpr.width = {size[1]}: too small for vpr.backbone = {backbone!r}; "
+                f"vpr.height = {height}, vpr.width = {width}: too small for vpr.backbone = {options.backbone!r}; "
                 "increase them, or use a backbone with a smaller stride (squeezenet1_1-stride8)"
             ) from error

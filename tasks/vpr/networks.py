@@ -4,9 +4,9 @@ The names of frozen parameters begin with ``frozen.``, those of trained ones wit
 the latter are shared if all nodes have the same weights for the former.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,10 @@ from torch.nn.functional import normalize
 
 from tasks.base import DataError
 
-from .backbones import BACKBONES
+from .backbones import BACKBONES, Backbone, backbone
+from .options import Options
 from .pooling import POOLINGS
-from .weights import fitted, read_weights
+from .weights import IMAGENET_MEAN, fitted, published_weights, read_weights
 
 #: Glob pattern of the parameters that are never trained.
 FROZEN = "frozen.*"
@@ -39,7 +40,7 @@ class Normalise(nn.Module):
         super().__init__()
         self.kind = kind
         caffe = kind == "caffe"
-        shift = [123.68, 116.779, 103.939] if caffe else [0.485, 0.456, 0.406]
+        shift = [123.68, 116.779, 103.939] if caffe else [*IMAGENET_MEAN]
         scale = [1.0, 1.0, 1.0] if caffe else [0.229, 0.224, 0.225]
         # These constants belong to the weights of the first layer and never change, so they are not in the state.
         self.register_buffer("shift", torch.tensor(shift).view(3, 1, 1), persistent=False)
@@ -64,8 +65,10 @@ class PlaceNetwork(nn.Module):
 
     Parameters
     ----------
-    backbone : str
-        A name in ``BACKBONES``.
+    frozen, trained : Module
+        The parts of a backbone (:meth:`tasks.vpr.backbones.Backbone.parts`).
+    width : int
+        The number of channels that the trained layers give.
     pooling : str
         A name in ``POOLINGS``.
     normalisation : str
@@ -74,23 +77,22 @@ class PlaceNetwork(nn.Module):
         Batch normalisation in the trained layers. ``"frozen"`` keeps statistics and scales, as small batches require,
         so that only convolutions and the pooling are trained. ``"trained"`` normalises by batch statistics and updates
         the running ones. In the frozen layers batch normalisation is always frozen.
-    train_all : bool
-        Whether to freeze no layer.
     """
 
     def __init__(
         self,
-        backbone: str,
+        frozen: nn.Module,
+        trained: nn.Module,
+        width: int,
         pooling: str,
         *,
         normalisation: Normalisation = "imagenet",
         batch_norms: BatchNorms,
-        train_all: bool = False,
     ) -> None:
         super().__init__()
-        self.width = BACKBONES[backbone].width
+        self.width = width
         self.normalise = Normalise(normalisation)
-        self.frozen, self.trained = BACKBONES[backbone].parts(train_all=train_all)
+        self.frozen, self.trained = frozen, trained
         self.pooling = POOLINGS[pooling]()
         self.frozen.requires_grad_(False)
         self._kept: list[nn.Module] = [self.frozen]
@@ -128,10 +130,11 @@ class PlaceNetwork(nn.Module):
 
 
 def place_network(
-    backbone: str,
+    name: str,
     pooling: str = "gem",
     *,
-    weights: Path | None = None,
+    weights: Path | str | None = None,
+    trained_from: str = "",
     normalisation: Normalisation | None = None,
     batch_norms: BatchNorms = "frozen",
     train_all: bool = False,
@@ -140,12 +143,15 @@ def place_network(
 
     Parameters
     ----------
-    backbone : str
-        A name in ``BACKBONES``.
+    name : str
+        The backbone (:func:`tasks.vpr.backbones.backbone`).
     pooling : str
         A name in ``POOLINGS``.
-    weights : Path, optional
-        The file of the backbone's weights. Without it weights are drawn from torch's global generator.
+    weights : Path or str, optional
+        The file of the backbone's weights, or their name in torchvision (``ResNet18_Weights.IMAGENET1K_V1``). Without
+        it weights are drawn from torch's global generator.
+    trained_from : str
+        The first layer that is trained; '' for the backbone's own choice.
     normalisation : str, optional
         The normalisation with which the weights were trained. The default is ``"caffe"`` for an ``.npz`` file and
         otherwise torchvision's ``"imagenet"``.
@@ -157,26 +163,38 @@ def place_network(
     Raises
     ------
     DataError
-        A name is unknown, or the file does not fit the network.
+        A name is unknown, the layers do not divide the network, or the weights cannot be read or do not fit.
     """
-    if backbone not in BACKBONES:
-        raise DataError(f"backbone = {backbone!r}: must be one of {', '.join(BACKBONES)}")
     if pooling not in POOLINGS:
         raise DataError(f"pooling = {pooling!r}: must be one of {', '.join(POOLINGS)}")
+    chosen = backbone(name, trained_from, train_all=train_all)
+    parts = chosen.parts() if weights is None else _loaded(name, chosen, weights)
     if normalisation is None:
-        normalisation = "caffe" if weights is not None and weights.suffix == ".npz" else "imagenet"
-    network = PlaceNetwork(backbone, pooling, normalisation=normalisation, batch_norms=batch_norms, train_all=train_all)
-    if weights is not None:
-        _load(network, backbone, weights)
-    return network
+        normalisation = "caffe" if isinstance(weights, Path) and weights.suffix == ".npz" else "imagenet"
+    return PlaceNetwork(*parts, chosen.width, pooling, normalisation=normalisation, batch_norms=batch_norms)
 
 
-def _load(network: PlaceNetwork, backbone: str, path: Path) -> None:
-    """Copy the weights of a file into the network, or nothing if they do not fit."""
-    weights = read_weights(path)
-    given, problems = _fitted(backbone, (network.frozen, network.trained), weights)
+def network_of(options: Options) -> PlaceNetwork:
+    """Return the network that ``options`` describe, as :func:`place_network` does."""
+    return place_network(
+        options.backbone,
+        options.pooling,
+        weights=options.given_weights,
+        trained_from=options.trained_from,
+        batch_norms=cast(BatchNorms, options.batch_norms),
+        train_all=options.train_all,
+    )
+
+
+def _loaded(name: str, chosen: Backbone, weights: Path | str) -> tuple[nn.Module, nn.Module]:
+    """The parts of a backbone with the given weights, on the default device. Nothing is drawn."""
+    tensors = read_weights(weights) if isinstance(weights, Path) else published_weights(weights, chosen.network)
+    device = torch.get_default_device()
+    with torch.device("meta"):
+        parts = chosen.parts()
+    given, problems = fitted(parts, tensors, known=chosen.names, renamed=chosen.renamed)
     if problems:
-        others = [name for name in BACKBONES if not _fitted(name, _shapes_of(name), weights)[1]]
+        others = [own for own, other in BACKBONES.items() if not _problems(other, tensors)]
         advice = (
             f"set vpr.backbone = {' or '.join(map(repr, others))}, which the file fits"
             if others
@@ -184,21 +202,15 @@ def _load(network: PlaceNetwork, backbone: str, path: Path) -> None:
             "publishes, or leave vpr.weights empty for random weights"
         )
         raise DataError(
-            "\n  ".join([f"vpr.weights = '{path}': does not fit vpr.backbone = {backbone!r}", *problems, advice])
+            "\n  ".join([f"vpr.weights = '{weights}': does not fit vpr.backbone = {name!r}", *problems, advice])
         )
-    wanted = network.frozen.state_dict() | network.trained.state_dict()
-    with torch.no_grad():
-        for name, tensor in given.items():
-            wanted[name].copy_(tensor)
+    for part in parts:
+        wanted = part.state_dict()
+        copies = {own: torch.empty_like(like, device=device).copy_(given[own]) for own, like in wanted.items()}
+        part.load_state_dict(copies, assign=True)
+    return parts
 
 
-def _fitted(
-    backbone: str, parts: Sequence[nn.Module], weights: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], list[str]]:
-    found = BACKBONES[backbone]
-    return fitted(parts, weights, unused=found.unused, renamed=found.renamed)
-
-
-def _shapes_of(backbone: str) -> Sequence[nn.Module]:
+def _problems(chosen: Backbone, tensors: Mapping[str, Tensor]) -> list[str]:
     with torch.device("meta"):
-        return BACKBONES[backbone].parts()
+        return fitted(chosen.parts(), tensors, known=chosen.names, renamed=chosen.renamed)[1]

@@ -18,7 +18,7 @@ from .datasets import Dataset
 from .evaluation import CommonSet, drawn_for_test
 from .image_sets import FeatureMapCache, ImageSet
 from .network_checks import check_network
-from .networks import place_network
+from .networks import network_of
 from .options import Options
 from .places import Places
 from .shares import as_many, clients_of, dataset_of, groups_of, held_out_queries
@@ -104,8 +104,8 @@ def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
 @lru_cache(maxsize=4)
 def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
     """Everything but the clients. Raises :class:`DataError` if the network cannot be built or images cannot be read."""
-    check_network(options.backbone, options.pooling, options.weights_file, options.size)
-    if options.weights_file is None:
+    check_network(options)
+    if options.given_weights is None:
         logger.warning(
             "vpr.weights = '': %s starts from random weights%s",
             options.backbone,
@@ -139,7 +139,7 @@ def sequence_features(dataset: Dataset, options: Options) -> np.ndarray:
     chosen = places.select(np.sort(few))
     dataset.inspection.require_readable(chosen)
     with torch_seed(options.split_seed, "vpr.clustering"), torch.no_grad():
-        network = place_network(options.backbone, options.pooling, weights=options.weights_file)
+        network = network_of(options)
     inputs = ImageSet("", chosen, options.size, FeatureMapCache(0)).through(network)
     return track_features(chosen, inputs.describe(np.arange(len(chosen))))
 

@@ -1,5 +1,6 @@
 """Options of visual place recognition."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +17,26 @@ POOLINGS = ("gem", "spoc", "mac")
 RADIUS, WORLD_RADIUS = 2000.0, 50.0
 
 
-def require_weights(path: Path | None) -> None:
-    """Raise :class:`DataError` if the file of weights does not exist; ``None`` stands for random weights."""
-    if path is not None and not path.is_file():
-        raise DataError(f"vpr.weights = '{path}': no such file; name a file, or leave it empty for random weights")
+#: The form of the names of torchvision's weights.
+_PUBLISHED = re.compile(r"[A-Za-z0-9_]+_Weights\.[A-Z0-9_]+")
+
+
+def require_backbone(name: str) -> None:
+    """Raise :class:`DataError` unless ``name`` is one of ``BACKBONES`` or has the form ``NETWORK@LAYER``."""
+    if name not in BACKBONES and not all(name.partition("@")):
+        raise DataError(
+            f"vpr.backbone = {name!r}: must be one of {', '.join(BACKBONES)}, or NETWORK@LAYER, a classifier of "
+            "torchvision cut after one of its layers (resnet50@layer3)"
+        )
+
+
+def require_weights(weights: Path | str | None) -> None:
+    """Raise :class:`DataError` if a file of weights does not exist; names and ``None`` (random weights) pass."""
+    if isinstance(weights, Path) and not weights.is_file():
+        raise DataError(
+            f"vpr.weights = '{weights}': no such file; name a file or weights of torchvision "
+            "(ResNet18_Weights.IMAGENET1K_V1), or leave it empty for random weights"
+        )
 
 
 @dataclass(frozen=True)
@@ -106,11 +123,20 @@ class Options:
         0, "Seed of the split, of held-out clients and sequences, and of a drawn test set", minimum=0
     )
 
-    backbone: str = option("resnet18-layer3", "Convolutional network before the pooling", choices=BACKBONES)
+    backbone: str = option(
+        "resnet18-layer3",
+        f"Convolutional network before the pooling: {', '.join(BACKBONES)}, or NETWORK@LAYER, a classifier of "
+        "torchvision cut after one of its layers (resnet50@layer3)",
+    )
+    trained_from: str = option(
+        "",
+        "First layer of the backbone that is trained, by torchvision's name (layer2, features.10); '' = the layer of "
+        "NETWORK@LAYER, or the last stage of the other backbones",
+    )
     weights: str = option(
         "",
-        "File of the backbone's ImageNet weights (.pth, .safetensors, .npz), which every node needs; '' = random "
-        "weights",
+        "The backbone's ImageNet weights, which every node needs: a file (.pth, .safetensors, .npz), or a name in "
+        "torchvision (ResNet18_Weights.IMAGENET1K_V1), which is downloaded once; '' = random weights",
         path=True,
     )
     pooling: str = option("gem", "Pooling of local features into a descriptor", choices=POOLINGS)
@@ -180,8 +206,10 @@ class Options:
         return self.surplus == "draw" or (self.surplus == "auto" and self.source == "simulated")
 
     @property
-    def weights_file(self) -> Path | None:
-        """The file of weights, or ``None``."""
+    def given_weights(self) -> Path | str | None:
+        """The file of weights, their name in torchvision, or ``None`` for random weights."""
+        if _PUBLISHED.fullmatch(self.weights):
+            return self.weights
         return Path(self.weights).expanduser() if self.weights else None
 
     def mining_pool(self) -> Pool:
@@ -193,6 +221,12 @@ class Options:
 
     def check(self) -> None:
         """Raise :class:`DataError` if options are incompatible."""
+        require_backbone(self.backbone)
+        if self.trained_from and self.train_all:
+            raise DataError(
+                f"vpr.trained-from = {self.trained_from!r} and vpr.train-all = true: these options are mutually "
+                "exclusive; set one of them"
+            )
         if self.near > self.far:
             raise DataError(f"vpr.near = {self.near:g}: must be at most vpr.far = {self.far:g}")
         if self.validation_clients and self.validation_cities:

@@ -68,14 +68,14 @@ class VprProfiles(TaskProfiles):
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         check_partition(partition, num_partitions)
-        require_weights(self.options.weights_file)
+        require_weights(self.options.given_weights)
         dataset = dataset_of(folder, self.options, own=False)
         found = _clients(folder, self.options, num_partitions)
         client = as_many(found, dataset, num_partitions, folder, self.options)[partition]
         return self._profile(dataset, client.key, client.places(dataset.training), client.groups)
 
     def own_profile(self, folder: Path) -> NodeProfile:
-        require_weights(self.options.weights_file)
+        require_weights(self.options.given_weights)
         dataset = dataset_of(folder, self.options, own=True)
         return self._profile(dataset, folder.resolve().name, dataset.training, groups_of(dataset.training))
 

@@ -13,7 +13,7 @@ from tasks.profiles import check_partition
 
 from .evaluation import AMONG, CommonSet, own_metrics
 from .network_checks import check_network
-from .networks import FROZEN, BatchNorms, PlaceNetwork, place_network
+from .networks import FROZEN, PlaceNetwork, network_of
 from .nodes import federation, node_data, own_data, whole_data
 from .profile import VprProfiles
 from .traces import traces
@@ -44,15 +44,8 @@ class VprTask(VprProfiles, Task):
     }
 
     def build_model(self) -> PlaceNetwork:
-        """Return the network. Weights that the file does not contain are drawn."""
-        chosen = self.options
-        return place_network(
-            chosen.backbone,
-            chosen.pooling,
-            weights=chosen.weights_file,
-            batch_norms=cast(BatchNorms, chosen.batch_norms),
-            train_all=chosen.train_all,
-        )
+        """Return the network. Weights that no file gives are drawn."""
+        return network_of(self.options)
 
     # -- data ----------------------------------------------------------------------------------------------
 
@@ -62,8 +55,7 @@ class VprTask(VprProfiles, Task):
 
     def check_nodes(self, num_nodes: int) -> None:
         """Raise :class:`DataError` if the weights or the image size do not fit the network."""
-        chosen = self.options
-        check_network(chosen.backbone, chosen.pooling, chosen.weights_file, chosen.size)
+        check_network(self.options)
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         """Read client ``partition`` of the split; clients are sorted by key.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tasks.base import Batch
 
-from .augmentation import Augmentation, ColourJitter, RandomResizedCrop, Sometimes, particular_jitter
+from .augmentation import Augmentation, augmentation_of
 from .image_sets import ImageSet, NetworkInputs
 from .mining import Miner, Triplets
 from .networks import PlaceNetwork
@@ -106,16 +106,6 @@ def loss_of_triplets(network: PlaceNetwork, batch: Batch, margin: float) -> Tens
     described = network.trained_part(maps.flatten(0, 1)).reshape(*maps.shape[:2], network.width)
     terms = triplet_terms(described[:, 0], described[:, 1], described[:, 2:], margin=margin)
     return triplet_loss(terms, batch["mask"])
-
-
-def augmentation_of(options: Options, key: str) -> Augmentation | None:
-    """Return the augmentation, applied with probability 1/2 (FedVPR, Appendix B), or ``None``."""
-    if options.augment == "none":
-        return None
-    jitter = ColourJitter()
-    if options.augment == "client-jitter":
-        return Sometimes([particular_jitter(jitter, options.split_seed, key)])
-    return Sometimes([jitter, RandomResizedCrop()] if options.augment == "jitter-crop" else [jitter])
 
 
 def _as_images(inputs: NetworkInputs, augmentation: Augmentation | None, options: Options) -> int:

@@ -1,6 +1,6 @@
-"""Reads published weights of backbones from a file."""
+"""Reads published weights of backbones from a file, or by their name in torchvision."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,8 @@ from tasks.base import DataError
 from .options import require_weights
 
 _KEY = "vpr.weights"
+#: The mean of ImageNet's images, in RGB, from 0 to 1.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
 #: Counters that no network uses.
 _COUNTER = ".num_batches_tracked"
 _NAMED = 3  # tensors that a line of an error lists
@@ -41,8 +43,49 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return dict(tensors)
 
 
+def published_weights(name: str, network: str) -> dict[str, Tensor]:
+    """Return weights that torchvision publishes, from torch's cache or else from the internet.
+
+    Parameters
+    ----------
+    name : str
+        Their name in torchvision, such as ``ResNet18_Weights.IMAGENET1K_V1``.
+    network : str
+        The classifier that needs them, such as ``resnet18``.
+
+    Raises
+    ------
+    DataError
+        The classifier has no such weights, or they cannot be downloaded.
+    """
+    from torchvision import models
+
+    known = {str(weights): weights for weights in models.get_model_weights(network)}
+    if name not in known:
+        raise DataError(f"{_KEY} = {name!r}: torchvision publishes for {network} {', '.join(known)}; name one of them")
+    weights = known[name]
+    if (mean := tuple(weights.transforms().mean)) != IMAGENET_MEAN:
+        raise DataError(
+            f"{_KEY} = {name!r}: trained on images less {mean}, not ImageNet's mean {IMAGENET_MEAN}; choose others"
+        )
+    cache = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]
+    try:
+        tensors: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+    except Exception as error:
+        # The network, the server and the file each raise errors of their own.
+        raise DataError(
+            f"{_KEY} = {name!r}: cannot be read from {cache}, nor downloaded from {weights.url} ({error}); copy the "
+            "file there on every machine, or set vpr.weights to its path"
+        ) from error
+    return tensors
+
+
 def fitted(
-    parts: Sequence[nn.Module], weights: Mapping[str, Tensor], *, unused: Sequence[str], renamed: Mapping[str, str]
+    parts: Sequence[nn.Module],
+    weights: Mapping[str, Tensor],
+    *,
+    known: Collection[str],
+    renamed: Callable[[str], str],
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Match weights to the modules of a network.
 
@@ -52,10 +95,10 @@ def fitted(
         The parts of one network.
     weights : mapping of str to Tensor
         The weights of a file.
-    unused : sequence of str
-        Prefixes of weights that these parts do not need.
-    renamed : mapping of str to str
-        Parts of names in files, and the network's names for them.
+    known : collection of str
+        The names in the whole network, of which these parts need some.
+    renamed : callable
+        Returns the network's name for a name in a file.
 
     Returns
     -------
@@ -68,8 +111,8 @@ def fitted(
         wanted |= part.state_dict()
     given = {
         name: tensor
-        for name, tensor in ((_renamed(name, renamed), tensor) for name, tensor in weights.items())
-        if name in wanted or not (name.startswith(tuple(unused)) or name.endswith(_COUNTER))
+        for name, tensor in ((renamed(name), tensor) for name, tensor in weights.items())
+        if name in wanted or not (name in known or name.endswith(_COUNTER))
     }
     reshaped = [name for name, tensor in given.items() if name in wanted and tensor.shape != wanted[name].shape]
     problems = {
@@ -87,12 +130,6 @@ def _named(name: str, tensor: Tensor) -> str:
 def _short(names: Sequence[str]) -> str:
     more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
     return "; ".join([*names[:_NAMED], *more])
-
-
-def _renamed(name: str, renamed: Mapping[str, str]) -> str:
-    for given, own in renamed.items():
-        name = name.replace(given, own)
-    return name
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:

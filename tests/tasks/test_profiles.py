@@ -122,7 +122,8 @@ for run_config, folder, nodes in json.loads(sys.argv[1]):
     context = Context(run_id=1, node_id=2, node_config=node_config, state=RecordDict(), run_config=run_config)
     reply = app(Message(RecordDict(), dst_node_id=2, message_type="query.profile"), context)
     print(json.dumps(dict(reply.content["profile"])))
-print(json.dumps([name for name in ("torch", "transformers", "datasets", "matplotlib", "ray") if name in sys.modules]))
+heavy = ("torch", "torchvision", "transformers", "datasets", "matplotlib", "ray")
+print(json.dumps([name for name in heavy if name in sys.modules]))
 """
 
 
@@ -152,3 +153,23 @@ def test_a_worker_answers_the_profile_query_without_torch(worlds):
     *profiles, imported = [json.loads(line) for line in answered.stdout.splitlines()]
     assert profiles == expected
     assert imported == []
+
+
+LOAD = """
+import sys
+from fedapps.registry.tasks import own_tasks, task_class
+from fedapps.app import client_app
+for name in own_tasks():
+    task_class(name)()
+assert "torch" in sys.modules
+print("torchvision" in sys.modules)
+"""
+
+
+@pytest.mark.subprocesses
+def test_tasks_are_loaded_without_torchvision():
+    """Only the network and the images of "vpr" need it, and its import takes as long as that of torch."""
+    ran = subprocess.run(
+        [sys.executable, "-c", LOAD], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
+    assert ran.stdout.split() == ["False"]

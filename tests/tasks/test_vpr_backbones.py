@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
-from tasks.vpr.backbones import BACKBONES
+from tasks.base import DataError
+from tasks.vpr.backbones import BACKBONES, backbone
 from tasks.vpr.features import describe, describe_maps, frozen_maps, map_bytes, map_shape
 from tasks.vpr.networks import FROZEN, place_network
 
@@ -14,9 +16,9 @@ def images(count, height=32, width=64, seed=0):
     return torch.randint(0, 256, (count, 3, height, width), dtype=torch.uint8, generator=drawn)
 
 
-def network(backbone="squeezenet1_1", pooling="gem", seed=0, **options):
+def network(name="squeezenet1_1", pooling="gem", seed=0, **options):
     torch.manual_seed(seed)
-    return place_network(backbone, pooling, **options)
+    return place_network(name, pooling, **options)
 
 
 def trained_names(model):
@@ -139,27 +141,158 @@ def test_resnet_is_that_of_the_library_transformers():
 def test_names_are_those_of_torchvisions_files():
     fires = [f"{i}.{part}" for i in (3, 4, 6, 7, 9, 10, 11, 12) for part in ("squeeze", "expand1x1", "expand3x3")]
     blocks = [0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28]
-    for backbone, layers in (
+    for name, layers in (
         ("squeezenet1_1", ["0", *fires]),
         ("squeezenet1_1-stride8", ["0", *fires]),
         ("vgg16", blocks),
     ):
         with torch.device("meta"):
-            names = published(place_network(backbone))
+            names = published(place_network(name))
         assert set(names) == {f"features.{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
 
 
-def test_networks_are_those_of_torchvision():
-    try:
-        from torchvision import models
-    except (ImportError, RuntimeError) as error:
-        pytest.skip(f"torchvision does not load here ({error})")
-    for backbone, build in (("resnet18-layer3", models.resnet18), ("squeezenet1_1", models.squeezenet1_1)):
-        state = build().state_dict()
-        own = published(network(backbone))
-        known = BACKBONES[backbone].unused
-        assert {n for n in state if not n.startswith(known) and "num_batches" not in n} == set(own)
-        assert all(own[name].shape == state[name].shape for name in own)
+def convolved(state, name, x, **more):
+    return functional.conv2d(x, state[f"{name}.weight"], state.get(f"{name}.bias"), **more)
+
+
+def squeezenet(state, x, omitted=()):
+    """SqueezeNet 1.1 up to its last fire module; the numbers are those of its layers."""
+    x = convolved(state, "features.0", x, stride=2).relu()
+    for layer in range(2, 13):
+        if layer in (2, 5, 8):
+            x = x if layer in omitted else functional.max_pool2d(x, 3, stride=2, ceil_mode=True)
+        else:
+            x, fire = convolved(state, f"features.{layer}.squeeze", x).relu(), f"features.{layer}.expand"
+            x = torch.cat((convolved(state, f"{fire}1x1", x), convolved(state, f"{fire}3x3", x, padding=1)), 1).relu()
+    return x
+
+
+def vgg16(state, x):
+    """VGG16 up to its last convolution, without its ReLU."""
+    for layer in range(29):
+        if layer in (4, 9, 16, 23):
+            x = functional.max_pool2d(x, 2)
+        elif f"features.{layer}.weight" in state:
+            x = convolved(state, f"features.{layer}", x, padding=1)
+        else:
+            x = x.relu()
+    return x
+
+
+def resnet18(state, x, stages):
+    """ResNet18 up to a stage."""
+
+    def normalised(name, x):
+        kinds = ("running_mean", "running_var", "weight", "bias")
+        return functional.batch_norm(x, *(state[f"{name}.{kind}"] for kind in kinds))
+
+    x = normalised("bn1", convolved(state, "conv1", x, stride=2, padding=3)).relu()
+    x = functional.max_pool2d(x, 3, stride=2, padding=1)
+    for stage in range(1, stages + 1):
+        for block in range(2):
+            at, stride = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1
+            inner = normalised(f"{at}.bn1", convolved(state, f"{at}.conv1", x, stride=stride, padding=1)).relu()
+            inner = normalised(f"{at}.bn2", convolved(state, f"{at}.conv2", inner, padding=1))
+            if stride == 2:
+                x = normalised(f"{at}.downsample.1", convolved(state, f"{at}.downsample.0", x, stride=2))
+            x = (inner + x).relu()
+    return x
+
+
+FORMULAS = {
+    "resnet18-layer3": lambda state, x: resnet18(state, x, 3),
+    "resnet18": lambda state, x: resnet18(state, x, 4),
+    "vgg16": vgg16,
+    "squeezenet1_1": squeezenet,
+    "squeezenet1_1-stride8": lambda state, x: squeezenet(state, x, omitted=(8,)),
+}
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_networks_are_those_of_their_papers(backbone):
+    """Against formulas with the same weights. The maps that are cached are part of it."""
+    model = network(backbone).eval()
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.uniform_(module.running_mean, -0.1, 0.1)
+            torch.nn.init.uniform_(module.running_var, 0.5, 2)
+    shown = images(2, 64, 96)
+    with torch.no_grad():
+        maps = model.frozen_part(shown)
+        before = maps.clone()
+        found = model.trained(maps)
+        torch.testing.assert_close(found, FORMULAS[backbone](published(model), model.normalise(shown)))
+    assert torch.equal(maps, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "trained_from", "width", "trained"),
+    [
+        ("resnet50@layer3", "", 1024, "layer3."),
+        ("resnet18@layer3.1", "", 256, "layer3.1."),
+        ("resnet18-layer3", "layer2", 256, ("layer2.", "layer3.")),
+        ("alexnet@features.11", "features.10", 256, "features.10."),
+        ("densenet121@features.denseblock2", "", 512, "features.denseblock2."),
+        ("googlenet@inception4b", "", 512, "inception4b."),
+        ("inception_v3@Mixed_5d", "", 288, "Mixed_5d."),
+        ("mobilenet_v3_small@features.8", "", 48, "features.8."),
+        ("efficientnet_b0@features.4", "", 80, "features.4."),
+        ("convnext_tiny@features.3", "", 192, "features.3."),
+        ("shufflenet_v2_x0_5@stage2", "", 48, "stage2."),
+        ("mnasnet0_5@layers.9", "", 24, "layers.9."),
+        ("regnet_y_400mf@trunk_output.block2", "", 104, "trunk_output.block2."),
+        ("swin_t@permute", "features.7", 768, ("features.7.", "norm.")),
+    ],
+)
+def test_other_classifiers_of_torchvision(name, trained_from, width, trained):
+    """The maps of the two parts are those inside the whole classifier; no counters of batches are averaged."""
+    from torchvision import models
+
+    chosen = backbone(name, trained_from)
+    assert chosen.width == width
+    torch.manual_seed(0)
+    frozen, made = chosen.parts()
+    assert made.state_dict()
+    assert all(part.startswith(trained) for part in made.state_dict())
+    assert not any("num_batches" in part for part in (frozen.state_dict() | made.state_dict()))
+    arguments = {}
+    if chosen.network in ("googlenet", "inception_v3"):
+        arguments = {"transform_input": True, "init_weights": False}
+    whole = models.get_model(chosen.network, weights=None, **arguments).eval()
+    state = whole.state_dict()
+    for part, tensor in (frozen.state_dict() | made.state_dict()).items():
+        state[part].copy_(tensor)
+    expected = {}
+    whole.get_submodule(chosen.last).register_forward_hook(
+        lambda module, given, result: expected.update(maps=result.clone())
+    )
+    shown = torch.rand(1, 3, 96, 96)
+    with torch.no_grad():
+        whole(shown)
+        torch.testing.assert_close(made.eval()(frozen.eval()(shown)), expected["maps"])
+
+
+@pytest.mark.parametrize(
+    ("name", "trained_from", "said"),
+    [
+        ("vit_b_16@encoder", "", "does not take images of 256x320, but must take images of any size"),
+        ("maxvit_t@blocks.3", "", "does not take images of 256x320, but must take images of any size"),
+        ("swin_t@features.5", "", r"gives \[1, 14, 14, 384\], with channels last; name a later layer \(permute\)"),
+        ("resnet18@fc", "", r"gives \[1, 1000\], not a map \[images, channels, height, width\]"),
+        ("resnet18@relu", "", "no trained layer has weights .*; set vpr.trained-from to an earlier layer"),
+        ("resnet18@bn1", "", "no trained layer has weights other than those of batch normalisation"),
+        ("resnet18@layer9", "", "there is no layer 'layer9'; the network has conv1, bn1, relu, maxpool, layer1,"),
+        ("resnet18-layer3", "layer4", "'layer4' comes after the layer 'layer3'"),
+        ("densenet121@features.denseblock3.denselayer4", "", "does not take exactly one tensor"),
+        ("resnt18@layer3", "", "torchvision has no classifier 'resnt18'; close names: resnet18,"),
+        ("resnet18@", "", "must be one of resnet18-layer3, .*, or NETWORK@LAYER"),
+    ],
+)
+def test_backbones_that_are_refused(name, trained_from, said):
+    with pytest.raises(DataError, match=said) as error:
+        backbone(name, trained_from)
+    assert str(error.value).startswith(f"vpr.backbone = {name!r}")
+    assert (f"vpr.trained-from = {trained_from!r}" in str(error.value)) == bool(trained_from)
 
 
 @pytest.mark.parametrize("backbone", ["resnet18-layer3", "squeezenet1_1"])

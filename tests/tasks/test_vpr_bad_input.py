@@ -16,7 +16,7 @@ from tasks.vpr.images import ImageFiles
 from tasks.vpr.options import Options
 from tasks.vpr.task import VprTask
 
-OPTIONS = Options(backbone="tiny", height=SIZE[0], width=SIZE[1], radius=1000.0, negatives=3)
+OPTIONS = Options(backbone="tiny@body", height=SIZE[0], width=SIZE[1], radius=1000.0, negatives=3)
 CITIES, SPOTS = 3, 4
 PICTURES = CITIES * 4 * SPOTS  # city-2 is the test
 
@@ -285,7 +285,9 @@ def test_a_city_of_msls_without_a_folder_of_queries(msls, caplog):
 def test_weights_that_are_missing_or_do_not_fit(places, tmp_path):
     assert "vpr.weights = 'nowhere.pth': no such file" in message_of(load, places, weights="nowhere.pth")
     torch.save({"a": torch.zeros(2)}, tmp_path / "a.pth")
-    assert "a.pth': does not fit vpr.backbone = 'tiny'\n" in message_of(load, places, weights=str(tmp_path / "a.pth"))
+    assert "a.pth': does not fit vpr.backbone = 'tiny@body'\n" in message_of(
+        load, places, weights=str(tmp_path / "a.pth")
+    )
 
 
 def test_pictures_that_are_too_small_for_the_network(places):

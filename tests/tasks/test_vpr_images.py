@@ -4,6 +4,7 @@ import pickle
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from tasks.vpr.images import ImageArray, ImageFiles, ImageStore
@@ -59,3 +60,14 @@ def test_gray_and_coloured_arrays_become_rgb_of_the_size():
 def test_files_are_read_below_their_folder(tmp_path):
     Image.new("RGB", (1, 1), (1, 2, 3)).save(tmp_path / "x.png")
     np.testing.assert_array_equal(ImageStore(ImageFiles(tmp_path, ["x.png"])).load([0], (1, 1)).ravel(), [1, 2, 3])
+
+
+@pytest.mark.parametrize("size", [(6, 8), (48, 64), (13, 37), (96, 128), (7, 300)])
+def test_resized_pictures_are_those_of_pillow(size):
+    """At most one of 255 levels apart, whether they shrink, grow or both."""
+    drawn = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    found = ImageStore(ImageArray(drawn[None])).load([0], size)[0].permute(1, 2, 0).numpy()
+    expected = np.array(Image.fromarray(drawn).resize(size[::-1], Image.Resampling.BILINEAR))
+    assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
+    if size == (48, 64):
+        np.testing.assert_array_equal(found, drawn)

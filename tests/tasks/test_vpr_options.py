@@ -1,6 +1,7 @@
 """What can be chosen about visual place recognition, and which data set a folder holds."""
 
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,6 +33,9 @@ def test_the_defaults_are_allowed():
             {"test_cities": "sf, cph", "validation_cities": "cph,manila"},
             "vpr.test-cities and vpr.validation-cities both contain cph",
         ),
+        ({"backbone": "alexnet"}, "vpr.backbone = 'alexnet': must be one of resnet18-layer3, .*, or NETWORK@LAYER"),
+        ({"backbone": "@layer3"}, "vpr.backbone = '@layer3': must be one of"),
+        ({"trained_from": "layer2", "train_all": True}, "vpr.trained-from = 'layer2' and vpr.train-all = true"),
         ({"nordland_regions": 9, "nordland_stretches": 3}, "vpr.nordland-regions = 9: must be at most"),
     ],
 )
@@ -47,6 +51,13 @@ def test_the_radius_and_the_surplus_depend_on_the_source():
     assert not Options().draws_surplus
     assert Options(source="simulated").draws_surplus
     assert not Options(source="simulated", surplus="refuse").draws_surplus
+
+
+def test_weights_are_a_file_or_a_name_in_torchvision():
+    assert Options().given_weights is None
+    assert Options(weights="a/resnet18.pth").given_weights == Path("a/resnet18.pth")
+    assert Options(weights="ResNet18_Weights.IMAGENET1K_V1").given_weights == "ResNet18_Weights.IMAGENET1K_V1"
+    assert Options(weights="ResNet18_Weights.pth").given_weights == Path("ResNet18_Weights.pth")
 
 
 def test_where_negatives_are_looked_for():

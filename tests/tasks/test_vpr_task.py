@@ -118,7 +118,7 @@ def test_pooled_data_is_all_that_is_no_test_and_a_node_own_folder_has_no_test(fo
 def test_made_up_cities_are_read_as_nodes(tmp_path):
     options = Options(
         source="simulated",
-        backbone="tiny",
+        backbone="tiny@body",
         height=16,
         width=24,
         world_cities=2,
@@ -157,6 +157,6 @@ def test_files_are_not_made_up(tmp_path):
 def test_the_log_says_where_weights_are_drawn(folder, caplog, train_all, ending):
     task_with(split_seed=77, train_all=train_all).load_node(folder, 0, 2)  # nobody has read this one before
     (said,) = [record.getMessage() for record in caplog.records if "weights" in record.getMessage()]
-    assert said.startswith("vpr.weights = '': tiny starts from random weights")
+    assert said.startswith("vpr.weights = '': tiny@body starts from random weights")
     assert ending in said
     assert ("stay random" in said) is not train_all

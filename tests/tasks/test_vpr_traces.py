@@ -122,7 +122,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def task(monkeypatch):
     use_tiny_network(monkeypatch)
-    return VprTask(Options(backbone="tiny", height=SIZE[0], width=SIZE[1], radius=1000.0, test_queries=4))
+    return VprTask(Options(backbone="tiny@body", height=SIZE[0], width=SIZE[1], radius=1000.0, test_queries=4))
 
 
 def evaluated(task, data, *, final=True):

@@ -2,11 +2,13 @@
 
 import os
 from pathlib import Path
+from urllib.error import URLError
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torchvision.models import ResNet18_Weights, resnet18
 
 from tasks.base import DataError
 from tasks.vpr.features import describe
@@ -51,7 +53,7 @@ def test_weights_that_were_drawn():
     model = network(seed=1)
     again, other = network(seed=1), network(seed=2)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
-    assert not torch.equal(model.frozen.features[0].weight, other.frozen.features[0].weight)
+    assert not torch.equal(*(one.state_dict()["frozen.features.0.weight"] for one in (model, other)))
 
 
 def test_weights_that_do_not_fit(tmp_path):
@@ -84,8 +86,59 @@ def test_files_that_are_no_weights(tmp_path):
         read_weights(tmp_path / "list.pth")
 
 
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache of torch, on a machine without a network."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr("torch.hub.urlopen", refused)
+    (tmp_path / "hub/checkpoints").mkdir(parents=True)
+    return tmp_path / "hub/checkpoints"
+
+
+def refused(*args, **kwargs):
+    raise URLError("connection refused")
+
+
+def test_weights_by_their_name_in_torchvision(cache):
+    torch.manual_seed(0)
+    state = resnet18().state_dict()
+    torch.save(state, cache / ResNet18_Weights.IMAGENET1K_V1.url.rpartition("/")[2])
+    model = network("resnet18-layer3", weights="ResNet18_Weights.IMAGENET1K_V1")
+    assert all(torch.equal(tensor, state[name]) for name, tensor in published(model).items())
+    assert model.normalise.kind == "imagenet"
+
+
+def test_weights_that_cannot_be_downloaded(cache):
+    with pytest.raises(DataError) as error:
+        place_network("resnet18", weights="ResNet18_Weights.IMAGENET1K_V1")
+    url = ResNet18_Weights.IMAGENET1K_V1.url
+    assert str(error.value) == (
+        f"vpr.weights = 'ResNet18_Weights.IMAGENET1K_V1': cannot be read from {cache / url.rpartition('/')[2]}, nor "
+        f"downloaded from {url} (<urlopen error connection refused>); copy the file there on every machine, or set "
+        "vpr.weights to its path"
+    )
+
+
+def test_published_weights_of_another_network_or_normalisation():
+    with pytest.raises(DataError, match=r"publishes for resnet18 ResNet18_Weights\.IMAGENET1K_V1; name one of them"):
+        place_network("resnet18-layer3", weights="VGG16_Weights.IMAGENET1K_V1")
+    with pytest.raises(DataError, match=r"trained on images less \(0\.5, 0\.5, 0\.5\), not ImageNet's mean"):
+        place_network("efficientnet_v2_l@features.6", weights="EfficientNet_V2_L_Weights.IMAGENET1K_V1")
+
+
+def test_published_names_of_densenets(tmp_path):
+    """Their files are older than the names in torchvision."""
+    model = network("densenet121@features.denseblock2", seed=1)
+    state = published(model)
+    old = {name.replace("norm1.", "norm.1.").replace("conv2.", "conv.2."): state[name] for name in state}
+    assert set(old) != set(state)
+    torch.save(old, tmp_path / "densenet.pth")
+    read = network("densenet121@features.denseblock2", seed=2, weights=tmp_path / "densenet.pth")
+    assert all(torch.equal(tensor, state[name]) for name, tensor in published(read).items())
+
+
 def test_names_that_do_not_exist():
-    with pytest.raises(DataError, match="backbone = 'alexnet': must be one of resnet18-layer3, resnet18, vgg16"):
+    with pytest.raises(DataError, match=r"vpr\.backbone = 'alexnet': must be one of resnet18-layer3, resnet18, vgg16"):
         place_network("alexnet")
     with pytest.raises(DataError, match="pooling = 'max': must be one of gem, spoc, mac"):
         place_network("vgg16", "max")
