@@ -12,7 +12,7 @@ from time import process_time
 from torch import nn
 
 from .inversion import Inversion, Progress, invert
-from .measures import Recovery, Scores, pair, score
+from .measures import Recovery, pair
 from .rows import leaked_tokens
 from .sharing import Observation, Sharing, Victim
 from .subspace import first_gradient, first_noise, span_of_inputs, words_in_span
@@ -87,11 +87,6 @@ class AuditResult:
     recoveries: tuple[Recovery, ...]
     distances: tuple[float, ...]
 
-    @property
-    def scores(self) -> Scores:
-        """The measures over all recoveries."""
-        return score(self.recoveries)
-
 
 def gradient_matching(settings: Inversion, start: TokenTable, progress: Progress | None = None) -> Attack:
     """Return DLG or, with an L1 distance, TAG, with the nearest words of the attacker's table.
@@ -142,7 +137,7 @@ def audit(
     sentences : sequence of sequences of str
         The sentences.
     labels : sequence of int
-        The class of each sentence.
+        What the loss needs of each sentence besides its words (:meth:`.Victim.loss`).
     views : sequence of (Sharing, Attacker)
         The methods, each with an attacker.
     attack : Attack
