@@ -2,7 +2,7 @@
 
 The cost of most attacks is the search for vectors, which depends only on the shared gradients, not on the method or the
 table that maps the vectors to words. Methods that share the same gradients, and attackers with the same body, therefore
-use one search; only the mapping to words differs.
+use one search; only the mapping to words differs. All attackers see the same message of a method.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -175,13 +175,16 @@ def audit(
     for start in range(0, len(sentences), batch_size):
         batch = sentences[start : start + batch_size]
         written = [[word for word in sentence if word not in ignored] for sentence in batch]
+        observations: dict[tuple[object, ...], Observation] = {}
         searches: dict[tuple[object, ...], tuple[Found, float]] = {}
         for place, (sharing, attacker) in enumerate(views):
-            key = _what_is_searched(attack, sharing, attacker, victim)
+            shared = _what_is_shared(attack, sharing, victim)
+            key = (id(attacker.body), *shared)
+            if shared not in observations:
+                observations[shared] = victim.share(batch, labels[start : start + batch_size], sharing)
             if key not in searches:
-                observation = victim.share(batch, labels[start : start + batch_size], sharing)
                 began = process_time()
-                searches[key] = attack.run(observation, attacker.body), process_time() - began
+                searches[key] = attack.run(observations[shared], attacker.body), process_time() - began
             found, spent = searches[key]
             began = process_time()
             texts = found.read(attacker.table)
@@ -196,8 +199,8 @@ def audit(
     ]
 
 
-def _what_is_searched(attack: Attack, sharing: Sharing, attacker: Attacker, victim: Victim) -> tuple[object, ...]:
-    """A key that is equal for views that can use one search."""
+def _what_is_shared(attack: Attack, sharing: Sharing, victim: Victim) -> tuple[object, ...]:
+    """A key that is equal for methods that share the same, as far as the attack uses it."""
     needed = attack.reads_rows or victim.rows_affect_body
     rows = tuple(map(sharing.row, victim.table.words)) if needed else ()
-    return (id(attacker.body), tuple(sharing.names(victim.body)), rows)
+    return (tuple(sharing.names(victim.body)), rows)
