@@ -225,6 +225,22 @@ def test_one_search_serves_all_who_would_search_the_same(victim, start):
     assert [score(result.recoveries).recall for result in found] == [1, 0, pytest.approx((4 / 6 + 2 / 3) / 2), 0]
 
 
+def test_a_batch_is_shared_once_for_all_attackers(victim, start):
+    shared = []
+
+    class Counting(Victim):
+        def share(self, sentences, labels, sharing):
+            shared.append(sharing.method)
+            return super().share(sentences, labels, sharing)
+
+    own, other = (Attacker(name, body, victim.table) for name, body in (("own", victim.body), ("other", start.body)))
+    attack, searches = counting(row_reading)
+    views = [(SHARINGS[method], one) for method in ("fedavg", "fedrecon") for one in (own, other)]
+    audit(Counting(victim.body, victim.table), SENTENCES, LABELS, views=views, attack=attack, batch_size=3)
+    assert shared == ["fedavg", "fedrecon"]
+    assert len(searches) == 4
+
+
 def test_audits_refuse_what_does_not_fit(victim):
     narrow = Attacker("narrow", victim.body, TokenTable(WORDS, torch.zeros(len(WORDS), 5)))
     run = partial(audit, victim, attack=row_reading)
