@@ -113,6 +113,8 @@ ifdef FEDAPPS_DATA
 		--set plateau-patience=0 --set "social.participants=a;b;c;d;e;f;g;h;i;j;k;l" --pairs 3 --json bench.json \
 		--set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --seeds 3 --set rounds=100 --set data-dir=$(FEDAPPS_DATA)/vln
+	$(BIN)/python -m fedapps audit fedapps/recipes/fedvln-r2r.toml --batch-sizes 1,2,4,8,16,64 --sentences 64 \
+		--set data-dir=$(FEDAPPS_DATA)/vln
 	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/agnews
 	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/sst2 --dataset sst2
 	$(BIN)/python -m fedapps compare fedapps/recipes/human-trials.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/driving

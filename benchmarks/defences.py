@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedapps.audit import AuditPlan
+from fedapps.audit import AuditPlan, recipe_subject
 from fedapps.audit.run import audit_recipe
 from fedapps.cli.commands import assignments
 from fedapps.config.parsing import parse
@@ -128,7 +128,8 @@ def _words_read(given: argparse.Namespace, defence: Defence, recipe: Path, chang
     """The recall of the strongest attack on updates."""
     attacks = ("rows",) if defence.shares == "lg-fedavg" else ("subspace", "rows")
     plan = AuditPlan(
-        (defence.shares,), (defence.attacker,), attacks, ("update",), (given.per_update,), given.sentences, 1, 1
+        recipe_subject(recipe, changed),
+        *((defence.shares,), (defence.attacker,), attacks, ("update",), (given.per_update,), given.sentences, 1, 1),
     )
     print(f"{defence.name}:", flush=True)
     with TemporaryDirectory(prefix="fedapps-defences-") as folder:

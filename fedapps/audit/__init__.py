@@ -1,6 +1,7 @@
-"""Gradient inversion audit: what a server can reconstruct from the gradients of a text task (``fedapps audit``)."""
+"""Gradient inversion audit: what words a server can read from what a node shares (``fedapps audit``)."""
 
 from .plan import AuditPlan
 from .run import audit_recipe
+from .subject import recipe_subject
 
-__all__ = ["AuditPlan", "audit_recipe"]
+__all__ = ["AuditPlan", "audit_recipe", "recipe_subject"]

@@ -9,11 +9,11 @@ from typing import Any
 
 from clients.files import write_whole
 from sim.seeding import derive_seed
-from tasks.text.privacy.attackers import attacker
-from tasks.text.privacy.audit import Attack, Attacker, audit, gradient_matching, row_reading, subspace
-from tasks.text.privacy.inversion import Inversion
-from tasks.text.privacy.measures import Recovery, score
-from tasks.text.privacy.sharing import SHARINGS, Sharing
+from tasks.privacy.attackers import attacker
+from tasks.privacy.audit import Attack, Attacker, audit, gradient_matching, row_reading, subspace
+from tasks.privacy.inversion import Inversion
+from tasks.privacy.measures import Recovery, score
+from tasks.privacy.sharing import Sharing
 
 from .plan import ANYBODY, ATTACKS, ON, SEARCHES, AuditPlan
 from .victim import TrainedVictim, trained_victim
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 def run_job(attack: str, on: str, batch_size: int, start: int, stop: int, config: dict[str, Any]) -> None:
     """Attack the sentences ``start`` to ``stop`` (exclusive) and write the reconstructed words as JSON.
 
-    Methods and attackers that share the same gradients share one search (:mod:`tasks.text.privacy.audit`); each of them
+    Methods and attackers that share the same gradients share one search (:mod:`tasks.privacy.audit`); each of them
     is charged with the whole time of that search.
 
     Parameters
@@ -75,6 +75,7 @@ def run_job(attack: str, on: str, batch_size: int, start: int, stop: int, config
             "seconds": result.seconds,
             "distances": result.distances,
             "recoveries": [[one.target, one.recovered] for one in result.recoveries],
+            "private": sorted({w for one in result.recoveries for w in one.target if plan.subject.is_private(w)}),
         }
         for result in results
     ]
@@ -98,8 +99,9 @@ def finished(folder: Path, recipe: str) -> dict[str, Any]:
     dict
         ``recipe``; ``rows``, one for each method, attacker, attack, what it is ``on`` and batch size; and
         ``recovered``, the first reconstructed sentences. In a row, ``sentences`` is the number of sentences attacked so
-        far, ``seconds`` the mean time per sentence, ``ptlr`` is None if no sentence has a digit token, and ``distance``
-        is the mean final distance of a search, relative to the squared norm of the gradient, or None without a search.
+        far, ``seconds`` the mean time per sentence, ``ptlr`` is None if no sentence has a private token, and
+        ``distance`` is the mean final distance of a search, relative to the squared norm of the gradient, or None
+        without a search.
     """
     parts: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.json")):
@@ -108,7 +110,8 @@ def finished(folder: Path, recipe: str) -> dict[str, Any]:
     for part in parts:
         key = tuple(part[name] for name in KEY)
         groups.setdefault(key, []).append(part)
-    ordered = sorted(groups.items(), key=lambda item: _order(*item[0]))
+    methods = list(dict.fromkeys(part["method"] for part in parts))
+    ordered = sorted(groups.items(), key=lambda item: _order(methods, *item[0]))
     return {
         "recipe": recipe,
         "rows": [_row(key, found) for key, found in ordered],
@@ -118,7 +121,7 @@ def finished(folder: Path, recipe: str) -> dict[str, Any]:
 
 def _methods(plan: AuditPlan, attack: str) -> list[Sharing]:
     """What the methods share that the attack can read: "subspace" needs the first layer."""
-    sharings = [SHARINGS[name] for name in plan.methods]
+    sharings = [plan.subject.sharings[name] for name in plan.methods]
     return [sharing for sharing in sharings if sharing.first_layer or attack != "subspace"]
 
 
@@ -140,18 +143,22 @@ def _attack(plan: AuditPlan, name: str, target: TrainedVictim, seed: int) -> Att
     return gradient_matching(settings, target.before_training.table)
 
 
-def _order(method: str, attacker: str, attack: str, on: str, batch_size: int) -> tuple[Any, ...]:
+def _order(
+    methods: Sequence[str], method: str, attacker: str, attack: str, on: str, batch_size: int
+) -> tuple[Any, ...]:
     return (
         ATTACKS.index(attack),
         ON.index(on),
-        list(SHARINGS).index(method),
+        methods.index(method),
         ("known", "public", "foreign", ANYBODY).index(attacker),
         batch_size,
     )
 
 
 def _row(key: tuple[Any, ...], parts: Sequence[dict[str, Any]]) -> Row:
-    scores = score([Recovery(tuple(target), tuple(text)) for part in parts for target, text in part["recoveries"]])
+    private = {word for part in parts for word in part["private"]}
+    recoveries = [Recovery(tuple(target), tuple(text)) for part in parts for target, text in part["recoveries"]]
+    scores = score(recoveries, private.__contains__)
     sentences = sum(part["sentences"] for part in parts)
     distances = [distance for part in parts for distance in part["distances"]]
     return {

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from tasks.text.privacy.attackers import ATTACKERS
-from tasks.text.privacy.sharing import SHARINGS
+from tasks.privacy.attackers import ATTACKERS
+from tasks.privacy.subject import AuditSubject
 
 ATTACKS = ("subspace", "dlg", "tag", "rows")
 #: What is attacked: one gradient of the batch, or the change of the weights after local training on it.
@@ -28,12 +28,14 @@ class AuditPlan:
 
     Parameters
     ----------
+    subject : AuditSubject
+        What the audited task offers.
     methods : tuple of str
-        Names in :data:`tasks.text.privacy.sharing.SHARINGS`.
+        Names in ``subject.sharings``.
     attackers : tuple of str
-        Names in :data:`tasks.text.privacy.attackers.ATTACKERS`.
+        Names in :data:`tasks.privacy.attackers.ATTACKERS`.
     attacks : tuple of str
-        Names in :data:`ATTACKS`.
+        Names in :data:`ATTACKS`, but not in ``subject.refused``.
     on : tuple of str
         Names in :data:`ON`.
     batch_sizes : tuple of int
@@ -42,7 +44,7 @@ class AuditPlan:
         Number of sentences to attack, at least 1.
     steps, restarts : int
         Limits of the search of "dlg" and "tag", each at least 1; see
-        :class:`tasks.text.privacy.inversion.Inversion`.
+        :class:`tasks.privacy.inversion.Inversion`.
 
     Raises
     ------
@@ -50,6 +52,7 @@ class AuditPlan:
         If a name is unknown or given twice, or a number is out of range. The message lists all errors.
     """
 
+    subject: AuditSubject
     methods: tuple[str, ...]
     attackers: tuple[str, ...]
     attacks: tuple[str, ...]
@@ -60,12 +63,14 @@ class AuditPlan:
     restarts: int
 
     def __post_init__(self) -> None:
+        sharings = self.subject.sharings
         wrong = [
-            *_named("--methods", self.methods, tuple(SHARINGS)),
+            *_named("--methods", self.methods, tuple(sharings)),
             *_named("--attackers", self.attackers, tuple(ATTACKERS)),
             *_named("--attack", self.attacks, ATTACKS),
             *_named("--on", self.on, ON),
         ]
+        wrong += [f"--attack {name}: {why}" for name, why in self.subject.refused.items() if name in self.attacks]
         least = {"--sentences": self.sentences, "--steps": self.steps, "--restarts": self.restarts}
         wrong += [f"{key} {value}: must be at least 1" for key, value in least.items() if value < 1]
         wrong += [
@@ -79,7 +84,7 @@ class AuditPlan:
             wrong.append(
                 "--on update: dlg and tag match gradients only; add --attack subspace or rows, or --on gradient"
             )
-        without = [name for name in self.methods if name in SHARINGS and not SHARINGS[name].first_layer]
+        without = [name for name in self.methods if name in sharings and not sharings[name].first_layer]
         if without and self.attacks == ("subspace",):
             wrong.append(
                 f"--methods {', '.join(without)}: the first layer stays on the node, but --attack subspace reads its "
@@ -91,17 +96,18 @@ class AuditPlan:
     @classmethod
     def read(
         cls,
+        subject: AuditSubject,
         *,
-        methods: str,
+        methods: str | None,
         attackers: str,
-        attacks: str,
+        attacks: str | None,
         on: str,
         batch_sizes: str,
         sentences: int,
         steps: int,
         restarts: int,
     ) -> "AuditPlan":
-        """Parse a plan from comma-separated lists.
+        """Parse a plan from comma-separated lists; ``methods`` and ``attacks`` are the subject's own where None.
 
         Raises
         ------
@@ -113,9 +119,10 @@ class AuditPlan:
             raise ValueError(f"--batch-sizes {', '.join(strange)}: must be whole numbers, separated by commas")
         whole = tuple(map(int, sizes))
         return cls(
-            methods=_listed(methods),
+            subject=subject,
+            methods=subject.methods if methods is None else _listed(methods),
             attackers=_listed(attackers),
-            attacks=_listed(attacks),
+            attacks=subject.attacks if attacks is None else _listed(attacks),
             on=_listed(on),
             batch_sizes=whole,
             sentences=sentences,

@@ -27,16 +27,16 @@ def audit_recipe(
     output_dir: str = "runs",
     json_path: Path | None = None,
 ) -> dict[str, Any]:
-    """Attack one node of a run of the task "text" and print what the attacks reconstruct.
+    """Attack one node of a run and print what the attacks reconstruct.
 
     The results so far are saved after every job, in ``OUTPUT_DIR/audit-<recipe>-<time>/audit.json``.
 
     Parameters
     ----------
     recipe : Path
-        Run config of the task "text".
+        Run config of a task that can be audited (:func:`.subject.recipe_subject`).
     plan : AuditPlan
-        What to attack, and how.
+        What to attack, and how, with the subject of the recipe.
     jobs : int
         Maximum number of parallel processes; 0: one per CPU core.
     overrides : mapping, optional
@@ -54,14 +54,9 @@ def audit_recipe(
     Raises
     ------
     ValueError
-        Before anything runs, if the config is invalid, its task is not "text", or it has too few sentences.
+        Before anything runs, if the config is invalid, or the node has too few sentences.
     """
     given = read_recipe(recipe, overrides)
-    if given.get("task") != "text":
-        raise ValueError(
-            f"recipe {recipe}: task = {given.get('task', '')!r}: must be 'text', because an audit reconstructs the "
-            "words of sentences"
-        )
     name = f"audit-{recipe_name(recipe).replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     # The methods of the recipe do not matter: the audited ones differ only in which gradients the node shares.
     config = parse(resolve(given | {"name": name}, output_dir))
@@ -78,7 +73,7 @@ def audit_recipe(
     found = progress.save()
     if json_path:
         json_path.write_text(_json(found), encoding="utf-8")
-    print(f"\n{audit_text(found)}\n\naudit: {folder / 'audit.json'}")
+    print(f"\n{audit_text(found, plan.subject.paper)}\n\naudit: {folder / 'audit.json'}")
     return found
 
 

@@ -4,16 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedapps.runs.tables import text_table
-from tasks.text.privacy.attackers import ATTACKERS
+from tasks.privacy.attackers import ATTACKERS
 
 from .plan import ANYBODY
 
-#: How the paper describes its Table 2 and Figure 3 (Zhang et al., FedVocab, Section 4.2 and Appendix B.3).
-PAPER: Mapping[tuple[str, str], str] = {
-    ("fedavg", "known"): "almost all, digits too",
-    ("fedrecon", "known"): "high, except digits",
-    ("fedvocab", "foreign"): "almost zero",
-}
+#: What a paper says, by (method, attacker).
+Paper = Mapping[tuple[str, str], str]
 #: Words count as read from a recall of ``READ`` on, and as protected up to a recall of ``PROTECTED``.
 READ, PROTECTED = 0.5, 0.1
 _KNOWLEDGE = {**ATTACKERS, ANYBODY: "the shared rows of the embedding table, and their words"}
@@ -35,12 +31,12 @@ def row_line(row: Row) -> str:
     )
 
 
-def audit_text(found: Mapping[str, Any]) -> str:
-    """The results of an audit (see :func:`.jobs.finished`) as text."""
+def audit_text(found: Mapping[str, Any], paper: Paper | None = None) -> str:
+    """The results of an audit (see :func:`.jobs.finished`) as text, beside what a paper says."""
     knowledge = [f"  {name}: {_KNOWLEDGE[name]}" for name in dict.fromkeys(row["attacker"] for row in found["rows"])]
     return "\n\n".join(
         [
-            _table(found["rows"]),
+            _table(found["rows"], paper or {}),
             "\n".join([_LEGEND, *knowledge]),
             _side_by_side(found["recovered"]),
             statement(found["rows"]),
@@ -80,7 +76,7 @@ def _summary(rows: Sequence[Row], measure: str) -> str:
     )
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[Row], paper: Paper) -> str:
     header = ["method", "attacker", "attack", "on", "batch", "precision", "recall", "F1", "PTLR"]
     header += ["distance", "s/sentence", "paper"]
     cells = [
@@ -94,7 +90,7 @@ def _table(rows: Sequence[Row]) -> str:
             _share(row["ptlr"]),
             "-" if row["distance"] is None else f"{row['distance']:.1e}",
             f"{row['seconds']:.2f}",
-            PAPER.get((row["method"], row["attacker"]), "-"),
+            paper.get((row["method"], row["attacker"]), "-"),
         ]
         for row in rows
     ]

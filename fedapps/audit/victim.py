@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from flwr.app import Context, RecordDict
-from torch import Tensor
+from torch import Tensor, nn
 
 from clients.data_sources import cached_load
 from clients.training import run_plan
@@ -19,22 +19,10 @@ from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import check_folder
 from sim.seeding import derive_seed, torch_seed
 from strategies.compression import compression_by_name
-from tasks.base import NodeData
-from tasks.private_parameters import PrivateParameters
-from tasks.text.corpus import read_corpus
-from tasks.text.networks import TextClassifier
-from tasks.text.privacy.body import above_words
-from tasks.text.privacy.sentences import Sentence, draw_sentences, special_tokens, with_sentences
-from tasks.text.privacy.sharing import Victim
-from tasks.text.privacy.tokens import TokenTable
-from tasks.text.privacy.updates import ClippedNoise, Compress, UpdatedVictim
-from tasks.text.private_words import vocabulary_source, word_table
-from tasks.text.task import TextTask
-from tasks.text.vocabulary import Vocabulary
-
-#: The victim keeps its word vectors for all audited methods, so that they differ only in which gradients are shared.
-_PRIVACY = PrivateParameters(("embedding.*",))
-_PADDING = ("<pad>", "[PAD]")
+from tasks.base import NodeData, Task
+from tasks.privacy.sharing import Victim
+from tasks.privacy.subject import AuditSubject, Sentence
+from tasks.privacy.updates import ClippedNoise, Compress, UpdatedVictim
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +41,7 @@ class TrainedVictim:
     sentences : sequence of Sentence
         The sentences to attack.
     special_tokens : frozenset of str
-        Tokens that a tokenizer adds around a sentence; they do not count as words.
+        Tokens that do not count as words, such as those that a tokenizer adds around a sentence.
     """
 
     victim: Victim
@@ -67,34 +55,33 @@ class TrainedVictim:
 class VictimData:
     """The task and the data of node 0; the data include the ``sentences`` to attack."""
 
-    task: TextTask
+    subject: AuditSubject
+    task: Task
     data: NodeData
     sentences: Sequence[Sentence]
 
 
 def victim_data(config: Config, count: int) -> VictimData:
-    """Choose ``count`` sentences and add them to the data of node 0.
+    """Choose ``count`` sentences for node 0 to have.
 
     Raises
     ------
     ValueError
-        If the task is not "text", there are no data, or there are fewer than ``count`` suitable sentences.
+        If the task cannot be audited, there are no data, or there are fewer than ``count`` suitable sentences.
     """
-    run = config.run
-    if run.task != "text":
-        raise ValueError(f"task = {run.task!r}: must be 'text', because an audit reconstructs the words of sentences")
-    task = TextTask(config.options)
+    run, task = config.run, config.task
+    subject = task.audit_subject()
+    if subject is None:
+        raise ValueError(f"task = {run.task!r}: cannot be audited, because its examples have no words")
     check_folder(config, task)
     source = data_source(run, task, {"partition-id": 0, "num-partitions": run.num_nodes})
-    task = task.under(_PRIVACY)
+    task = task.under(subject.private)
     data = cached_load(source, task, False)
-    own = vocabulary_source(task.options, _PRIVACY) == "own"
-    texts = read_corpus(source.folder, task.layout).train
     try:
-        sentences = draw_sentences(texts, _vocabulary(data), count, own=own, seed=derive_seed(run.seed, "audit"))
+        data, sentences = subject.choose(task, data, source.folder, count, derive_seed(run.seed, "audit"))
     except ValueError as error:
         raise ValueError(f"--sentences {count}: {error}") from error
-    return VictimData(task, with_sentences(data, sentences), sentences)
+    return VictimData(subject, task, data, sentences)
 
 
 @lru_cache(maxsize=1)
@@ -121,29 +108,29 @@ def trained_victim(flat: tuple[tuple[str, Any], ...], count: int) -> TrainedVict
     torch.set_num_threads(1)
     device = choose_device(run.device)
     chosen = victim_data(config, count)
-    task, data = chosen.task, chosen.data
+    subject, task, data = chosen.subject, chosen.task, chosen.data
     with torch_seed(run.seed, "model"):
         model = task.build_model_for(data).to(device)
-    before = _victim(task, model, data)
+    before = subject.victim(task, model, data)
     settings = default_settings(run, Context(0, 0, {}, RecordDict(), {}))
 
-    def train(local: TextClassifier, examples: NodeData, *purpose: str | int) -> int:
+    def train(local: nn.Module, examples: NodeData, *purpose: str | int) -> int:
         with torch_seed(run.seed, *purpose):
             epoch = partial(task.batches, examples, "train")
             return run_plan(local, [settings.phase(settings.epochs)], epoch, task.loss).steps
 
     def train_on(rows: Tensor, lengths: Tensor, labels: Tensor) -> tuple[Victim, int]:
         local = deepcopy(model)
-        batch = {"ids": rows.int(), "length": lengths, "label": labels}
+        batch = subject.batch(data, rows, lengths, labels)
         steps = train(local, replace(data, splits={"train": batch}), "audit", "update")
-        return _victim(task, local, data), steps
+        return subject.victim(task, local, data), steps
 
     train(model, data, "train", 1, data.key)
-    victim = _victim(task, model, data)
+    victim = subject.victim(task, model, data)
     plain_adam = run.optimizer in ("adam", "adamw") and not run.weight_decay
     rate = run.learning_rate if plain_adam else 0.0
     updated = UpdatedVictim(victim.body, victim.table, train_on, rate, _noise(run), _compress(run))
-    return TrainedVictim(victim, updated, before, chosen.sentences, special_tokens(_vocabulary(data)))
+    return TrainedVictim(victim, updated, before, chosen.sentences, subject.special_tokens(data))
 
 
 def _noise(run: RunConfig) -> ClippedNoise | None:
@@ -166,19 +153,3 @@ def _compress(run: RunConfig) -> Compress | None:
         return {name: torch.from_numpy(found[name]).to(change) for name, change in changes.items()}
 
     return restored
-
-
-def _victim(task: TextTask, model: TextClassifier, data: NodeData) -> Victim:
-    vectors = model.get_submodule(word_table(task.options)).weight
-    assert isinstance(vectors, Tensor)
-    # Every row of the table needs a distinct name, including ids that have no token.
-    named = _vocabulary(data).words[: len(vectors)]
-    words = tuple(word or f"[no. {number}]" for number, word in enumerate(named))
-    padding = next((word for word in _PADDING if word in words), None)
-    table = TokenTable(words, vectors.detach()[: len(words)].clone(), padding)
-    return Victim(above_words(model), table)
-
-
-def _vocabulary(data: NodeData) -> Vocabulary:
-    found: Vocabulary = data.extra["vocabulary"]  # type: ignore[assignment]
-    return found

@@ -180,10 +180,12 @@ def keys(given: argparse.Namespace) -> int:
 
 
 def audit(given: argparse.Namespace) -> int:
-    """Attack the gradients and updates that a node of a text task shares and print what was recovered."""
-    from fedapps.audit import AuditPlan, audit_recipe
+    """Attack the gradients and updates that a node with sentences shares and print what was recovered."""
+    from fedapps.audit import AuditPlan, audit_recipe, recipe_subject
 
+    recipe, overrides = Path(given.recipe), assignments(given.set)
     plan = AuditPlan.read(
+        recipe_subject(recipe, overrides),
         methods=given.methods,
         attackers=given.attackers,
         attacks=given.attack,
@@ -194,10 +196,10 @@ def audit(given: argparse.Namespace) -> int:
         restarts=given.restarts,
     )
     audit_recipe(
-        Path(given.recipe),
+        recipe,
         plan,
         jobs=given.jobs,
-        overrides=assignments(given.set),
+        overrides=overrides,
         output_dir=given.output_dir,
         json_path=Path(given.json) if given.json else None,
     )

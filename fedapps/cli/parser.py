@@ -216,13 +216,16 @@ def _add_keys(commands: Commands) -> None:
 
 def _add_audit(commands: Commands) -> None:
     command = add_command(
-        commands, "audit", "Measure which words an attacker recovers from the gradients of texts.",
-        "Attack the gradients and updates that one node of a text task shares, and print the share of recovered words.",
+        commands, "audit", "Measure which words an attacker recovers from the gradients of sentences.",
+        "Attack the gradients and updates that one node shares, and print the share of recovered words: of texts (task "
+        "text), or of instructions that an agent follows (task vln).",
         "audit fedvocab-small --set data-dir=/data/agnews --batch-sizes 1,8",
+        "audit fedvln-r2r --set data-dir=/data/vln --batch-sizes 1,8 --sentences 64",
     )  # fmt: skip
-    command.add_argument("recipe", help=f"{RECIPE}; its task must be text")
+    command.add_argument("recipe", help=f"{RECIPE}; its task must be text or vln")
     command.add_argument(
-        "--methods", default="fedavg,fedrecon,fedvocab", help="methods to attack (default: %(default)s)"
+        "--methods",
+        help="methods to attack (default: fedavg,fedrecon,fedvocab for the task text, fedavg,fedvln for vln)",
     )
     command.add_argument(
         "--attackers",
@@ -231,8 +234,8 @@ def _add_audit(commands: Commands) -> None:
     )
     command.add_argument(
         "--attack",
-        default="subspace,dlg,rows",
-        help="attacks, of subspace, dlg, tag and rows; dlg and tag take minutes per sentence (default: %(default)s)",
+        help="attacks, of subspace, dlg, tag and rows; dlg and tag take minutes per sentence and do not work for vln "
+        "(default: subspace,dlg,rows for text, subspace,rows for vln)",
     )
     command.add_argument(
         "--on",

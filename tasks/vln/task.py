@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ from .speaker import Speaker
 from .traces import house_traces, sentence_traces, walk_traces
 from .vocabulary import Vocabulary
 from .weights import load_weights
+
+if TYPE_CHECKING:
+    from tasks.privacy.subject import AuditSubject
 
 
 class VlnTask(VlnProfiles, Task):
@@ -114,6 +117,13 @@ class VlnTask(VlnProfiles, Task):
         houses = _houses(data)
         counts = {f"{split} instructions": data.count(split) for split in data.splits}
         return {"houses": len(houses.scans), "viewpoints": len(houses.names), **counts}
+
+    @classmethod
+    def audit_subject(cls) -> "AuditSubject":
+        """The instructions of a house."""
+        from .privacy.subject import VlnSubject  # only an audit needs it
+
+        return VlnSubject()
 
     # -- learning ------------------------------------------------------------------------------------------
 

@@ -7,13 +7,14 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from tasks.text.privacy.distance import gradient_distance
-from tasks.text.privacy.inversion import Inversion, invert
-from tasks.text.privacy.measures import Recovery
+from tasks.privacy.distance import gradient_distance
+from tasks.privacy.inversion import Inversion, invert
+from tasks.privacy.measures import Recovery
+from tasks.privacy.rows import leaked_tokens
+from tasks.privacy.sharing import Sharing, Victim
+from tasks.privacy.tokens import TokenTable
 from tasks.text.privacy.recurrence import with_loop_lstms
-from tasks.text.privacy.rows import leaked_tokens
-from tasks.text.privacy.sharing import SHARINGS, Sharing, Victim
-from tasks.text.privacy.tokens import TokenTable
+from tasks.text.privacy.sharing import SHARINGS
 from tasks.text.vocabulary import is_digits
 
 WORDS = ("<pad>", *(f"word{number}" for number in range(20)), *map(str, range(10)))

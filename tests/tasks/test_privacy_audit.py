@@ -10,16 +10,18 @@ from hypothesis import strategies as st
 from tiny_encoder import encoder_folder
 from torch import nn
 
+from tasks.privacy.attackers import ATTACKERS, attacker, permuted
+from tasks.privacy.audit import Attack, Attacker, audit, gradient_matching, row_reading
+from tasks.privacy.distance import gradient_distance
+from tasks.privacy.inversion import Inversion
+from tasks.privacy.measures import Recovery, score
+from tasks.privacy.sharing import Victim
+from tasks.privacy.subspace import FIRST_LAYERS
+from tasks.privacy.tokens import TokenTable
 from tasks.text.networks import BiLstm, transformer
-from tasks.text.privacy.attackers import ATTACKERS, attacker, permuted
-from tasks.text.privacy.audit import Attack, Attacker, audit, gradient_matching, row_reading
 from tasks.text.privacy.body import above_words
-from tasks.text.privacy.distance import gradient_distance
-from tasks.text.privacy.inversion import Inversion
-from tasks.text.privacy.measures import Recovery
-from tasks.text.privacy.sharing import SHARINGS, Victim
-from tasks.text.privacy.subspace import FIRST_LAYERS
-from tasks.text.privacy.tokens import TokenTable
+from tasks.text.privacy.sharing import SHARINGS
+from tasks.text.vocabulary import is_digits
 
 WORDS = ("<pad>", *(f"word{number}" for number in range(20)), *map(str, range(10)))
 SENTENCES = [["word3", "1", "word7", "2"], ["word7", "word7"], ["word19", "9", "word0"]]
@@ -159,20 +161,20 @@ def test_an_audit_holds_what_came_back_against_what_was_written(victim):
     def run(method, batch_size):
         views = [(SHARINGS[method], anybody(victim))]
         (result,) = audit(victim, SENTENCES, LABELS, views=views, attack=row_reading, batch_size=batch_size)
-        return result
+        return result, score(result.recoveries, is_digits)
 
-    alone = run("fedrecon", 1)
+    alone, scores = run("fedrecon", 1)
     facts = (alone.method, alone.attacker, alone.attack, alone.batch_size, alone.sentences)
     assert facts == ("fedrecon", "anybody", "rows", 1, 3)
     assert alone.recoveries[0] == Recovery(("word3", "1", "word7", "2"), ("word3", "word7"))
     # Recall 2/4, 2/2 and 2/3; the digits 1, 2 and 9 are private.
-    assert (alone.scores.precision, alone.scores.ptlr) == (1, 0)
-    assert alone.scores.recall == pytest.approx((1 / 2 + 1 + 2 / 3) / 3)
+    assert (scores.precision, scores.ptlr) == (1, 0)
+    assert scores.recall == pytest.approx((1 / 2 + 1 + 2 / 3) / 3)
     # Batches of two and one: 4 of 6 words, and 2 of 3.
-    assert run("fedrecon", 2).scores.recall == pytest.approx((4 / 6 + 2 / 3) / 2)
-    everything = run("fedavg", 3).scores
+    assert run("fedrecon", 2)[1].recall == pytest.approx((4 / 6 + 2 / 3) / 2)
+    everything = run("fedavg", 3)[1]
     assert (everything.precision, everything.recall, everything.f1, everything.ptlr) == (1, 1, 1, 1)
-    assert run("fedvocab", 3).scores.f1 == 0
+    assert run("fedvocab", 3)[1].f1 == 0
 
 
 def test_words_that_everybody_knows_do_not_count(victim):
@@ -220,7 +222,23 @@ def test_one_search_serves_all_who_would_search_the_same(victim, start):
     rows, readings = counting(row_reading)
     found = run(views=[(sharing, anybody(victim)) for sharing in SHARINGS.values()], attack=rows)
     assert len(readings) == 2 * len(SHARINGS)
-    assert [result.scores.recall for result in found] == [1, 0, pytest.approx((4 / 6 + 2 / 3) / 2), 0]
+    assert [score(result.recoveries).recall for result in found] == [1, 0, pytest.approx((4 / 6 + 2 / 3) / 2), 0]
+
+
+def test_a_batch_is_shared_once_for_all_attackers(victim, start):
+    shared = []
+
+    class Counting(Victim):
+        def share(self, sentences, labels, sharing):
+            shared.append(sharing.method)
+            return super().share(sentences, labels, sharing)
+
+    own, other = (Attacker(name, body, victim.table) for name, body in (("own", victim.body), ("other", start.body)))
+    attack, searches = counting(row_reading)
+    views = [(SHARINGS[method], one) for method in ("fedavg", "fedrecon") for one in (own, other)]
+    audit(Counting(victim.body, victim.table), SENTENCES, LABELS, views=views, attack=attack, batch_size=3)
+    assert shared == ["fedavg", "fedrecon"]
+    assert len(searches) == 4
 
 
 def test_audits_refuse_what_does_not_fit(victim):

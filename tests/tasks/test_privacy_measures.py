@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.text.privacy.measures import Recovery, choose_sentences, pair, score
-from tasks.text.privacy.tokens import TokenTable
+from tasks.privacy.measures import Recovery, pair, score
+from tasks.privacy.tokens import TokenTable
+from tasks.text.privacy.sentences import choose_sentences
 from tasks.text.vocabulary import is_digits
 
 WORDS = st.lists(st.sampled_from(["a", "b", "7", "8"]), min_size=1, max_size=8)
@@ -21,12 +22,14 @@ def test_precision_and_recall_count_occurrences():
 
 
 def test_f1_is_of_the_averages_and_ptlr_is_pooled():
-    scores = score([Recovery(("a", "1", "2", "3"), ("a", "1", "2", "3")), Recovery(("b", "4"), ("c", "d", "e", "b"))])
+    recoveries = [Recovery(("a", "1", "2", "3"), ("a", "1", "2", "3")), Recovery(("b", "4"), ("c", "d", "e", "b"))]
+    scores = score(recoveries, is_digits)
     # precision (1 + 1/4)/2, recall (1 + 1/2)/2; digit tokens 1, 2, 3 of 1, 2, 3, 4
     assert scores.precision == 5 / 8
     assert scores.recall == 3 / 4
     assert scores.f1 == pytest.approx(2 * (5 / 8) * (3 / 4) / (5 / 8 + 3 / 4))
     assert scores.ptlr == 3 / 4
+    assert math.isnan(score(recoveries).ptlr)  # no word is private
 
 
 def test_nothing_recovered_and_no_digits():

@@ -6,9 +6,10 @@ import torch
 from tiny_encoder import encoder_folder
 
 from tasks.base import NodeData
+from tasks.privacy.subject import Sentence
 from tasks.text.corpus import Examples
 from tasks.text.networks import load_tokenizer
-from tasks.text.privacy.sentences import Sentence, draw_sentences, special_tokens, with_sentences
+from tasks.text.privacy.sentences import draw_sentences, special_tokens, with_sentences
 from tasks.text.vocabulary import WordVocabulary, padded
 
 TEXTS = ("Sold 12 of 40 in 2004. No digits here! On 1 May, 2 of 3 fell by 4.5 percent", "Only 7.", "3 3 3 three")

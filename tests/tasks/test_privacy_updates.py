@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from tasks.privacy.audit import subspace
+from tasks.privacy.rows import leaked_tokens, longest_noise
+from tasks.privacy.sharing import Observation, Victim
+from tasks.privacy.subspace import first_noise
+from tasks.privacy.tokens import TokenTable
+from tasks.privacy.updates import ClippedNoise, UpdatedVictim, first_adam_gradient
 from tasks.text.networks import BiLstm
-from tasks.text.privacy.audit import subspace
 from tasks.text.privacy.body import above_words
-from tasks.text.privacy.rows import leaked_tokens, longest_noise
-from tasks.text.privacy.sharing import SHARINGS, Observation, Victim
-from tasks.text.privacy.subspace import first_noise
-from tasks.text.privacy.tokens import TokenTable
-from tasks.text.privacy.updates import ClippedNoise, UpdatedVictim, first_adam_gradient
+from tasks.text.privacy.sharing import SHARINGS
 
 RATE = 0.01
 WORDS = ("<pad>", *(f"word{number}" for number in range(30)), *map(str, range(9)))

@@ -1,10 +1,2 @@
-"""An audit of how much of a node's text its shared gradients reveal, and to whom.
-
-A victim shares some gradients of one batch (:mod:`.sharing`), or the change of its weights after training on the batch
-(:mod:`.updates`). An attacker assumes a table of tokens (:mod:`.tokens`) and runs an attack: the row space of the first
-layer (:mod:`.subspace`), gradient matching (:mod:`.inversion`), or the rows of a shared embedding (:mod:`.rows`). The
-recovered text is compared with the original (:mod:`.measures`), over many sentences (:mod:`.sentences`), for several
-methods and attackers (:mod:`.attackers`) at once (:mod:`.audit`).
-
-Nothing here attacks a running federation: the victim is simulated with a model and sentences on one machine.
-"""
+"""What an audit attacks in a text task (:mod:`tasks.privacy`): sentences, what methods share, and
+the model above its words."""

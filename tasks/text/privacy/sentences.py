@@ -1,36 +1,37 @@
 """Chooses the sentences that are attacked."""
 
+import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch.nn.functional import pad
 
 from tasks.base import NodeData
+from tasks.privacy.subject import Sentence
 from tasks.text.corpus import Examples
-from tasks.text.vocabulary import UNKNOWN, TokenizerVocabulary, Vocabulary, WordVocabulary, padded, split_words
-
-from .measures import choose_sentences
+from tasks.text.vocabulary import (
+    UNKNOWN,
+    TokenizerVocabulary,
+    Vocabulary,
+    WordVocabulary,
+    is_digits,
+    padded,
+    split_words,
+)
 
 _END = re.compile(r"(?<=[.!?])\s+")
 _UNKNOWN = ("<unk>", "[UNK]")
 _LONGEST = 64  # more than the paper's 30, so that longer sentences are recognised as such
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """The words of a sentence, including the special tokens of a tokenizer, and the class of its text."""
-
-    words: tuple[str, ...]
-    label: int
-
-
 def draw_sentences(examples: Examples, vocabulary: Vocabulary, count: int, *, own: bool, seed: int) -> list[Sentence]:
     """Draw ``count`` sentences of all texts (Zhang et al., Appendix A.3).
 
     A full stop, exclamation mark or question mark before a space ends a sentence; whole texts of AG News are mostly
-    longer than the paper's 30 tokens. :func:`.choose_sentences` says which sentences qualify.
+    longer than the paper's 30 tokens. :func:`choose_sentences` says which sentences qualify. The label of a sentence is
+    the class of its text.
 
     Parameters
     ----------
@@ -61,6 +62,29 @@ def draw_sentences(examples: Examples, vocabulary: Vocabulary, count: int, *, ow
     ]
     chosen = choose_sentences([sentence.words for sentence in found], count, seed=seed)
     return [found[index] for index in chosen]
+
+
+def choose_sentences(
+    sentences: Sequence[Sequence[str]], count: int, *, seed: int, min_digits: int = 3, max_length: int = 30
+) -> list[int]:
+    """Draw the indices of ``count`` sentences with at least 3 digit tokens and at most 30 tokens (Appendix A.3).
+
+    Raises
+    ------
+    ValueError
+        Too few sentences qualify.
+    """
+    fit = [
+        index
+        for index, sentence in enumerate(sentences)
+        if len(sentence) <= max_length and sum(map(is_digits, sentence)) >= min_digits
+    ]
+    if len(fit) < count:
+        raise ValueError(
+            f"sentences = {count}: only {len(fit)} of {len(sentences)} have at least {min_digits} digit tokens and at "
+            f"most {max_length} tokens; use at most {len(fit)} sentences, or other texts"
+        )
+    return random.Random(seed).sample(fit, count)
 
 
 def with_sentences(data: NodeData, sentences: Sequence[Sentence]) -> NodeData:

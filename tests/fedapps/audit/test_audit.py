@@ -17,7 +17,7 @@ from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import resolve
-from tasks.text.privacy.attackers import ATTACKERS
+from tasks.privacy.attackers import ATTACKERS
 from tasks.text.privacy.sharing import SHARINGS
 
 AUDITED = ("fedavg", "fedrecon", "fedvocab")  # the default
@@ -282,7 +282,7 @@ def test_the_victim_is_deterministic_and_trained(recipe, texts):
         (["--steps", "0"], "--steps 0: must be at least 1"),
         (["--restarts", "-1"], "--restarts -1: must be at least 1"),
         (["--sentences", "1000"], "--sentences 1000: sentences = 1000: only 3"),
-        (["--set", "task=lqr"], "task = 'lqr': must be 'text'"),
+        (["--set", "task=lqr"], "task = 'lqr': must be one of text, vln, because"),
         (["--set", "data-dir="], "data-dir = '': this recipe needs recorded data; add --set data-dir=FOLDER"),
         (["--set", "data-dir=/no/where"], "no such folder"),
         (["--set", "text.hidden=0"], "text.hidden = 0: must be"),

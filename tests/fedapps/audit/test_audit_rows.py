@@ -10,11 +10,20 @@ from hypothesis import strategies as st
 from fedapps.audit import AuditPlan
 from fedapps.audit.jobs import finished
 from fedapps.audit.text import audit_text, row_line, statement
-from tasks.text.privacy.attackers import ATTACKERS
+from tasks.privacy.attackers import ATTACKERS
 from tasks.text.privacy.sharing import SHARINGS
+from tasks.text.privacy.subject import TextSubject
 
 PLAN = AuditPlan(
-    tuple(SHARINGS), tuple(ATTACKERS), ("subspace", "dlg", "rows"), ("gradient", "update"), (1, 2), 4, 8, 1
+    TextSubject(),
+    tuple(SHARINGS),
+    tuple(ATTACKERS),
+    ("subspace", "dlg", "rows"),
+    on=("gradient", "update"),
+    batch_sizes=(1, 2),
+    sentences=4,
+    steps=8,
+    restarts=1,
 )
 
 
@@ -33,7 +42,7 @@ def test_jobs_cover_every_sentence_once_in_whole_batches(sentences, data):
 
 def write_result(folder, name, **facts):
     part = {"method": "fedavg", "attacker": "known", "attack": "dlg", "on": "gradient", "batch_size": 1} | facts
-    part = {"distances": []} | part
+    part = {"distances": [], "private": ["7"]} | part
     (folder / f"{name}.json").write_text(json.dumps([part]))
 
 

@@ -9,15 +9,12 @@ are unsuitable: with sets, a sentence that repeats one word counts as one word, 
 are equal for every attack that knows the length.
 """
 
-import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
-
-from tasks.text.vocabulary import is_digits
 
 Text = Sequence[str]
 
@@ -44,8 +41,8 @@ class Recovery:
 class Scores:
     """Means over texts of precision and recall, the F1 score of these means, and the private token leakage ratio.
 
-    All are in [0, 1]. ``ptlr`` is pooled: the recovered digit tokens of all targets divided by all their digit tokens;
-    NaN without digit tokens.
+    All are in [0, 1]. ``ptlr`` is pooled: the recovered private tokens of all targets divided by all their private
+    tokens; NaN without private tokens.
     """
 
     precision: float
@@ -54,15 +51,23 @@ class Scores:
     ptlr: float
 
 
-def score(recoveries: Sequence[Recovery]) -> Scores:
-    """Compute the measures of the paper's Table 2. Raise ``ValueError`` without recoveries."""
+def no_word(word: str) -> bool:
+    """Return False: no word is private."""
+    return False
+
+
+def score(recoveries: Sequence[Recovery], private: Callable[[str], bool] = no_word) -> Scores:
+    """Compute the measures of the paper's Table 2. Raise ``ValueError`` without recoveries.
+
+    ``private`` says which words are private tokens, whose recovery the private token leakage ratio counts.
+    """
     if not recoveries:
         raise ValueError("there are no texts to score")
     precision = fmean(one.precision for one in recoveries)
     recall = fmean(one.recall for one in recoveries)
     f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-    digits = [word in one.recovered for one in recoveries for word in one.target if is_digits(word)]
-    return Scores(precision, recall, f1, fmean(digits) if digits else float("nan"))
+    leaked = [word in one.recovered for one in recoveries for word in one.target if private(word)]
+    return Scores(precision, recall, f1, fmean(leaked) if leaked else float("nan"))
 
 
 def pair(targets: Sequence[Text], recovered: Sequence[Text]) -> list[Recovery]:
@@ -84,29 +89,6 @@ def pair(targets: Sequence[Text], recovered: Sequence[Text]) -> list[Recovery]:
     table = [[Recovery(tuple(target), tuple(text)) for text in recovered] for target in targets]
     gains = np.array([[one.precision + one.recall for one in row] for row in table])
     return [table[row][column] for row, column in zip(*linear_sum_assignment(gains, maximize=True), strict=True)]
-
-
-def choose_sentences(
-    sentences: Sequence[Text], count: int, *, seed: int, min_digits: int = 3, max_length: int = 30
-) -> list[int]:
-    """Draw the indices of ``count`` sentences with at least 3 digit tokens and at most 30 tokens (Appendix A.3).
-
-    Raises
-    ------
-    ValueError
-        Too few sentences qualify.
-    """
-    fit = [
-        index
-        for index, sentence in enumerate(sentences)
-        if len(sentence) <= max_length and sum(map(is_digits, sentence)) >= min_digits
-    ]
-    if len(fit) < count:
-        raise ValueError(
-            f"sentences = {count}: only {len(fit)} of {len(sentences)} have at least {min_digits} digit tokens and at "
-            f"most {max_length} tokens; use at most {len(fit)} sentences, or other texts"
-        )
-    return random.Random(seed).sample(fit, count)
 
 
 def _share_found(words: Text, among: Text) -> float:

@@ -2,7 +2,7 @@
 
 The cost of most attacks is the search for vectors, which depends only on the shared gradients, not on the method or the
 table that maps the vectors to words. Methods that share the same gradients, and attackers with the same body, therefore
-use one search; only the mapping to words differs.
+use one search; only the mapping to words differs. All attackers see the same message of a method.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -12,7 +12,7 @@ from time import process_time
 from torch import nn
 
 from .inversion import Inversion, Progress, invert
-from .measures import Recovery, Scores, pair, score
+from .measures import Recovery, pair
 from .rows import leaked_tokens
 from .sharing import Observation, Sharing, Victim
 from .subspace import first_gradient, first_noise, span_of_inputs, words_in_span
@@ -87,11 +87,6 @@ class AuditResult:
     recoveries: tuple[Recovery, ...]
     distances: tuple[float, ...]
 
-    @property
-    def scores(self) -> Scores:
-        """The measures over all recoveries."""
-        return score(self.recoveries)
-
 
 def gradient_matching(settings: Inversion, start: TokenTable, progress: Progress | None = None) -> Attack:
     """Return DLG or, with an L1 distance, TAG, with the nearest words of the attacker's table.
@@ -142,7 +137,7 @@ def audit(
     sentences : sequence of sequences of str
         The sentences.
     labels : sequence of int
-        The class of each sentence.
+        What the loss needs of each sentence besides its words (:meth:`.Victim.loss`).
     views : sequence of (Sharing, Attacker)
         The methods, each with an attacker.
     attack : Attack
@@ -180,13 +175,16 @@ def audit(
     for start in range(0, len(sentences), batch_size):
         batch = sentences[start : start + batch_size]
         written = [[word for word in sentence if word not in ignored] for sentence in batch]
+        observations: dict[tuple[object, ...], Observation] = {}
         searches: dict[tuple[object, ...], tuple[Found, float]] = {}
         for place, (sharing, attacker) in enumerate(views):
-            key = _what_is_searched(attack, sharing, attacker, victim)
+            shared = _what_is_shared(attack, sharing, victim)
+            key = (id(attacker.body), *shared)
+            if shared not in observations:
+                observations[shared] = victim.share(batch, labels[start : start + batch_size], sharing)
             if key not in searches:
-                observation = victim.share(batch, labels[start : start + batch_size], sharing)
                 began = process_time()
-                searches[key] = attack.run(observation, attacker.body), process_time() - began
+                searches[key] = attack.run(observations[shared], attacker.body), process_time() - began
             found, spent = searches[key]
             began = process_time()
             texts = found.read(attacker.table)
@@ -201,8 +199,8 @@ def audit(
     ]
 
 
-def _what_is_searched(attack: Attack, sharing: Sharing, attacker: Attacker, victim: Victim) -> tuple[object, ...]:
-    """A key that is equal for views that can use one search."""
+def _what_is_shared(attack: Attack, sharing: Sharing, victim: Victim) -> tuple[object, ...]:
+    """A key that is equal for methods that share the same, as far as the attack uses it."""
     needed = attack.reads_rows or victim.rows_affect_body
     rows = tuple(map(sharing.row, victim.table.words)) if needed else ()
-    return (id(attacker.body), tuple(sharing.names(victim.body)), rows)
+    return (tuple(sharing.names(victim.body)), rows)

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
-from .body import first_inputs
+from .inputs import first_inputs
 from .sharing import Observation
 from .tokens import TokenTable
 

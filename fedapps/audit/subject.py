@@ -1,0 +1,33 @@
+"""The task of an audited recipe, if it can be audited."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedapps.config.recipe_files import read_recipe
+from fedapps.registry.tasks import task_class, task_names, usable_tasks
+from tasks.base import Task
+from tasks.privacy.subject import AuditSubject
+
+
+def recipe_subject(recipe: Path, overrides: Mapping[str, Any] | None = None) -> AuditSubject:
+    """What an audit attacks in the task of a recipe, with ``overrides`` of its keys.
+
+    Raises
+    ------
+    ValueError
+        The recipe names no task that can be audited, or cannot be read.
+    """
+    name = str(read_recipe(recipe, overrides).get("task", ""))
+    subject = task_class(name).audit_subject() if name in task_names() else None
+    if subject is None:
+        raise ValueError(
+            f"recipe {recipe}: task = {name!r}: must be one of {', '.join(_audited_tasks())}, because an audit "
+            "reconstructs the words of sentences"
+        )
+    return subject
+
+
+def _audited_tasks() -> list[str]:
+    plain = Task.audit_subject.__func__  # type: ignore[attr-defined]
+    return [name for name in usable_tasks() if task_class(name).audit_subject.__func__ is not plain]  # type: ignore[attr-defined]
