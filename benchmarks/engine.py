@@ -75,7 +75,9 @@ def _rows(width: int, clients: int, pairs: int, python: Path | None) -> list[Row
             pfl.ask("time")  # the first round, which is not measured
             sides[PFL] = partial(pfl.ask, "time")
         found = alternate(sides, pairs)
-    over = {side: [t - loop for t, loop in zip(found[side], found[LOOP], strict=True)] for side in sides if side != LOOP}
+    over = {
+        side: [t - loop for t, loop in zip(found[side], found[LOOP], strict=True)] for side in sides if side != LOOP
+    }
     return [
         *compare(f"client, {width}x{width} [ms]", found, OURS, "", setup, peaks),
         *compare(f"beyond the loop, {width}x{width} [ms]", over, OURS, "", setup, peaks),

@@ -62,7 +62,9 @@ def _run(given: argparse.Namespace) -> None:
             run()  # imports
         found = alternate(sides, given.pairs)
         batches = {AT_ONCE: given.node_batch, ONE_BY_ONE: 1}
-        peaks = {side: peak_megabytes(partial(_whole_run, recipe, Path(folder), size)) for side, size in batches.items()}
+        peaks = {
+            side: peak_megabytes(partial(_whole_run, recipe, Path(folder), size)) for side, size in batches.items()
+        }
         nodes, methods = config.run.num_nodes, len(config.methods)
         setup = f"{nodes} nodes, {methods} methods, {config.run.rounds} rounds, node-batch {given.node_batch}, CPU time"
         show(compare(f"run of {given.recipe} [s]", found, AT_ONCE, "", setup, peaks), given.json)

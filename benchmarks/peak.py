@@ -41,6 +41,11 @@ def resident_megabytes() -> float | None:
     return _megabytes("VmRSS") if _STATUS.exists() else None
 
 
+def megabytes(value: float | None) -> str:
+    """A cell of a table: whole megabytes, or - if they were not measured."""
+    return "-" if value is None else f"{value:.0f}"
+
+
 def _measure(prepare: Prepare, sender: Connection) -> None:
     work = prepare()
     before = _megabytes("VmRSS")

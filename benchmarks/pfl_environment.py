@@ -28,7 +28,7 @@ def pfl_python() -> Path:
     if not (folder / _DONE).exists():
         print(f"building an environment with {REQUIREMENT} in {folder}", file=sys.stderr, flush=True)
         _call([sys.executable, "-m", "venv", "--clear", str(folder)])
-        (folder / _site(folder) / "below.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+        (_site(folder) / "below.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
         _call([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", REQUIREMENT])
         (folder / _DONE).touch()
     return python

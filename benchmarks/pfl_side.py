@@ -21,9 +21,10 @@ class PflSide:
         Raises
         ------
         RuntimeError
-            The process ended; the message has its last lines.
+            The process ended; its error is on stderr.
         """
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         try:
             print(what, file=self.process.stdin, flush=True)
             return float(self.process.stdout.readline())
@@ -36,7 +37,5 @@ class PflSide:
 def pfl_side(python: Path, width: int, clients: int, batch: int) -> Iterator[PflSide]:
     """A process in which ``clients`` clients train ``Linear(width, width)`` on batches of size ``batch``."""
     command = [str(python), str(_WORKER), str(width), str(clients), str(batch)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield PflSide(process)

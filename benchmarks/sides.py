@@ -9,6 +9,8 @@ from statistics import median
 
 from fedapps.runs.tables import number, text_table
 
+from .peak import megabytes
+
 _HEADER = ("what", "side", "ours", "reference", "ratio", "least", "most", "goal", "ours [MB]", "reference [MB]")
 
 
@@ -88,15 +90,16 @@ def compare(
 def show(rows: Sequence[Row], path: str) -> None:
     """Print the table; append the rows to the JSON lines of a file, unless ``path`` is empty."""
     cells = [
-        [row.name, row.side, *map(number, (row.ours, row.reference, row.ratio, row.least, row.most)), row.goal,
-         *map(_megabytes, (row.ours_megabytes, row.reference_megabytes))]
+        [
+            row.name,
+            row.side,
+            *map(number, (row.ours, row.reference, row.ratio, row.least, row.most)),
+            row.goal,
+            *map(megabytes, (row.ours_megabytes, row.reference_megabytes)),
+        ]
         for row in rows
     ]
     print(text_table(_HEADER, cells), flush=True)
     if path:
         with Path(path).open("a") as lines:
             lines.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
-
-
-def _megabytes(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}"
