@@ -149,6 +149,9 @@ ifdef FEDAPPS_DATA
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-nordland.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/vpr/nordland \
 		--set vpr.weights=$(SQUEEZENET)
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-nordland.toml --seeds 2 --set data-dir=$(FEDAPPS_DATA)/vpr/nordland \
+		--methods "fedavg,fedavg(run.compression=bf16),fedavg(run.compression=int8),$(TOP_K_10),$(TOP_K_1)" \
+		--set vpr.weights=$(SQUEEZENET) --set vpr.height=32 --set vpr.width=64 --set evaluate-every=15
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-streets.toml --seeds 3 --set vpr.weights=$(SQUEEZENET)
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-splits.toml --seeds 2 --set vpr.weights=$(SQUEEZENET)
 	for recipe in optimizers hierarchy steps augmentation mining pooling resolution; do \

@@ -23,30 +23,41 @@ from strategies.aggregation import StreamingMean
 from strategies.arrays import Arrays, to_record
 from strategies.replies import read_arrays
 
+from .peak import peak_megabytes
 from .sides import alternate, compare, show
 
-FLOWER, NUMPY = "aggregate_arrayrecords", "numpy"
+OURS, FLOWER, NUMPY = "ours", "aggregate_arrayrecords", "numpy"
 _FLOAT32 = 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
     given = parser().parse_args(arguments)
-    rng = np.random.default_rng(0)
-    elements = int(given.megabytes * 1e6 / _FLOAT32 / given.arrays)
-    names = [f"layer-{i}.weight" for i in range(given.arrays)]
-    replies = [{name: rng.random(elements, np.float32) for name in names} for _ in range(given.replies)]
-    records = [to_record(reply) for reply in replies]
-    sides: dict[str, Callable[[], object]] = {
-        "ours": partial(ours, records, replies[0]),
-        FLOWER: partial(flower, records),
-        NUMPY: partial(plain, replies),
-    }
+    sizes = (given.replies, given.megabytes, given.arrays)
+    peaks = {name: peak_megabytes(partial(_side, name, *sizes)) for name in (OURS, FLOWER, NUMPY)}
+    sides = _sides(*sizes)
     setup = f"{given.replies} replies of {given.arrays} arrays, {given.megabytes:g} MB of float32"
     for clock in (time.process_time, time.perf_counter):
         found = alternate({name: partial(_seconds, clock, work) for name, work in sides.items()}, given.pairs)
-        show(compare(f"aggregation [s], {clock.__name__}", found, "ours", given.goal, setup), given.json)
+        show(compare(f"aggregation [s], {clock.__name__}", found, OURS, given.goal, setup, peaks), given.json)
     return 0
+
+
+def _sides(replies: int, megabytes: float, arrays: int) -> dict[str, Callable[[], object]]:
+    """The work of each side on the same random replies."""
+    rng = np.random.default_rng(0)
+    elements = int(megabytes * 1e6 / _FLOAT32 / arrays)
+    decoded = [{f"layer-{i}.weight": rng.random(elements, np.float32) for i in range(arrays)} for _ in range(replies)]
+    records = [to_record(reply) for reply in decoded]
+    return {
+        OURS: partial(ours, records, decoded[0]),
+        FLOWER: partial(flower, records),
+        NUMPY: partial(plain, decoded),
+    }
+
+
+def _side(name: str, replies: int, megabytes: float, arrays: int) -> Callable[[], object]:
+    return _sides(replies, megabytes, arrays)[name]
 
 
 def parser() -> argparse.ArgumentParser:

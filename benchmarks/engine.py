@@ -1,11 +1,13 @@
-"""Cost of a client in one process: ``BaseStrategy``, Flower's ``FedAvg`` and a plain loop.
+"""Cost of a client in one process: ``BaseStrategy``, Flower's ``FedAvg``, pfl-research and a plain loop.
 
 All sides train the same torch model on the same batch, with one optimizer step per client, and average the results. The
-two strategies run on the in-process grid with a client that follows Flower's template. The first round of each run is
-not measured. Times are CPU times of the process, so that other programs disturb them less.
+two strategies run on the in-process grid with a client that follows Flower's template; pfl-research runs its own
+backend, in a process of an environment that is built on first use. The first round of each run is not measured. Times
+are CPU times of the process, so that other programs disturb them less. Memory is that of a run of its own.
 
     python -m benchmarks.engine --clients 1000 --widths 100 --pairs 5
     python -m benchmarks.engine --clients 100 --widths 2530 --pairs 3     # 6.4 M parameters
+    python -m benchmarks.engine --skip-pfl                                # without a network
 """
 
 import argparse
@@ -13,8 +15,10 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -30,32 +34,69 @@ from strategies.profiles import Profile
 from strategies.round_records import RoundStep
 from strategies.samplers import Sampler
 
-from .sides import alternate, compare, show
+from .peak import peak_megabytes
+from .pfl_environment import pfl_python
+from .pfl_side import pfl_side
+from .sides import Row, alternate, compare, show
 
 BATCH = 10
-OURS, FLOWER, LOOP = "BaseStrategy", "Flower's FedAvg", "plain loop"
+OURS, FLOWER, PFL, LOOP = "BaseStrategy", "Flower's FedAvg", "pfl-research", "plain loop"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark and print its table."""
+    """Run the benchmark and print its table; returns 2 if pfl-research cannot be installed or run, else 0."""
     given = parser().parse_args(arguments)
+    _settle()
+    try:
+        python = None if given.skip_pfl else pfl_python()
+        for width in given.widths:
+            show(_rows(width, given.clients, given.pairs, python), given.json)
+    except RuntimeError as error:
+        print(f"engine: {error}\nAdd --skip-pfl to measure the other sides.", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _rows(width: int, clients: int, pairs: int, python: Path | None) -> list[Row]:
+    """The rows of one model; ``python`` is the interpreter with pfl-research, if it is measured."""
+    model, batch = nn.Linear(width, width), torch.randn(BATCH, width)
+    sides: dict[str, Callable[[], float]] = {
+        OURS: partial(_strategy, _ours, model, batch, clients),
+        FLOWER: partial(_strategy, _flower, model, batch, clients),
+        LOOP: partial(_loop, model, batch, clients),
+    }
+    peaks = {side: peak_megabytes(partial(_work, side, width, clients)) for side in sides}
+    setup = f"Linear {width}x{width}, batch {BATCH}, one SGD step, {clients} clients, CPU time"
+    with ExitStack() as stack:
+        if python is not None:
+            with pfl_side(python, width, clients, BATCH) as fresh:
+                peaks[PFL] = fresh.ask("memory") if peaks[LOOP] is not None else None
+            pfl = stack.enter_context(pfl_side(python, width, clients, BATCH))
+            pfl.ask("time")  # the first round, which is not measured
+            sides[PFL] = partial(pfl.ask, "time")
+        found = alternate(sides, pairs)
+    over = {
+        side: [t - loop for t, loop in zip(found[side], found[LOOP], strict=True)] for side in sides if side != LOOP
+    }
+    return [
+        *compare(f"client, {width}x{width} [ms]", found, OURS, "", setup, peaks),
+        *compare(f"beyond the loop, {width}x{width} [ms]", over, OURS, "", setup, peaks),
+    ]
+
+
+def _work(side: str, width: int, clients: int) -> Callable[[], float]:
+    """The work of a side in a new process, for its peak memory."""
+    _settle()
+    model, batch = nn.Linear(width, width), torch.randn(BATCH, width)
+    if side == LOOP:
+        return partial(_loop, model, batch, clients)
+    return partial(_strategy, _ours if side == OURS else _flower, model, batch, clients)
+
+
+def _settle() -> None:
     torch.set_num_threads(1)
     logging.getLogger("flwr").setLevel(logging.ERROR)  # a line for every client, which sends no profile
     torch.optim.SGD([nn.Parameter(torch.zeros(1))])  # the first optimizer of a process imports torch's compiler
-    for width in given.widths:
-        model, batch = nn.Linear(width, width), torch.randn(BATCH, width)
-        sides = {
-            OURS: partial(_strategy, _ours, model, batch, given.clients),
-            FLOWER: partial(_strategy, _flower, model, batch, given.clients),
-            LOOP: partial(_loop, model, batch, given.clients),
-        }
-        found = alternate(sides, given.pairs)
-        setup = f"Linear {width}x{width}, batch {BATCH}, one SGD step, {given.clients} clients, CPU time"
-        rows = compare(f"client, {width}x{width} [ms]", found, OURS, "", setup)
-        over = {side: [t - loop for t, loop in zip(found[side], found[LOOP], strict=True)] for side in (OURS, FLOWER)}
-        rows += compare(f"beyond the loop, {width}x{width} [ms]", over, OURS, "", setup)
-        show(rows, given.json)
-    return 0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -64,6 +105,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int, default=1000, help="clients per round (default 1000)")
     parser.add_argument("--widths", type=int, nargs="+", default=[100], help="widths of the model (default 100)")
     parser.add_argument("--pairs", type=int, default=5, help="measurements of each side (default 5)")
+    parser.add_argument("--skip-pfl", action="store_true", help="leave pfl-research out, which needs a network once")
     parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
     return parser
 

@@ -1,6 +1,7 @@
 """How the cost of a round grows with the numbers of nodes, parameters and rounds.
 
 The nodes do nothing: they return what they received. The grid is that of the in-process engine. Times are CPU times.
+Memory is the peak of a process of its own for each size, and the resident set at the end of each tenth of the rounds.
 
     python -m benchmarks.growth --nodes 1000 10000 100000 --cohort 100
     python -m benchmarks.growth --parameters 10000 1000000 10000000
@@ -12,8 +13,9 @@ import logging
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -33,6 +35,8 @@ from strategies.arrays import to_record
 from strategies.base import BaseStrategy
 from strategies.samplers import UniformFraction
 from strategies.wire import KEY, NUM_EXAMPLES, PROFILE
+
+from .peak import megabytes, peak_megabytes, resident_megabytes
 
 _ROUNDS = 5
 _SENDERS = 10
@@ -56,29 +60,42 @@ def measured(given: argparse.Namespace) -> Iterator["Growth"]:
     if given.nodes:
         costs = [of_nodes(nodes, min(given.cohort, nodes)) for nodes in given.nodes]
         profiles, rounds = zip(*costs, strict=True)
-        yield Growth("nodes", given.nodes, {"profiles [s]": profiles, "round [s]": rounds})
+        memory = [_peak(partial(of_nodes, nodes, min(given.cohort, nodes))) for nodes in given.nodes]
+        yield Growth("nodes", given.nodes, {"profiles [s]": profiles, "round [s]": rounds}, memory)
     if given.parameters:
         seconds = [of_parameters(count) for count in given.parameters]
-        yield Growth("parameters", given.parameters, {f"round of {_SENDERS} nodes [s]": seconds})
+        memory = [_peak(partial(of_parameters, count)) for count in given.parameters]
+        yield Growth("parameters", given.parameters, {f"round of {_SENDERS} nodes [s]": seconds}, memory)
     if given.rounds:
-        seconds = of_rounds(given.rounds)
         firsts = [given.rounds * tenth // 10 for tenth in range(11)]
+        seconds, memory = of_rounds(given.rounds, firsts[1:])
         medians = [1000 * median(seconds[first:end]) for first, end in pairwise(firsts)]
-        yield Growth("from round", [first + 1 for first in firsts[:-1]], {"round [ms]": medians})
+        yield Growth("from round", [first + 1 for first in firsts[:-1]], {"round [ms]": medians}, memory)
+
+
+def _peak(work: Callable[[], object]) -> float | None:
+    return peak_megabytes(partial(_quiet, work))
+
+
+def _quiet(work: Callable[[], object]) -> Callable[[], object]:
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    return work
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Costs by the size of something: a list of costs for each kind of cost, in the order of ``sizes``."""
+    """Costs by the size of something: lists in the order of ``sizes``, one per kind of cost and one of megabytes."""
 
     what: str
     sizes: Sequence[int]
     costs: Mapping[str, Sequence[float]]
+    memory: Sequence[float | None]
 
     def text(self) -> str:
         """The table."""
-        rows = zip(map(str, self.sizes), *(map(number, costs) for costs in self.costs.values()), strict=True)
-        return text_table((self.what, *self.costs), list(rows))
+        costs = (map(number, costs) for costs in self.costs.values())
+        rows = zip(map(str, self.sizes), *costs, map(megabytes, self.memory), strict=True)
+        return text_table((self.what, *self.costs, "memory [MB]"), list(rows))
 
 
 def draw(tables: Sequence[Growth], path: Path) -> None:
@@ -131,18 +148,28 @@ def of_parameters(count: int) -> float:
     return median(after - before for before, after in pairwise(seconds))
 
 
-def of_rounds(rounds: int) -> list[float]:
-    """Seconds of each round of two nodes that train and evaluate, with a snapshot after every round."""
+def of_rounds(rounds: int, look_after: Sequence[int]) -> tuple[list[float], list[float | None]]:
+    """Seconds of each round of two nodes that train and evaluate, with a snapshot after every round.
+
+    Also the resident megabytes of the process after the rounds ``look_after``, which ascend.
+    """
     seconds: list[float] = []
+    resident: dict[int, float | None] = {}
+
+    def look(_: object) -> None:
+        seconds.append(time.process_time())
+        if len(seconds) in look_after:
+            resident[len(seconds)] = resident_megabytes()
+
     with tempfile.TemporaryDirectory() as folder, flower_identity(), direct_arrays():
         BaseStrategy().start(
             InProcessGrid(echo(), [{}] * 2, {}),
             _model(),
             num_rounds=rounds,
             checkpoints=DiskCheckpoints(Path(folder)),
-            on_round=lambda _: seconds.append(time.process_time()),
+            on_round=look,
         )
-    return [after - before for before, after in pairwise(seconds)]
+    return [after - before for before, after in pairwise(seconds)], [resident[number] for number in look_after]
 
 
 def echo() -> ClientApp:

@@ -10,7 +10,7 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from io import StringIO
@@ -27,6 +27,7 @@ from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import check_data, execute, resolve
 from fedapps.runs.run_folder import RunFolder
 
+from .peak import peak_megabytes
 from .recipe_command import exit_status, recipe_parser
 from .sides import alternate, compare, show
 
@@ -60,9 +61,13 @@ def _run(given: argparse.Namespace) -> None:
         for run in sides.values():
             run()  # imports
         found = alternate(sides, given.pairs)
+        batches = {AT_ONCE: given.node_batch, ONE_BY_ONE: 1}
+        peaks = {
+            side: peak_megabytes(partial(_whole_run, recipe, Path(folder), size)) for side, size in batches.items()
+        }
         nodes, methods = config.run.num_nodes, len(config.methods)
         setup = f"{nodes} nodes, {methods} methods, {config.run.rounds} rounds, node-batch {given.node_batch}, CPU time"
-        show(compare(f"run of {given.recipe} [s]", found, AT_ONCE, "", setup), given.json)
+        show(compare(f"run of {given.recipe} [s]", found, AT_ONCE, "", setup, peaks), given.json)
         print(f"largest difference of a parameter: {_difference(Path(folder), config):.2g}")
 
 
@@ -75,9 +80,20 @@ def _seconds(recipe: Mapping[str, Any], folder: Path, node_batch: int) -> float:
     number = sum(1 for _ in folder.glob(f"batch-{node_batch}-*"))
     config = _config(recipe, folder, f"batch-{node_batch}-{number}", node_batch)
     begin = time.process_time()
+    _silently(config)
+    return time.process_time() - begin
+
+
+def _whole_run(recipe: Mapping[str, Any], folder: Path, node_batch: int) -> Callable[[], object]:
+    """A run in a new process, for its peak memory."""
+    torch.set_num_threads(1)
+    config = _config(recipe, folder, f"memory-{node_batch}", node_batch)
+    return partial(_silently, config)
+
+
+def _silently(config: Config) -> None:
     with redirect_stdout(StringIO()):
         execute(config, "inline")
-    return time.process_time() - begin
 
 
 def _difference(folder: Path, config: Config) -> float:

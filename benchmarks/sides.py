@@ -9,7 +9,9 @@ from statistics import median
 
 from fedapps.runs.tables import number, text_table
 
-_HEADER = ("what", "side", "ours", "reference", "ratio", "least", "most", "goal")
+from .peak import megabytes
+
+_HEADER = ("what", "side", "ours", "reference", "ratio", "least", "most", "goal", "ours [MB]", "reference [MB]")
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Row:
         What ``ours`` or ``ratio`` must reach; empty without a goal.
     setup : str
         Sizes and number of pairs.
+    ours_megabytes, reference_megabytes : float or None
+        Peak memory as of :func:`benchmarks.peak.peak_megabytes`; ``None`` if it was not measured.
     """
 
     name: str
@@ -41,6 +45,8 @@ class Row:
     most: float
     goal: str
     setup: str
+    ours_megabytes: float | None
+    reference_megabytes: float | None
 
 
 def alternate(sides: Mapping[str, Callable[[], float]], pairs: int) -> dict[str, list[float]]:
@@ -61,15 +67,22 @@ def alternate(sides: Mapping[str, Callable[[], float]], pairs: int) -> dict[str,
     return found
 
 
-def compare(name: str, found: Mapping[str, Sequence[float]], ours: str, goal: str, setup: str) -> list[Row]:
-    """One row for each reference; ``found`` has the measurements of all sides, pair by pair."""
+def compare(
+    name: str,
+    found: Mapping[str, Sequence[float]],
+    ours: str,
+    goal: str,
+    setup: str,
+    peaks: Mapping[str, float | None],
+) -> list[Row]:
+    """One row for each reference; ``found`` has the measurements of all sides, pair by pair, ``peaks`` their memory."""
     rows = []
     for side, values in found.items():
         if side != ours:
             ratios = sorted(a / b for a, b in zip(found[ours], values, strict=True))
             rows.append(
                 Row(name, side, median(found[ours]), median(values), median(ratios), ratios[0], ratios[-1], goal,
-                    f"{setup}; {len(values)} pairs")
+                    f"{setup}; {len(values)} pairs", peaks[ours], peaks[side])
             )  # fmt: skip
     return rows
 
@@ -77,7 +90,13 @@ def compare(name: str, found: Mapping[str, Sequence[float]], ours: str, goal: st
 def show(rows: Sequence[Row], path: str) -> None:
     """Print the table; append the rows to the JSON lines of a file, unless ``path`` is empty."""
     cells = [
-        [row.name, row.side, *map(number, (row.ours, row.reference, row.ratio, row.least, row.most)), row.goal]
+        [
+            row.name,
+            row.side,
+            *map(number, (row.ours, row.reference, row.ratio, row.least, row.most)),
+            row.goal,
+            *map(megabytes, (row.ours_megabytes, row.reference_megabytes)),
+        ]
         for row in rows
     ]
     print(text_table(_HEADER, cells), flush=True)

@@ -1,6 +1,10 @@
 """The growth benchmark: a table of costs for each size, and a picture of them."""
 
+import pytest
+
 from benchmarks.growth import main
+
+pytestmark = pytest.mark.subprocesses
 
 
 def test_a_row_for_each_size_and_a_picture(tmp_path, capsys):
@@ -8,7 +12,7 @@ def test_a_row_for_each_size_and_a_picture(tmp_path, capsys):
     sizes = ["--nodes", "4", "40", "--cohort", "2", "--parameters", "100", "5000", "--rounds", "20"]
     assert main([*sizes, "--plot", str(picture)]) == 0
     nodes, parameters, rounds = capsys.readouterr().out.strip().split("\n\n")
-    assert nodes.splitlines()[0].split() == ["nodes", "profiles", "[s]", "round", "[s]"]
+    assert nodes.splitlines()[0].split() == ["nodes", "profiles", "[s]", "round", "[s]", "memory", "[MB]"]
     assert [line.split()[0] for line in nodes.splitlines()[2:]] == ["4", "40"]
     assert [line.split()[0] for line in parameters.splitlines()[2:]] == ["100", "5000"]
     assert [line.split()[0] for line in rounds.splitlines()[2:]] == [str(number) for number in range(1, 21, 2)]
