@@ -115,8 +115,8 @@ ifdef FEDAPPS_DATA
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --seeds 3 --set rounds=100 --set data-dir=$(FEDAPPS_DATA)/vln
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvln-r2r.toml --batch-sizes 1,2,4,8,16,64 --sentences 64 \
 		--set data-dir=$(FEDAPPS_DATA)/vln
-	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/agnews
-	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/sst2 --dataset sst2
+	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/agnews --json bench.json
+	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/sst2 --dataset sst2 --json bench.json
 	$(BIN)/python -m fedapps compare fedapps/recipes/human-trials.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/driving
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-centralised.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-methods.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1

@@ -49,8 +49,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _run(given: argparse.Namespace) -> None:
     recipe = {**read_recipe(Path(given.recipe)), **assignments(given.set), "device": "cpu"}
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
+    _settle()
     with TemporaryDirectory() as folder:
         config = _config(recipe, Path(folder), "prepared", given.node_batch)
         check_data(config)
@@ -84,9 +83,14 @@ def _seconds(recipe: Mapping[str, Any], folder: Path, node_batch: int) -> float:
     return time.process_time() - begin
 
 
+def _settle() -> None:
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+
+
 def _whole_run(recipe: Mapping[str, Any], folder: Path, node_batch: int) -> Callable[[], object]:
     """A run in a new process, for its peak memory."""
-    torch.set_num_threads(1)
+    _settle()
     config = _config(recipe, folder, f"memory-{node_batch}", node_batch)
     return partial(_silently, config)
 
