@@ -146,7 +146,7 @@ ifdef FEDAPPS_DATA
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack dlg,tag --on gradient --batch-sizes 1,2 \
 		--sentences 8 --restarts 2 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
 	$(BIN)/python -m benchmarks.defences --recipe fedvocab-small --seeds 3 --jobs 0 --plot docs/defences.png \
-		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
+		--set rounds=20 --set evaluate-every=20 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-nordland.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/vpr/nordland \
 		--set vpr.weights=$(SQUEEZENET)
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-nordland.toml --seeds 2 --set data-dir=$(FEDAPPS_DATA)/vpr/nordland \
@@ -157,7 +157,8 @@ ifdef FEDAPPS_DATA
 	for recipe in optimizers hierarchy steps augmentation mining pooling resolution; do \
 		$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-$$recipe.toml --seeds 1 --set vpr.weights=$(SQUEEZENET); done
 	$(BIN)/python -m benchmarks.byzantine --recipe fedvocab-small --seeds 3 --jobs 0 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
-		--set text.glove=$(GLOVE) --set text.vocabulary=file --set num-nodes=20 --set fraction-train=1.0 --set weighting=uniform
+		--set text.glove=$(GLOVE) --set text.vocabulary=file --set num-nodes=12 --set fraction-train=1.0 \
+		--set weighting=uniform --set steps=8 --set rounds=15 --set evaluate-every=15
 	$(BIN)/python -m benchmarks.byzantine --recipe social-methods --seeds 3 --jobs 0 --set data-dir=$(FEDAPPS_DATA)/socnav1 \
 		--set num-nodes=12 --set "social.participants=a;b;c;d;e;f;g;h;i;j;k;l" --set rounds=20 --set evaluate-every=20
 else

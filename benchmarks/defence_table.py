@@ -8,8 +8,9 @@ from statistics import fmean
 from matplotlib.figure import Figure
 
 from fedapps.comparison.paired_seeds import half_width
-from fedapps.report.palette import plot_styles
 from fedapps.runs.tables import number, text_table
+
+_COLOUR = "#0072B2"
 
 
 @dataclass(frozen=True)
@@ -43,24 +44,23 @@ def cost_table(costs: Sequence[Cost]) -> str:
 
 
 def cost_figure(costs: Sequence[Cost], path: Path) -> None:
-    """Draw the accuracies of all defences over the share of words read."""
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
-    axes = figure.subplots(1, 2, sharex=True)
-    styles = plot_styles([cost.name for cost in costs])
-    for plot, title in zip(axes, ("global", "local"), strict=True):
-        for cost in costs:
-            values = cost.global_accuracy if title == "global" else cost.local_accuracy
+    """Draw a row for each defence: the share of words read, and both accuracies with their intervals."""
+    figure = Figure(figsize=(9, 0.9 + 0.28 * len(costs)), layout="constrained")
+    panels = figure.subplots(1, 3, sharey=True)
+    rows = range(len(costs))
+    panels[0].plot([cost.words for cost in costs], rows, "o", color=_COLOUR)
+    panels[0].set(title="words read from an update", xlim=(-0.04, 1.04))
+    accuracies = {"global": [cost.global_accuracy for cost in costs], "local": [cost.local_accuracy for cost in costs]}
+    for panel, (name, found) in zip(panels[1:], accuracies.items(), strict=True):
+        for row, values in enumerate(found):
             if values:
-                style = styles[cost.name]
                 spread = half_width(values) if len(values) > 1 else 0.0
-                plot.errorbar(
-                    cost.words, fmean(values), spread, color=style.colour, marker=style.marker, linestyle="none",
-                    capsize=3, label=cost.name,
-                )  # fmt: skip
-        plot.set(title=f"{title} accuracy", xlabel="share of words read from an update", xlim=(-0.03, 1.03))
-        plot.grid(alpha=0.3)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", fontsize="small", frameon=False)
+                panel.errorbar(fmean(values), row, xerr=spread, color=_COLOUR, marker="o", capsize=3)
+        panel.set(title=f"{name} accuracy")
+    panels[0].set_yticks(rows, [cost.name for cost in costs])
+    panels[0].invert_yaxis()
+    for panel in panels:
+        panel.grid(alpha=0.3)
     figure.savefig(path, dpi=150)
 
 
