@@ -8,9 +8,10 @@ from statistics import fmean
 from matplotlib.figure import Figure
 
 from fedapps.comparison.paired_seeds import half_width
+from fedapps.report.palette import plot_styles
 from fedapps.runs.tables import number, text_table
 
-_COLOUR = "#0072B2"
+(_STYLE,) = plot_styles(["accuracy"]).values()
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,14 @@ def cost_figure(costs: Sequence[Cost], path: Path) -> None:
     figure = Figure(figsize=(9, 0.9 + 0.28 * len(costs)), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)
     rows = range(len(costs))
-    panels[0].plot([cost.words for cost in costs], rows, "o", color=_COLOUR)
+    panels[0].plot([cost.words for cost in costs], rows, "o", color=_STYLE.colour)
     panels[0].set(title="words read from an update", xlim=(-0.04, 1.04))
     accuracies = {"global": [cost.global_accuracy for cost in costs], "local": [cost.local_accuracy for cost in costs]}
     for panel, (name, found) in zip(panels[1:], accuracies.items(), strict=True):
         for row, values in enumerate(found):
             if values:
                 spread = half_width(values) if len(values) > 1 else 0.0
-                panel.errorbar(fmean(values), row, xerr=spread, color=_COLOUR, marker="o", capsize=3)
+                panel.errorbar(fmean(values), row, xerr=spread, color=_STYLE.colour, marker="o", capsize=3)
         panel.set(title=f"{name} accuracy")
     panels[0].set_yticks(rows, [cost.name for cost in costs])
     panels[0].invert_yaxis()

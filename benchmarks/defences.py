@@ -128,8 +128,15 @@ def _words_read(given: argparse.Namespace, defence: Defence, recipe: Path, chang
     """The recall of the strongest attack on updates."""
     attacks = ("rows",) if defence.shares == "lg-fedavg" else ("subspace", "rows")
     plan = AuditPlan(
-        recipe_subject(recipe, changed),
-        *((defence.shares,), (defence.attacker,), attacks, ("update",), (given.per_update,), given.sentences, 1, 1),
+        subject=recipe_subject(recipe, changed),
+        methods=(defence.shares,),
+        attackers=(defence.attacker,),
+        attacks=attacks,
+        on=("update",),
+        batch_sizes=(given.per_update,),
+        sentences=given.sentences,
+        steps=1,
+        restarts=1,
     )
     print(f"{defence.name}:", flush=True)
     with TemporaryDirectory(prefix="fedapps-defences-") as folder:

@@ -3,7 +3,7 @@
 All sides train the same torch model on the same batch, with one optimizer step per client, and average the results. The
 two strategies run on the in-process grid with a client that follows Flower's template; pfl-research runs its own
 backend, in a process of an environment that is built on first use. The first round of each run is not measured. Times
-are CPU times of the process, so that other programs disturb them less. Memory is that of a run of its own.
+are CPU times of the process, so that other programs disturb them less. A separate run measures memory.
 
     python -m benchmarks.engine --clients 1000 --widths 100 --pairs 5
     python -m benchmarks.engine --clients 100 --widths 2530 --pairs 3     # 6.4 M parameters

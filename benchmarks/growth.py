@@ -1,7 +1,7 @@
 """How the cost of a round grows with the numbers of nodes, parameters and rounds.
 
 The nodes do nothing: they return what they received. The grid is that of the in-process engine. Times are CPU times.
-Memory is the peak of a process of its own for each size, and the resident set at the end of each tenth of the rounds.
+A new process measures the peak memory of each size. For rounds, memory is the resident set after each tenth of them.
 
     python -m benchmarks.growth --nodes 1000 10000 100000 --cohort 100
     python -m benchmarks.growth --parameters 10000 1000000 10000000

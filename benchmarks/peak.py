@@ -1,4 +1,4 @@
-"""Peak memory of a piece of work: by how much it raises the resident memory of a process of its own."""
+"""Peak memory of a piece of work: a new process does the work and measures how far its resident memory rises."""
 
 from collections.abc import Callable
 from multiprocessing import get_context

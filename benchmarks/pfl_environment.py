@@ -1,7 +1,7 @@
-"""An environment of its own for pfl-research, whose package pins versions that this project does not have.
+"""A separate environment for pfl-research, whose package pins versions that this project does not use.
 
-The environment is built once, in the user's cache. Its own packages lie over those of the running environment, so that
-both sides of a benchmark use the same build of torch and NumPy.
+The environment is built once, in the user's cache. It has ``pfl`` and what ``pfl`` pins, and takes all other packages
+from the running environment. Both sides of a benchmark therefore use the same build of torch and NumPy.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""pfl-research as a side of a benchmark: a process in an environment of its own that trains rounds when asked."""
+"""pfl-research as a side of a benchmark: a process in a separate environment trains a round whenever it is asked."""
 
 import subprocess
 from collections.abc import Iterator

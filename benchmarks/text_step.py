@@ -1,7 +1,7 @@
 """CPU time of a training step of the text task's BiLSTM, on padded and on packed texts.
 
 Both train the same model on the same batches of one node of the recipe ``fedvocab-small``, which shares its embedding
-as in FedAvg. The two ways alternate, batch by batch. Memory is that of all steps in a process of its own.
+as in FedAvg. The two ways alternate, batch by batch. A new process measures the memory of all steps.
 
     python -m benchmarks.text_step --data-dir /data/agnews --dataset agnews --batches 20
 """

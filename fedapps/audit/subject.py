@@ -6,7 +6,6 @@ from typing import Any
 
 from fedapps.config.recipe_files import read_recipe
 from fedapps.registry.tasks import task_class, task_names, usable_tasks
-from tasks.base import Task
 from tasks.privacy.subject import AuditSubject
 
 
@@ -29,5 +28,4 @@ def recipe_subject(recipe: Path, overrides: Mapping[str, Any] | None = None) -> 
 
 
 def _audited_tasks() -> list[str]:
-    plain = Task.audit_subject.__func__  # type: ignore[attr-defined]
-    return [name for name in usable_tasks() if task_class(name).audit_subject.__func__ is not plain]  # type: ignore[attr-defined]
+    return [name for name in usable_tasks() if task_class(name).audit_subject() is not None]

@@ -51,12 +51,7 @@ class Scores:
     ptlr: float
 
 
-def no_word(word: str) -> bool:
-    """Return False: no word is private."""
-    return False
-
-
-def score(recoveries: Sequence[Recovery], private: Callable[[str], bool] = no_word) -> Scores:
+def score(recoveries: Sequence[Recovery], private: Callable[[str], bool] = lambda word: False) -> Scores:
     """Compute the measures of the paper's Table 2. Raise ``ValueError`` without recoveries.
 
     ``private`` says which words are private tokens, whose recovery the private token leakage ratio counts.

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from tasks.base import Batch, NodeData
 from tasks.private_parameters import PrivateParameters
 
-from .measures import no_word
 from .sharing import Sharing, Victim
 
 
@@ -80,4 +79,4 @@ class AuditSubject(ABC):
 
     def is_private(self, word: str) -> bool:
         """Return whether a word is a private token, whose recovery the private token leakage ratio counts."""
-        return no_word(word)
+        return False
