@@ -44,7 +44,7 @@ class Aggregate(Protocol):
 class StreamingMean:
     """Weighted mean Σ w_k θ_k / Σ w_k of named arrays with the same names, shapes and dtypes.
 
-    Floating-point arrays are averaged in float64 by the running form of the mean, m ← m + w_k/W (θ_k − m), and returned
+    Floating-point arrays are averaged in float64 by the running form of the mean, m ← m − w_k/W (m − θ_k), and returned
     in their own dtype. Unlike a sum that is divided at the end, this form returns a single reply, and any number of
     equal replies, bit for bit, in float64 too.
 
@@ -181,9 +181,10 @@ class StreamingDeviation:
 
 
 def fold(mean: NDArray[np.float64], value: NDArray[Any], share: float) -> None:
-    """Add share · (value − mean) to a float64 mean, in place.
+    """Subtract share · (mean − value) from a float64 mean, in place.
 
-    A mean of −0 to which a step of 0 is added stays −0, so that equal replies return bit for bit.
+    Equal replies return bit for bit: −0 − (−0) is +0, and −0 − (+0) is −0. Adding share · (value − mean) would turn a
+    mean of −0 into +0.
 
     Parameters
     ----------
@@ -209,10 +210,9 @@ def fold(mean: NDArray[np.float64], value: NDArray[Any], share: float) -> None:
 
 
 def _fold_block(mean: NDArray[Any], value: NDArray[Any], share: float, step: NDArray[Any]) -> None:
-    np.subtract(value, mean, out=step, dtype=np.float64, casting="same_kind")
+    np.subtract(mean, value, out=step, dtype=np.float64, casting="same_kind")
     np.multiply(step, share, out=step)
-    # Adding +0 to a mean of −0 would give +0, so steps of 0 are skipped.
-    np.add(mean, step, out=mean, where=step != 0)
+    np.subtract(mean, step, out=mean)
 
 
 def _fold_deviation(mean: NDArray[Any], squares: NDArray[Any], value: NDArray[Any], count: int) -> None:

@@ -111,7 +111,7 @@ def nbytes(arrays: Mapping[str, NDArray[Any]]) -> int:
 
 def is_float(array: NDArray[Any]) -> bool:
     """Whether the array holds real floating-point numbers, which can be averaged."""
-    return np.issubdtype(array.dtype, np.floating)
+    return array.dtype.kind == "f"
 
 
 def is_discrete(array: NDArray[Any]) -> bool:

@@ -116,8 +116,8 @@ class MaskedMean:
         for rows in _row_blocks(value.shape):
             part, wide = mean[rows], value[rows].astype(np.float64)
             np.copyto(part, wide, where=_rows_of(new, rows))
-            step = np.asarray(_rows_of(share, rows) * (wide - part))
-            np.add(part, step, out=part, where=_rows_of(mask, rows) & (step != 0))
+            step = np.asarray(_rows_of(share, rows) * (part - wide))
+            np.subtract(part, step, out=part, where=_rows_of(mask, rows))
 
 
 class _MaskedView(StreamingMean):

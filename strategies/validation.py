@@ -1,6 +1,7 @@
 """Checks of replies before aggregation, so that an invalid reply neither stops nor corrupts a round."""
 
 from collections.abc import Iterable
+from functools import cache
 from math import inf, isfinite
 from typing import Any
 
@@ -51,14 +52,12 @@ def check_values(expected: Arrays, received: Arrays) -> str | None:
     arguments must have the same names, shapes and dtypes.
     """
     floats = {name: array for name, array in received.items() if is_float(array) and array.size}
-    suspects = {name: array for name, array in floats.items() if not _max_abs(array) <= _max_distance(array)}
+    suspects = {name: array for name, array in floats.items() if not _max_abs(array) <= _max_distance(array.dtype)}
     faults = [(name, array.size - int(np.count_nonzero(np.isfinite(array))), array) for name, array in suspects.items()]
     if any(bad for _, bad, _ in faults):
         return f"values are not finite: {_listing(f'{n} ({bad} of {a.size})' for n, bad, a in faults if bad)}"
     far = {name: _distance(expected[name], array) for name, array in suspects.items()}
-    moved = [
-        f"{name} (by {far[name]:.2g})" for name, array in suspects.items() if not far[name] <= _max_distance(array)
-    ]
+    moved = [f"{name} (by {by:.2g})" for name, by in far.items() if not by <= _max_distance(suspects[name].dtype)]
     return f"values are too far from those sent: {_listing(moved)}" if moved else None
 
 
@@ -117,8 +116,9 @@ def _max_abs(array: NDArray[Any]) -> float:
     return float(np.max(np.concatenate(spread(extremes, flat.size))))  # unlike Python's max this keeps NaN
 
 
-def _max_distance(array: NDArray[Any]) -> float:
-    working = np.finfo(np.result_type(array.dtype, np.float32))  # the dtype in which optimizers compute
+@cache
+def _max_distance(dtype: np.dtype[Any]) -> float:
+    working = np.finfo(np.result_type(dtype, np.float32))  # the dtype in which optimizers compute
     return float(2.0 ** (3 * working.maxexp // 8))
 
 
