@@ -55,11 +55,18 @@ def test_every_defence_is_attacked_and_run(recipe, tmp_path, capsys):
 
 
 def test_the_table_by_hand():
-    costs = [Cost("none", "public", 1.0, [0.7, 0.9], [0.5]), Cost("noise", "public", 0.25, [], [0.5])]
+    costs = [
+        Cost("none", "public", 1.0, [0.7, 0.9], [0.5]),
+        Cost("noise", "public", 0.25, [0.5, 0.7], []),
+    ]
     *_, first, second = cost_table(costs).splitlines()
     # Student's t with one degree of freedom: 12.71 times 0.1, as the standard error of 0.7 and 0.9 is 0.1.
-    assert first.split() == ["none", "public", "1.000", "0.8", "±", "1.271", "0.5"]
-    assert second.split() == ["noise", "public", "0.250", "-", "0.5"]
+    assert " ".join(first.split()) == "none public 1.000 0.8 ± 1.271 0 ± 0 0.5 0"
+    # Both seeds lose 0.2, so the paired difference has no spread.
+    change = second.split()[6:9]
+    assert [float(change[0]), change[1]] == [-0.2, "±"]
+    assert float(change[2]) < 1e-12
+    assert second.split()[-2:] == ["-", "-"]
 
 
 def test_a_task_without_words_is_refused_before_anything_runs(tmp_path, capsys):
