@@ -17,6 +17,7 @@ import tomli_w
 from flwr.common.constant import FAB_EXCLUDE_PATTERNS, FAB_INCLUDE_PATTERNS
 from pathspec import GitIgnoreSpec
 
+from .interrupts import Interrupts
 from .processes import end_group, flower_environment, free_port, tool
 
 #: The name of the connection to the SuperLink in Flower's config.
@@ -48,6 +49,8 @@ def flower_run(
     A SuperLink in simulation mode is started on free loopback ports. It and all processes that it started are stopped
     before this function returns.
 
+    Call it in the main thread: SIGINT, SIGTERM and SIGHUP raise ``KeyboardInterrupt`` in it.
+
     Parameters
     ----------
     app : Path
@@ -70,10 +73,12 @@ def flower_run(
 
     Raises
     ------
+    KeyboardInterrupt
+        On one of these signals, after all processes have ended.
     RuntimeError
         The SuperLink does not start.
     """
-    with ExitStack() as stack:
+    with Interrupts() as interrupts, ExitStack() as stack:
         folder = home or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedapps-flwr-")))
         folder.mkdir(parents=True, exist_ok=True)
         environment = flower_environment(folder)
@@ -84,10 +89,11 @@ def flower_run(
             "--host", "127.0.0.1", "--port", str(port),
         ]  # fmt: skip
         output = stack.enter_context(log_file.open("wb"))
-        superlink = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, cwd=folder, start_new_session=True
-        )
-        stack.callback(end_group, superlink)
+        with interrupts.deferred():
+            superlink = subprocess.Popen(
+                command, env=environment, stdout=output, stderr=output, cwd=folder, start_new_session=True
+            )
+            stack.callback(_end, superlink, interrupts)
         if on_start:
             on_start(superlink.pid)
         if not wait_until_healthy(superlink, port):
@@ -106,6 +112,11 @@ def flower_run(
             for line in running.stdout:
                 show(line.rstrip("\n"))
             return running.wait()
+
+
+def _end(superlink: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
+    with interrupts.deferred():
+        end_group(superlink)
 
 
 def submission(app: Path, home: Path, run_config: Mapping[str, bool | int | float | str]) -> list[str]:

@@ -11,11 +11,11 @@ from typing import Any
 import tomli_w
 
 from sim.flower_run import CONNECTION, connect, submission, wait_until_healthy
+from sim.interrupts import Interrupts
 from sim.processes import flower_environment, free_port
 
 from .certificates import make_certificates
 from .flwr_commands import FlwrCommands
-from .interrupts import Interrupts
 from .node_keys import KeyPair, make_key_pair
 from .processes import FleetError, FleetProcess, Processes
 from .protocol import node_options, node_port

@@ -56,14 +56,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(folder: Path, **more: Any) -> subprocess.Popen[str]:
     pairs = [f"--set={key}={json.dumps(value)}" for key, value in settings(folder, **more).items()]
     command = [sys.executable, "-m", "fedapps", "run", "--engine", "ray", "--output-dir", str(folder), *pairs]
-    return subprocess.Popen(
-        command, cwd=APP, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=heed_ctrl_c
-    )
-
-
-def heed_ctrl_c() -> None:
-    """Undo the ignoring of SIGINT that jobs in the background pass on to their children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, cwd=APP, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def rounds_done(run: Path) -> int:
@@ -116,8 +109,8 @@ def test_ray_gives_the_same_bits_as_one_process_and_so_does_a_run_killed_in_a_ro
             everything = descendants(first.pid)
             for pid in server:
                 os.kill(pid, signal.SIGKILL)
-            # Flower takes minutes to notice; a person presses Ctrl-C.
-            first.send_signal(signal.SIGINT)
+            # Flower takes minutes to notice; a person or a job scheduler ends the program.
+            first.terminate()
             output, _ = first.communicate()
         finally:
             first.terminate()

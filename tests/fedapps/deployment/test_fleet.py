@@ -1,4 +1,4 @@
-"""Fleets without Flower: certificates, keys, data of the nodes, signals, processes and invalid arguments."""
+"""Fleets without Flower: certificates, keys, data of the nodes, processes and invalid arguments."""
 
 import os
 import signal
@@ -17,9 +17,9 @@ from fedapps.config.parsing import parse
 from fedapps.deployment.certificates import Certificates, make_certificates
 from fedapps.deployment.fleet import limit_in_flight
 from fedapps.deployment.fleet_data import FleetData
-from fedapps.deployment.interrupts import Interrupts
 from fedapps.deployment.node_keys import make_key_pair
 from fedapps.deployment.processes import Processes
+from sim.interrupts import Interrupts
 from sim.lqr import write_world
 from sim.processes import is_alive
 from tasks.base import DataError
@@ -155,41 +155,6 @@ def test_an_existing_fleet_folder_is_refused(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "run-fleet").mkdir()
     assert main(["fleet", "lqr", "--output-dir", str(tmp_path), "--set", "methods=sfl", "--set", "name=run"]) == 2
     assert f"{tmp_path / 'run-fleet'} exists: choose another name" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_interrupts_at_once_or_when_no_longer_deferred(number: signal.Signals):
-    done = []
-
-    def uninterrupted(interrupts):
-        with interrupts.deferred():
-            with interrupts.deferred():
-                signal.raise_signal(number)
-            done.append("after it came")
-        done.append("never")
-
-    before = signal.signal(number, signal.SIG_DFL)
-    try:
-        with Interrupts() as interrupts:
-            with pytest.raises(KeyboardInterrupt):
-                signal.raise_signal(number)
-            with pytest.raises(KeyboardInterrupt):
-                uninterrupted(interrupts)
-            with interrupts.deferred():
-                done.append("once only")
-        assert signal.getsignal(number) is signal.SIG_DFL
-    finally:
-        signal.signal(number, before)
-    assert done == ["after it came", "once only"]
-
-
-def test_an_ignored_signal_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with Interrupts():
-            signal.raise_signal(signal.SIGHUP)
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.subprocesses
