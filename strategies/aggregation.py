@@ -210,7 +210,8 @@ def fold(mean: NDArray[np.float64], value: NDArray[Any], share: float) -> None:
 
 
 def _fold_block(mean: NDArray[Any], value: NDArray[Any], share: float, step: NDArray[Any]) -> None:
-    np.subtract(mean, value, out=step, dtype=np.float64, casting="same_kind")
+    np.copyto(step, value)  # NumPy converts a whole block faster than within a subtraction of mixed types
+    np.subtract(mean, step, out=step)
     np.multiply(step, share, out=step)
     np.subtract(mean, step, out=mean)
 
