@@ -63,7 +63,7 @@ def cost_figure(costs: Sequence[Cost], path: Path) -> None:
     panels = figure.subplots(1, 3, sharey=True)
     rows = range(len(costs))
     panels[0].plot([cost.words for cost in costs], rows, "o", color=_STYLE.colour)
-    panels[0].set(title="words read from an update", xlim=(-0.04, 1.04))
+    panels[0].set(title="words read\nfrom an update", xlim=(-0.04, 1.04))
     first = costs[0]
     changes = {
         "global": [_changes(cost.global_accuracy, first.global_accuracy) for cost in costs],
@@ -75,7 +75,7 @@ def cost_figure(costs: Sequence[Cost], path: Path) -> None:
                 spread = half_width(values) if len(values) > 1 else 0.0
                 panel.errorbar(fmean(values), row, xerr=spread, color=_STYLE.colour, marker="o", capsize=3)
         panel.axvline(0, color="grey", linewidth=1)
-        panel.set(title=f"change of {name} accuracy")
+        panel.set(title=f"change of\n{name} accuracy")
     panels[0].set_yticks(rows, [cost.name for cost in costs])
     panels[0].invert_yaxis()
     for panel in panels:
