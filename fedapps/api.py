@@ -69,6 +69,7 @@ def compare(
     seeds: int = 3,
     first_seed: int = 0,
     vary: Mapping[str, Sequence[Any]] | None = None,
+    seed_keys: Sequence[str] = (),
     engine: str = "inline",
     jobs: int = 0,
     cluster: str = "",
@@ -90,6 +91,8 @@ def compare(
         The number of seeds, at least 1, and the first of them.
     vary : mapping of one key to a sequence
         Repeats the comparison for each of these values of a key; by default those that the recipe varies, if any.
+    seed_keys : sequence of str
+        Keys that take the value of the seed in each run, such as ``text.partition-seed``; by default the recipe's.
     engine : "inline" or "ray"
         ``inline`` runs each run in one process; ``ray`` calls ``flwr run``.
     jobs : int
@@ -115,7 +118,7 @@ def compare(
     from .results.comparison_result import ComparisonResult
 
     if resume:
-        if recipe or overrides or methods or vary or keys:
+        if recipe or overrides or methods or vary or seed_keys or keys:
             raise ValueError("resume: the folder has the recipe, methods, keys and values; leave them out")
         return ComparisonResult(resume_comparison(Path(resume), jobs=jobs, cluster=cluster))
     if not recipe:
@@ -130,6 +133,7 @@ def compare(
         cluster=cluster,
         overrides=run_keys(overrides, keys),
         vary=_varied(vary),
+        seed_keys=seed_keys,
         output_dir=str(output_dir),
     )
     return ComparisonResult(folder)

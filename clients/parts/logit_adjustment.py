@@ -1,8 +1,10 @@
 """Logit adjustment: a loss that does not reward a classifier for the label shares of its node.
 
 Menon et al., Long-tail Learning via Logit Adjustment, ICLR 2021, Equation 10, https://arxiv.org/abs/2007.07314: in the
-softmax cross-entropy of training, each logit f_y becomes f_y + τ log π_y, where π_y is the share of the label y. In
-tests, logits are not adjusted. Here, π_y is the share among the node's training examples.
+softmax cross-entropy of training, each logit f_y becomes f_y + τ log π_y, where π_y is the share of the label y. Here,
+π_y is the share among the node's training examples. In tests, the logits f_y are those of balanced labels. For examples
+with the node's own label shares, the prediction is that of training, f_y + τ log π_y
+(:func:`tasks.label_shares.own_label_shares`).
 """
 
 from dataclasses import dataclass
@@ -12,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from clients.local_part import LocalPart, NodeRound
+from tasks.label_shares import predicts_for_own_shares
 
 
 @dataclass(frozen=True)
 class LogitAdjustment(LocalPart):
-    """Add τ log π_y to the logits while the model is in training mode.
+    """Add τ log π_y to the logits in training, and in tests on examples with the node's label shares.
 
     Parameters
     ----------
@@ -37,7 +40,7 @@ class LogitAdjustment(LocalPart):
         added = self.logit_adjustment * shares.log()
 
         def adjusted(module: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
-            return logits + added.to(logits) if module.training else logits
+            return logits + added.to(logits) if module.training or predicts_for_own_shares(module) else logits
 
         model.register_forward_hook(adjusted)
         return model

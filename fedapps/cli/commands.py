@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedapps.comparison.matrix import Vary, read_value
+from fedapps.comparison.matrix import Vary, names, read_value
 from fedapps.config.recipe_files import Value, recipes
 from fedapps.launch.runner import RunFailedError
 from fedapps.registry.expressions import split_expressions
@@ -93,7 +93,7 @@ def compare(given: argparse.Namespace) -> int:
 
     json_path = Path(given.json) if given.json else None
     if given.resume:
-        if given.recipe or given.set or given.vary or given.methods:
+        if given.recipe or given.set or given.vary or given.seed_keys or given.methods:
             given.refuse("--resume: the folder has the recipe, methods, keys and values; leave them out")
         resume_comparison(Path(given.resume), jobs=given.jobs, cluster=given.cluster, json_path=json_path)
         return 0
@@ -109,6 +109,7 @@ def compare(given: argparse.Namespace) -> int:
         cluster=given.cluster,
         overrides=assignments(given.set),
         vary=Vary.read(given.vary),
+        seed_keys=names(given.seed_keys),
         output_dir=given.output_dir,
         json_path=json_path,
     )

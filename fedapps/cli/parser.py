@@ -106,6 +106,13 @@ def _add_compare(commands: Commands) -> None:
     add_methods(command, "compare")
     add_seeds(command, 3, "")
     add_vary(command, "repeat the comparison for each of these values of a key")
+    command.add_argument(
+        "--seed-keys",
+        default="",
+        metavar="KEY,...",
+        help="keys that take the value of the seed in each run, such as text.partition-seed, so that every seed has a "
+        "partition of its own (default: those of the recipe)",
+    )
     add_resume(command, "comparison")
     add_jobs(command, "runs")
     command.add_argument(

@@ -42,6 +42,7 @@ def compare_recipe(
     cluster: str = "",
     overrides: Mapping[str, Any] | None = None,
     vary: Vary | None = None,
+    seed_keys: Sequence[str] = (),
     output_dir: str = "runs",
     json_path: Path | None = None,
 ) -> Path:
@@ -67,6 +68,8 @@ def compare_recipe(
         Keys of the run config that replace those of the recipe.
     vary : Vary, optional
         The key to vary; that of the recipe if missing.
+    seed_keys : sequence of str
+        Keys that take the value of the seed in each run; those of the recipe if empty.
     output_dir : str
         Where the folder of the comparison is created.
     json_path : Path, optional
@@ -88,7 +91,7 @@ def compare_recipe(
         raise ValueError(f"--seeds {seeds}: must be at least 1")
     name = f"compare-{recipe_name(recipe).replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     base = resolve(read_recipe(recipe, overrides) | {"name": name}, output_dir)
-    plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary)
+    plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary, seed_keys)
     with _workers(plan, cluster) as workers:
         _check(plan)
         folder = Path(str(base["output-dir"])) / name

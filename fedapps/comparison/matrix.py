@@ -9,7 +9,7 @@ from typing import Any
 
 from fedapps.config.keys import all_keys, defaults
 from fedapps.config.parsing import Config, parse
-from fedapps.config.recipe_files import Value, recipe_name, recipe_vary
+from fedapps.config.recipe_files import Value, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.registry.expressions import labels
 
@@ -52,6 +52,9 @@ class Plan:
     engine : "inline" or "ray"
     vary : Vary, optional
         The varied key.
+    seed_keys : tuple of str
+        Keys that take the value of the seed in each run, such as the seed of a partition. Without them, all seeds share
+        what these keys draw, and results hold for this one draw only.
     """
 
     recipe: str
@@ -60,6 +63,7 @@ class Plan:
     seeds: tuple[int, ...]
     engine: str
     vary: Vary | None = None
+    seed_keys: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -70,6 +74,7 @@ class Plan:
         seeds: Sequence[int],
         engine: str,
         vary: Vary | None,
+        seed_keys: Sequence[str] = (),
     ) -> "Plan":
         """The plan of a recipe.
 
@@ -84,6 +89,8 @@ class Plan:
         engine : "inline" or "ray"
         vary : Vary or None
             ``None``: the key that the recipe varies, if any.
+        seed_keys : sequence of str
+            Those of the recipe if empty.
 
         Raises
         ------
@@ -92,7 +99,9 @@ class Plan:
         """
         named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
         chosen = tuple(labels(named))
-        return cls(recipe_name(recipe), base, chosen, tuple(seeds), engine, vary or Vary.read(recipe_vary(recipe)))
+        vary = vary or Vary.read(recipe_comparison(recipe, "vary"))
+        follow = tuple(seed_keys) or names(recipe_comparison(recipe, "seed-keys"))
+        return cls(recipe_name(recipe), base, chosen, tuple(seeds), engine, vary, follow)
 
     def configs(self) -> list[Config]:
         """The validated config for each value of the varied key, or a single config.
@@ -102,10 +111,19 @@ class Plan:
         ValueError
             If a method, the varied key or a value is invalid; mostly as ``ConfigError``.
         """
-        given = [self._with(value) for value in self.values]
-        configs = [parse(flat | {"methods": ",".join(self.methods), "seed": self.seeds[0]}) for flat in given]
+        given = [self._with(value, self.seeds[0]) for value in self.values]
+        configs = [parse(flat | {"methods": ",".join(self.methods)}) for flat in given]
         if self.vary:
-            _check(self.vary, configs[0])
+            _check_values(self.vary)
+            _check_key("--vary", self.vary.key, configs[0])
+        for key in self.seed_keys:
+            _check_key("--seed-keys", key, configs[0])
+            if not isinstance(all_keys()[key].default, int):
+                raise ValueError(
+                    f"--seed-keys {key}: must be a key with whole numbers, such as the seed of a partition"
+                )
+            if self.vary and key == self.vary.key:
+                raise ValueError(f"--seed-keys {key}: this key is varied, so it cannot also be the seed")
         return configs
 
     @property
@@ -124,13 +142,8 @@ class Plan:
             {"method": method, "seed": seed}
             | ({"at": f"{self.vary.key} = {value}"} if self.vary else {})
             | {
-                "config": self._with(value)
-                | {
-                    "output-dir": str(folder),
-                    "name": f"{method}-{seed}{_ending(value)}",
-                    "methods": method,
-                    "seed": seed,
-                },
+                "config": self._with(value, seed)
+                | {"output-dir": str(folder), "name": f"{method}-{seed}{_ending(value)}", "methods": method},
                 "engine": self.engine,
             }
             for value in self.values
@@ -151,13 +164,19 @@ class Plan:
         try:
             known = json.loads(path.read_text())
             vary = known["vary"] and Vary(known["vary"]["key"], tuple(known["vary"]["values"]))
-            lists = {"methods": tuple(known["methods"]), "seeds": tuple(known["seeds"])}
+            lists = {name: tuple(known[name]) for name in ("methods", "seeds", "seed_keys")}
             return cls(**(known | lists | {"vary": vary}))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"--resume {folder}: plan.json is damaged ({error!r}); start a new comparison") from error
 
-    def _with(self, value: Value | None) -> dict[str, Any]:
-        return {**self.config, **({self.vary.key: value} if self.vary and value is not None else {})}
+    def _with(self, value: Value | None, seed: int) -> dict[str, Any]:
+        varied = {self.vary.key: value} if self.vary and value is not None else {}
+        return {**self.config, **varied, **dict.fromkeys(("seed", *self.seed_keys), seed)}
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The names in a text that separates them by commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def read_value(key: str, text: str) -> Value:
@@ -175,14 +194,17 @@ def read_value(key: str, text: str) -> Value:
     return text.strip("'\"")
 
 
-def _check(vary: Vary, config: Config) -> None:
-    if vary.key in _OWN_KEYS:
-        raise ValueError(f"--vary {vary.key}: the comparison sets this key; use --methods and --seeds")
-    if vary.key not in config.flat():
+def _check_key(option: str, key: str, config: Config) -> None:
+    if key in _OWN_KEYS:
+        raise ValueError(f"{option} {key}: the comparison sets this key; use --methods and --seeds")
+    if key not in config.flat():
         readers = [config.run.task, *dict.fromkeys(type(method).name for method in config.methods.values())]
         raise ValueError(
-            f"--vary {vary.key}: this comparison does not use the key; vary one of the run or of {', '.join(readers)}"
+            f"{option} {key}: this comparison does not use the key; name one of the run or of {', '.join(readers)}"
         )
+
+
+def _check_values(vary: Vary) -> None:
     endings = [_ending(value) for value in vary.values]
     if twice := [value for value, ending in zip(vary.values, endings, strict=True) if endings.count(ending) > 1]:
         raise ValueError(f"--vary {vary.key}: {twice[0]!r} is given twice, or has the folder name of another value")

@@ -30,7 +30,8 @@ def read_recipe(recipe: Path, overrides: Mapping[str, Value] | None = None) -> d
     ----------
     recipe : Path
         A run-config file, or the name of a recipe of this package; with a pipeline, ``RECIPE:STAGE``. The key ``base``
-        names another recipe whose keys are the defaults. The table ``compare`` is ignored; see :func:`recipe_vary`.
+        names another recipe whose keys are the defaults. The table ``compare`` is ignored; see
+        :func:`recipe_comparison`.
     overrides : mapping, optional
         Keys that override the recipe.
 
@@ -67,11 +68,19 @@ def read_pipeline(recipe: Path) -> Pipeline | None:
     return None if stage or not found.stages else found.pipeline(path)
 
 
-def recipe_vary(recipe: Path) -> str:
-    """The key ``compare.vary`` of a recipe or a stage, such as ``vpr.split=random,proximity``; empty if not set."""
+def recipe_comparison(recipe: Path, key: str) -> str:
+    """A key of the table ``compare`` of a recipe or a stage; empty if it is not set.
+
+    Parameters
+    ----------
+    recipe : Path
+    key : "vary" or "seed-keys"
+        ``vary`` is a key with its values, such as ``vpr.split=random,proximity``; ``seed-keys`` are keys that take the
+        value of the seed.
+    """
     path, stage = _path_and_stage(recipe)
     found = _read(path, ())
-    return str({**found.keys, **found.stages.get(stage, {})}.get("compare.vary", ""))
+    return str({**found.keys, **found.stages.get(stage, {})}.get(f"compare.{key}", ""))
 
 
 def recipe_name(recipe: Path) -> str:
@@ -132,8 +141,8 @@ def _values(flat: dict[str, Any], prefix: str = "") -> dict[str, Value]:
     for key, value in flat.items():
         if not isinstance(value, (bool, int, float, str)):
             raise ValueError(f"{prefix}{key} = {value!r}: must be a number, a string, true or false")
-        if key.startswith("compare.") and key != "compare.vary":
-            raise ValueError(f"{prefix}{key}: unknown key; the table compare has only the key vary")
+        if key.startswith("compare.") and key not in ("compare.vary", "compare.seed-keys"):
+            raise ValueError(f"{prefix}{key}: unknown key; the table compare has only the keys vary and seed-keys")
     return flat
 
 

@@ -18,8 +18,8 @@ def logit_adjustment_option() -> Any:
     """The option ``logit-adjustment`` of the methods that can adjust logits."""
     return option(
         0.0,
-        "weight τ of the logarithms of a node's label shares, added to the logits in training (Menon et al. 2021); "
-        "0 = plain cross-entropy",
+        "weight τ of the logarithms of a node's label shares, added to the logits in training (Menon et al. 2021) and in "
+        "tests on examples with these shares; 0 = plain cross-entropy",
         minimum=0,
     )
 
@@ -44,8 +44,7 @@ class FedAvg(Method):
     Options = FedAvgOptions
 
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        adjusts = self.options.logit_adjustment and server_round.message == "train"
-        return {"logit-adjustment": self.options.logit_adjustment} if adjusts else {}
+        return {"logit-adjustment": self.options.logit_adjustment} if self.options.logit_adjustment else {}
 
     def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
         if self.options.logit_adjustment and task.num_classes == 0:

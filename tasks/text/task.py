@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+from tasks.label_shares import own_label_shares
 
 from .batches import CommonTest, by_length, trimmed
 from .corpus import Corpus, read_corpus
@@ -152,19 +153,17 @@ class TextTask(TextProfiles, Task):
         """Return the accuracy and the number of examples of every split that exists.
 
         ``test.local_*`` are test examples with the node's label shares, ``test.global_*`` those common to all nodes,
-        and ``validation.*`` the node's own. ``vocabulary.words`` is the number of words, and ``vocabulary.in_glove``
-        the share of them that started from a GloVe vector.
+        and ``validation.*`` the node's own. Examples with the node's label shares are evaluated in
+        :func:`~tasks.label_shares.own_label_shares`. ``vocabulary.words`` is the number of words, and
+        ``vocabulary.in_glove`` the share of them that started from a GloVe vector.
         """
-        parts: dict[str, Iterator[Batch]] = {}
-        if isinstance(common := data.extra.get("common_test"), CommonTest):
-            parts["test.global_"] = common.batches(CHUNK)
-        for prefix, split in (("test.local_", "test"), ("validation.", "validation")):
-            if split in data.splits:
-                parts[prefix] = by_length(data.splits[split], CHUNK)
         metrics: Metrics = {}
-        for prefix, batches in parts.items():
-            correct, total = _scores(model, batches)
-            metrics |= {f"{prefix}accuracy": correct / total, f"{prefix}accuracy.count": float(total)}
+        if isinstance(common := data.extra.get("common_test"), CommonTest):
+            metrics |= _accuracy("test.global_", model, common.batches(CHUNK))
+        with own_label_shares(model):
+            for prefix, split in (("test.local_", "test"), ("validation.", "validation")):
+                if split in data.splits:
+                    metrics |= _accuracy(prefix, model, by_length(data.splits[split], CHUNK))
         if self.options.recurrent:
             words = [word for word in _vocabulary(data).words if word not in RESERVED]
             metrics["vocabulary.words"] = float(len(words))
@@ -184,12 +183,12 @@ def _tokens(encoder: str, length: int) -> Vocabulary:
     return load_tokenizer(encoder)
 
 
-def _scores(model: nn.Module, batches: Iterator[Batch]) -> tuple[int, int]:
-    """The number of correctly classified examples, and the number of all examples."""
+def _accuracy(prefix: str, model: nn.Module, batches: Iterator[Batch]) -> Metrics:
+    """The share of correctly classified examples, and the number of examples."""
     device = next(model.parameters()).device
     correct = total = 0
     for batch in batches:
         logits = model(batch["ids"].to(device), batch["length"])
         correct += int((logits.argmax(dim=1).cpu() == batch["label"]).sum())
         total += len(batch["label"])
-    return correct, total
+    return {f"{prefix}accuracy": correct / total, f"{prefix}accuracy.count": float(total)}

@@ -11,6 +11,7 @@ import torch
 from tiny_encoder import encoder_folder
 
 from tasks.base import DataError
+from tasks.label_shares import predicts_for_own_shares
 from tasks.private_parameters import PrivateParameters
 from tasks.text.batches import CommonTest
 from tasks.text.options import Options
@@ -150,6 +151,25 @@ def test_learning_beats_guessing_on_both_tests(world):
     model = learn(task, model_of(task, node), node, epochs=12, rate=1e-2)
     metrics = task.evaluate(model, node, seed=0, final=True).metrics
     assert metrics["test.local_accuracy"] > 0.4
+
+
+def test_texts_with_the_label_shares_of_the_node_are_predicted_for_these_shares(world):
+    """Logits that prefer class 2 by 1, and class 1 by 1 with the node's label shares."""
+    task = own_words(replace(SMALL, glove=""))
+    data = task.load_node(world, 3, NODES)
+    model = model_of(task, data)
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        model.classifier.bias.copy_(torch.tensor([0.0, 0, 1, 0]))
+    shares = torch.tensor([0.0, 2, 0, 0])
+    model.register_forward_hook(lambda module, _, logits: logits + shares * predicts_for_own_shares(module))
+    metrics = task.evaluate(model.eval(), data, seed=0, final=False).metrics
+    for prefix, label, labels in (
+        ("test.global_", 2, data.extra["common_test"].examples["label"]),
+        ("test.local_", 1, data.splits["test"]["label"]),
+        ("validation.", 1, data.splits["validation"]["label"]),
+    ):
+        assert metrics[f"{prefix}accuracy"] == int((labels == label).sum()) / len(labels)
 
 
 def test_accuracies_are_counted(world):

@@ -19,6 +19,7 @@ from clients.local_part import NodeRound
 from clients.parts.logit_adjustment import LogitAdjustment, smoothed_shares
 from clients.state import ContextState
 from tasks.base import Evaluation, NodeData
+from tasks.label_shares import own_label_shares
 
 
 class LabelTask(ToyTask):
@@ -82,13 +83,17 @@ def test_the_loss_by_hand(tau):
 @settings(max_examples=25, deadline=None)
 @given(labels=st.lists(st.integers(0, 2), min_size=1, max_size=9), tau=st.floats(0.01, 3), seed=st.integers(0, 9))
 def test_training_probabilities_are_those_of_tests_times_the_shares(labels, tau, seed):
-    """softmax(f + τ log π) ∝ π^τ softmax(f), in training mode only."""
+    """softmax(f + τ log π) ∝ π^τ softmax(f), in training and on examples with the node's label shares only."""
     torch.manual_seed(seed)
     model, x = wrapped(nn.Linear(2, 3), labels, tau), torch.randn(4, 2)
     plain = model.eval()(x).softmax(dim=1).detach().double()
     weighted = plain * smoothed_shares(torch.tensor(labels), 3) ** tau
     expected = weighted / weighted.sum(dim=1, keepdim=True)
     np.testing.assert_allclose(model.train()(x).softmax(dim=1).detach(), expected, rtol=1e-4)
+    trained = model(x)
+    with own_label_shares(model.eval()):
+        assert torch.equal(model(x), trained)
+    np.testing.assert_allclose(model(x).softmax(dim=1).detach(), plain, rtol=1e-6)
 
 
 def test_a_weight_of_zero_is_plain_training_bit_for_bit():
@@ -107,7 +112,7 @@ def test_equal_shares_change_the_loss_of_no_batch():
         np.testing.assert_allclose(equal.arrays[name], array, rtol=1e-4, atol=1e-6)
 
 
-def test_an_evaluation_does_not_adjust():
+def test_an_evaluation_for_balanced_labels_does_not_adjust():
     plain, adjusted = (of([0, 0, 1], *parts).evaluate_round(RECEIVED, at(1)) for parts in ((), (LogitAdjustment(1.0),)))
     assert adjusted.metrics == plain.metrics
 

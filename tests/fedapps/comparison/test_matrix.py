@@ -49,3 +49,44 @@ def test_values_that_would_share_a_folder_are_refused():
         ValueError, match="--vary data-dir: 'a/b' is given twice, or has the folder name of another value"
     ):
         with_values("data-dir", "a/b", "c", "a:b").configs()
+
+
+# -- keys that take the value of the seed ----------------------------------------------------------------------------
+
+TEXT = {"task": "text", "methods": "fedavg", "num-nodes": 3, "collect-after": 0}
+
+
+def following(*keys, vary=None):
+    return Plan("quickstart", TEXT, ("fedavg",), (3, 4), "inline", vary, keys)
+
+
+def test_seed_keys_take_the_value_of_the_seed(tmp_path):
+    plan = following("text.partition-seed", vary=Vary("text.alpha", (1, 10)))
+    assert [(cell["config"]["seed"], cell["config"]["text.partition-seed"]) for cell in plan.cells(tmp_path)] == [
+        (3, 3), (4, 4), (3, 3), (4, 4)
+    ]  # fmt: skip
+    assert plan.configs()[0].flat()["text.partition-seed"] == 3
+    plan.save(tmp_path)
+    assert Plan.load(tmp_path) == plan
+
+
+def test_a_recipe_names_its_seed_keys_unless_others_are_given(tmp_path):
+    recipe = tmp_path / "study.toml"
+    recipe.write_text('task = "text"\n[compare]\nseed-keys = "text.partition-seed, text.max-length"\n')
+    for given, expected in (((), ("text.partition-seed", "text.max-length")), (("text.width",), ("text.width",))):
+        assert Plan.of(recipe, TEXT, (), (0,), "inline", None, given).seed_keys == expected
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (following("seed"), "--seed-keys seed: the comparison sets this key"),
+        (following("text.world-sed"), "text.world-sed: unknown key"),
+        (following("lqr.horizon"), "--seed-keys lqr.horizon: this comparison does not use the key"),
+        (following("text.alpha"), "--seed-keys text.alpha: must be a key with whole numbers"),
+        (following("text.partition-seed", vary=Vary("text.partition-seed", (1, 2))), "this key is varied"),
+    ],
+)
+def test_keys_that_cannot_be_the_seed_are_refused(plan, message):
+    with pytest.raises(ValueError, match=message):
+        plan.configs()

@@ -12,7 +12,7 @@ from recipe_runs import recipe_runs
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import Claim, checked_claims, paper_claims, paper_of, paper_tables
 from fedapps.comparison.tables import comparison_text
-from fedapps.config.recipe_files import recipe_vary
+from fedapps.config.recipe_files import recipe_comparison
 from fedapps.registry.expressions import labels
 from fedapps.registry.methods import canonical
 from fedapps.report import write_report
@@ -164,7 +164,7 @@ def test_claims_are_of_recipes_and_methods_that_exist():
     for claim in paper_claims():
         assert set(claim.recipes) <= recipe_runs().keys()
         for recipe in claim.recipes:
-            vary = Vary.read(recipe_vary(Path(recipe)))
+            vary = Vary.read(recipe_comparison(Path(recipe), "vary"))
             values = {str(value) for value in vary.values} if vary else {""}
             for name in (claim.method, *claim.than):
                 method, _, value = name.partition(" at ")

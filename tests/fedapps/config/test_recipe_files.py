@@ -9,7 +9,7 @@ from recipe_runs import recipe_runs
 from fedapps.comparison.matrix import Vary
 from fedapps.config.parsing import parse
 from fedapps.config.pipelines import StageRun
-from fedapps.config.recipe_files import RECIPES, read_pipeline, read_recipe, recipe_name, recipe_vary, recipes
+from fedapps.config.recipe_files import RECIPES, read_pipeline, read_recipe, recipe_comparison, recipe_name, recipes
 
 
 def test_recipes_are_listed_with_their_first_line():
@@ -85,8 +85,8 @@ def test_the_keys_of_a_base_are_the_defaults_of_a_recipe(tmp_path):
     )
     expected = read_recipe(Path("lqr")) | {"seed": 1, "rounds": 5, "lqr.horizon": 3}
     assert read_recipe(path) == expected
-    assert recipe_vary(path) == "seed=1,2"
-    assert recipe_vary(tmp_path / "middle.toml") == ""
+    assert recipe_comparison(path, "vary") == "seed=1,2"
+    assert recipe_comparison(tmp_path / "middle.toml", "vary") == ""
 
 
 def test_a_missing_base_is_named(tmp_path):
@@ -103,14 +103,14 @@ def test_a_recipe_cannot_be_its_own_base(tmp_path):
 def test_an_unknown_key_of_a_comparison_is_named(tmp_path):
     with pytest.raises(
         ValueError,
-        match=r"study\.toml cannot be read: compare\.seeds: unknown key; the table compare has only the key vary",
+        match=r"study\.toml cannot be read: compare\.seeds: unknown key; the table compare has only the keys vary and seed-keys",
     ):
         read_recipe(write(tmp_path, study="[compare]\nseeds = 3\n"))
 
 
 @pytest.mark.parametrize("name", sorted(recipe_runs()))
 def test_what_recipes_vary_can_be_read(name):
-    vary = Vary.read(recipe_vary(Path(name)))
+    vary = Vary.read(recipe_comparison(Path(name), "vary"))
     assert vary is None or len(vary.values) > 1
 
 
@@ -156,7 +156,9 @@ def test_a_stage_is_read_as_a_recipe_with_one_run(tmp_path):
     given = {"vln.agent-file": "agent.safetensors"}
     assert read_recipe(Path(f"{path}:two"), given) == {"rounds": 6, "methods": "fedavg"} | given
     assert read_pipeline(Path(f"{path}:one")) is None
-    assert [recipe_vary(Path(f"{path}{stage}")) for stage in ("", ":one", ":two")] == ["seed=1,2"] * 2 + ["rounds=6,7"]
+    assert [recipe_comparison(Path(f"{path}{stage}"), "vary") for stage in ("", ":one", ":two")] == ["seed=1,2"] * 2 + [
+        "rounds=6,7"
+    ]
     assert [recipe_name(Path(f"{path}{stage}")) for stage in ("", ":one")] == ["study", "study:one"]
 
 
@@ -207,7 +209,7 @@ def test_other_braces_are_no_placeholders(tmp_path):
         ),
         (
             "[pipeline.a.compare]\nseeds = 3",
-            "pipeline.a.compare.seeds: unknown key; the table compare has only the key vary",
+            "pipeline.a.compare.seeds: unknown key; the table compare has only the keys vary and seed-keys",
         ),
     ],
 )
@@ -242,7 +244,7 @@ def test_the_recipes_of_the_page_on_recipes_are_valid(tmp_path):
     study, pipeline = re.findall(r"^```toml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     path = write(tmp_path, study=study, pipeline=pipeline)
     assert parse(read_recipe(path)).run.rounds == 50
-    assert Vary.read(recipe_vary(path)).values == (2, 5)
+    assert Vary.read(recipe_comparison(path, "vary")).values == (2, 5)
     speaker, agent = read_pipeline(tmp_path / "pipeline.toml").runs({}, Path("/runs"))
     assert parse(speaker.config).run.rounds == 20
     config = parse(agent.config, files_exist=False)
