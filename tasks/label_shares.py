@@ -13,9 +13,10 @@ def own_label_shares(model: nn.Module) -> Iterator[None]:
     """Let a classifier predict for examples with the label shares of its node while the context lasts.
 
     A task evaluates examples of the node's own distribution in this context, and examples common to all nodes outside
-    of it. Only a model that was trained with adjusted logits distinguishes the two: its logits f_y are those of balanced
-    labels, and f_y + τ log π_y those of the node's label shares π (Hong et al., Disentangling Label Distribution for
-    Long-tailed Visual Recognition, CVPR 2021, Section 3.2, https://arxiv.org/abs/2012.00321, for τ = 1).
+    of it. Only a model that was trained with adjusted logits distinguishes the two: its logits f_y are those of
+    balanced labels, and f_y + τ log π_y those of the node's label shares π (Hong et al., Disentangling Label
+    Distribution for Long-tailed Visual Recognition, CVPR 2021, Section 3.2, https://arxiv.org/abs/2012.00321; τ = 1
+    there).
     """
     setattr(model, _MARK, True)
     try:

@@ -18,8 +18,8 @@ def logit_adjustment_option() -> Any:
     """The option ``logit-adjustment`` of the methods that can adjust logits."""
     return option(
         0.0,
-        "weight τ of the logarithms of a node's label shares, added to the logits in training (Menon et al. 2021) and in "
-        "tests on examples with these shares; 0 = plain cross-entropy",
+        "weight τ of the logarithms of a node's label shares, added to the logits in training (Menon et al. 2021) and "
+        "in tests on examples with these shares; 0 = plain cross-entropy",
         minimum=0,
     )
 
