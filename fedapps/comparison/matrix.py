@@ -111,6 +111,8 @@ class Plan:
         ValueError
             If a method, the varied key or a value is invalid; mostly as ``ConfigError``.
         """
+        for key in self.seed_keys:
+            _check_seed_key(key, self.vary)
         given = [self._with(value, self.seeds[0]) for value in self.values]
         configs = [parse(flat | {"methods": ",".join(self.methods)}) for flat in given]
         if self.vary:
@@ -118,12 +120,6 @@ class Plan:
             _check_key("--vary", self.vary.key, configs[0])
         for key in self.seed_keys:
             _check_key("--seed-keys", key, configs[0])
-            if not isinstance(all_keys()[key].default, int):
-                raise ValueError(
-                    f"--seed-keys {key}: must be a key with whole numbers, such as the seed of a partition"
-                )
-            if self.vary and key == self.vary.key:
-                raise ValueError(f"--seed-keys {key}: this key is varied, so it cannot also be the seed")
         return configs
 
     @property
@@ -202,6 +198,14 @@ def _check_key(option: str, key: str, config: Config) -> None:
         raise ValueError(
             f"{option} {key}: this comparison does not use the key; name one of the run or of {', '.join(readers)}"
         )
+
+
+def _check_seed_key(key: str, vary: Vary | None) -> None:
+    declared = all_keys().get(key)
+    if declared is not None and type(declared.default) is not int:
+        raise ValueError(f"--seed-keys {key}: must be a key of whole numbers, such as the seed of a partition")
+    if vary and key == vary.key:
+        raise ValueError(f"--seed-keys {key}: this key is varied, so it cannot also be the seed")
 
 
 def _check_values(vary: Vary) -> None:
