@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from .flower_command import run_flower
+from .quick_exit import run_and_exit
 
 _WORKER = "flwr-clientapp"
 
@@ -45,4 +46,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_and_exit(main)

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from .flower_command import run_flower
+from .quick_exit import run_and_exit
 
 #: What workers of this project import before they train; ``torch._dynamo`` is imported by torch's optimizers.
 LIBRARIES: tuple[str, ...] = ("torch", "torch._dynamo", "scipy.spatial", "PIL.Image", "safetensors.numpy")
@@ -89,4 +90,4 @@ class _Clock:
 
 
 if __name__ == "__main__":
-    main()
+    run_and_exit(main)
