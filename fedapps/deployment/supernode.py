@@ -52,15 +52,15 @@ class SuperNode:
             )
 
     @classmethod
-    def on_this_machine(cls, count: int) -> "SuperNode":
-        """The settings of each of ``count`` nodes of one machine.
+    def on_this_machine(cls, count: int, libraries: Sequence[str] = LIBRARIES) -> "SuperNode":
+        """The settings of each of ``count`` nodes of one machine, whose workers need ``libraries``.
 
         A few nodes poll more often than Flower's, which suit remote machines; the polling of many would take CPU time
         from those that train. Libraries are imported once per node if they fill at most a quarter of the memory.
         """
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        libraries = LIBRARIES if count * _PRELOADED_BYTES <= memory / 4 else ()
-        return cls(libraries, min(1.0, max(0.2, 0.05 * count)))
+        preloaded = libraries if count * _PRELOADED_BYTES <= memory / 4 else ()
+        return cls(preloaded, min(1.0, max(0.2, 0.05 * count)))
 
     def command(self, options: Sequence[str]) -> list[str]:
         """The command line of a SuperNode with these options of ``flower-supernode``."""
