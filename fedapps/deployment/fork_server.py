@@ -21,19 +21,26 @@ from .flower_command import load_command, name_process
 from .quick_exit import run_and_exit
 
 
-def main() -> None:
-    """Serve until the standard input ends. Returns in the server and in every fork."""
-    command, *libraries = sys.argv[1:]
-    function = load_command(command)
+def serve(command: str, libraries: Sequence[str]) -> None:
+    """Serve until the standard input ends. Returns in the server and in every fork.
+
+    Parameters
+    ----------
+    command : str
+        Name of the command.
+    libraries : sequence of str
+        Modules to import; those that are not installed are skipped.
+    """
     name_process("fork-server")
+    function, waiting = load_command(command), list(libraries)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets forks that have ended
     for line in sys.stdin:
         if os.fork() == 0:
             _call(command, function, json.loads(line))
             return
-        while libraries:
+        while waiting:
             with suppress(ImportError):
-                import_module(libraries.pop(0))
+                import_module(waiting.pop(0))
 
 
 def _call(command: str, function: Callable[[], object], arguments: Sequence[str]) -> None:
@@ -50,4 +57,4 @@ def _call(command: str, function: Callable[[], object], arguments: Sequence[str]
 
 
 if __name__ == "__main__":
-    run_and_exit(main)
+    run_and_exit(lambda: serve(sys.argv[1], sys.argv[2:]))
