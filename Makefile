@@ -13,6 +13,7 @@ DOCS_STAMP := .venv-docs/.built-$(DOCS_KEY)
 FAULT_TESTS := tests/processes/test_faults.py
 EXAMPLE_TESTS := tests/processes/test_examples.py
 HTTP_FLEET_TESTS := tests/processes/test_http.py
+OTHER_FLEET_TESTS := $(filter-out $(FAULT_TESTS) $(EXAMPLE_TESTS) $(HTTP_FLEET_TESTS),$(wildcard tests/processes/test_*.py))
 # Tests of behaviour that may differ between versions of Flower.
 HTTP_TESTS := tests/conformance tests/sim/test_inprocess.py
 # The cores that this process may use; `taskset` or a container can reduce them.
@@ -68,7 +69,7 @@ test-faults: $(STAMP)
 	$(BIN)/python -m pytest $(FAULT_TESTS)
 
 test-fleets: $(STAMP)
-	$(BIN)/python -m pytest -m processes $(patsubst %,--ignore=%,$(FAULT_TESTS) $(EXAMPLE_TESTS))
+	$(BIN)/python -m pytest -m processes $(OTHER_FLEET_TESTS)
 
 test-examples: $(STAMP)
 	$(BIN)/python -m pytest -m processes $(EXAMPLE_TESTS)

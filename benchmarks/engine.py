@@ -65,14 +65,15 @@ def _rows(width: int, clients: int, pairs: int, python: Path | None) -> list[Row
         FLOWER: partial(_strategy, _flower, model, batch, clients),
         LOOP: partial(_loop, model, batch, clients),
     }
-    peaks = {side: peak_megabytes(partial(_work, side, width, clients)) for side in sides}
     setup = f"Linear {width}x{width}, batch {BATCH}, one SGD step, {clients} clients, CPU time"
     with ExitStack() as stack:
+        if python is not None:  # before all others, because it may fail
+            pfl = stack.enter_context(pfl_side(python, width, clients, BATCH))
+            pfl.ask("time")  # the first round, which is not measured
+        peaks = {side: peak_megabytes(partial(_work, side, width, clients)) for side in sides}
         if python is not None:
             with pfl_side(python, width, clients, BATCH) as fresh:
                 peaks[PFL] = fresh.ask("memory") if peaks[LOOP] is not None else None
-            pfl = stack.enter_context(pfl_side(python, width, clients, BATCH))
-            pfl.ask("time")  # the first round, which is not measured
             sides[PFL] = partial(pfl.ask, "time")
         found = alternate(sides, pairs)
     over = {

@@ -3,6 +3,7 @@
 import sys
 
 from .cli.commands import main
+from .deployment.quick_exit import run_and_exit
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_exit(lambda: sys.exit(main()))

@@ -5,8 +5,8 @@
 Each line of its standard input is a JSON list with the arguments of one call. It ends with its standard input. The
 libraries are imported after the first call has started, so that a command that does not need them does not wait.
 
-A fork starts like a new process: the app is not imported yet, and NumPy's global generator has a new seed. It ends like
-one, too, with its exit functions, so calls have nothing in common but the imported libraries.
+A fork starts like a new process: the app is not imported yet, and NumPy's global generator has a new seed. It ends with
+its exit functions, so calls have nothing in common but the imported libraries.
 """
 
 import json
@@ -18,24 +18,32 @@ from contextlib import suppress
 from importlib import import_module
 
 from .flower_command import load_command, name_process
+from .quick_exit import run_and_exit
 
 
-def main() -> int:
-    """Serve until the standard input ends. Returns in the server and in every fork."""
-    command, *libraries = sys.argv[1:]
-    function = load_command(command)
+def serve(command: str, libraries: Sequence[str]) -> None:
+    """Serve until the standard input ends. Returns in the server and in every fork.
+
+    Parameters
+    ----------
+    command : str
+        Name of the command.
+    libraries : sequence of str
+        Modules to import; those that are not installed are skipped.
+    """
     name_process("fork-server")
+    function, waiting = load_command(command), list(libraries)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets forks that have ended
     for line in sys.stdin:
         if os.fork() == 0:
-            return _call(command, function, json.loads(line))
-        while libraries:
+            _call(command, function, json.loads(line))
+            return
+        while waiting:
             with suppress(ImportError):
-                import_module(libraries.pop(0))
-    return 0
+                import_module(waiting.pop(0))
 
 
-def _call(command: str, function: Callable[[], object], arguments: Sequence[str]) -> int:
+def _call(command: str, function: Callable[[], object], arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -46,8 +54,7 @@ def _call(command: str, function: Callable[[], object], arguments: Sequence[str]
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     function()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_exit(lambda: serve(sys.argv[1], sys.argv[2:]))

@@ -19,7 +19,7 @@ from .flwr_commands import FlwrCommands
 from .node_keys import KeyPair, make_key_pair
 from .processes import FleetError, FleetProcess, Processes
 from .protocol import node_options, node_port
-from .supernode import SuperNode
+from .supernode import LIBRARIES, SuperNode
 
 NodeConfig = Mapping[str, int | str]
 _LOOPBACK = "127.0.0.1"
@@ -28,7 +28,9 @@ _CONNECT_SECONDS, _CONNECT_SECONDS_EACH = 60.0, 10.0
 
 
 @contextmanager
-def deployment(folder: Path, *, tls: bool = False, auth: bool = False) -> Iterator["Deployment"]:
+def deployment(
+    folder: Path, *, tls: bool = False, auth: bool = False, libraries: Sequence[str] = LIBRARIES
+) -> Iterator["Deployment"]:
     """Context for a SuperLink and its SuperNodes; on exit all processes are ended.
 
     Enter it in the main thread: SIGINT, SIGTERM and SIGHUP raise ``KeyboardInterrupt`` in it.
@@ -41,9 +43,11 @@ def deployment(folder: Path, *, tls: bool = False, auth: bool = False) -> Iterat
         Make certificates, and encrypt all connections to the SuperLink.
     auth : bool
         Authenticate SuperNodes by their keys; requires ``tls``.
+    libraries : sequence of str
+        Modules that the workers of nodes need; see :class:`SuperNode`.
     """
     with Interrupts() as interrupts, Processes(folder / "tmp", interrupts) as processes:
-        deployed = Deployment(folder, processes, tls=tls, auth=auth)
+        deployed = Deployment(folder, processes, tls=tls, auth=auth, libraries=libraries)
         processes.on_exit(deployed.close)
         yield deployed
 
@@ -51,13 +55,14 @@ def deployment(folder: Path, *, tls: bool = False, auth: bool = False) -> Iterat
 class Deployment:
     """One SuperLink with its SuperNodes; create it with :func:`deployment`."""
 
-    def __init__(self, folder: Path, processes: Processes, *, tls: bool, auth: bool) -> None:
+    def __init__(self, folder: Path, processes: Processes, *, tls: bool, auth: bool, libraries: Sequence[str]) -> None:
         self.folder = folder
         self.auth = auth
         self.control_port = free_port()
         self.fleet_port = node_port(self.control_port)
         self.nodes: list[FleetProcess] = []
-        self._supernode = SuperNode.on_this_machine(1)
+        self._libraries = libraries
+        self._supernode = SuperNode.on_this_machine(1, libraries)
         self._processes = processes
         self._certificates = make_certificates(folder / "certificates") if tls else None
         self._home = folder / "flower"
@@ -120,7 +125,7 @@ class Deployment:
         folders = [self.node_folder(index) for index in range(len(configs))]
         keys = [make_key_pair(folder) for folder in folders] if self.auth else []
         self.register([pair.public for pair in keys])
-        self._supernode = SuperNode.on_this_machine(len(configs))
+        self._supernode = SuperNode.on_this_machine(len(configs), self._libraries)
         for index, config in enumerate(configs):
             self.start_supernode(f"node-{index}", config, keys[index] if keys else None)
         self.wait_until_connected()

@@ -1,22 +1,29 @@
 """Flower's SuperNode, with workers that start from imported libraries.
 
 For every message, Flower starts a new process ``flwr-clientapp``, which imports Flower and torch before it does
-anything. That takes seconds of processor time, on a small computer more than training. With this command the SuperExec
-of the node imports them once, and each worker is a fork that handles one message and ends.
+anything. That takes seconds of processor time, on a small computer more than training. With this command, Flower is
+imported once: the SuperExec of the node is a fork of the SuperNode, and so is the process that imports torch once. Each
+worker is a fork of the latter, handles one message and ends.
 """
 
+import json
 import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
-from .flower_command import run_flower
+from .flower_command import load_command, name_process, run_flower
+from .fork_server import serve
+from .forks import Fork
+from .quick_exit import run_and_exit
 
 #: What workers of this project import before they train; ``torch._dynamo`` is imported by torch's optimizers.
 LIBRARIES: tuple[str, ...] = ("torch", "torch._dynamo", "scipy.spatial", "PIL.Image", "safetensors.numpy")
+_SUPERNODE, _SUPEREXEC, _WORKER = "flower-supernode", "flower-superexec", "flwr-clientapp"
 #: Memory of the process that has imported them, with the CUDA build of torch.
 _PRELOADED_BYTES = 800_000_000
 #: Seconds between two polls of Flower's SuperNode for messages, and of its SuperExec for work.
@@ -51,15 +58,15 @@ class SuperNode:
             )
 
     @classmethod
-    def on_this_machine(cls, count: int) -> "SuperNode":
-        """The settings of each of ``count`` nodes of one machine.
+    def on_this_machine(cls, count: int, libraries: Sequence[str] = LIBRARIES) -> "SuperNode":
+        """The settings of each of ``count`` nodes of one machine, whose workers need ``libraries``.
 
         A few nodes poll more often than Flower's, which suit remote machines; the polling of many would take CPU time
         from those that train. Libraries are imported once per node if they fill at most a quarter of the memory.
         """
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        libraries = LIBRARIES if count * _PRELOADED_BYTES <= memory / 4 else ()
-        return cls(libraries, min(1.0, max(0.2, 0.05 * count)))
+        preloaded = libraries if count * _PRELOADED_BYTES <= memory / 4 else ()
+        return cls(preloaded, min(1.0, max(0.2, 0.05 * count)))
 
     def command(self, options: Sequence[str]) -> list[str]:
         """The command line of a SuperNode with these options of ``flower-supernode``."""
@@ -69,10 +76,19 @@ class SuperNode:
 def main() -> None:
     """Run the SuperNode until it is stopped."""
     interval, libraries, *options = sys.argv[1:]
-    import_module("flwr.supernode.start_client_internal").time = _Clock(float(interval))  # type: ignore[attr-defined]
     os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = f"{min(_WORK_POLL_INTERVAL, float(interval)):g}"
-    superexec = [sys.executable, "-P", "-m", "fedapps.deployment.superexec", libraries]
-    run_flower("flower-supernode", options, replace="flower-superexec", start=lambda given: [*superexec, *given])
+    load_command(_SUPERNODE)  # before the fork, which then has what the command imports
+    superexec = Fork(_SUPEREXEC, partial(_run_superexec, [name for name in libraries.split(",") if name]))
+    import_module("flwr.supernode.start_client_internal").time = _Clock(float(interval))  # type: ignore[attr-defined]
+    run_flower(_SUPERNODE, options, replace=_SUPEREXEC, start=superexec.start)
+
+
+def _run_superexec(libraries: Sequence[str]) -> None:
+    """Run the SuperExec of a node, with the arguments in the first line of the standard input, until its node ends."""
+    name_process(_SUPEREXEC)
+    if call := sys.stdin.readline():
+        workers = Fork(_WORKER, partial(serve, _WORKER, libraries))
+        run_flower(_SUPEREXEC, json.loads(call), replace=_WORKER, start=workers.start)
 
 
 class _Clock:
@@ -89,4 +105,4 @@ class _Clock:
 
 
 if __name__ == "__main__":
-    main()
+    run_and_exit(main)

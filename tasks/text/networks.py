@@ -168,7 +168,7 @@ def _pretrained(name: str) -> Any:
 def _drawn(name: str) -> Any:
     from transformers import AutoModel
 
-    return AutoModel.from_config(load_config(name))  # type: ignore[no-untyped-call]
+    return AutoModel.from_config(load_config(name))
 
 
 @lru_cache(maxsize=16)

@@ -119,7 +119,6 @@ def test_a_world_that_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.subprocesses
-@pytest.mark.processes
 def test_processes_that_come_at_once_make_one_world(tmp_path):
     diary, cache = tmp_path / "diary", tmp_path / "cache"
     diary.mkdir()

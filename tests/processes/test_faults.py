@@ -230,7 +230,7 @@ def with_hand_made_node(folder: Path, rounds: int, **manner: Any) -> tuple[HandM
     _, client_app, config = load_example(NUMPY)
     config |= {"num-server-rounds": rounds, "strategy": "fedavg"}
     lines: list[str] = []
-    with deployment(folder / "fleet") as fleet:
+    with deployment(folder / "fleet", libraries=()) as fleet:
         fleet.start_superlink()
         fleet.start_supernodes([{"partition-id": 0, "num-partitions": 2}])
         config_of_it = {"partition-id": 1, "num-partitions": 2}

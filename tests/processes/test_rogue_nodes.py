@@ -118,7 +118,7 @@ def test_rogue_nodes_are_refused_and_named(tmp_path: Path) -> None:
     (app / "pyproject.toml").write_text(PROJECT)
     shutil.copy(rogue.__file__, package)
     nodes = [*HONEST, *ROGUES]
-    with deployment(tmp_path / "fleet") as fleet:
+    with deployment(tmp_path / "fleet", libraries=()) as fleet:
         fleet.start_superlink()
         fleet.start_supernodes(nodes)
         fleet.run(app, {"folder": str(tmp_path), "num-nodes": len(nodes)}, lines.append)

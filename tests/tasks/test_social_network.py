@@ -6,7 +6,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import elu
-from torch_geometric.nn import GCNConv, RGCNConv
 
 from clients.fisher import diagonal_fisher
 from tasks.social.compact import compact_graphs
@@ -47,6 +46,8 @@ def model_of(kind, hidden=5, layers=2):
 
 def compact_oracle(model, scene):
     """The score of one scene, node by node, and PyG's convolutions."""
+    from torch_geometric.nn import GCNConv
+
     bodies = [*scene.humans, *scene.objects]
     rows = [(1, 0, 0, 0, 0, 0, 0)]
     rows += [(0, i < len(scene.humans), i >= len(scene.humans), 0, *pose) for i, pose in enumerate(bodies)]
@@ -70,6 +71,8 @@ def away(x, y):
 
 
 def relational_oracle(model, scene):
+    from torch_geometric.nn import RGCNConv
+
     kinds, rows = ["robot"], [np.eye(5)[0].tolist() + [0.0] * 15]
     for x, y, turn in scene.humans:
         kinds.append("human")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from installed_commands import environment_with
 
-from fedapps.deployment.superexec import ForkedWorkers
 from fedapps.deployment.supernode import LIBRARIES, SuperNode, _Clock
 
 pytestmark = pytest.mark.subprocesses
@@ -83,11 +82,28 @@ def test_the_server_ends_with_its_standard_input(server: subprocess.Popen[str], 
     assert server.wait() == 0
 
 
-def test_without_a_server_a_worker_starts_as_flower_starts_it() -> None:
-    workers = ForkedWorkers([])
-    workers._server.kill()
-    workers._server.wait()
-    assert workers.start(["--token", "x"]) == ["flwr-clientapp", "--token", "x"]
+def test_a_fork_has_what_is_imported_and_without_it_the_command_is_started(tmp_path: Path) -> None:
+    code = """
+import json, os, signal, sys
+from fedapps.deployment.forks import Fork
+
+def serve():
+    print("colorsys" in sys.modules, *map(json.loads, sys.stdin), flush=True)
+
+import colorsys
+fork = Fork("command", serve)
+assert fork.start(["a b", "--c"]) is None
+assert fork.start([]) is None
+os.close(fork._calls)
+print(os.waitpid(fork.pid, 0)[1], flush=True)
+ended = Fork("command", serve)
+os.kill(ended.pid, signal.SIGKILL)
+os.waitpid(ended.pid, 0)
+print(ended.start(["--token", "x"]), flush=True)
+os._exit(0)
+"""
+    output = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert output.splitlines() == ["True ['a b', '--c'] []", "0", "['command', '--token', 'x']"]
 
 
 def test_another_program_takes_the_place_of_a_command(environment: dict[str, str]) -> None:
