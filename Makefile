@@ -92,16 +92,16 @@ bench: $(STAMP)  ## hours: fleets beside Flower's own and under faults, the pape
 	$(BIN)/python -m benchmarks.worker_start --pairs 10
 	$(BIN)/python -m benchmarks.soak --nodes 20 --rounds 30
 	rm -f bench.json
-	$(BIN)/python -m benchmarks.engine --clients 1000 --widths 100 --pairs 5 --json bench.json
-	$(BIN)/python -m benchmarks.engine --clients 100 --widths 2530 --pairs 3 --json bench.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.aggregation --megabytes 80 --pairs 5 --json bench.json
-	$(BIN)/python -m benchmarks.aggregation --megabytes 80 --pairs 5 --json bench.json
-	$(BIN)/python -m benchmarks.growth --nodes 1000 10000 100000 --parameters 10000 100000 1000000 10000000 --rounds 2000 \
+	$(BIN)/python -m benchmarks.engine --clients 1000 --widths 100 --pairs 5 --goal "0.6 beyond the loop" --json bench.json
+	$(BIN)/python -m benchmarks.engine --clients 100 --widths 2530 --pairs 3 --goal "60 per client" --json bench.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.aggregation --megabytes 80 --pairs 5 --goal "ratio 0.94" --json bench.json
+	$(BIN)/python -m benchmarks.aggregation --megabytes 80 --pairs 5 --goal "ratio 0.58" --json bench.json
+	$(BIN)/python -m benchmarks.growth --nodes 1000 10000 100000 --parameters 10000 100000 1000000 10000000 --rounds 10000 \
 		--plot docs/growth.png
-	$(BIN)/python -m benchmarks.node_batch --recipe lqr --set methods=sfl --set rounds=4 --node-batch 3 --pairs 5 --json bench.json
-	$(BIN)/python -m benchmarks.node_batch --recipe lqr --set num-nodes=20 --set methods=sfl --set rounds=4 --node-batch 20 --pairs 5 --json bench.json
+	$(BIN)/python -m benchmarks.node_batch --recipe lqr --set methods=sfl --set rounds=4 --node-batch 3 --pairs 5 --goal "ratio 0.25" --json bench.json
+	$(BIN)/python -m benchmarks.node_batch --recipe lqr --set num-nodes=20 --set methods=sfl --set rounds=4 --node-batch 20 --pairs 5 --goal "ratio 0.25" --json bench.json
 	$(BIN)/python -m benchmarks.node_batch --recipe social-methods --set methods=fedavg --set num-nodes=12 --set rounds=10 \
-		--set plateau-patience=0 --set "social.participants=a;b;c;d;e;f;g;h;i;j;k;l" --set social.source=simulated --pairs 3 --json bench.json
+		--set plateau-patience=0 --set "social.participants=a;b;c;d;e;f;g;h;i;j;k;l" --set social.source=simulated --pairs 3 --goal "ratio 0.56" --json bench.json
 	$(BIN)/python -m fedapps compare fedapps/recipes/quickstart.toml --seeds 5
 	$(BIN)/python -m fedapps compare fedapps/recipes/quickstart.toml --seeds 5 --set text.alpha=1
 	$(BIN)/python -m fedapps compare fedapps/recipes/lqr.toml --methods "local,cloud,sfl,spfl,spfl(rate-scale=0.2),apfl,apfl(power=0.5)" --seeds 10
@@ -111,12 +111,12 @@ bench: $(STAMP)  ## hours: fleets beside Flower's own and under faults, the pape
 	$(BIN)/python -m fedapps compare fedapps/recipes/three-cars.toml --seeds 5
 ifdef FEDAPPS_DATA
 	$(BIN)/python -m benchmarks.node_batch --recipe social-methods --set methods=fedavg --set num-nodes=12 --set rounds=20 \
-		--set plateau-patience=0 --set "social.participants=a;b;c;d;e;f;g;h;i;j;k;l" --pairs 3 --json bench.json \
+		--set plateau-patience=0 --set "social.participants=a;b;c;d;e;f;g;h;i;j;k;l" --pairs 3 --goal "ratio 0.56" --json bench.json \
 		--set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --seeds 3 --set rounds=100 --set data-dir=$(FEDAPPS_DATA)/vln
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvln-r2r.toml --batch-sizes 1,2,4,8,16,64 --sentences 64 \
 		--set data-dir=$(FEDAPPS_DATA)/vln
-	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/agnews --json bench.json
+	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/agnews --goal 0.028 --json bench.json
 	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/sst2 --dataset sst2 --json bench.json
 	$(BIN)/python -m fedapps compare fedapps/recipes/human-trials.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/driving
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-centralised.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1

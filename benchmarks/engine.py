@@ -50,14 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         python = None if given.skip_pfl else pfl_python()
         for width in given.widths:
-            show(_rows(width, given.clients, given.pairs, python), given.json)
+            show(_rows(width, given.clients, given.pairs, given.goal, python), given.json)
     except RuntimeError as error:
         print(f"engine: {error}\nAdd --skip-pfl to measure the other sides.", file=sys.stderr)
         return 2
     return 0
 
 
-def _rows(width: int, clients: int, pairs: int, python: Path | None) -> list[Row]:
+def _rows(width: int, clients: int, pairs: int, goal: str, python: Path | None) -> list[Row]:
     """The rows of one model; ``python`` is the interpreter with pfl-research, if it is measured."""
     model, batch = nn.Linear(width, width), torch.randn(BATCH, width)
     sides: dict[str, Callable[[], float]] = {
@@ -80,8 +80,8 @@ def _rows(width: int, clients: int, pairs: int, python: Path | None) -> list[Row
         side: [t - loop for t, loop in zip(found[side], found[LOOP], strict=True)] for side in sides if side != LOOP
     }
     return [
-        *compare(f"client, {width}x{width} [ms]", found, OURS, "", setup, peaks),
-        *compare(f"beyond the loop, {width}x{width} [ms]", over, OURS, "", setup, peaks),
+        *compare(f"client, {width}x{width} [ms]", found, OURS, goal, setup, peaks),
+        *compare(f"beyond the loop, {width}x{width} [ms]", over, OURS, goal, setup, peaks),
     ]
 
 
@@ -106,6 +106,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int, default=1000, help="clients per round (default 1000)")
     parser.add_argument("--widths", type=int, nargs="+", default=[100], help="widths of the model (default 100)")
     parser.add_argument("--pairs", type=int, default=5, help="measurements of each side (default 5)")
+    parser.add_argument("--goal", default="", help="shown in the table")
     parser.add_argument("--skip-pfl", action="store_true", help="leave pfl-research out, which needs a network once")
     parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
     return parser

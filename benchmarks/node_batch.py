@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     parser = recipe_parser("node_batch", __doc__.partition("\n")[0])
     parser.add_argument("--node-batch", type=int, default=20, help="nodes that train at once (default 20)")
     parser.add_argument("--pairs", type=int, default=3, help="pairs of runs (default 3)")
+    parser.add_argument("--goal", default="", help="shown in the table")
     return parser
 
 
@@ -66,7 +67,7 @@ def _run(given: argparse.Namespace) -> None:
         }
         nodes, methods = config.run.num_nodes, len(config.methods)
         setup = f"{nodes} nodes, {methods} methods, {config.run.rounds} rounds, node-batch {given.node_batch}, CPU time"
-        show(compare(f"run of {given.recipe} [s]", found, AT_ONCE, "", setup, peaks), given.json)
+        show(compare(f"run of {given.recipe} [s]", found, AT_ONCE, given.goal, setup, peaks), given.json)
         print(f"largest difference of a parameter: {_difference(Path(folder), config):.2g}")
 
 

@@ -43,13 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", required=True, help="folder of the texts")
     parser.add_argument("--dataset", default="agnews", help="text.dataset (default agnews)")
     parser.add_argument("--batches", type=int, default=20, help="number of batches (default 20)")
+    parser.add_argument("--goal", default="", help="shown in the table")
     parser.add_argument("--json", default="", help="append the row to this file, as JSON lines")
     given = parser.parse_args(arguments)
     text = (given.data_dir, given.dataset, given.batches)
     peaks = {name: peak_megabytes(partial(_work, *text, (name,))) for name in _KINDS}
     seconds = _work(*text, tuple(_KINDS))()
     setup = f"fedvocab-small on {given.dataset}, Adam, CPU time; a pair is a batch"
-    show(compare("training step [s]", seconds, PADDED, "", setup, peaks), given.json)
+    show(compare("training step [s]", seconds, PADDED, given.goal, setup, peaks), given.json)
     return 0
 
 

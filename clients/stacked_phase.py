@@ -218,8 +218,9 @@ def _alike(
             yield [place for place, _ in members], _stacked([batch for _, batch in members])
 
 
+@torch.no_grad()
 def _stacked(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.stack([row[name].detach() for row in rows]) for name in rows[0]}
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def _stacked_prior(priors: Sequence[QuadraticPrior | None], named: Mapping[str, Tensor]) -> QuadraticPrior | None:

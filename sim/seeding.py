@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,14 @@ class TorchState:
 def _torch_states() -> tuple[Any, ...]:
     import torch
 
-    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return torch.get_rng_state(), on_gpus
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if _has_gpus() else []
+
+
+@cache
+def _has_gpus() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _set_torch_states(states: tuple[Any, ...]) -> None:

@@ -64,8 +64,13 @@ def encode(array: NDArray[Any]) -> Array:
         return Array(array)
     fortran_order = array.flags.f_contiguous and not array.flags.c_contiguous
     values = np.ascontiguousarray(array.T if fortran_order else array).reshape(-1).view(np.uint8)
-    data = b"".join((_header_bytes(array.shape, fortran_order, array.dtype), values.data))
-    return Array(str(array.dtype), tuple(array.shape), _STYPE, data)
+    header, dtype = _header_bytes(array.shape, fortran_order, array.dtype)
+    encoded = object.__new__(
+        Array
+    )  # Flower's constructor takes longer: it compares its arguments with three signatures
+    encoded.dtype, encoded.shape, encoded.stype = dtype, array.shape, _STYPE
+    encoded.data = b"".join((header, values.data))
+    return encoded
 
 
 def is_plain(array: object) -> bool:
@@ -81,9 +86,10 @@ def _header(start: bytes, version: tuple[int, int]) -> _Header:
 
 
 @lru_cache(_HEADERS_KEPT)
-def _header_bytes(shape: tuple[int, ...], fortran_order: bool, dtype: np.dtype[Any]) -> bytes:
+def _header_bytes(shape: tuple[int, ...], fortran_order: bool, dtype: np.dtype[Any]) -> tuple[bytes, str]:
+    """The header of an array, and the name of its dtype."""
     stream = BytesIO()
     descr = np.lib.format.dtype_to_descr(dtype)
     header = {"descr": descr, "fortran_order": fortran_order, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, header)
-    return stream.getvalue()
+    return stream.getvalue(), str(dtype)

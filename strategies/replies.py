@@ -169,7 +169,19 @@ def max_reply_bytes(sent: Arrays, records: int) -> int:
 
 def count_bytes(content: RecordDict) -> int:
     """Size of all records of a message in bytes: arrays with their headers, keys and values."""
-    return sum(record.count_bytes() for record in content.values())
+    return sum(_config_bytes(r) if isinstance(r, ConfigRecord) else r.count_bytes() for r in content.values())
+
+
+def _config_bytes(record: ConfigRecord) -> int:
+    """As ``ConfigRecord.count_bytes``, which raises an error if a text or a list is empty."""
+    values = [value if isinstance(value, list) else [value] for value in record.values()]
+    return sum(map(len, record)) + sum(_value_bytes(value) for listed in values for value in listed)
+
+
+def _value_bytes(value: object) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    return 1 if isinstance(value, bool) else 8
 
 
 def _array_record(content: RecordDict) -> ArrayRecord:

@@ -53,6 +53,8 @@ def check_values(expected: Arrays, received: Arrays) -> str | None:
     """
     floats = {name: array for name, array in received.items() if is_float(array) and array.size}
     suspects = {name: array for name, array in floats.items() if not _max_abs(array) <= _max_distance(array.dtype)}
+    if not suspects:
+        return None
     faults = [(name, array.size - int(np.count_nonzero(np.isfinite(array))), array) for name, array in suspects.items()]
     if any(bad for _, bad, _ in faults):
         return f"values are not finite: {_listing(f'{n} ({bad} of {a.size})' for n, bad, a in faults if bad)}"

@@ -65,8 +65,6 @@ class Task(TaskProfiles):
     (:func:`sim.seeding.torch_seed`). A task keeps no generator.
     """
 
-    #: The metrics of the short table, most important first.
-    headline: ClassVar[tuple[str, ...]]
     #: Whether :meth:`loss` runs under ``torch.func.vmap``. Data-dependent control flow and recurrent layers do not;
     #: for these, the gradients of single examples are computed one by one, and nodes train one after another.
     vectorises: ClassVar[bool] = True

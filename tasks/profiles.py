@@ -47,6 +47,8 @@ class TaskProfiles(ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type]
+    #: The metrics of the short table, most important first.
+    headline: ClassVar[tuple[str, ...]]
     #: Increase this number when :meth:`make_world` writes different data for the same options: it invalidates caches.
     world_version: ClassVar[int] = 1
 

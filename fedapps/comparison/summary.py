@@ -5,7 +5,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedapps.config.run_config import RunConfig
-from fedapps.registry.tasks import task_class
+from fedapps.registry.tasks import profiles_class
 from fedapps.report.metrics import bare
 from fedapps.runs.continual import measure_names
 
@@ -67,7 +67,7 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
 def metrics_to_test(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The metrics to test: the main metrics of the task, each as the average over stages if the runs have stages."""
     found = {name for row in rows for name in row["metrics"]}
-    averages = {main: measure_names(main)[0] for main in task_class(task).headline}
+    averages = {main: measure_names(main)[0] for main in profiles_class(task).headline}
     return [average if bare(average) in found else main for main, average in averages.items()]
 
 

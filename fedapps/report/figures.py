@@ -13,6 +13,7 @@ from typing import Any
 
 from matplotlib import style
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -148,7 +149,8 @@ def _image(figure: Figure, alt: str) -> str:
     for words in figure.findobj(lambda artist: isinstance(artist, Text) and "$" in artist.get_text()):
         words.set_parse_math(False)  # type: ignore[attr-defined]  # a $ in a name does not start a formula
     stream = io.BytesIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    # `savefig` would draw the figure twice: once for the layout, and again for the file.
+    FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
     svg = stream.getvalue().decode("utf-8")
     if len(svg) <= _HEAVIEST_SVG:
         return _inline(named_series(figure, svg), alt)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedapps.registry.tasks import task_class
+from fedapps.registry.tasks import profiles_class
 
 from .continual import measure_names
 from .run_folder import RunFolder
@@ -36,7 +36,7 @@ def summary_table(folder: RunFolder) -> str:
     summary = folder.summary()
     methods = summary.get("methods", {})
     finals = [facts["final"] for facts in methods.values()]
-    wanted = [name for main in task_class(summary["task"]).headline for name in (*measure_names(main), main)]
+    wanted = [name for main in profiles_class(summary["task"]).headline for name in (*measure_names(main), main)]
     names = [name for name in wanted if any(name in final for final in finals)]
     header = ["method", *(name.removeprefix("test.") for name in names), "refused", "MB up", "MB down", "seconds"]
     rows = [

@@ -18,6 +18,14 @@ class DrivingProfiles(TaskProfiles):
     name: ClassVar[str] = "driving"
     Options: ClassVar[type] = DrivingOptions
     options: DrivingOptions
+    headline: ClassVar[tuple[str, ...]] = (
+        "test.elbo",
+        "test.error_1.5s",
+        "closed_loop.mean_cost",
+        "closed_loop.mean_time_to_lane_change",
+        "closed_loop.mean_distance_at_start",
+        "non_proactive.mean_cost",
+    )
 
     @property
     def has_world(self) -> bool:

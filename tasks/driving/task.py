@@ -40,14 +40,6 @@ class DrivingTask(DrivingProfiles, Task):
 
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.2}
     vectorises: ClassVar[bool] = False  # vmap does not support LSTMs
-    headline: ClassVar[tuple[str, ...]] = (
-        "test.elbo",
-        "test.error_1.5s",
-        "closed_loop.mean_cost",
-        "closed_loop.mean_time_to_lane_change",
-        "closed_loop.mean_distance_at_start",
-        "non_proactive.mean_cost",
-    )
 
     def __init__(self, options: DrivingOptions | None = None) -> None:
         super().__init__(options)

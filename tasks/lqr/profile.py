@@ -16,6 +16,12 @@ class LqrProfiles(TaskProfiles):
 
     name: ClassVar[str] = "lqr"
     Options: ClassVar[type] = LqrOptions
+    headline: ClassVar[tuple[str, ...]] = (
+        "test.state_loss",
+        "test.control_loss",
+        "test.total_loss",
+        "test.excess",
+    )
 
     @property
     def world_options(self) -> dict[str, object]:

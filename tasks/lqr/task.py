@@ -21,12 +21,6 @@ from .rollouts import robot_files
 class LqrTask(LqrProfiles, Task):
     """Identify ``x' = A x + B u``, which all robots share, and imitate each robot's ``u = -K x``."""
 
-    headline: ClassVar[tuple[str, ...]] = (
-        "test.state_loss",
-        "test.control_loss",
-        "test.total_loss",
-        "test.excess",
-    )
     squared_residuals: ClassVar[int] = 3  # two components of the state and the control
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.2}
 

@@ -43,6 +43,7 @@ class SocialProfiles(TaskProfiles):
     name: ClassVar[str] = "social"
     Options: ClassVar[type] = SocialOptions
     options: SocialOptions
+    headline: ClassVar[tuple[str, ...]] = ("test.mse",)
     world_version: ClassVar[int] = 2  # 2: everybody stands at least 0.3 m from every wall
 
     def __init__(self, options: SocialOptions | None = None) -> None:

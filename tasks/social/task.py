@@ -36,7 +36,6 @@ class SocialTask(SocialProfiles, Task):
     .. [2] Guerdan and Gunes, Decentralized Robot Learning for Personalization and Privacy, 2022.
     """
 
-    headline: ClassVar[tuple[str, ...]] = ("test.mse",)
     squared_residuals: ClassVar[int] = 1
 
     def __init__(self, options: SocialOptions | None = None) -> None:

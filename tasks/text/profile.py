@@ -26,6 +26,7 @@ class TextProfiles(TaskProfiles):
     name: ClassVar[str] = "text"
     Options: ClassVar[type] = TextOptions
     options: TextOptions
+    headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
 
     def __init__(self, options: TextOptions | None = None, privacy: PrivateParameters = SHARED) -> None:
         """Raise :class:`DataError` if the options are incompatible under every method (:meth:`Options.check`)."""

@@ -44,7 +44,6 @@ class TextTask(TextProfiles, Task):
     .. [1] Zhang et al., FedVocab: Privacy-Preserving Federated Text Classification with Private Vocabularies, 2022.
     """
 
-    headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
     vectorises: ClassVar[bool] = False  # vmap does not support LSTMs
     metric_means: ClassVar[Mapping[str, MetricRule]] = {
         "test.global_accuracy": "geometric",

@@ -19,6 +19,10 @@ class VlnProfiles(TaskProfiles):
     name: ClassVar[str] = "vln"
     Options: ClassVar[type] = VlnOptions
     options: VlnOptions
+    headline: ClassVar[tuple[str, ...]] = (
+        *("val_unseen.sr", "val_unseen.spl", "val_unseen.ndtw", "val_seen.sr"),
+        *("val_unseen.bleu", "val_unseen.distinct", "val_seen.bleu", "val_seen.distinct"),
+    )
 
     def __init__(self, options: VlnOptions | None = None) -> None:
         """Raise :class:`DataError` if options are incompatible (:meth:`Options.check`)."""

@@ -46,10 +46,6 @@ class VlnTask(VlnProfiles, Task):
        https://arxiv.org/abs/2203.14936.
     """
 
-    headline: ClassVar[tuple[str, ...]] = (
-        *("val_unseen.sr", "val_unseen.spl", "val_unseen.ndtw", "val_seen.sr"),
-        *("val_unseen.bleu", "val_unseen.distinct", "val_seen.bleu", "val_seen.distinct"),
-    )
     vectorises: ClassVar[bool] = False
     metric_means: ClassVar[Mapping[str, MetricRule]] = {f"{split}.bleu": CORPUS_BLEU for split in TESTED}
 

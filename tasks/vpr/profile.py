@@ -29,6 +29,7 @@ class VprProfiles(TaskProfiles):
     name: ClassVar[str] = "vpr"
     Options: ClassVar[type] = VprOptions
     options: VprOptions
+    headline: ClassVar[tuple[str, ...]] = ("test.recall_at_1", "test.recall_at_5", "test.recall_at_10")
 
     def __init__(self, options: VprOptions | None = None) -> None:
         """Raise :class:`DataError` if options are incompatible (:meth:`Options.check`)."""

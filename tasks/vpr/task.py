@@ -36,7 +36,6 @@ class VprTask(VprProfiles, Task):
        https://arxiv.org/abs/2404.13324.
     """
 
-    headline: ClassVar[tuple[str, ...]] = tuple(f"test.recall_at_{n}" for n in AMONG)
     vectorises: ClassVar[bool] = False
     fixed: ClassVar[tuple[str, ...]] = (FROZEN,)
     metric_means: ClassVar[Mapping[str, MetricRule]] = {

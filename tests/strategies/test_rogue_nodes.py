@@ -192,6 +192,16 @@ def test_a_bad_answer_is_no_part_of_the_knowledge(fault):
     assert_bounded(fleet)
 
 
+@pytest.mark.parametrize("value", ["", b"", [], [""]], ids=repr)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_an_empty_value_of_a_further_record_stops_no_round(name, value):
+    """Flower's own count of the bytes raises an error."""
+    spoil = with_record("more", ConfigRecord({"empty": value}))
+    fleet = Fleet(train=spoil, evaluate=spoil, query=lambda content: spoil(content) if name == "FedWeIT" else content)
+    assert same_bits(arrays_of(fleet.run(STRATEGIES[name]()).arrays), arrays_of(Fleet().run(STRATEGIES[name]()).arrays))
+    assert not fleet.refusals("train") + fleet.refusals("evaluate")
+
+
 def test_the_precision_is_never_taken_for_the_parameters():
     """A foreign node may name its only ArrayRecord freely, but not after an algorithm's."""
 

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
 
 from strategies.base import BaseStrategy
@@ -55,6 +57,21 @@ def test_training_is_counted_to_the_byte_and_evaluation_is_not_in_it():
     assert report.train_bytes_up == sum(answered)
     assert report.bytes_down == sum(sizes["train"]) + sum(sizes["evaluate"])
     assert 0 < report.bytes_up - report.train_bytes_up < 300  # three small sets of metrics
+
+
+SCALARS = (st.booleans(), st.integers(0, 9), st.floats(), st.text(min_size=1), st.binary(min_size=1))
+VALUES_OF_CONFIG = st.one_of(*SCALARS, *(st.lists(scalar, min_size=1) for scalar in SCALARS))
+
+
+@given(st.dictionaries(st.text(), VALUES_OF_CONFIG))
+def test_the_bytes_of_a_config_are_those_that_flower_counts(values):
+    config = ConfigRecord(values)
+    assert count_bytes(RecordDict({"config": config})) == config.count_bytes()
+
+
+def test_empty_values_of_a_config_have_the_bytes_of_their_keys():
+    config = ConfigRecord({"text": "", "bytes": b"", "list": [], "texts": ["", "a"]})
+    assert count_bytes(RecordDict({"config": config})) == 4 + 5 + 4 + 5 + 1
 
 
 def test_rounds_with_and_without_evaluation_train_at_the_same_cost():

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from html import escape
 
-from fedapps.registry.tasks import task_class, task_names
+from fedapps.registry.tasks import profiles_class, task_names
 from fedapps.report.caveats import SIGNIFICANT, smallest_p
 from fedapps.report.formats import format_bytes, format_duration, format_number, format_p_value
 from fedapps.report.gain import Gain, gain_of
@@ -35,7 +35,7 @@ def section(run: RunData) -> str | None:
     names = columns(name for values in final.values() for name in values)
     first = [leading.name] if leading else []
     first += [name for name in names if bare(name) in CONTINUAL]
-    first += task_class(run.task).headline if run.task in task_names() else ()
+    first += profiles_class(run.task).headline if run.task in task_names() else ()
     names = [*dict.fromkeys(name for name in first if name in names), *(name for name in names if name not in first)]
     parts = [
         '<section id="result">',
