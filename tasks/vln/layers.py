@@ -35,7 +35,9 @@ class BiLSTM(nn.Module):
 
 
 def _reordered(sequences: Tensor, places: Tensor) -> Tensor:
-    return sequences.gather(1, places.unsqueeze(-1).expand(-1, -1, sequences.shape[-1]))
+    """Whole rows are copied; ``gather`` would look up each number."""
+    starts = torch.arange(len(sequences), device=places.device).unsqueeze(1) * sequences.shape[1]
+    return sequences.flatten(0, 1).index_select(0, (starts + places).flatten()).view_as(sequences)
 
 
 class WordAttention(nn.Module):
