@@ -84,7 +84,7 @@ class DirectedQuery(nn.Module):
         wanted = self.query(query)
         direction = wanted[:, self._features :].unflatten(1, (ANGLE_COPIES, 4)).sum(dim=1)
         look = wanted[:, : self._features] * shown
-        return torch.bmm(features, look.unsqueeze(2)).squeeze(2) + torch.bmm(angles, direction.unsqueeze(2)).squeeze(2)
+        return torch.baddbmm(torch.bmm(features, look.unsqueeze(2)), angles, direction.unsqueeze(2)).squeeze(2)
 
 
 class ViewAttention(nn.Module):

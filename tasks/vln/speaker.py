@@ -112,9 +112,9 @@ class Speaker(nn.Module):
         """The cross-entropy of the instructions' words, mean over words."""
         tokens = episodes["tokens"].long()
         meant, _ = self.decoder.mean(tokens[:, :-1], *self.look(houses, episodes))
-        following = tokens[:, 1:]
-        used = following != PAD
-        return cross_entropy(self.decoder.output(meant[used]), following[used])
+        following = tokens[:, 1:].flatten()
+        used = (following != PAD).nonzero().squeeze(1)
+        return cross_entropy(self.decoder.output(meant.flatten(0, 1).index_select(0, used)), following[used])
 
     @torch.no_grad()
     def describe(self, houses: Houses, episodes: Batch, max_length: int, known: int) -> Sequence[Sequence[int]]:
