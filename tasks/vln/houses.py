@@ -12,7 +12,7 @@ from torch import Tensor
 from tasks.base import DataError
 
 from .connectivity import Graph
-from .geometry import VIEWS, directions, nearest_view
+from .geometry import HEADINGS, STEP, VIEWS, directions, nearest_view
 from .shortest_paths import shortest_paths
 
 
@@ -74,6 +74,22 @@ class Houses:
         exists = self.neighbour >= 0
         exists[:, 0] = True
         return exists
+
+    @cached_property
+    def candidate_angles(self) -> Tensor:
+        """The angle features of the candidates from each column faced, float32 ``[V, 12, C, 4]``; zeros where nothing
+        leads anywhere. Headings are relative to the middle of the column, elevations to the horizon (Tan et al.,
+        2019)."""
+        columns = torch.arange(HEADINGS, device=self.heading.device).view(1, -1, 1)
+        heading = self.heading.unsqueeze(1) - columns * STEP
+        elevation = self.elevation.unsqueeze(1).expand_as(heading)
+        angles = torch.stack([heading.sin(), heading.cos(), elevation.sin(), elevation.cos()], dim=-1)
+        return angles * self.leads.unsqueeze(1)
+
+    @cached_property
+    def leads(self) -> Tensor:
+        """1 for candidates that lead to a viewpoint, otherwise 0, float32 ``[V, C, 1]``."""
+        return (self.neighbour >= 0).float().unsqueeze(-1)
 
     def on(self, device: torch.device) -> "Houses":
         """The same houses on another device; those on the CPU keep what was moved."""

@@ -35,7 +35,9 @@ class BiLSTM(nn.Module):
 
 
 def _reordered(sequences: Tensor, places: Tensor) -> Tensor:
-    return sequences.gather(1, places.unsqueeze(-1).expand(-1, -1, sequences.shape[-1]))
+    """Whole rows are copied; ``gather`` would look up each number."""
+    starts = torch.arange(len(sequences), device=places.device).unsqueeze(1) * sequences.shape[1]
+    return sequences.flatten(0, 1).index_select(0, (starts + places).flatten()).view_as(sequences)
 
 
 class WordAttention(nn.Module):
@@ -82,7 +84,7 @@ class DirectedQuery(nn.Module):
         wanted = self.query(query)
         direction = wanted[:, self._features :].unflatten(1, (ANGLE_COPIES, 4)).sum(dim=1)
         look = wanted[:, : self._features] * shown
-        return torch.bmm(features, look.unsqueeze(2)).squeeze(2) + torch.bmm(angles, direction.unsqueeze(2)).squeeze(2)
+        return torch.baddbmm(torch.bmm(features, look.unsqueeze(2)), angles, direction.unsqueeze(2)).squeeze(2)
 
 
 class ViewAttention(nn.Module):

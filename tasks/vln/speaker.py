@@ -77,8 +77,15 @@ class WordDecoder(nn.Module):
         self, words: Tensor, context: Tensor, mask: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Logits ``[n, L, vocabulary]`` of the words after ``words [n, L]``, and the state to go on from."""
+        meant, state = self.mean(words, context, mask, state)
+        return self.output(meant), state
+
+    def mean(
+        self, words: Tensor, context: Tensor, mask: Tensor, state: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """As :meth:`forward`, before the output layer: ``[n, L, hidden]``."""
         hidden, state = self.lstm(self.drop(self.embedding(words)), state)
-        return self.output(self.drop(self.path(self.drop(hidden), context, mask))), state
+        return self.drop(self.path(self.drop(hidden), context, mask)), state
 
 
 class Speaker(nn.Module):
@@ -104,8 +111,10 @@ class Speaker(nn.Module):
     def loss(self, houses: Houses, episodes: Batch) -> Tensor:
         """The cross-entropy of the instructions' words, mean over words."""
         tokens = episodes["tokens"].long()
-        logits, _ = self.decoder(tokens[:, :-1], *self.look(houses, episodes))
-        return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PAD)
+        meant, _ = self.decoder.mean(tokens[:, :-1], *self.look(houses, episodes))
+        following = tokens[:, 1:].flatten()
+        used = (following != PAD).nonzero().squeeze(1)
+        return cross_entropy(self.decoder.output(meant.flatten(0, 1).index_select(0, used)), following[used])
 
     @torch.no_grad()
     def describe(self, houses: Houses, episodes: Batch, max_length: int, known: int) -> Sequence[Sequence[int]]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tasks.base import Batch
 
@@ -35,25 +36,16 @@ class Observation:
 
 
 def observe(houses: Houses, here: Tensor, facing: Tensor) -> Observation:
-    """What agents see at the rows ``here [b]`` facing the view columns ``facing [b]``.
-
-    Headings are relative to the middle of the column faced, elevations to the horizon (Tan et al., 2019).
-    """
+    """What agents see at the rows ``here [b]`` facing the view columns ``facing [b]``."""
     exists = houses.exists[here]
     width = int(exists.sum(dim=1).max())
-    exists = exists[:, :width]
-    views = houses.features[here]
-    moves = (houses.neighbour[here, :width] >= 0).unsqueeze(-1)
-    rows = torch.arange(len(here), device=here.device).unsqueeze(1)
-    heading = houses.heading[here, :width] - facing.unsqueeze(1) * STEP
-    elevation = houses.elevation[here, :width]
-    angles = torch.stack([heading.sin(), heading.cos(), elevation.sin(), elevation.cos()], dim=-1)
+    views = houses.view[here, :width]
     return Observation(
-        views,
+        houses.features[here],
         VIEW_ANGLES.to(here.device)[facing],
-        views[rows, houses.view[here, :width]] * moves,
-        angles * moves,
-        exists,
+        houses.features[here.unsqueeze(1), views] * houses.leads[here, :width],
+        houses.candidate_angles[here, facing, :width],
+        exists[:, :width],
     )
 
 
@@ -70,11 +62,12 @@ class Walks:
 
     def __init__(self, houses: Houses, episodes: Batch) -> None:
         self.houses = houses
-        self.reference, self.last = episodes["path"], episodes["path_length"] - 1
-        self.goal = self.reference.gather(1, self.last.unsqueeze(1)).squeeze(1)
-        self.here, self.facing = self.reference[:, 0].clone(), episodes["facing"].clone()
-        self.active = torch.arange(len(self.here), device=self.here.device)
-        self._passed = torch.zeros_like(self.here)  # viewpoints of the reference behind the agent, -1 off the path
+        path = episodes["path"]
+        self.goal = path.gather(1, episodes["path_length"].unsqueeze(1) - 1).squeeze(1)
+        self.here, self.facing = path[:, 0].clone(), episodes["facing"].clone()
+        self.active = torch.arange(len(path), device=path.device)
+        self._following = pad(path[:, 1:], (0, 1), value=-1)
+        self._passed = torch.zeros_like(self.here)  # viewpoints of the reference behind each active agent, -1 off it
         self._trail = [self.here.clone()]
 
     def observe(self) -> Observation:
@@ -87,9 +80,9 @@ class Walks:
         On the reference path it is the next viewpoint of the path, and STOP at its end; off it the next on the shortest
         path to the goal. Where references are shortest paths, as in R2R, the two are the same.
         """
-        here, passed, last = self.here[self.active], self._passed[self.active], self.last[self.active]
-        along = torch.where(passed == last, torch.zeros_like(here), self.houses.candidate_to(here, self._next_stop()))
-        return torch.where(passed >= 0, along, self.houses.towards(here, self.goal[self.active]))
+        here = self.here[self.active]
+        along = self.houses.candidate_to(here, self._next_stop())
+        return torch.where(self._passed >= 0, along, self.houses.towards(here, self.goal[self.active]))
 
     def step(self, action: Tensor) -> Tensor:
         """Take a candidate for each active agent and give the rewards, float32 ``[b]``.
@@ -99,26 +92,25 @@ class Walks:
         """
         active, houses = self.active, self.houses
         here, goal = self.here[active], self.goal[active]
-        distance = houses.distances(here, goal)
         stops = action == 0
         there = torch.where(stops, here, houses.neighbour[here, action])
-        nearer = houses.distances(there, goal) < distance
-        self.here[active] = there
-        self.facing[active] = torch.where(stops, self.facing[active], houses.view[here, action] % HEADINGS)
-        passed = self._passed[active]
-        on_path = (passed >= 0) & (passed < self.last[active]) & (self._next_stop() == there)
-        self._passed[active] = torch.where(stops, passed, torch.where(on_path, passed + 1, torch.full_like(passed, -1)))
-        moved = torch.full_like(self.here, -1)
-        moved[active] = torch.where(stops, torch.full_like(there, -1), there)
-        self._trail.append(moved)
-        self.active = active[~stops]
+        distance = houses.distances(here, goal)
         arrived = torch.where(distance < SUCCESS_RADIUS, STOP_REWARD, -STOP_REWARD)
-        return torch.where(stops, arrived, torch.where(nearer, 1.0, -1.0))
+        nearer = torch.where(houses.distances(there, goal) < distance, 1.0, -1.0)
+        passed = torch.where(self._next_stop() == there, self._passed + 1, -1)
+        moved = (~stops).nonzero().squeeze(1)
+        self.active, self._passed, there = active[moved], passed[moved], there[moved]
+        self.here[self.active] = there
+        self.facing[self.active] = houses.view[here, action][moved] % HEADINGS
+        self._trail.append(torch.full_like(self.here, -1).index_copy_(0, self.active, there))
+        return torch.where(stops, arrived, nearer)
 
     def _next_stop(self) -> Tensor:
-        """The viewpoint of the reference after those that each active agent has passed; its last one at the end."""
-        following = (self._passed[self.active] + 1).clamp(min=0).minimum(self.last[self.active])
-        return self.reference[self.active].gather(1, following.unsqueeze(1)).squeeze(1)
+        """The viewpoint of the reference that comes next for each active agent; -1, as STOP's, at its end and off it.
+
+        Off the reference, ``_passed`` is -1 and takes the last column.
+        """
+        return self._following[self.active, self._passed]
 
     def trails(self) -> tuple[Tensor, Tensor]:
         """The viewpoints that each agent was at, ``[n, T]``, -1 after the end, and how many they are, ``[n]``."""

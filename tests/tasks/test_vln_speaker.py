@@ -94,6 +94,25 @@ def test_words_one_by_one_are_words_at_once(houses):
     torch.testing.assert_close(speaker.loss(houses, episodes), torch.cat(losses).mean())
 
 
+def test_only_the_words_of_a_text_reach_the_output_layer(houses):
+    """Loss and gradients are those of the logits of all places, of which padding does not count."""
+    episodes = encode(described(), houses.rows, WORDS, 80)
+    episodes = episodes | {"tokens": pad(episodes["tokens"], (0, 4))}
+    gradients = []
+    for plain in (False, True):
+        speaker = drawn_speaker(drop=0.5, feature_drop=0.3).train()
+        torch.manual_seed(1)
+        if plain:
+            tokens = episodes["tokens"].long()
+            logits, _ = speaker.decoder(tokens[:, :-1], *speaker.look(houses, episodes))
+            loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PAD)
+        else:
+            loss = speaker.loss(houses, episodes)
+        loss.backward()
+        gradients.append([loss.detach(), *(parameter.grad for parameter in speaker.parameters())])
+    torch.testing.assert_close(*gradients)
+
+
 def test_a_speaker_learns_to_describe(houses):
     speaker, episodes = drawn_speaker().train(), encode(described(), houses.rows, WORDS, 80)
     optimizer = torch.optim.Adam(speaker.parameters(), 1e-2)

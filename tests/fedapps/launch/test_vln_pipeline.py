@@ -1,0 +1,86 @@
+"""The stages of FedVLN in drawn houses: a process that is killed in augmented training goes on there."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from drawn_houses import write_world
+from pipelines import assert_same_results, results, run_pipeline
+
+STAGES = """# Agent, speaker, augmented training
+task = "vln"
+methods = "fedavg"
+num-nodes = 3
+rounds = 3
+epochs = 1
+batch-size = 4
+learning-rate = 0.01
+evaluate-every = 1
+collect-after = 0
+data-dir = "{world}"
+[vln]
+features = "file"
+feature-file = "features.npz"
+feature-width = 6
+vocabulary-size = 30
+hidden = 16
+word-width = 8
+action-width = 4
+max-actions = 6
+sampled-paths = 5
+
+[pipeline.agent]
+track-metric = "val_seen.sr"
+track-mode = "max"
+
+[pipeline.speaker]
+vln.stage = "speaker"
+track-metric = "val_seen.bleu"
+track-mode = "max"
+
+[pipeline.augmented]
+vln.stage = "augmented"
+vln.agent-file = "{{agent}}/checkpoints/fedavg/best.safetensors"
+vln.speaker-file = "{{speaker}}/checkpoints/fedavg/best.safetensors"
+"""
+
+#: `fedapps run` in a process that is killed when the first round of augmented training has been recorded.
+KILLED = """
+import os, signal, sys
+import fedapps.app.server_app as server_app
+from fedapps.runs.run_folder import RunFolder
+from pipelines import run_pipeline
+from pathlib import Path
+
+def record_and_die(self, method, label, report, record=RunFolder.record):
+    record(self, method, label, report)
+    if (self.path.name, report.round) == ("augmented", 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+RunFolder.record = record_and_die
+server_app.write_report = lambda folder: (folder / "report.html").touch()
+run_pipeline(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
+"""
+
+
+@pytest.mark.subprocesses
+def test_a_kill_in_augmented_training_resumes_there(tmp_path, monkeypatch):
+    recipe = tmp_path / "stages.toml"
+    recipe.write_text(STAGES.format(world=write_world(tmp_path / "world")))
+
+    def settings(name):
+        return "name=pipe", f"vln.feature-cache={tmp_path / f'{name}-cache'}"
+
+    assert run_pipeline(recipe, tmp_path / "whole", *settings("whole")) == 0
+    python = [sys.executable, "-c", KILLED, str(recipe), str(tmp_path / "cut"), *settings("cut")]
+    known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run(python, check=False, env=known).returncode == -signal.SIGKILL
+    folder = tmp_path / "cut" / "pipe"
+    before = {path: path.stat().st_mtime_ns for stage in ("agent", "speaker") for path in (folder / stage).rglob("*")}
+    monkeypatch.setattr("tasks.vln.label_cache.label_paths", None)  # every house has its labels
+    assert run_pipeline(recipe, tmp_path / "cut", *settings("cut"), "resume=true") == 0
+    assert before == {path: path.stat().st_mtime_ns for path in before}, "finished stages"
+    for stage in ("agent", "speaker", "augmented"):
+        assert_same_results(results(folder / stage), results(tmp_path / "whole" / "pipe" / stage))
