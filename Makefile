@@ -142,6 +142,9 @@ ifdef FEDAPPS_DATA
 		--vary text.unknown=drawn,mean,zeros --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack subspace,rows --batch-sizes 1,2,4,8,16,64 \
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
+	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack subspace,sparse,sparse-prior,frequency \
+		--methods fedvocab --attackers public,foreign --on update --batch-sizes 1,4 --sentences 64 --set compression=int8 \
+		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack subspace,rows --batch-sizes 1,2,4,8,16,64 \
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.embedding-width=300
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack dlg,tag --on gradient --batch-sizes 1,2,4 \
@@ -149,6 +152,8 @@ ifdef FEDAPPS_DATA
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack dlg,tag --on gradient --batch-sizes 1 \
 		--sentences 4 --restarts 2 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.embedding-width=300
 	$(BIN)/python -m benchmarks.defences --recipe fedvocab-small --seeds 3 --jobs 0 --plot docs/defences.png \
+		--set rounds=20 --set evaluate-every=20 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
+	$(BIN)/python -m benchmarks.defences --recipe fedvocab-small --seeds 0 --per-update 1 \
 		--set rounds=20 --set evaluate-every=20 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-nordland.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/vpr/nordland \
 		--set vpr.weights=$(SQUEEZENET)

@@ -1,6 +1,6 @@
 """The cost of defences as a table and as a figure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -11,6 +11,8 @@ from fedapps.comparison.paired_seeds import half_width
 from fedapps.report.palette import plot_styles
 from fedapps.runs.tables import number, text_table
 
+#: The key of the words that a guess finds without an update.
+GUESS = "frequency"
 (_STYLE,) = plot_styles(["accuracy"]).values()
 
 
@@ -22,17 +24,22 @@ class Cost:
     ----------
     name, attacker : str
         The defence, and the strongest attacker that it permits.
-    words : float
-        The share of words that the strongest attack reads from an update, in [0, 1].
+    words : mapping of str to float
+        The share of words that each attack reads from an update, in [0, 1], and that of a :data:`GUESS`.
     global_accuracy, local_accuracy : sequence of float
         The final accuracy on the common test examples and on the nodes' own, one per seed, in the order of the seeds.
     """
 
     name: str
     attacker: str
-    words: float
+    words: Mapping[str, float]
     global_accuracy: Sequence[float]
     local_accuracy: Sequence[float]
+
+    @property
+    def strongest(self) -> str:
+        """The attack that reads the most words."""
+        return max((name for name in self.words if name != GUESS), key=self.words.__getitem__)
 
 
 def cost_table(costs: Sequence[Cost]) -> str:
@@ -41,12 +48,15 @@ def cost_table(costs: Sequence[Cost]) -> str:
     Accuracies, and their differences to the first row, are means with the half-width of their 95 % confidence interval
     over seeds. Differences are paired by seed.
     """
-    header = ["defence", "attacker's vectors", "words read", "global accuracy", "change", "local accuracy", "change"]
+    header = ["defence", "attacker's vectors", "words read", "attack", "guessed", "global accuracy", "change"]
+    header += ["local accuracy", "change"]
     rows = [
         [
             cost.name,
             cost.attacker,
-            f"{cost.words:.3f}",
+            f"{cost.words[cost.strongest]:.3f}",
+            cost.strongest,
+            f"{cost.words[GUESS]:.3f}",
             _cell(cost.global_accuracy),
             _cell(_changes(cost.global_accuracy, costs[0].global_accuracy)),
             _cell(cost.local_accuracy),
@@ -62,7 +72,9 @@ def cost_figure(costs: Sequence[Cost], path: Path) -> None:
     figure = Figure(figsize=(9, 0.9 + 0.28 * len(costs)), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)
     rows = range(len(costs))
-    panels[0].plot([cost.words for cost in costs], rows, "o", color=_STYLE.colour)
+    panels[0].plot([cost.words[cost.strongest] for cost in costs], rows, "o", color=_STYLE.colour)
+    panels[0].plot([cost.words[GUESS] for cost in costs], rows, "|", color="grey", label="guessed")
+    panels[0].legend()
     panels[0].set(title="words read\nfrom an update", xlim=(-0.04, 1.04))
     first = costs[0]
     changes = {

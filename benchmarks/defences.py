@@ -3,7 +3,8 @@
 Every defence is a method with some settings (:data:`DEFENCES`). The attacked node trains on few sentences, as the run
 config says, and sends the change of its weights; the attacks are those of ``fedapps audit`` that read updates. The
 attacker is on the server, knows the method and all its settings, and has the word vectors that all nodes start from,
-unless they start from vectors of their own. The table shows how many words the strongest of these attacks reads.
+unless they start from vectors of their own. The table shows how many words the strongest of these attacks reads, and
+how many a guess finds, which names as many of the most frequent words of public texts.
 
     python -m benchmarks.defences --recipe fedvocab-small --seeds 3 --plot defences.png --set data-dir=FOLDER
 """
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from fedapps.audit import AuditPlan, recipe_subject
 from fedapps.audit.run import audit_recipe
@@ -24,9 +26,12 @@ from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.launch import check_data, resolve
 from sim.matrix import Lines, run_matrix
 
-from .defence_table import Cost, cost_figure, cost_table
+from .defence_table import GUESS, Cost, cost_figure, cost_table
 from .final_metrics import final_metrics
 from .recipe_command import exit_status, recipe_parser
+
+#: The accuracies on common test examples and on the nodes' own, by seed.
+Accuracies = tuple[Sequence[float], Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,10 @@ def parser() -> argparse.ArgumentParser:
     parser = recipe_parser("defences", __doc__.partition("\n")[0])
     parser.add_argument("--sentences", type=int, default=64, help="sentences to attack (default 64)")
     parser.add_argument("--per-update", type=int, default=16, help="sentences that a node trains on (default 16)")
-    parser.add_argument("--seeds", type=int, default=1, help="number of seeds of the accuracy (default 1)")
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="number of seeds of the accuracy; 0: only words (default 1)"
+    )
+    parser.add_argument("--accuracies", default="", metavar="FILE", help="take the accuracies from a file of --json")
     parser.add_argument("--plot", default="", metavar="FILE", help="draw the table as a picture")
     return parser
 
@@ -106,17 +114,11 @@ def _run(given: argparse.Namespace) -> None:
     for config in map(parse, settings.values()):
         check_data(config)
     words = {defence.name: _words_read(given, defence, recipe, changed) for defence in DEFENCES}
-    seeds = range(first.run.seed, first.run.seed + given.seeds)
-    cells = [{"settings": settings[defence.name], "seed": seed} for defence in DEFENCES for seed in seeds]
-    finals = iter(run_matrix(cells, final_metrics, jobs=given.jobs, watch=Lines(len(cells))))
-    costs = []
-    for defence in DEFENCES:
-        own = [next(finals) for _ in seeds]
-        accuracy = {
-            name: [final[f"test.{name}_accuracy"] for final in own if f"test.{name}_accuracy" in final]
-            for name in ("global", "local")
-        }
-        costs.append(Cost(defence.name, defence.attacker, words[defence.name], accuracy["global"], accuracy["local"]))
+    if given.accuracies:
+        accuracies = _read_accuracies(Path(given.accuracies))
+    else:
+        accuracies = _accuracies(settings, range(first.run.seed, first.run.seed + given.seeds), given.jobs)
+    costs = [Cost(one.name, one.attacker, words[one.name], *accuracies[one.name]) for one in DEFENCES]
     print(f"\n{cost_table(costs)}")
     if given.json:
         Path(given.json).write_text(json.dumps([asdict(cost) for cost in costs], indent=2) + "\n")
@@ -124,14 +126,37 @@ def _run(given: argparse.Namespace) -> None:
         cost_figure(costs, Path(given.plot))
 
 
-def _words_read(given: argparse.Namespace, defence: Defence, recipe: Path, changed: dict[str, Value]) -> float:
-    """The recall of the strongest attack on updates."""
-    attacks = ("rows",) if defence.shares == "lg-fedavg" else ("subspace", "rows")
+def _accuracies(settings: dict[str, dict[str, Any]], seeds: Sequence[int], jobs: int) -> dict[str, Accuracies]:
+    """Run every defence with every seed."""
+    cells = [{"settings": own, "seed": seed} for own in settings.values() for seed in seeds]
+    finals = iter(run_matrix(cells, final_metrics, jobs=jobs, watch=Lines(len(cells))))
+    found: dict[str, Accuracies] = {}
+    for name in settings:
+        own = [next(finals) for _ in seeds]
+        by_test = [
+            [final[key] for final in own if key in final] for key in ("test.global_accuracy", "test.local_accuracy")
+        ]
+        found[name] = (by_test[0], by_test[1])
+    return found
+
+
+def _read_accuracies(path: Path) -> dict[str, Accuracies]:
+    costs = {cost["name"]: cost for cost in json.loads(path.read_text())}
+    if missing := [defence.name for defence in DEFENCES if defence.name not in costs]:
+        raise ValueError(f"--accuracies {path}: has no {', '.join(missing)}")
+    return {name: (cost["global_accuracy"], cost["local_accuracy"]) for name, cost in costs.items()}
+
+
+def _words_read(
+    given: argparse.Namespace, defence: Defence, recipe: Path, changed: dict[str, Value]
+) -> dict[str, float]:
+    """The recall of each attack on updates, and of a guess."""
+    attacks = ("rows",) if defence.shares == "lg-fedavg" else ("subspace", "sparse", "sparse-prior", "rows")
     plan = AuditPlan(
         subject=recipe_subject(recipe, changed),
         methods=(defence.shares,),
         attackers=(defence.attacker,),
-        attacks=attacks,
+        attacks=(*attacks, GUESS),
         on=("update",),
         batch_sizes=(given.per_update,),
         sentences=given.sentences,
@@ -141,7 +166,7 @@ def _words_read(given: argparse.Namespace, defence: Defence, recipe: Path, chang
     print(f"{defence.name}:", flush=True)
     with TemporaryDirectory(prefix="fedapps-defences-") as folder:
         found = audit_recipe(recipe, plan, jobs=1, overrides={**changed, **defence.settings}, output_dir=folder)
-    return max(float(row["recall"]) for row in found["rows"])
+    return {row["attack"]: float(row["recall"]) for row in found["rows"]}
 
 
 if __name__ == "__main__":

@@ -10,12 +10,22 @@ from typing import Any
 from clients.files import write_whole
 from sim.seeding import derive_seed
 from tasks.privacy.attackers import attacker
-from tasks.privacy.audit import Attack, Attacker, audit, gradient_matching, row_reading, subspace
+from tasks.privacy.audit import (
+    Attack,
+    Attacker,
+    audit,
+    frequency,
+    gradient_matching,
+    row_reading,
+    sparse,
+    sparse_prior,
+    subspace,
+)
 from tasks.privacy.inversion import Inversion
 from tasks.privacy.measures import Recovery, score
 from tasks.privacy.sharing import Sharing
 
-from .plan import ANYBODY, ATTACKS, ON, SEARCHES, AuditPlan
+from .plan import ANYBODY, ATTACKS, FIRST_LAYER, GUESSER, ON, SEARCHES, AuditPlan
 from .victim import TrainedVictim, trained_victim
 
 #: Weight of the L1 distance in the attack "tag".
@@ -120,23 +130,28 @@ def finished(folder: Path, recipe: str) -> dict[str, Any]:
 
 
 def _methods(plan: AuditPlan, attack: str) -> list[Sharing]:
-    """What the methods share that the attack can read: "subspace" needs the first layer."""
+    """What the methods share that the attack can read."""
     sharings = [plan.subject.sharings[name] for name in plan.methods]
-    return [sharing for sharing in sharings if sharing.first_layer or attack != "subspace"]
+    return [sharing for sharing in sharings if sharing.first_layer or attack not in FIRST_LAYER]
 
 
 def _attackers(
     plan: AuditPlan, attack: str, sharing: Sharing, target: TrainedVictim, flat: dict[str, Any]
 ) -> list[Attacker]:
-    if attack == "rows":
-        return [Attacker(ANYBODY, target.victim.body, target.victim.table)]
+    alone = {"rows": ANYBODY, "frequency": GUESSER}
+    if attack in alone:
+        return [Attacker(alone[attack], target.victim.body, target.victim.table)]
+    # With vectors that tell nothing, "sparse-prior" is a guess.
+    names = [name for name in plan.attackers if (attack, name) != ("sparse-prior", "foreign")]
     seed = derive_seed(flat["seed"], "audit", "attackers")
-    return [attacker(name, sharing, target.victim, target.before_training, seed) for name in plan.attackers]
+    return [attacker(name, sharing, target.victim, target.before_training, seed) for name in names]
 
 
 def _attack(plan: AuditPlan, name: str, target: TrainedVictim, seed: int) -> Attack:
+    if name in ("sparse-prior", "frequency"):
+        return {"sparse-prior": sparse_prior, "frequency": frequency}[name](target.frequencies())
     if name not in SEARCHES:
-        return {"rows": row_reading, "subspace": subspace}[name]
+        return {"rows": row_reading, "sparse": sparse, "subspace": subspace}[name]
     weight = TAG_WEIGHT if name == "tag" else 0.0
     # One restart after another: the graphs of all restarts at once take too much memory.
     settings = Inversion(weight, steps=plan.steps, restarts=plan.restarts, seed=seed, vectorised=False)
@@ -150,7 +165,7 @@ def _order(
         ATTACKS.index(attack),
         ON.index(on),
         methods.index(method),
-        ("known", "public", "foreign", ANYBODY).index(attacker),
+        ("known", "public", "foreign", ANYBODY, GUESSER).index(attacker),
         batch_size,
     )
 

@@ -8,13 +8,17 @@ from typing import Any
 from tasks.privacy.attackers import ATTACKERS
 from tasks.privacy.subject import AuditSubject
 
-ATTACKS = ("subspace", "dlg", "tag", "rows")
+ATTACKS = ("subspace", "sparse", "sparse-prior", "dlg", "tag", "rows", "frequency")
+#: The attacks that read the gradient of the first layer.
+FIRST_LAYER = ("subspace", "sparse", "sparse-prior")
 #: What is attacked: one gradient of the batch, or the change of the weights after local training on it.
 ON = ("gradient", "update")
 #: The attacks that search; they match one gradient and cannot read an update.
 SEARCHES = ("dlg", "tag")
 #: The only attacker of the attack "rows", which needs no token table: anybody who sees the shared rows.
 ANYBODY = "anybody"
+#: The only attacker of "frequency", who sees nothing that is shared and guesses. Attacks are compared with it.
+GUESSER = "guesser"
 #: Sentences per job of a search (rounded to whole batches, at least one). Jobs run in parallel and save their results
 #: separately.
 _JOB_SENTENCES = 4
@@ -82,13 +86,13 @@ class AuditPlan:
             wrong.append(f"--batch-sizes {','.join(map(str, self.batch_sizes))!r}: name at least one, and none twice")
         if self.on == ("update",) and self.attacks and set(self.attacks) <= set(SEARCHES):
             wrong.append(
-                "--on update: dlg and tag match gradients only; add --attack subspace or rows, or --on gradient"
+                "--on update: dlg and tag match gradients only; add --attack subspace, sparse or rows, or --on gradient"
             )
         without = [name for name in self.methods if name in sharings and not sharings[name].first_layer]
-        if without and self.attacks == ("subspace",):
+        if without and self.attacks and set(self.attacks) <= set(FIRST_LAYER):
             wrong.append(
-                f"--methods {', '.join(without)}: the first layer stays on the node, but --attack subspace reads its "
-                "gradient; add --attack dlg, tag or rows"
+                f"--methods {', '.join(without)}: the first layer stays on the node, but --attack "
+                f"{','.join(self.attacks)} reads its gradient; add --attack dlg, tag or rows"
             )
         if wrong:
             raise ValueError("this audit cannot be run:\n  " + "\n  ".join(wrong))

@@ -6,13 +6,17 @@ from typing import Any
 from fedapps.runs.tables import text_table
 from tasks.privacy.attackers import ATTACKERS
 
-from .plan import ANYBODY
+from .plan import ANYBODY, GUESSER
 
 #: What a paper says, by (method, attacker).
 Paper = Mapping[tuple[str, str], str]
 #: Words count as read from a recall of ``READ`` on, and as protected up to a recall of ``PROTECTED``.
 READ, PROTECTED = 0.5, 0.1
-_KNOWLEDGE = {**ATTACKERS, ANYBODY: "the shared rows of the embedding table, and their words"}
+_KNOWLEDGE = {
+    **ATTACKERS,
+    ANYBODY: "the shared rows of the embedding table, and their words",
+    GUESSER: "nothing of what is shared, but how often words occur in public texts",
+}
 
 _LEGEND = (
     "PTLR: share of digit tokens recovered. distance: of the matched gradient, relative to the squared norm of the "
@@ -45,7 +49,11 @@ def audit_text(found: Mapping[str, Any], paper: Paper | None = None) -> str:
 
 
 def statement(rows: Sequence[Row]) -> str:
-    """Who can read what under each method, by the strongest attack: the highest recall and PTLR of all rows."""
+    """Who can read what under each method, by the strongest attack: the highest recall and PTLR of all rows.
+
+    A guess is no attack.
+    """
+    rows = [row for row in rows if row["attacker"] != GUESSER]
     attacks = dict.fromkeys(f"{row['attack']} on {row['on']}" for row in rows)
     sizes = sorted({row["batch_size"] for row in rows})
     lines = [
@@ -99,7 +107,7 @@ def _table(rows: Sequence[Row], paper: Paper) -> str:
 
 def _side_by_side(recovered: Sequence[Mapping[str, Any]]) -> str:
     """The first sentences and their reconstructions at the smallest batch size; correct words in capitals."""
-    guessed = [one for one in recovered if one["attacker"] != ANYBODY] or list(recovered)
+    guessed = [one for one in recovered if one["attacker"] not in (ANYBODY, GUESSER)] or list(recovered)
     if not guessed:
         return "no sentence was attacked yet"
     attack, on, size = guessed[0]["attack"], guessed[0]["on"], min(one["batch_size"] for one in guessed)

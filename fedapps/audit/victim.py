@@ -1,9 +1,10 @@
 """The attacked node: its sentences, and its model before and after one round of training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,6 +43,8 @@ class TrainedVictim:
         The sentences to attack.
     special_tokens : frozenset of str
         Tokens that do not count as words, such as those that a tokenizer adds around a sentence.
+    frequencies : callable
+        Returns how often words occur in public text (:meth:`.AuditSubject.frequencies`).
     """
 
     victim: Victim
@@ -49,16 +52,18 @@ class TrainedVictim:
     before_training: Victim
     sentences: Sequence[Sentence]
     special_tokens: frozenset[str]
+    frequencies: Callable[[], Mapping[str, int]]
 
 
 @dataclass(frozen=True, eq=False)
 class VictimData:
-    """The task and the data of node 0; the data include the ``sentences`` to attack."""
+    """The task and the data of node 0 from a ``folder``; the data include the ``sentences`` to attack."""
 
     subject: AuditSubject
     task: Task
     data: NodeData
     sentences: Sequence[Sentence]
+    folder: Path
 
 
 def victim_data(config: Config, count: int) -> VictimData:
@@ -81,7 +86,7 @@ def victim_data(config: Config, count: int) -> VictimData:
         data, sentences = subject.choose(task, data, source.folder, count, derive_seed(run.seed, "audit"))
     except ValueError as error:
         raise ValueError(f"--sentences {count}: {error}") from error
-    return VictimData(subject, task, data, sentences)
+    return VictimData(subject, task, data, sentences, source.folder)
 
 
 @lru_cache(maxsize=1)
@@ -130,7 +135,8 @@ def trained_victim(flat: tuple[tuple[str, Any], ...], count: int) -> TrainedVict
     plain_adam = run.optimizer in ("adam", "adamw") and not run.weight_decay
     rate = run.learning_rate if plain_adam else 0.0
     updated = UpdatedVictim(victim.body, victim.table, train_on, rate, _noise(run), _compress(run))
-    return TrainedVictim(victim, updated, before, chosen.sentences, subject.special_tokens(data))
+    frequencies = partial(subject.frequencies, task, data, chosen.folder)
+    return TrainedVictim(victim, updated, before, chosen.sentences, subject.special_tokens(data), frequencies)
 
 
 def _noise(run: RunConfig) -> ClippedNoise | None:

@@ -241,8 +241,9 @@ def _add_audit(commands: Commands) -> None:
     )
     command.add_argument(
         "--attack",
-        help="attacks, of subspace, dlg, tag and rows; dlg and tag take minutes per sentence and do not work for vln "
-        "(default: subspace,dlg,rows for text, subspace,rows for vln)",
+        help="attacks, of subspace, sparse, sparse-prior, dlg, tag and rows, and frequency, a guess to compare with; "
+        "dlg and tag take minutes per sentence and, like sparse-prior and frequency, do not work for vln (default: "
+        "subspace,sparse,dlg,rows for text, subspace,sparse,rows for vln)",
     )
     command.add_argument(
         "--on",

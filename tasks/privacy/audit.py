@@ -5,16 +5,18 @@ table that maps the vectors to words. Methods that share the same gradients, and
 use one search; only the mapping to words differs. All attackers see the same message of a method.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import process_time
 
 from torch import nn
 
+from .frequency import most_frequent, word_frequencies
 from .inversion import Inversion, Progress, invert
 from .measures import Recovery, pair
 from .rows import leaked_tokens
 from .sharing import Observation, Sharing, Victim
+from .sparse import words_by_power, words_by_power_and_frequency
 from .subspace import first_gradient, first_noise, span_of_inputs, words_in_span
 from .tokens import TokenTable
 
@@ -112,8 +114,35 @@ def _rows(observation: Observation, body: nn.Module) -> Found:
     return Found(lambda table: leaked_tokens(observation, table))
 
 
+def _sparse(observation: Observation, body: nn.Module) -> Found:
+    return Found(lambda table: [words_by_power(observation, body, table)])
+
+
+def sparse_prior(counts: Mapping[str, int]) -> Attack:
+    """Return :data:`sparse` by an attacker who knows how often words occur in public text."""
+
+    def run(observation: Observation, body: nn.Module) -> Found:
+        def read(table: TokenTable) -> list[list[str]]:
+            return [words_by_power_and_frequency(observation, body, table, word_frequencies(counts, table))]
+
+        return Found(read)
+
+    return Attack("sparse-prior", run)
+
+
+def frequency(counts: Mapping[str, int]) -> Attack:
+    """Return the guess of the most frequent words of public text, which uses nothing that is shared."""
+
+    def run(observation: Observation, body: nn.Module) -> Found:
+        return Found(lambda table: [most_frequent(observation, table, word_frequencies(counts, table))])
+
+    return Attack("frequency", run)
+
+
 #: The words in the row space of the first layer's gradient, as one text for the whole batch.
 subspace = Attack("subspace", _subspace)
+#: The few words that explain the covariance of an inexact gradient's rows, as one text for the whole batch.
+sparse = Attack("sparse", _sparse)
 #: The exact leak of shared embedding rows. The attacker needs only the names of the rows.
 row_reading = Attack("rows", _rows, reads_rows=True)
 

@@ -77,6 +77,16 @@ class AuditSubject(ABC):
     def special_tokens(self, data: NodeData) -> frozenset[str]:
         """Return the tokens that every sentence has, or that stand for no word. They do not count as words."""
 
+    def frequencies(self, task: Any, data: NodeData, folder: Path) -> Mapping[str, int]:
+        """Return how often words occur in public text of the same kind; see :meth:`choose` for the parameters.
+
+        Raises
+        ------
+        ValueError
+            There is no such text.
+        """
+        raise ValueError("the task has no public text")
+
     def is_private(self, word: str) -> bool:
         """Return whether a word is a private token, whose recovery the private token leakage ratio counts."""
         return False

@@ -58,7 +58,7 @@ def words_in_span(
     tolerance : float
         Largest residual of a word, relative to that of a random direction, in (0, 1).
     """
-    residuals = torch.cat([residual(basis, inputs).amin(1) for inputs in _inputs(body, table, length)])
+    residuals = torch.cat([residual(basis, inputs).amin(1) for inputs in table_inputs(body, table, length)])
     if table.padding is not None:
         residuals[table.index[table.padding]] = torch.inf
     nearest = residuals.argsort()[: len(basis)].tolist()
@@ -122,6 +122,7 @@ def residual(basis: Tensor, vectors: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _inputs(body: nn.Module, table: TokenTable, length: int) -> Iterator[Tensor]:
+def table_inputs(body: nn.Module, table: TokenTable, length: int) -> Iterator[Tensor]:
+    """Yield what the first layer reads for the words of a table, some words at a time (:func:`.first_inputs`)."""
     for vectors in torch.split(table.vectors, _CHUNK):
         yield first_inputs(body, vectors, length)

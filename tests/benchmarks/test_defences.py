@@ -45,10 +45,11 @@ def test_every_defence_is_attacked_and_run(recipe, tmp_path, capsys):
     assert defences.main([*given, *files]) == 0
     costs = {cost["name"]: cost for cost in json.loads((tmp_path / "costs.json").read_text())}
     assert list(costs) == ["none", "private encoder", "own start", "noise .01"]
-    assert costs["none"]["words"] == 1, "shared rows tell all words"
-    assert costs["private encoder"]["words"] == 0
-    assert costs["own start"]["words"] < 0.5
-    assert costs["noise .01"]["words"] < 1
+    assert costs["none"]["words"]["rows"] == 1, "shared rows tell all words"
+    assert costs["private encoder"]["words"].keys() == {"rows", "frequency"}
+    assert costs["private encoder"]["words"]["rows"] == 0
+    assert max(costs["own start"]["words"][name] for name in ("subspace", "sparse", "rows")) < 0.5
+    assert max(costs["noise .01"]["words"].values()) < 1
     assert all(0 <= value <= 1 for cost in costs.values() for value in cost["local_accuracy"])
     assert (tmp_path / "costs.png").read_bytes().startswith(b"\x89PNG")
     assert "own start" in capsys.readouterr().out
@@ -56,17 +57,18 @@ def test_every_defence_is_attacked_and_run(recipe, tmp_path, capsys):
 
 def test_the_table_by_hand():
     costs = [
-        Cost("none", "public", 1.0, [0.7, 0.9], [0.5]),
-        Cost("noise", "public", 0.25, [0.5, 0.7], []),
+        Cost("none", "public", {"subspace": 0.5, "rows": 1.0, "frequency": 0.3}, [0.7, 0.9], [0.5]),
+        Cost("noise", "public", {"sparse": 0.25, "rows": 0.125, "frequency": 0.3}, [0.5, 0.7], []),
     ]
     *_, first, second = cost_table(costs).splitlines()
     # Student's t with one degree of freedom: 12.71 times 0.1, as the standard error of 0.7 and 0.9 is 0.1.
-    assert " ".join(first.split()) == "none public 1.000 0.8 ± 1.271 0 ± 0 0.5 0"
+    assert " ".join(first.split()) == "none public 1.000 rows 0.300 0.8 ± 1.271 0 ± 0 0.5 0"
     # Both seeds lose 0.2, so the paired difference has no spread.
-    change = second.split()[6:9]
+    change = second.split()[8:11]
     assert [float(change[0]), change[1]] == [-0.2, "±"]
     assert float(change[2]) < 1e-12
     assert second.split()[-2:] == ["-", "-"]
+    assert second.split()[2:5] == ["0.250", "sparse", "0.300"]
 
 
 def test_a_task_without_words_is_refused_before_anything_runs(tmp_path, capsys):

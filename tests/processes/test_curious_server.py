@@ -1,19 +1,24 @@
-"""A server that asks real SuperNodes for what they must not give, and a node that claims another's key."""
+"""A server that asks real SuperNodes for what they must not give, and nodes whose key or group is not their own."""
 
 import json
 import re
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import tomli_w
 
+from clients.path_names import path_name
 from fedapps.app.server_app import initial_arrays
 from fedapps.config.parsing import parse
 from fedapps.deployment.superlink import deployment
 from sim.lqr import write_world
 
 pytestmark = pytest.mark.processes
+
+#: A key from the name of a file: a backslash, which steps down a folder on some systems, and a quoted slash.
+KEY = "robot-\\%2Fescaped"
 
 PROJECT = {
     "project": {"name": "curious-server", "version": "1.0.0", "dependencies": []},
@@ -52,7 +57,8 @@ TIMEOUT = 300
 
 @app.main()
 def main(grid, context):
-    registry = NodeRegistry(admission=Admission(bind_keys=True), min_nodes=2)
+    admission = Admission(allowed_groups={"control-weight": {"1"}}, bind_keys=True)
+    registry = NodeRegistry(admission=admission, min_nodes=3)
     known = registry.connected(grid)
     (node,) = [profile.node_id for profile in known if not profile.no_data]
     whole = initial_arrays(parse(context.run_config))
@@ -85,18 +91,22 @@ def test_nodes_give_away_nothing_of_theirs(tmp_path: Path) -> None:
     package.mkdir(parents=True)
     for name, text in (("__init__.py", ""), ("server_app.py", SERVER), ("client_app.py", CLIENT)):
         (package / name).write_text(text)
-    given = {"task": "lqr", "methods": "sfl", "collect-after": 0, "num-nodes": 2, "epochs": 1, "name": "run"}
+    given = {"task": "lqr", "methods": "sfl", "collect-after": 0, "num-nodes": 3, "epochs": 1, "name": "run"}
     config = parse(given | {"output-dir": str(tmp_path), "batch-size": 32}).flat()
     project = PROJECT | {"tool": {"flwr": {"app": PROJECT["tool"]["flwr"]["app"] | {"config": config}}}}
     (tmp_path / "app" / "pyproject.toml").write_text(tomli_w.dumps(project))
     private, *shared = initial_arrays(parse(given))
     (data,) = write_world(tmp_path / "data", 1, seed=1)
-    copied = tmp_path / "copied"
+    data = data.rename(data.with_name(f"{KEY}.csv"))
+    copied, invented = tmp_path / "copied", tmp_path / "invented"
     shutil.copytree(data.parent, copied)
+    invented.mkdir()
+    table = pd.read_csv(data).assign(control_weight=2)
+    table.to_csv(invented / "robot-01.csv", index=False)
     lines: list[str] = []
     with deployment(tmp_path / "fleet", tls=True, auth=True) as fleet:
         fleet.start_superlink()
-        nodes = [{"data-dir": str(folder), "private": private} for folder in (data.parent, copied)]
+        nodes = [{"data-dir": str(folder), "private": private} for folder in (data.parent, copied, invented)]
         fleet.start_supernodes(nodes)
         fleet.run(tmp_path / "app", {}, lines.append)
         logs = "".join(node.log.read_text() for node in fleet.nodes)
@@ -106,9 +116,12 @@ def test_nodes_give_away_nothing_of_theirs(tmp_path: Path) -> None:
 
     # Both nodes claim the key of the file's name: one of them is left out.
     (admitted,) = [key for key, no_data in said["profiles"] if not no_data]
-    (refused,) = [no_data for _, no_data in said["profiles"] if no_data]
-    assert admitted == "robot-00"
-    assert refused == "it claims the key 'robot-00', which belongs to a node with another public key"
+    refused = sorted(no_data for _, no_data in said["profiles"] if no_data)
+    assert admitted == KEY
+    assert refused == [
+        f"it claims the key {KEY!r}, which belongs to a node with another public key",
+        "its control-weight is '2'; allowed are 1",
+    ]
 
     for name, kind in (
         ("private", "PrivateParametersError"),
@@ -123,8 +136,9 @@ def test_nodes_give_away_nothing_of_theirs(tmp_path: Path) -> None:
 
     assert said["a path"] == said["first"] == said["second"] == sorted(shared)
     assert not list(tmp_path.rglob("escaped"))
-    (folder,) = tmp_path.glob("fleet/node-*/state/label/sfl/robot-00")
+    (folder,) = tmp_path.glob("fleet/node-*/state/label/sfl/*")
+    assert folder.name == path_name(KEY) != KEY, "a key is quoted, too"
     versions = sorted(path.name for path in folder.iterdir())
     assert versions == ["round-000001.safetensors", "round-000003.safetensors"], "the second round did not count"
-    quoted = folder.parents[2] / "%2E.%2F..%2F..%2F..%2Fescaped" / "sfl" / "robot-00" / "round-000001.safetensors"
+    quoted = folder.parents[2] / "%2E.%2F..%2F..%2F..%2Fescaped" / "sfl" / folder.name / "round-000001.safetensors"
     assert quoted.exists()

@@ -8,42 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from updated_victims import RATE, SENTENCES, WRITTEN, clipped_noise, rounded_to, updated_victim
 
 from tasks.privacy.audit import subspace
 from tasks.privacy.rows import leaked_tokens, longest_noise
 from tasks.privacy.sharing import Observation, Victim
 from tasks.privacy.subspace import first_noise
-from tasks.privacy.tokens import TokenTable
-from tasks.privacy.updates import ClippedNoise, UpdatedVictim, first_adam_gradient
-from tasks.text.networks import BiLstm
-from tasks.text.privacy.body import above_words
+from tasks.privacy.updates import first_adam_gradient
 from tasks.text.privacy.sharing import SHARINGS
-
-RATE = 0.01
-WORDS = ("<pad>", *(f"word{number}" for number in range(30)), *map(str, range(9)))
-
-
-def victim_of(model):
-    return Victim(above_words(model), TokenTable(WORDS, model.embedding.weight.detach().clone(), "<pad>"))
-
-
-def updated_victim(optimizer, steps=1, width=24):
-    """A node that trains without dropout."""
-    torch.manual_seed(0)
-    start = BiLstm(nn.Embedding(len(WORDS), width), 4, hidden=10, dropout=0.0)
-
-    def train(rows, lengths, labels):
-        model = BiLstm(nn.Embedding(len(WORDS), width), 4, hidden=10, dropout=0.0)
-        model.load_state_dict(start.state_dict())
-        stepper = optimizer(model.parameters(), lr=RATE)
-        for _ in range(steps):
-            stepper.zero_grad()
-            nn.functional.cross_entropy(model(rows, lengths), labels).backward()
-            stepper.step()
-        return victim_of(model), steps
-
-    victim = victim_of(start)
-    return UpdatedVictim(victim.body, victim.table, train, RATE if optimizer is torch.optim.Adam else 0.0)
 
 
 def test_adams_first_step_by_hand():
@@ -67,10 +39,6 @@ def test_adams_first_step_keeps_the_row_space_of_small_gradients(seed):
     torch.optim.Adam([weights], lr=RATE).step()
     found = first_adam_gradient(before - weights.detach(), before, RATE)
     assert nn.functional.cosine_similarity(found, gradient).min() > 0.999
-
-
-SENTENCES = [["word3", "1", "word7", "2"], ["word9", "word7", "word19", "8", "word0"]]
-WRITTEN = {word for sentence in SENTENCES for word in sentence}
 
 
 def test_one_step_of_sgd_is_one_gradient():
@@ -101,10 +69,6 @@ def test_several_steps_of_adam_hide_the_row_space_but_not_the_rows():
 
 
 # -- clipping and noise ----------------------------------------------------------------------------------------
-
-
-def clipped_noise(clip, deviation, seed=0):
-    return ClippedNoise(clip, deviation, torch.Generator().manual_seed(seed))
 
 
 def test_the_joint_norm_is_clipped_by_hand():
@@ -169,10 +133,6 @@ def test_the_longest_row_of_noise_by_hand():
 
 
 # -- compression -----------------------------------------------------------------------------------------------
-
-
-def rounded_to(step):
-    return lambda changes: {name: (change / step).round() * step for name, change in changes.items()}
 
 
 def test_the_rounding_of_a_compression_by_hand():

@@ -2,7 +2,8 @@
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -118,6 +119,12 @@ def special_tokens(vocabulary: Vocabulary) -> frozenset[str]:
     if isinstance(vocabulary, WordVocabulary):
         return frozenset()
     return frozenset(vocabulary.words[number] for number in vocabulary.encode([""], _LONGEST)[0])
+
+
+def word_counts(texts: Iterable[str], vocabulary: Vocabulary) -> Counter[str]:
+    """Count the words of texts, split as the vocabulary splits them."""
+    words_of = _splitter(vocabulary)
+    return Counter(word for text in texts for word in words_of(text))
 
 
 def _splitter(vocabulary: Vocabulary) -> Callable[[str], list[str]]:

@@ -17,7 +17,7 @@ from tasks.text.private_words import vocabulary_source, word_table
 from tasks.text.vocabulary import Vocabulary, is_digits
 
 from .body import above_words
-from .sentences import draw_sentences, special_tokens, with_sentences
+from .sentences import draw_sentences, special_tokens, with_sentences, word_counts
 from .sharing import SHARINGS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class TextSubject(AuditSubject):
 
     sharings = SHARINGS
     methods = ("fedavg", "fedrecon", "fedvocab")
-    attacks = ("subspace", "dlg", "rows")
+    attacks = ("subspace", "sparse", "dlg", "rows")
     private = PrivateParameters(("embedding.*",))
     #: How the paper describes its Table 2 and Figure 3 (Zhang et al., FedVocab, Section 4.2 and Appendix B.3).
     paper: ClassVar[Mapping[tuple[str, str], str]] = {
@@ -64,6 +64,13 @@ class TextSubject(AuditSubject):
 
     def special_tokens(self, data: NodeData) -> frozenset[str]:
         return special_tokens(_vocabulary(data))
+
+    def frequencies(self, task: "TextTask", data: NodeData, folder: Path) -> Mapping[str, int]:
+        """Return the counts of the words of the test texts, on which no node trains."""
+        texts = read_corpus(folder, task.layout).test.texts
+        if not len(texts):
+            raise ValueError(f"{folder}: has no test texts, which stand for public text")
+        return word_counts(texts, _vocabulary(data))
 
     def is_private(self, word: str) -> bool:
         return is_digits(word)

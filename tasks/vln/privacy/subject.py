@@ -29,6 +29,7 @@ _NO_MATCHING = (
     "matches gradients, which needs second derivatives through the agent's walks; add --attack subspace or rows, which "
     "read the gradient itself"
 )
+_NO_PUBLIC_TEXT = "needs public text of the same kind, and no instructions count as public; add --attack sparse"
 
 
 class VlnSubject(AuditSubject):
@@ -36,8 +37,11 @@ class VlnSubject(AuditSubject):
 
     sharings = SHARINGS
     methods = ("fedavg", "fedvln")
-    attacks = ("subspace", "rows")
-    refused: ClassVar[Mapping[str, str]] = {"dlg": _NO_MATCHING, "tag": _NO_MATCHING}
+    attacks = ("subspace", "sparse", "rows")
+    refused: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("dlg", "tag"), _NO_MATCHING),
+        **dict.fromkeys(("sparse-prior", "frequency"), _NO_PUBLIC_TEXT),
+    }
 
     def choose(
         self, task: "VlnTask", data: NodeData, folder: Path, count: int, seed: int

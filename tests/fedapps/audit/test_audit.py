@@ -12,6 +12,7 @@ import torch
 from tiny_encoder import encoder_folder
 
 import fedapps.audit.run
+from fedapps.audit.plan import ATTACKS
 from fedapps.audit.victim import trained_victim
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
@@ -109,7 +110,7 @@ def test_rows_and_recovered_sentences_are_written(audited):
     read = {
         (method, name, attack, size)
         for method in AUDITED
-        for name, attack in [*((name, "subspace") for name in ATTACKERS), ("anybody", "rows")]
+        for name, attack in [*itertools.product(ATTACKERS, ("subspace", "sparse")), ("anybody", "rows")]
         for size in (1, 3)
     }
     matched = {(method, name, "dlg", size) for method in AUDITED for name in ATTACKERS for size in (1, 3)}
@@ -155,11 +156,33 @@ def test_attackers_with_the_current_or_initial_table_read_words_and_a_foreign_ta
     assert rows["fedvocab", "known", "subspace", 1]["precision"] == 1
 
 
+def test_sparse_words_are_read_by_who_has_the_vectors(audited):
+    rows = rows_by(json.loads(audited[2].read_text()), "update")
+    recall = {name: rows["fedvocab", name, "sparse", 3]["recall"] for name in ATTACKERS}
+    assert min(recall["known"], recall["public"]) > recall["foreign"] + 0.2
+
+
+def test_a_guess_is_printed_and_is_no_attack(recipe, texts, tmp_path, capsys):
+    arguments = ["audit", str(recipe), "--sentences", "3", "--batch-sizes", "3", "--attack", "sparse-prior,frequency"]
+    arguments += ["--on", "update", "--methods", "fedvocab", "--set", f"data-dir={texts}"]
+    assert main([*arguments, "--output-dir", str(tmp_path), "--json", str(tmp_path / "asked.json")]) == 0
+    rows = json.loads((tmp_path / "asked.json").read_text())["rows"]
+    # With foreign vectors, nothing but the guess would be left.
+    assert [(row["attack"], row["attacker"]) for row in rows] == [
+        ("sparse-prior", "known"), ("sparse-prior", "public"), ("frequency", "guesser")
+    ]  # fmt: skip
+    # One word per number of a vector: "!", in all texts, and seven of the others.
+    assert 3 / 18 <= rows[-1]["recall"] < 1
+    verdict = capsys.readouterr().out.partition("by the strongest of the attacks")[2]
+    assert verdict.startswith(" sparse-prior on update, batch sizes 3")
+    assert "frequency" not in verdict
+
+
 def test_progress_and_findings_are_printed(audited):
     printed = audited[0]
     lines = printed.splitlines()
     done = [number for number, line in enumerate(lines) if line.startswith("[")]
-    assert len(done) == 10  # subspace and rows on gradient and update, dlg on gradient, for two batch sizes
+    assert len(done) == 14  # subspace, sparse and rows on gradient and update, dlg on gradient, for two batch sizes
     assert lines[done[0] + 1].startswith("  fedavg, known, subspace on gradient, batch size 1: precision ")
     assert "almost zero" in printed
     assert "original: " in printed
@@ -265,8 +288,14 @@ def test_the_victim_is_deterministic_and_trained(recipe, texts):
             "--methods fedsgd: unknown; must be among fedavg, lg-fedavg, fedrecon, fedvocab",
         ),
         (["--attackers", "clever"], "--attackers clever: unknown; must be among known, public, foreign"),
-        (["--attack", "dlg,guess"], "--attack guess: unknown; must be among subspace, dlg, tag, rows"),
-        (["--attack", "dlg,dlg"], "--attack 'dlg,dlg': name at least one of subspace, dlg, tag, rows, and none twice"),
+        (
+            ["--attack", "dlg,guess"],
+            "--attack guess: unknown; must be among " + ", ".join(ATTACKS),
+        ),
+        (
+            ["--attack", "dlg,dlg"],
+            f"--attack 'dlg,dlg': name at least one of {', '.join(ATTACKS)}, and none twice",
+        ),
         (["--on", "weights"], "--on weights: unknown; must be among gradient, update"),
         (["--on", "update", "--attack", "dlg"], "--on update: dlg and tag match gradients only"),
         (["--methods", ""], "--methods '': name at least one"),

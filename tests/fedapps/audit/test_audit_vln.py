@@ -42,7 +42,7 @@ def test_the_words_of_instructions_are_read(recipe, tmp_path, capsys):
     arguments = ["audit", str(recipe), "--sentences", "4", "--batch-sizes", "1,2", "--json", str(asked)]
     assert main([*arguments, "--output-dir", str(tmp_path)]) == 0
     found = json.loads(asked.read_text())
-    assert {row["attack"] for row in found["rows"]} == {"subspace", "rows"}
+    assert {row["attack"] for row in found["rows"]} == {"subspace", "sparse", "rows"}
     assert {row["on"] for row in found["rows"]} == {"gradient", "update"}
     assert list(dict.fromkeys(row["method"] for row in found["rows"])) == ["fedavg", "fedvln"]
     for row in found["rows"]:
@@ -51,7 +51,7 @@ def test_the_words_of_instructions_are_read(recipe, tmp_path, capsys):
             "sentences", "distance",
         }  # fmt: skip
         assert row["ptlr"] is None
-        if row["attack"] == "rows" or (row["attacker"], row["on"]) == ("known", "gradient"):
+        if row["attack"] == "rows" or (row["attack"], row["attacker"], row["on"]) == ("subspace", "known", "gradient"):
             assert (row["precision"], row["recall"]) == (1, 1)
     printed = capsys.readouterr().out
     assert "  fedvln: words read by known (1.000, subspace on gradient)" in printed
@@ -63,6 +63,7 @@ def test_the_words_of_instructions_are_read(recipe, tmp_path, capsys):
     ("arguments", "told"),
     [
         (["--attack", "dlg,rows"], "--attack dlg: matches gradients, which needs second derivatives through the agent"),
+        (["--attack", "frequency"], "--attack frequency: needs public text of the same kind"),
         (["--attack", "tag"], "add --attack subspace or rows, which read the gradient itself"),
         (["--methods", "fedvocab"], "--methods fedvocab: unknown; must be among fedavg, fedvln"),
         (["--sentences", "1000"], "--sentences 1000: only 12 of 12 training instructions of the house houseA"),
