@@ -65,9 +65,8 @@ def encode(array: NDArray[Any]) -> Array:
     fortran_order = array.flags.f_contiguous and not array.flags.c_contiguous
     values = np.ascontiguousarray(array.T if fortran_order else array).reshape(-1).view(np.uint8)
     header, dtype = _header_bytes(array.shape, fortran_order, array.dtype)
-    encoded = object.__new__(
-        Array
-    )  # Flower's constructor takes longer: it compares its arguments with three signatures
+    # Flower's constructor takes longer: it compares its arguments with three signatures.
+    encoded = object.__new__(Array)
     encoded.dtype, encoded.shape, encoded.stype = dtype, array.shape, _STYPE
     encoded.data = b"".join((header, values.data))
     return encoded
