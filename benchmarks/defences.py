@@ -115,7 +115,7 @@ def _run(given: argparse.Namespace) -> None:
         check_data(config)
     words = {defence.name: _words_read(given, defence, recipe, changed) for defence in DEFENCES}
     if given.accuracies:
-        accuracies = _read_accuracies(Path(given.accuracies))
+        accuracies = read_accuracies(Path(given.accuracies))
     else:
         accuracies = _accuracies(settings, range(first.run.seed, first.run.seed + given.seeds), given.jobs)
     costs = [Cost(one.name, one.attacker, words[one.name], *accuracies[one.name]) for one in DEFENCES]
@@ -140,7 +140,8 @@ def _accuracies(settings: dict[str, dict[str, Any]], seeds: Sequence[int], jobs:
     return found
 
 
-def _read_accuracies(path: Path) -> dict[str, Accuracies]:
+def read_accuracies(path: Path) -> dict[str, Accuracies]:
+    """Read the accuracies of all defences from a file of an earlier run. Raise ``ValueError`` if one is missing."""
     costs = {cost["name"]: cost for cost in json.loads(path.read_text())}
     if missing := [defence.name for defence in DEFENCES if defence.name not in costs]:
         raise ValueError(f"--accuracies {path}: has no {', '.join(missing)}")

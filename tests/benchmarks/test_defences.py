@@ -71,6 +71,16 @@ def test_the_table_by_hand():
     assert second.split()[2:5] == ["0.250", "sparse", "0.300"]
 
 
+def test_accuracies_of_an_earlier_run_are_taken_from_its_file(tmp_path, monkeypatch):
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps([{"name": "none", "global_accuracy": [0.5, 0.75], "local_accuracy": []}]))
+    monkeypatch.setattr(defences, "DEFENCES", defences.DEFENCES[:1])
+    assert defences.read_accuracies(path) == {"none": ([0.5, 0.75], [])}
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"costs.json: has no private vectors, "):
+        defences.read_accuracies(path)
+
+
 def test_a_task_without_words_is_refused_before_anything_runs(tmp_path, capsys):
     assert defences.main(["--recipe", "lqr", "--set", f"cache-dir={tmp_path}"]) == 2
     assert "lqr" in capsys.readouterr().err
