@@ -134,9 +134,9 @@ ifdef FEDAPPS_DATA
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --seeds 2 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
 		--methods "fedavg,fedavg(run.compression=bf16),fedavg(run.compression=int8),$(TOP_K_10),$(TOP_K_1)" \
 		--set text.glove=$(GLOVE) --set text.vocabulary=file
-	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
 		--set text.glove=$(GLOVE) --set text.vocabulary=file
-	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/sst2 \
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/text/sst2 \
 		--set text.dataset=sst2 --set target=0.7 --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --methods "fedavg,fedvocab,fedvocab(stateless=true)" --seeds 3 \
 		--vary text.unknown=drawn,mean,zeros --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
