@@ -140,7 +140,7 @@ ifdef FEDAPPS_DATA
 		--set text.dataset=sst2 --set target=0.7 --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --methods "fedavg,fedvocab,fedvocab(stateless=true)" --seeds 3 \
 		--vary text.unknown=drawn,mean,zeros --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
-	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack subspace,rows --batch-sizes 1,2,4,8,16,64 \
+	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack subspace,sparse,rows --batch-sizes 1,2,4,8,16,64 \
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack subspace,sparse,sparse-prior,frequency \
 		--methods fedvocab --attackers public,foreign --on update --batch-sizes 1,4 --sentences 64 --set compression=int8 \
