@@ -151,9 +151,9 @@ ifdef FEDAPPS_DATA
 		--sentences 8 --restarts 2 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack dlg,tag --on gradient --batch-sizes 1 \
 		--sentences 4 --restarts 2 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.embedding-width=300
-	$(BIN)/python -m benchmarks.defences --recipe fedvocab-small --seeds 3 --jobs 0 --plot docs/defences.png \
+	$(BIN)/python -m benchmarks.defences --recipe fedvocab-small --seeds 3 --jobs 0 --json defences.json \
 		--set rounds=20 --set evaluate-every=20 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
-	$(BIN)/python -m benchmarks.defences --recipe fedvocab-small --seeds 0 --per-update 1 \
+	$(BIN)/python -m benchmarks.defences --recipe fedvocab-small --accuracies defences.json --per-update 1 --plot docs/defences.png \
 		--set rounds=20 --set evaluate-every=20 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-nordland.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/vpr/nordland \
 		--set vpr.weights=$(SQUEEZENET)
