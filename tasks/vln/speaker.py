@@ -77,10 +77,10 @@ class WordDecoder(nn.Module):
         self, words: Tensor, context: Tensor, mask: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Logits ``[n, L, vocabulary]`` of the words after ``words [n, L]``, and the state to go on from."""
-        meant, state = self.mean(words, context, mask, state)
-        return self.output(meant), state
+        hidden, state = self.before_output(words, context, mask, state)
+        return self.output(hidden), state
 
-    def mean(
+    def before_output(
         self, words: Tensor, context: Tensor, mask: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """As :meth:`forward`, before the output layer: ``[n, L, hidden]``."""
@@ -111,10 +111,10 @@ class Speaker(nn.Module):
     def loss(self, houses: Houses, episodes: Batch) -> Tensor:
         """The cross-entropy of the instructions' words, mean over words."""
         tokens = episodes["tokens"].long()
-        meant, _ = self.decoder.mean(tokens[:, :-1], *self.look(houses, episodes))
+        hidden, _ = self.decoder.before_output(tokens[:, :-1], *self.look(houses, episodes))
         following = tokens[:, 1:].flatten()
         used = (following != PAD).nonzero().squeeze(1)
-        return cross_entropy(self.decoder.output(meant.flatten(0, 1).index_select(0, used)), following[used])
+        return cross_entropy(self.decoder.output(hidden.flatten(0, 1).index_select(0, used)), following[used])
 
     @torch.no_grad()
     def describe(self, houses: Houses, episodes: Batch, max_length: int, known: int) -> Sequence[Sequence[int]]:
