@@ -149,6 +149,8 @@ ifdef FEDAPPS_DATA
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.embedding-width=300
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack dlg,tag --on gradient --batch-sizes 1,2,4 \
 		--sentences 8 --restarts 2 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
+	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack dlg --on gradient --batch-sizes 8,16,64 \
+		--methods fedvocab --sentences 64 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack dlg,tag --on gradient --batch-sizes 1 \
 		--sentences 4 --restarts 2 --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.embedding-width=300
 	$(BIN)/python -m benchmarks.defences --recipe fedvocab-small --seeds 3 --jobs 0 --json defences.json \
