@@ -3,7 +3,7 @@
 Every defence is a method with some settings (:data:`DEFENCES`). The attacked node trains on few sentences, as the run
 config says, and sends the change of its weights; the attacks are those of ``fedapps audit`` that read updates. The
 attacker is on the server, knows the method and all its settings, and has the word vectors that all nodes start from,
-unless they start from vectors of their own. The table shows how many words the strongest of these attacks reads, and
+unless each node starts from its own vectors. The table shows how many words the strongest of these attacks reads, and
 how many a guess finds, which names as many of the most frequent words of public texts.
 
     python -m benchmarks.defences --recipe fedvocab-small --seeds 3 --plot defences.png --set data-dir=FOLDER

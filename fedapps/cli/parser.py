@@ -4,6 +4,7 @@ import argparse
 
 from fedapps.deployment.supernode import LIBRARIES, POLL_INTERVAL
 
+from .compare_arguments import add_compare
 from .shared_arguments import (
     RECIPE,
     Commands,
@@ -12,10 +13,7 @@ from .shared_arguments import (
     add_engine,
     add_jobs,
     add_json,
-    add_methods,
     add_output,
-    add_resume,
-    add_seeds,
     add_set,
     add_vary,
 )
@@ -33,7 +31,7 @@ def command_parser() -> Parser:
     _add_list(commands)
     _add_nodes(commands)
     _add_run(commands)
-    _add_compare(commands)
+    add_compare(commands)
     add_tune(commands)
     _add_fleet(commands)
     _add_check_node(commands)
@@ -87,43 +85,6 @@ def _add_run(commands: Commands) -> None:
     )  # fmt: skip
     command.add_argument("recipe", nargs="?", help=f"{RECIPE}; default: the config in pyproject.toml")
     add_engine(command, "ray")
-    add_set(command)
-    add_output(command)
-
-
-def _add_compare(commands: Commands) -> None:
-    command = add_command(
-        commands, "compare", "Compare methods over several seeds, beside the paper's numbers.",
-        "Run every method with every seed, print means, standard deviations, the paper's claims and tests, and write a "
-        "report. Tests are paired over seeds. Five seeds give no p-value below 0.0625; use ten where a claim depends "
-        "on it. On recorded data, results hold for new training runs on these data, not for other data.",
-        "compare lqr --methods fedavg,spfl,apfl --seeds 10",
-        'compare lqr --methods "spfl,spfl(rate-scale=0.2),apfl(power=0.5)"',
-        "compare --resume runs/compare-lqr-20250101-120000",
-    )  # fmt: skip
-    command.set_defaults(refuse=command.error)
-    command.add_argument("recipe", nargs="?", help=RECIPE)
-    add_methods(command, "compare")
-    add_seeds(command, 3, "")
-    add_vary(command, "repeat the comparison for each of these values of a key")
-    command.add_argument(
-        "--seed-keys",
-        default="",
-        metavar="KEY,...",
-        help="keys that take the value of the seed in each run, such as text.partition-seed, so that every seed has a "
-        "partition of its own (default: those of the recipe)",
-    )
-    add_resume(command, "comparison")
-    add_jobs(command, "runs")
-    command.add_argument(
-        "--cluster",
-        default="",
-        metavar="ADDRESS",
-        help="execute the runs on this Ray cluster, HOST:PORT or auto, whose machines share the folders of data and "
-        "results (default: this machine)",
-    )
-    add_json(command, "rows, table, tests, the paper's numbers and claims")
-    add_engine(command, "inline")
     add_set(command)
     add_output(command)
 

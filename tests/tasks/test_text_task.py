@@ -153,44 +153,37 @@ def test_learning_beats_guessing_on_both_tests(world):
     assert metrics["test.local_accuracy"] > 0.4
 
 
-def test_texts_with_the_label_shares_of_the_node_are_predicted_for_these_shares(world):
-    """Logits that prefer class 2 by 1, and class 1 by 1 with the node's label shares."""
-    task = own_words(replace(SMALL, glove=""))
-    data = task.load_node(world, 3, NODES)
-    model = model_of(task, data)
-    with torch.no_grad():
-        model.classifier.weight.zero_()
-        model.classifier.bias.copy_(torch.tensor([0.0, 0, 1, 0]))
-    shares = torch.tensor([0.0, 2, 0, 0])
-    model.register_forward_hook(lambda module, _, logits: logits + shares * predicts_for_own_shares(module))
+def assert_accuracies(task, model, data, common, own):
+    """The model always says the class ``common``, and the class ``own`` to texts with the node's label shares."""
     metrics = task.evaluate(model.eval(), data, seed=0, final=False).metrics
     for prefix, label, labels in (
-        ("test.global_", 2, data.extra["common_test"].examples["label"]),
-        ("test.local_", 1, data.splits["test"]["label"]),
-        ("validation.", 1, data.splits["validation"]["label"]),
+        ("test.global_", common, data.extra["common_test"].examples["label"]),
+        ("test.local_", own, data.splits["test"]["label"]),
+        ("validation.", own, data.splits["validation"]["label"]),
     ):
         assert metrics[f"{prefix}accuracy"] == int((labels == label).sum()) / len(labels)
 
 
-def test_accuracies_are_counted(world):
-    """A model that always says class 2."""
+@pytest.fixture
+def saying_class_2(world):
+    """A node's task, its model that always says class 2, and its data."""
     task = own_words(replace(SMALL, glove=""))
     data = task.load_node(world, 3, NODES)
     model = model_of(task, data)
     with torch.no_grad():
         model.classifier.weight.zero_()
         model.classifier.bias.copy_(torch.tensor([0.0, 0, 1, 0]))
-    metrics = task.evaluate(model.eval(), data, seed=0, final=False).metrics
-    for prefix, labels in (
-        ("test.global_", data.extra["common_test"].examples["label"]),
-        ("test.local_", data.splits["test"]["label"]),
-        ("validation.", data.splits["validation"]["label"]),
-    ):
-        correct = int((labels == 2).sum())
-        assert metrics[f"{prefix}accuracy"] == correct / len(labels)
-        assert metrics[f"{prefix}accuracy.count"] == len(labels)
-    assert metrics["vocabulary.words"] == len(words_of(data)) - 2
-    assert "vocabulary.in_glove" not in metrics
+    return task, model, data
+
+
+def test_accuracies_are_counted(saying_class_2):
+    assert_accuracies(*saying_class_2, common=2, own=2)
+
+
+def test_texts_with_the_label_shares_of_the_node_are_predicted_for_these_shares(saying_class_2):
+    shares = torch.tensor([0.0, 2, 0, 0])
+    saying_class_2[1].register_forward_hook(lambda module, _, out: out + shares * predicts_for_own_shares(module))
+    assert_accuracies(*saying_class_2, common=2, own=1)
 
 
 def test_word_vectors_start_the_embedding_and_their_share_is_told(world, tmp_path):
