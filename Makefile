@@ -136,7 +136,7 @@ ifdef FEDAPPS_DATA
 		--set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
 		--set text.glove=$(GLOVE) --set text.vocabulary=file
-	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/text/sst2 \
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/sst2 \
 		--set text.dataset=sst2 --set target=0.7 --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --methods "fedavg,fedvocab,fedvocab(stateless=true)" --seeds 3 \
 		--vary text.unknown=drawn,mean,zeros --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
