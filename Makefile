@@ -119,6 +119,9 @@ ifdef FEDAPPS_DATA
 	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/agnews --goal 0.028 --json bench.json
 	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/sst2 --dataset sst2 --json bench.json
 	$(BIN)/python -m fedapps compare fedapps/recipes/human-trials.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/driving
+	$(BIN)/python -m fedapps tune fedapps/recipes/human-trials.toml --methods local,fedavg,spfl,apfl --trials 8 \
+		--set data-dir=$(FEDAPPS_DATA)/driving
+	$(BIN)/python -m fedapps compare fedapps/recipes/human-trials-tuned.toml --seeds 10 --set data-dir=$(FEDAPPS_DATA)/driving
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-centralised.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-methods.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-sizes.toml --set data-dir=$(FEDAPPS_DATA)/socnav1
@@ -163,6 +166,8 @@ ifdef FEDAPPS_DATA
 		--methods "fedavg,fedavg(run.compression=bf16),fedavg(run.compression=int8),$(TOP_K_10),$(TOP_K_1)" \
 		--set vpr.weights=$(SQUEEZENET) --set vpr.height=32 --set vpr.width=64 --set evaluate-every=15
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-streets.toml --seeds 3 --set vpr.weights=$(SQUEEZENET)
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-streets.toml --methods "fedavg,fedvc,fedvc(draws=without-replacement)" \
+		--seeds 3 --set evaluate-every=20 --set vpr.weights=$(SQUEEZENET)
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-splits.toml --seeds 2 --set vpr.weights=$(SQUEEZENET)
 	for recipe in optimizers hierarchy steps augmentation mining pooling resolution; do \
 		$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-$$recipe.toml --seeds 1 --set vpr.weights=$(SQUEEZENET); done
