@@ -128,6 +128,11 @@ ifdef FEDAPPS_DATA
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-grid.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-lambda.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-relational.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/socnav1
+	$(BIN)/python -m fedapps tune fedapps/recipes/social-elastic.toml --trials 8 --set data-dir=$(FEDAPPS_DATA)/socnav1 \
+		--methods "fedavg,fedprox,fedcurv,ewc,elastic-transfer,elastic-transfer(own-past=0,others-now=0)"
+	$(BIN)/python -m fedapps tune fedapps/recipes/social-relational.toml --trials 8 --set data-dir=$(FEDAPPS_DATA)/socnav1
+	$(BIN)/python -m fedapps compare fedapps/recipes/social-tuned.toml --seeds 10 --set data-dir=$(FEDAPPS_DATA)/socnav1
+	$(BIN)/python -m fedapps compare fedapps/recipes/social-relational-tuned.toml --seeds 10 --set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
 		--set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/sst2 \
@@ -141,7 +146,12 @@ ifdef FEDAPPS_DATA
 		--set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/sst2 \
 		--set text.dataset=sst2 --set target=0.7 --set text.glove=$(GLOVE) --set text.vocabulary=file
-	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --methods "fedavg,fedvocab,fedvocab(stateless=true)" --seeds 3 \
+	$(BIN)/python -m fedapps tune fedapps/recipes/fedvocab-variants.toml --trials 6 \
+		--methods "local,fedavg(run.epochs=2),fedavg(run.epochs=2,logit-adjustment=1),fedvocab,fedvocab(stateless=true,logit-adjustment=1)" \
+		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-tuned.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
+		--set text.glove=$(GLOVE) --set text.vocabulary=file
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --methods fedvocab --seeds 3 \
 		--vary text.unknown=drawn,mean,zeros --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack subspace,sparse,rows --batch-sizes 1,2,4,8,16,64 \
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
