@@ -152,7 +152,7 @@ ifdef FEDAPPS_DATA
 	$(BIN)/python -m fedapps tune fedapps/recipes/fedvocab-variants.toml --trials 6 \
 		--methods "local,fedavg(run.epochs=2),fedavg(run.epochs=2,logit-adjustment=1),fedvocab,fedvocab(stateless=true,logit-adjustment=1)" \
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
-	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-tuned.toml --seeds 5 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-tuned.toml --seeds 4 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
 		--set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --methods fedvocab --seeds 3 \
 		--vary text.unknown=drawn,mean,zeros --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
