@@ -110,7 +110,7 @@ bench: $(STAMP)  ## hours: fleets beside Flower's own and under faults, the pape
 		--set driving.sessions-train=5 --set collect-after=0 --set rounds=30 --set evaluate-every=30
 	$(BIN)/python -m fedapps tune fedapps/recipes/lane-swap.toml --methods local,fedavg,spfl,apfl --trials 6 --first-seed 100 \
 		--set-trials collect-after=0
-	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap-tuned.toml --seeds 4
+	$(BIN)/python -m fedapps compare fedapps/recipes/lane-swap-tuned.toml --seeds 3
 	$(BIN)/python -m fedapps compare fedapps/recipes/three-cars.toml --seeds 5
 ifdef FEDAPPS_DATA
 	$(BIN)/python -m benchmarks.node_batch --recipe social-methods --set methods=fedavg --set num-nodes=12 --set rounds=20 \
