@@ -178,6 +178,11 @@ ifdef FEDAPPS_DATA
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-nordland.toml --seeds 2 --set data-dir=$(FEDAPPS_DATA)/vpr/nordland \
 		--methods "fedavg,fedavg(run.compression=bf16),fedavg(run.compression=int8),$(TOP_K_10),$(TOP_K_1)" \
 		--set vpr.weights=$(SQUEEZENET) --set vpr.height=32 --set vpr.width=64 --set evaluate-every=15
+	$(BIN)/python -m fedapps tune fedapps/recipes/fedvpr-nordland.toml --methods fedavg,fedadam,fedadagrad,fedvc --trials 5 \
+		--set data-dir=$(FEDAPPS_DATA)/vpr/nordland --set vpr.weights=$(SQUEEZENET) --set vpr.height=32 --set vpr.width=64 \
+		--set evaluate-every=15 --set-trials vpr.validation-clients=4 --set-trials num-nodes=20
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-nordland-tuned.toml --seeds 3 \
+		--set data-dir=$(FEDAPPS_DATA)/vpr/nordland --set vpr.weights=$(SQUEEZENET)
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-streets.toml --seeds 3 --set vpr.weights=$(SQUEEZENET)
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvpr-streets.toml --methods "fedavg,fedvc,fedvc(draws=without-replacement)" \
 		--seeds 3 --set evaluate-every=20 --set vpr.weights=$(SQUEEZENET)
