@@ -135,6 +135,8 @@ ifdef FEDAPPS_DATA
 		--methods "fedavg,fedprox,fedcurv,ewc,elastic-transfer,elastic-transfer(own-past=0,others-now=0)"
 	$(BIN)/python -m fedapps tune fedapps/recipes/social-relational.toml --trials 8 --set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-tuned.toml --seeds 10 --set data-dir=$(FEDAPPS_DATA)/socnav1
+	$(BIN)/python -m fedapps compare fedapps/recipes/social-tuned.toml --methods "fedavg(run.learning-rate=0.001029)" --seeds 6 \
+		--set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/social-relational-tuned.toml --seeds 10 --set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-small.toml --seeds 3 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
 		--set text.glove=$(GLOVE) --set text.vocabulary=file
