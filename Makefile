@@ -156,7 +156,7 @@ ifdef FEDAPPS_DATA
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-tuned.toml --seeds 4 --set data-dir=$(FEDAPPS_DATA)/text/agnews \
 		--set text.glove=$(GLOVE) --set text.vocabulary=file
-	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --methods fedvocab --seeds 3 \
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvocab-variants.toml --methods fedvocab --seeds 2 \
 		--vary text.unknown=drawn,mean,zeros --set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE) --set text.vocabulary=file
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvocab-small.toml --attack subspace,sparse,rows --batch-sizes 1,2,4,8,16,64 \
 		--set data-dir=$(FEDAPPS_DATA)/text/agnews --set text.glove=$(GLOVE)
