@@ -154,7 +154,10 @@ def test_learning_beats_guessing_on_both_tests(world):
 
 
 def assert_accuracies(task, model, data, common, own):
-    """The model always says the class ``common``, and the class ``own`` to texts with the node's label shares."""
+    """The model always says the class ``common``, and the class ``own`` to texts with the node's label shares.
+
+    Returns the metrics.
+    """
     metrics = task.evaluate(model.eval(), data, seed=0, final=False).metrics
     for prefix, label, labels in (
         ("test.global_", common, data.extra["common_test"].examples["label"]),
@@ -162,6 +165,8 @@ def assert_accuracies(task, model, data, common, own):
         ("validation.", own, data.splits["validation"]["label"]),
     ):
         assert metrics[f"{prefix}accuracy"] == int((labels == label).sum()) / len(labels)
+        assert metrics[f"{prefix}accuracy.count"] == len(labels)
+    return metrics
 
 
 @pytest.fixture
@@ -177,7 +182,9 @@ def saying_class_2(world):
 
 
 def test_accuracies_are_counted(saying_class_2):
-    assert_accuracies(*saying_class_2, common=2, own=2)
+    metrics = assert_accuracies(*saying_class_2, common=2, own=2)
+    assert metrics["vocabulary.words"] == len(words_of(saying_class_2[2])) - 2
+    assert "vocabulary.in_glove" not in metrics
 
 
 def test_texts_with_the_label_shares_of_the_node_are_predicted_for_these_shares(saying_class_2):
