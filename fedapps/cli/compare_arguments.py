@@ -36,8 +36,8 @@ def add_compare(commands: Commands) -> None:
         "--seed-keys",
         default="",
         metavar="KEY,...",
-        help="keys that take the value of the seed in each run, such as text.partition-seed, so that every seed has a "
-        "partition of its own (default: those of the recipe)",
+        help="keys that take the value of the seed in each run; with text.partition-seed, each seed has its own "
+        "partition (default: those of the recipe)",
     )
     add_resume(command, "comparison")
     add_jobs(command, "runs")
