@@ -1,7 +1,6 @@
 """The ServerApp: run each method to its end, record every round, write the report."""
 
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from logging import INFO
@@ -12,10 +11,8 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from fedapps.config.parsing import Config, parse
-from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
 from fedapps.report import write_report
-from fedapps.report.metrics import STEPS_PER_NODE
 from fedapps.runs.continual import continual_metrics
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
@@ -23,8 +20,8 @@ from fedapps.runs.tracking import Tracking
 from sim.inprocess import InProcessGrid
 from sim.seeding import torch_seed
 from strategies.round_records import RoundReport
-from strategies.wire import EVALUATION_STEPS, STEPS
 
+from .cost import cost_to_target, steps_per_node, traffic
 from .privacy import guarantee, spent
 from .round_config import evaluate_config, stage_of, train_config
 from .strategy import build_strategy, tracked_metric
@@ -121,8 +118,8 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
         final = final | continual_metrics(rounds, config.num_stages, rounds=config.run.rounds)
         final |= {name: value for name, value in rounds[-1]["train"].items() if name.endswith("_parameters")}
     nodes = [row for row in folder.lines("nodes.jsonl") if row["method"] == method]
-    final = final | spent(config, method, len(rounds)) | _traffic(rounds) | _time_to_target(config.run, evaluated)
-    final = final | steps_per_node(nodes, config.run.num_nodes)
+    final = final | spent(config, method, len(rounds)) | traffic(rounds)
+    final = final | cost_to_target(config.run, evaluated, nodes) | steps_per_node(nodes, config.run.num_nodes)
     return {
         "rounds": len(rounds),
         "final": final,
@@ -132,57 +129,3 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
         "bytes_down": sum(row["bytes_down"] for row in rounds),
         "refused": sum(len(row["refused"]) for row in rounds),
     }
-
-
-def _traffic(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Bytes of one node in one round of training: what it sent, and what it received."""
-    sent, received = (sum(row[name] for row in rounds) for name in ("train_bytes_up", "train_bytes_down"))
-    replies, messages = (sum(row[name] for row in rounds) for name in ("train_replies", "train_messages"))
-    return {
-        "bytes_per_client_round": sent / max(replies, 1),
-        "bytes_down_per_client_round": received / max(messages, 1),
-    }
-
-
-def steps_per_node(rows: Sequence[Mapping[str, Any]], num_nodes: int) -> dict[str, float]:
-    """The local budget of a method: the mean number of optimizer steps behind the models of its last evaluation.
-
-    These are all steps of training and those before the last evaluation, such as personalisation. Steps before earlier
-    evaluations leave no trace in a model and do not count.
-
-    Parameters
-    ----------
-    rows : sequence of mappings
-        The lines of ``nodes.jsonl`` of one method.
-    num_nodes : int
-        The number of nodes of the run; nodes that never trained count, too.
-
-    Returns
-    -------
-    dict
-        ``steps_per_node``; empty if no node reported its steps.
-    """
-    trained = [steps for row in rows if row["phase"] == "train" and is_number(steps := row["metrics"].get(STEPS))]
-    if not trained:
-        return {}
-    evaluated = [row for row in rows if row["phase"] == "evaluate"]
-    last = [row for row in evaluated if row["round"] == evaluated[-1]["round"]]
-    before = [steps for row in last if is_number(steps := row["metrics"].get(EVALUATION_STEPS))]
-    nodes = max(num_nodes, len({row["node"] for row in rows}))
-    return {STEPS_PER_NODE: sum(trained) / nodes + sum(before) / max(len(last), 1)}
-
-
-def is_number(value: object) -> bool:
-    """Whether a metric is a single number; nodes may report lists, too."""
-    return isinstance(value, (int, float))
-
-
-def _time_to_target(run: RunConfig, evaluated: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The first evaluated round whose tracked metric reaches the target; nothing where none does."""
-    if not run.target:
-        return {}
-    sign = 1 if run.track_mode == "max" else -1
-    for row in evaluated:
-        if sign * row["evaluate"][run.track_metric] >= sign * run.target:
-            return {"rounds_to_target": float(row["round"])}
-    return {}

@@ -137,7 +137,11 @@ class RunConfig:
     track_metric: str = option("", "evaluation metric that decides the best round and early stopping; empty = none")
     track_mode: str = option("min", "whether a lower or a higher tracked metric is better", choices=["min", "max"])
     patience: int = option(0, "stop after this many evaluations without improvement; 0 = never", minimum=0)
-    target: float = option(0.0, "report the first round in which the tracked metric reaches this; 0 = none", minimum=0)
+    target: float = option(
+        0.0,
+        "report the first round in which the tracked metric reaches this, and the steps until then; 0 = none",
+        minimum=0,
+    )
     stop_beyond: str = option(
         "",
         "stop after an evaluated round whose tracked metric is worse than the value for this round, such as "

@@ -32,12 +32,16 @@ _ACRONYMS = {
     )
 }
 _LOSSES = {"loss", "elbo", "nll", "kl", "cost", "error", "err", "mse", "mae", "rmse", "reconstruction", "perplexity"}
-_OTHER_LOWER = {"time", "seconds", "collision", "collisions", "collided", "excess", "ade", "fde", "divergence", "ne"}
+_OTHER_LOWER = {
+    *("time", "seconds", "target", "collision", "collisions", "collided", "excess", "ade", "fde", "divergence", "ne")
+}
 _LOWER = {*_LOSSES, *_OTHER_LOWER, *CONTINUAL}
 _SCORES = {"accuracy", "acc", "recall", "precision", "f1", "auc", "map", "bleu", "cider", "reward", "return"}
 _HIGHER = _SCORES | {"success", "sr", "osr", "spl", "cls", "ndtw", "sdtw", "distinct", "started"}
-#: The mean number of local optimizer steps behind the evaluated models (``fedapps.app.server_app.steps_per_node``).
+#: The mean number of local optimizer steps behind the evaluated models (``fedapps.app.cost.steps_per_node``).
 STEPS_PER_NODE = "steps_per_node"
+#: What it took to reach the run's target (``fedapps.app.cost.cost_to_target``).
+ROUNDS_TO_TARGET, STEPS_TO_TARGET = "rounds_to_target", "steps_to_target"
 #: Prefix of the metrics of the shared model, for methods that also have a model per node or cluster.
 SHARED = "shared."
 _LAST = ("validation.", SHARED, STALE_METRICS_PREFIX)

@@ -1,10 +1,10 @@
-"""The main metric against a varied key of the run config, such as the amount of data."""
+"""Results against a varied key of the run config: the main metric, and the rounds and steps to a target."""
 
 from __future__ import annotations
 
 from fedapps.report.figures import drawing
 from fedapps.report.markup import legend, panels, render_section
-from fedapps.report.metrics import Metric
+from fedapps.report.metrics import ROUNDS_TO_TARGET, STEPS_TO_TARGET, Metric, describe
 from fedapps.report.palette import plot_styles
 from fedapps.report.records import Varied
 from fedapps.report.results import leading_metric
@@ -17,7 +17,7 @@ ORDER = 20
 
 
 def section(run: RunData) -> str | None:
-    """One figure of all methods; None if no key was varied."""
+    """A figure of all methods for each of these metrics; None if no key was varied."""
     varied, metric = run.comparison and run.comparison.varied, leading_metric(run)
     if not varied or metric is None:
         return None
@@ -26,10 +26,12 @@ def section(run: RunData) -> str | None:
         f"Each method at each value of {varied.key}. Lines are means over {seeds} seed{'s' if seeds != 1 else ''}, "
         "bands extend one standard deviation to both sides."
     )
-    figure = _figure(run, varied, metric)
-    return render_section(
-        "varied", f"Results by {varied.key}", legend(plot_styles(run.methods)), panels([figure], wide=True), lead=lead
-    )
+    found = {name for _, part in varied.values for row in part.table.values() for name in row}
+    metrics = [metric, *(describe(name) for name in (ROUNDS_TO_TARGET, STEPS_TO_TARGET) if name in found)]
+    if metrics[1:]:
+        lead += " Rounds and steps to the target are means over the seeds that reach it; steps are those of all nodes."
+    drawn = panels([_figure(run, varied, each) for each in metrics], wide=True)
+    return render_section("varied", f"Results by {varied.key}", legend(plot_styles(run.methods)), drawn, lead=lead)
 
 
 def _figure(run: RunData, varied: Varied, metric: Metric) -> str:

@@ -10,11 +10,15 @@ from matplotlib.axes import Axes
 from report_pages import comparison, labels, page, section, section_names
 
 
-def varied(tmp_path: Path, errors: dict[Any, dict[str, tuple[float, float]]]) -> Path:
-    """A comparison whose share of the data varies; ``errors`` are mean and deviation by value and method."""
+def varied(tmp_path: Path, errors: dict[Any, dict[str, tuple[float, float]]], **more: float) -> Path:
+    """A comparison whose share of the data varies; ``errors`` are mean and deviation by value and method.
+
+    ``more`` are further metrics and their means, which are the same for all.
+    """
     parts, rows = [], []
     for value, of_method in errors.items():
-        table = {method: {"amse": {"mean": mean, "std": std}} for method, (mean, std) in of_method.items()}
+        also = {name: {"mean": mean, "std": 0.0} for name, mean in more.items()}
+        table = {method: {"amse": {"mean": mean, "std": std}, **also} for method, (mean, std) in of_method.items()}
         parts.append({"value": value, "table": table, "paper": {}, "tests": []})
         facts = {"seed": 0, "metrics": {"amse": 1.0}, "varied": {"key": "share", "value": value}}
         rows += [{"method": method, **facts} for method in of_method]
@@ -62,3 +66,12 @@ def test_values_that_are_not_numbers_are_equally_spaced(tmp_path: Path, monkeypa
     assert bands == [[0.0, 1.0]]
     assert "stl 0.5, 0.25" in shown
     assert {"yogi", "adam"} <= set(labels(shown))
+
+
+def test_rounds_and_steps_to_the_target_have_figures(tmp_path: Path) -> None:
+    errors = {0.5: {"stl": (0.5, 0.0)}, 1.0: {"stl": (0.75, 0.25)}}
+    shown = section(page(varied(tmp_path, errors, rounds_to_target=30.0, steps_to_target=1400.0)), "varied")
+    assert shown.count("<figure") == 3
+    assert "rounds to target against share: stl 30, 30" in shown
+    assert "steps to target against share: stl 1400, 1400" in shown
+    assert "means over the seeds that reach it" in shown

@@ -1,10 +1,11 @@
-"""The local budget of a method, from what nodes report."""
+"""The local budget of a method, and what it took to reach a target, from what nodes report."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.app.server_app import steps_per_node
+from fedapps.app.cost import cost_to_target, steps_per_node
+from fedapps.config.run_config import RunConfig
 
 
 def row(phase, server_round, node, **metrics):
@@ -40,3 +41,30 @@ def test_without_steps_before_evaluations_it_is_the_mean_of_all_training(steps, 
     rows = [row("train", r, str(k), steps=float(s)) for r in range(rounds) for k, s in enumerate(steps)]
     rows += [row("evaluate", rounds, str(k), loss=1.0) for k in range(len(steps))]
     assert steps_per_node(rows, len(steps))["steps_per_node"] == pytest.approx(rounds * sum(steps) / len(steps))
+
+
+TRAINED = [row("train", r, node, steps=steps) for r, node, steps in [(1, "a", 10.0), (2, "b", 6.0), (4, "a", 5.0)]]
+
+
+def evaluated(*values):
+    return [{"round": 2 * number, "evaluate": {"sr": value}} for number, value in enumerate(values, 1)]
+
+
+@pytest.mark.parametrize(
+    ("values", "mode", "found"),
+    [
+        ((0.25, 0.5, 0.75), "max", {"rounds_to_target": 4.0, "steps_to_target": 21.0}),
+        ((0.5, 0.25, 0.75), "max", {"rounds_to_target": 2.0, "steps_to_target": 16.0}),
+        ((0.25, 0.4, 0.45), "max", {}),
+        ((0.75, 0.5, 0.25), "min", {"rounds_to_target": 4.0, "steps_to_target": 21.0}),
+    ],
+)
+def test_the_first_evaluation_at_the_target_decides(values, mode, found):
+    """Node a takes 10 steps in round 1 and 5 in round 4, node b takes 6 in round 2."""
+    run = RunConfig(target=0.5, track_metric="sr", track_mode=mode)
+    rows = [*TRAINED, row("evaluate", 2, "a", **{"steps.count": 9.0})]
+    assert cost_to_target(run, evaluated(*values), rows) == found
+
+
+def test_without_a_target_nothing_is_counted():
+    assert cost_to_target(RunConfig(), evaluated(1.0), TRAINED) == {}
