@@ -107,13 +107,26 @@ class Dataset:
 def house_of(dataset: Dataset, options: Options, partition: int, num_nodes: int) -> str:
     """The house that is node ``partition`` of ``num_nodes``. Raises :class:`DataError` when they are not as many."""
     check_partition(partition, num_nodes)
-    scans = dataset.nodes(options)
+    scans = some_house(dataset, dataset.nodes(options), options)
     if len(scans) != num_nodes:
         raise DataError(
             f"{dataset.folder}: vln.houses = {options.houses!r} are {len(scans)} houses ({len(dataset.seen)} seen, "
             f"{len(dataset.unseen)} unseen), but num-nodes is {num_nodes}: set num-nodes = {len(scans)}"
         )
     return scans[partition]
+
+
+def some_house(dataset: Dataset, scans: tuple[str, ...], options: Options) -> tuple[str, ...]:
+    """The houses ``scans``, as they are. Raises :class:`DataError`, which names the files to add, if there are none."""
+    if not scans:
+        names = (FILES[name] for name in FILES if options.dataset in (name, "auto"))
+        files = " or ".join(", ".join(name.format(split=split) for split in SPLITS) for name in names)
+        pooled = "; 'pre-exploration' pools unseen houses only" if options.stage == "pre-exploration" else ""
+        raise DataError(
+            f"{dataset.folder}: no house with paths for vln.houses = {options.houses!r} in vln.stage = "
+            f"{options.stage!r} with vln.dataset = {options.dataset!r}; expected {files}{pooled}"
+        )
+    return scans
 
 
 def own_house(dataset: Dataset, options: Options) -> str:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import numpy as np
 from torch import Tensor, nn
 
-from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+from tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
 from tasks.packages import need
 
 from .agent import Agent, houses_of
 from .bleu import CORPUS_BLEU
-from .dataset import house_of, own_house, read_dataset
+from .dataset import house_of, own_house, read_dataset, some_house
 from .episodes import random_batches, sorted_batches
 from .evaluation import describe_all, means, sentence_metrics, walk_all
 from .files import in_folder
@@ -92,13 +92,7 @@ class VlnTask(VlnProfiles, Task):
         that of the house if there is only one: centralised training in one house draws what its node draws.
         """
         dataset = read_dataset(folder, self.options)
-        scans = dataset.pooled(self.options)
-        if not scans:
-            raise DataError(
-                f"{folder}: no house with paths for vln.houses = {self.options.houses!r} in vln.stage = "
-                f"{self.options.stage!r}; expected R2R_train.json, R2R_val_seen.json and R2R_val_unseen.json, or RxR's "
-                "rxr_<split>_guide.jsonl; 'pre-exploration' pools the houses of val_unseen only"
-            )
+        scans = some_house(dataset, dataset.pooled(self.options), self.options)
         key = scans[0] if len(scans) == 1 else folder.resolve().name
         return node_data(dataset, scans, self.options, key)
 

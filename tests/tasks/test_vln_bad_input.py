@@ -107,6 +107,14 @@ def test_another_number_of_nodes(world, tmp_path):
     assert "no house with paths" in message_of(task_with().load_all, tmp_path)
 
 
+def test_no_file_of_the_data_set(world):
+    """The folder has Room-to-Room alone."""
+    for load in (task_with(dataset="rxr").load_all, lambda folder: task_with(dataset="rxr").load_node(folder, 0, 3)):
+        said = message_of(load, world)
+        assert "no house with paths for vln.houses = 'all'" in said
+        assert "expected rxr_train_guide.jsonl, rxr_val_seen_guide.jsonl, rxr_val_unseen_guide.jsonl" in said
+
+
 def test_a_file_that_changed_is_read_again(damaged):
     assert task_with().load_node(damaged, 0, 3).count("train") == 12
     rewrite(damaged / "R2R_train.json", lambda entries: entries.pop(0))
