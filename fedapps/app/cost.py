@@ -1,6 +1,6 @@
 """What a method cost: bytes, optimizer steps, and the rounds and steps to a target."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedapps.config.run_config import RunConfig
@@ -36,19 +36,14 @@ def steps_per_node(rows: Sequence[Mapping[str, Any]], num_nodes: int) -> dict[st
     dict
         ``steps_per_node``; empty if no node reported its steps.
     """
-    trained = [steps for row in rows if row["phase"] == "train" and is_number(steps := row["metrics"].get(STEPS))]
+    trained = _steps((row for row in rows if row["phase"] == "train"), STEPS)
     if not trained:
         return {}
     evaluated = [row for row in rows if row["phase"] == "evaluate"]
     last = [row for row in evaluated if row["round"] == evaluated[-1]["round"]]
-    before = [steps for row in last if is_number(steps := row["metrics"].get(EVALUATION_STEPS))]
+    before = _steps(last, EVALUATION_STEPS)
     nodes = max(num_nodes, len({row["node"] for row in rows}))
     return {STEPS_PER_NODE: sum(trained) / nodes + sum(before) / max(len(last), 1)}
-
-
-def is_number(value: object) -> bool:
-    """Whether a metric is a single number; nodes may report lists, too."""
-    return isinstance(value, (int, float))
 
 
 def cost_to_target(
@@ -78,6 +73,10 @@ def cost_to_target(
     if not reached:
         return {}
     last = reached[0]["round"]
-    trained = [row["metrics"].get(STEPS) for row in nodes if row["phase"] == "train" and row["round"] <= last]
-    steps = sum(number for number in trained if is_number(number))
-    return {ROUNDS_TO_TARGET: float(last), STEPS_TO_TARGET: float(steps)}
+    steps = _steps((row for row in nodes if row["phase"] == "train" and row["round"] <= last), STEPS)
+    return {ROUNDS_TO_TARGET: float(last), STEPS_TO_TARGET: float(sum(steps))}
+
+
+def _steps(rows: Iterable[Mapping[str, Any]], name: str) -> list[float]:
+    """The numbers that nodes reported under a name; they may report lists, too, which do not count."""
+    return [value for row in rows if isinstance(value := row["metrics"].get(name), (int, float))]

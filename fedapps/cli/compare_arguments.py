@@ -36,8 +36,8 @@ def add_compare(commands: Commands) -> None:
         "--seed-keys",
         default="",
         metavar="KEY,...",
-        help="keys that take the value of the seed in each run; with text.partition-seed, each seed has its own "
-        "partition (default: those of the recipe)",
+        help="keys set to the seed of each run; text.partition-seed gives each seed its own partition "
+        "(default: the recipe's keys)",
     )
     add_resume(command, "comparison")
     add_jobs(command, "runs")

@@ -107,7 +107,7 @@ class Dataset:
 def house_of(dataset: Dataset, options: Options, partition: int, num_nodes: int) -> str:
     """The house that is node ``partition`` of ``num_nodes``. Raises :class:`DataError` when they are not as many."""
     check_partition(partition, num_nodes)
-    scans = some_house(dataset, dataset.nodes(options), options)
+    scans = require_houses(dataset, dataset.nodes(options), options)
     if len(scans) != num_nodes:
         raise DataError(
             f"{dataset.folder}: vln.houses = {options.houses!r} are {len(scans)} houses ({len(dataset.seen)} seen, "
@@ -116,8 +116,8 @@ def house_of(dataset: Dataset, options: Options, partition: int, num_nodes: int)
     return scans[partition]
 
 
-def some_house(dataset: Dataset, scans: tuple[str, ...], options: Options) -> tuple[str, ...]:
-    """The houses ``scans``, as they are. Raises :class:`DataError`, which names the files to add, if there are none."""
+def require_houses(dataset: Dataset, scans: tuple[str, ...], options: Options) -> tuple[str, ...]:
+    """Return ``scans``. Raises :class:`DataError`, which names the expected files, if there is no house."""
     if not scans:
         names = (FILES[name] for name in FILES if options.dataset in (name, "auto"))
         files = " or ".join(", ".join(name.format(split=split) for split in SPLITS) for name in names)

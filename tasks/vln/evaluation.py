@@ -59,7 +59,7 @@ def describe_all(
 
 
 def sentence_metrics(prefix: str, said: Sequence[Sequence[str]], paths: Sequence[InstructedPath]) -> Metrics:
-    """BLEU-4 of sentences against what people wrote, and the share of distinct sentences among those of the node.
+    """BLEU-4 of a node's sentences against what people wrote, and the share of them that are distinct.
 
     ``<prefix>.bleu`` in [0, 100] is of these paths; the sums over houses of its ``<prefix>.bleu.statistics`` give BLEU
     of all houses' paths (:data:`~tasks.vln.bleu.CORPUS_BLEU`). ``<prefix>.distinct`` in [0, 1] compares the sentences

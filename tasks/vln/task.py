@@ -12,7 +12,7 @@ from tasks.packages import need
 
 from .agent import Agent, houses_of
 from .bleu import CORPUS_BLEU
-from .dataset import house_of, own_house, read_dataset, some_house
+from .dataset import house_of, own_house, read_dataset, require_houses
 from .episodes import random_batches, sorted_batches
 from .evaluation import describe_all, means, sentence_metrics, walk_all
 from .files import in_folder
@@ -92,7 +92,7 @@ class VlnTask(VlnProfiles, Task):
         that of the house if there is only one: centralised training in one house draws what its node draws.
         """
         dataset = read_dataset(folder, self.options)
-        scans = some_house(dataset, dataset.pooled(self.options), self.options)
+        scans = require_houses(dataset, dataset.pooled(self.options), self.options)
         key = scans[0] if len(scans) == 1 else folder.resolve().name
         return node_data(dataset, scans, self.options, key)
 
