@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -18,7 +20,7 @@ from sim.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.processes
 
-ROUNDS = 30
+ROUNDS = 60
 
 
 @pytest.fixture
@@ -66,7 +68,11 @@ def test_a_comparison_has_the_same_numbers_also_when_a_node_is_killed(
         while not (logs := logs_under_way(tmp_path / "there")):
             if ended.wait(0.05):
                 return
-        cluster.remove_node(node_that_writes(logs[0], cluster.workers), allow_graceful=False)
+        node, worker = node_that_writes(logs[0], cluster.workers)
+        os.kill(worker, signal.SIGSTOP)  # otherwise the run could end before Ray has removed the node
+        cluster.remove_node(node, allow_graceful=False)
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
 
     killer = Thread(target=kill)
     killer.start()
@@ -91,10 +97,11 @@ def logs_under_way(folder: Path) -> list[Path]:
     return [run.parent / "logs" / f"{run.name}.log" for run in running]
 
 
-def node_that_writes(log: Path, nodes: list[Any]) -> Any:
-    """The Ray node below whose process a process has the log open."""
+def node_that_writes(log: Path, nodes: list[Any]) -> tuple[Any, int]:
+    """The Ray node below whose process a process has the log open, and that process."""
     for node in nodes:
         raylet = node.all_processes["raylet"][0].process.pid
-        if any(os.path.realpath(f"/proc/{worker}/fd/1") == str(log) for worker in descendants(raylet)):
-            return node
+        for worker in descendants(raylet):
+            if os.path.realpath(f"/proc/{worker}/fd/1") == str(log):
+                return node, worker
     raise AssertionError(f"no node writes {log}")
