@@ -121,7 +121,9 @@ ifdef FEDAPPS_DATA
 		--set plateau-patience=0 --set "social.participants=a;b;c;d;e;f;g;h;i;j;k;l" --pairs 3 --goal "ratio 0.56" --json bench.json \
 		--set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --seeds 3 --set rounds=100 --set data-dir=$(FEDAPPS_DATA)/vln
-	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --seeds 1 $(VLN) --set evaluate-every=10
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --seeds 3 $(VLN) --set evaluate-every=10
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-ablation.toml --seeds 1 $(VLN)
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-ablation.toml --seeds 1 $(VLN) --vary fraction-train=0.033,0.066,0.13,0.2
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-speaker.toml --methods centralized --seeds 1 $(VLN) \
 		--set rounds=150 --set centralized.steps=83 --set evaluate-every=10
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-speaker.toml --methods fedavg --seeds 1 $(VLN) --set rounds=60 --set evaluate-every=10
