@@ -70,9 +70,11 @@ def test_a_comparison_has_the_same_numbers_also_when_a_node_is_killed(
                 return
         node, worker = node_that_writes(logs[0], cluster.workers)
         os.kill(worker, signal.SIGSTOP)  # otherwise the run could end before Ray has removed the node
-        cluster.remove_node(node, allow_graceful=False)
-        with suppress(ProcessLookupError):
-            os.kill(worker, signal.SIGKILL)
+        try:
+            cluster.remove_node(node, allow_graceful=False)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
 
     killer = Thread(target=kill)
     killer.start()
