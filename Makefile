@@ -88,8 +88,9 @@ lint-types: $(STAMP)
 	$(BIN)/lint-imports
 
 VLN = --set data-dir=$(FEDAPPS_DATA)/vln --output-dir runs/fedvln
-# The newest snapshot of a comparison: recipe, method, name, seed.
-SNAPSHOT = $$(ls -t runs/fedvln/compare-fedvln-$(1)-*/$(2)-$(4)/checkpoints/$(2)/$(3).safetensors | head -1)
+# A snapshot in the newest comparison of a recipe: recipe, run, method, file. {method} and {seed} are those of each run.
+SNAPSHOT = "$$(ls -dt runs/fedvln/compare-fedvln-$(1)-* | head -1)/$(2)/checkpoints/$(3)/$(4).safetensors"
+SPEAKER = $(call SNAPSHOT,speaker,centralized-0,centralized,best)
 
 bench: $(STAMP)  ## hours: fleets beside Flower's own and under faults, the papers' tables at full size
 	$(BIN)/python -m benchmarks.overhead --nodes 4 --rounds 10 --megabytes 0.01,10 --pairs 3
@@ -121,25 +122,25 @@ ifdef FEDAPPS_DATA
 		--set plateau-patience=0 --set "social.participants=a;b;c;d;e;f;g;h;i;j;k;l" --pairs 3 --goal "ratio 0.56" --json bench.json \
 		--set data-dir=$(FEDAPPS_DATA)/socnav1
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --seeds 3 --set rounds=100 --set data-dir=$(FEDAPPS_DATA)/vln
-	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --methods fedavg --seeds 1 $(VLN) --set epochs=12 --set rounds=75 --set evaluate-every=5
-	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --seeds 3 $(VLN) --set evaluate-every=10
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-ablation.toml --seeds 1 $(VLN)
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-ablation.toml --seeds 1 $(VLN) --vary fraction-train=0.033,0.066,0.13,0.2
-	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-speaker.toml --methods centralized --seeds 1 $(VLN) \
-		--set rounds=150 --set centralized.steps=83 --set evaluate-every=10
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --methods fedavg --seeds 1 $(VLN) --set epochs=12 --set rounds=75 --set evaluate-every=5
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --seeds 3 $(VLN) --set evaluate-every=10
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-speaker.toml --methods fedavg --seeds 1 $(VLN) --set rounds=60 --set evaluate-every=10
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-speaker.toml --methods fedavg --seeds 1 $(VLN) \
 		--set rounds=150 --set epochs=5 --set evaluate-every=10
-	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-augmented.toml --seeds 1 $(VLN) --methods fedavg \
-		--set vln.agent-file=$(call SNAPSHOT,r2r,fedavg,best,0) --set vln.speaker-file=$(call SNAPSHOT,speaker,centralized,best,0)
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-speaker.toml --methods centralized --seeds 1 $(VLN) \
+		--set rounds=150 --set centralized.steps=83 --set evaluate-every=10
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-preexploration.toml --seeds 3 $(VLN) --methods untrained,env-based,fed-lan,fed-lan-seen \
+		--set vln.agent-file=$(call SNAPSHOT,r2r,fedavg-{seed},fedavg,best) --set vln.speaker-file=$(SPEAKER)
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-augmented.toml --seeds 3 $(VLN) \
+		--set vln.agent-file=$(call SNAPSHOT,r2r,{method}-{seed},{method},best) --set vln.speaker-file=$(SPEAKER)
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-preexploration.toml --seeds 3 $(VLN) --set target=0.495 \
-		--set vln.agent-file=$(call SNAPSHOT,augmented,fedavg,round-000150,0) --set vln.speaker-file=$(call SNAPSHOT,speaker,centralized,best,0)
-	for seed in 0 1 2; do $(BIN)/python -m fedapps compare fedapps/recipes/fedvln-preexploration.toml $(VLN) \
-		--methods untrained,env-based,fed-lan,fed-lan-seen --seeds 1 --first-seed $$seed \
-		--set vln.agent-file=$(call SNAPSHOT,r2r,fedavg,best,$$seed) --set vln.speaker-file=$(call SNAPSHOT,speaker,centralized,best,0) \
-		|| exit 1; done
-	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-augmented.toml --seeds 1 $(VLN) --methods centralized \
-		--set vln.agent-file=$(call SNAPSHOT,r2r,centralized,best,0) --set vln.speaker-file=$(call SNAPSHOT,speaker,centralized,best,0)
+		--set vln.agent-file=$(call SNAPSHOT,augmented,fedavg-0,fedavg,round-000150) --set vln.speaker-file=$(SPEAKER)
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-preexploration.toml --seeds 3 $(VLN) --set target=0.495 \
+		--set vln.agent-file=$(call SNAPSHOT,augmented,fedavg-{seed},fedavg,round-000150) --set vln.speaker-file=$(SPEAKER)
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --methods fedavg --seeds 3 $(VLN) --set rounds=150 \
+		--set vln.feature-dropout=0.4 --set vln.agent-file=$(call SNAPSHOT,r2r,fedavg-{seed},fedavg,best)
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvln-r2r.toml --batch-sizes 1,2,4,8,16,64 --sentences 64 \
 		--set data-dir=$(FEDAPPS_DATA)/vln
 	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/agnews --goal 0.028 --json bench.json

@@ -13,6 +13,8 @@ from fedapps.config.recipe_files import Value, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.registry.expressions import labels
 
+from .own_files import check_own_files, filled
+
 #: Keys that the comparison sets for each run.
 _OWN_KEYS = ("methods", "seed", "name", "output-dir", "resume")
 
@@ -45,7 +47,8 @@ class Plan:
     recipe : str
         Name of the recipe, without folder and suffix: ``NAME`` or ``NAME:STAGE``.
     config : mapping
-        The flat run config of the recipe with all overrides; its paths are absolute.
+        The flat run config of the recipe with all overrides; its paths are absolute. In the paths of files,
+        ``{method}`` and ``{seed}`` stand for those of each run.
     methods : tuple of str
         Labels of the methods.
     seeds : tuple of int
@@ -106,14 +109,18 @@ class Plan:
     def configs(self) -> list[Config]:
         """The validated config for each value of the varied key, or a single config.
 
+        It names the files of the first method and seed.
+
         Raises
         ------
         ValueError
-            If a method, the varied key or a value is invalid; mostly as ``ConfigError``.
+            If a method, the varied key or a value is invalid, mostly as ``ConfigError``, or a run has no file.
         """
         for key in self.seed_keys:
             _check_seed_key(key, self.vary)
-        given = [self._with(value, self.seeds[0]) for value in self.values]
+        for value in self.values:
+            check_own_files(self._with(value, self.seeds[0]), self.methods, self.seeds)
+        given = [filled(self._with(value, self.seeds[0]), self.methods[0], self.seeds[0]) for value in self.values]
         configs = [parse(flat | {"methods": ",".join(self.methods)}) for flat in given]
         if self.vary:
             _check_values(self.vary)
@@ -138,7 +145,7 @@ class Plan:
             {"method": method, "seed": seed}
             | ({"at": f"{self.vary.key} = {value}"} if self.vary else {})
             | {
-                "config": self._with(value, seed)
+                "config": filled(self._with(value, seed), method, seed)
                 | {"output-dir": str(folder), "name": f"{method}-{seed}{_ending(value)}", "methods": method},
                 "engine": self.engine,
             }

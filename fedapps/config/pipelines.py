@@ -82,13 +82,13 @@ class Pipeline:
         Raises
         ------
         ValueError
-            If the stage does not exist, or a value has a placeholder.
+            If the stage does not exist, or a value of the recipe has a placeholder.
         """
         if stage not in self.stages:
             raise ValueError(f"recipe {self.recipe}: no stage {stage!r}; its stages are {', '.join(self.stages)}")
         given = self._given(stage, overrides)
         for key, value in given.items():
-            if others := _placeholders(value):
+            if key not in overrides and (others := _placeholders(value)):
                 raise ValueError(
                     f"recipe {self.recipe}:{stage}: {key} = {value!r}: {{{others[0]}}} is the run folder of another "
                     f"stage; add --set {key}=FILE, or run the whole pipeline with `fedapps run {self.recipe}`"

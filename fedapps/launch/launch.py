@@ -202,9 +202,10 @@ def resolve(overrides: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
 
 
 def _absolute(name: str) -> str:
-    """The absolute path of an existing file or folder; other names, such as those on a model hub, unchanged."""
+    """The absolute path of an existing file or folder, or of one with placeholders; other names, such as those on a
+    model hub, unchanged."""
     path = Path(name).expanduser()
-    return str(path.absolute()) if name and path.exists() else name
+    return str(path.absolute()) if name and ("{" in name or path.exists()) else name
 
 
 def _gpus_per_node(config: Config) -> float:

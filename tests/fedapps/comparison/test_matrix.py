@@ -90,3 +90,61 @@ def test_a_recipe_names_its_seed_keys_unless_others_are_given(tmp_path):
 def test_keys_that_cannot_be_the_seed_are_refused(plan, message):
     with pytest.raises(ValueError, match=message):
         plan.configs()
+
+
+# -- files of each run -----------------------------------------------------------------------------------------------
+
+OWN_FILE = {
+    "task": "vln",
+    "methods": "centralized,fedavg",
+    "num-nodes": 5,
+    "collect-after": 0,
+    "vln.source": "simulated",
+}
+
+
+def with_own_files(folder, seeds=(3, 4), pattern="{method}-{seed}/agent-{seed}.safetensors"):
+    config = OWN_FILE | {"vln.agent-file": f"{folder}/{pattern}"}
+    return Plan("fedvln-houses", config, ("centralized", "fedavg"), seeds, "inline")
+
+
+def make_files(folder):
+    names = [f"{method}-{seed}/agent-{seed}.safetensors" for seed in (3, 4) for method in ("centralized", "fedavg")]
+    for name in names:
+        (folder / name).parent.mkdir()
+        (folder / name).touch()
+    return [str(folder / name) for name in names]
+
+
+def test_each_run_reads_the_file_of_its_method_and_seed(tmp_path):
+    files = make_files(tmp_path)
+    plan = with_own_files(tmp_path)
+    assert [cell["config"]["vln.agent-file"] for cell in plan.cells(Path("here"))] == files
+    assert [config.flat()["vln.agent-file"] for config in plan.configs()] == files[:1]
+    plan.save(tmp_path)
+    assert Plan.load(tmp_path) == plan
+
+
+def test_a_varied_file_may_differ_between_runs(tmp_path):
+    files = make_files(tmp_path)
+    varied = Vary("vln.agent-file", (f"{tmp_path}/fedavg-{{seed}}/agent-{{seed}}.safetensors", files[0]))
+    plan = Plan("fedvln-houses", OWN_FILE, ("fedavg",), (3, 4), "inline", varied)
+    found = [cell["config"]["vln.agent-file"] for cell in plan.cells(Path("here"))]
+    assert found == [files[1], files[3], files[0], files[0]]
+    assert len(plan.configs()) == 2
+
+
+def test_a_run_without_its_file_is_refused_before_any_run(tmp_path):
+    make_files(tmp_path)
+    with pytest.raises(
+        ValueError,
+        match=r"vln\.agent-file = '.*\{method\}-\{seed\}.*': .*centralized-5/agent-5\.safetensors does not exist, "
+        r"which centralized with seed 5 needs; compare methods and seeds that have this file, or correct the path",
+    ):
+        with_own_files(tmp_path, (3, 5)).configs()
+
+
+def test_only_paths_of_files_have_placeholders(tmp_path):
+    config = OWN_FILE | {"vln.languages": "{seed}"}
+    cells = Plan("fedvln-houses", config, ("fedavg",), (3,), "inline").cells(tmp_path)
+    assert cells[0]["config"]["vln.languages"] == "{seed}"

@@ -29,14 +29,34 @@ def test_commands_for_one_run_ask_for_a_stage(command, place, capsys):
     )
 
 
-def test_a_stage_is_compared_as_a_recipe(place, tmp_path, capsys, monkeypatch):
-    in_turn = lambda cells, work, **_: [work(**cell) for cell in cells]  # noqa: E731
-    monkeypatch.setattr("fedapps.comparison.compare.run_matrix", in_turn)
+@pytest.fixture
+def in_turn(monkeypatch):
+    """The runs of a comparison are executed in this process, one after another."""
+    work_off = lambda cells, work, **_: [work(**cell) for cell in cells]  # noqa: E731
+    monkeypatch.setattr("fedapps.comparison.compare.run_matrix", work_off)
+
+
+def test_a_stage_is_compared_as_a_recipe(place, tmp_path, in_turn):
     given = ["--seeds", "1", "--output-dir", str(tmp_path), "--set", f"cache-dir={place / 'worlds'}"]
     assert main(["compare", f"{place / 'two.toml'}:first", *given]) == 0
     (folder,) = tmp_path.glob("compare-*")
     assert folder.name.startswith("compare-two-first-")
     assert '"recipe": "two:first"' in (folder / "compare.json").read_text()
+
+
+def test_each_run_of_a_comparison_starts_from_the_run_of_its_method_and_seed(place, tmp_path, in_turn):
+    def compare(stage, name, *settings):
+        given = ["--methods", "fedavg", "--output-dir", str(tmp_path / name), "--set", f"cache-dir={place / 'worlds'}"]
+        assert main(["compare", f"{place / 'two.toml'}:{stage}", *given, *settings]) == 0
+        (folder,) = (tmp_path / name).glob("compare-*")
+        return folder
+
+    first = compare("first", "first", "--seeds", "2")
+    file = "fedavg-1/checkpoints/fedavg/round-000002.safetensors"
+    pattern = file.replace("fedavg", "{method}").replace("-1", "-{seed}")
+    every = compare("second", "every", "--seeds", "2", "--set", f"warm-lqr.start={first / pattern}")
+    alone = compare("second", "alone", "--seeds", "1", "--first-seed", "1", "--set", f"warm-lqr.start={first / file}")
+    assert_same_results(results(every / "fedavg-1"), results(alone / "fedavg-1"))
 
 
 def test_a_fleet_runs_stage_after_stage(whole, place, tmp_path, monkeypatch):
