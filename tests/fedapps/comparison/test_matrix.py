@@ -6,6 +6,7 @@ import pytest
 
 from fedapps.comparison.matrix import Plan, Vary
 from fedapps.config.parsing import ConfigError
+from fedapps.launch.launch import resolve
 
 CONFIG = {"task": "lqr", "rounds": 4, "collect-after": 0, "methods": "local", "output-dir": "anywhere"}
 PLAN = Plan("lqr", CONFIG, ("sfl", "apfl"), (3, 4), "inline")
@@ -148,3 +149,10 @@ def test_only_paths_of_files_have_placeholders(tmp_path):
     config = OWN_FILE | {"vln.languages": "{seed}"}
     cells = Plan("fedvln-houses", config, ("fedavg",), (3,), "inline").cells(tmp_path)
     assert cells[0]["config"]["vln.languages"] == "{seed}"
+
+
+def test_a_relative_path_with_placeholders_becomes_absolute(tmp_path, monkeypatch):
+    """The runs of a Ray cluster have other working directories."""
+    monkeypatch.chdir(tmp_path)
+    found = resolve({"task": "vln", "vln.agent-file": "{method}-{seed}/agent.safetensors"}, "runs")
+    assert found["vln.agent-file"] == f"{tmp_path}/{{method}}-{{seed}}/agent.safetensors"
