@@ -139,8 +139,10 @@ ifdef FEDAPPS_DATA
 		--set vln.agent-file=$(call SNAPSHOT,augmented,fedavg-0,fedavg,round-000150) --set vln.speaker-file=$(SPEAKER)
 	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-preexploration.toml --seeds 3 $(VLN) --set target=0.495 \
 		--set vln.agent-file=$(call SNAPSHOT,augmented,fedavg-{seed},fedavg,round-000150) --set vln.speaker-file=$(SPEAKER)
-	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --methods fedavg --seeds 1 --first-seed 1 $(VLN) --set rounds=150 \
-		--set vln.feature-dropout=0.4 --set vln.agent-file=$(call SNAPSHOT,r2r,fedavg-{seed},fedavg,best)
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-augmented.toml --methods fedavg --seeds 1 --first-seed 1 $(VLN) \
+		--set vln.augmented-weight=0.2 --set vln.agent-file=$(call SNAPSHOT,r2r,fedavg-{seed},fedavg,best) --set vln.speaker-file=$(SPEAKER)
+	$(BIN)/python -m fedapps compare fedapps/recipes/fedvln-r2r.toml --seeds 2 --first-seed 1 $(VLN) --set rounds=150 \
+		--set vln.feature-dropout=0.4 --set vln.agent-file=$(call SNAPSHOT,r2r,{method}-{seed},{method},best)
 	$(BIN)/python -m fedapps audit fedapps/recipes/fedvln-r2r.toml --batch-sizes 1,2,4,8,16,64 --sentences 64 \
 		--set data-dir=$(FEDAPPS_DATA)/vln
 	$(BIN)/python -m benchmarks.text_step --data-dir $(FEDAPPS_DATA)/text/agnews --goal 0.028 --json bench.json
