@@ -83,9 +83,13 @@ lint-style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# The tools read the package as a wheel has it: with the folders that stand beside fedapps/ here in it.
 lint-types: $(STAMP)
+	mkdir -p build/package/fedapps
+	ln -sfn $(CURDIR)/benchmarks build/package/
+	ln -sfn $(addprefix $(CURDIR)/,$(wildcard fedapps/*) strategies clients tasks sim) build/package/fedapps/
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	cd build/package && $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml
 
 VLN = --set data-dir=$(FEDAPPS_DATA)/vln --output-dir runs/fedvln
 # A snapshot in the newest comparison of a recipe: recipe, run, method, file. {method} and {seed} are those of each run.

@@ -16,12 +16,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+from fedapps.strategies.aggregation import StreamingMean
+from fedapps.strategies.arrays import Arrays, to_record
+from fedapps.strategies.replies import read_arrays
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
-
-from strategies.aggregation import StreamingMean
-from strategies.arrays import Arrays, to_record
-from strategies.replies import read_arrays
 
 from .peak import peak_megabytes
 from .sides import alternate, compare, show
@@ -73,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def ours(records: Sequence[ArrayRecord], expected: Arrays) -> ArrayRecord:
-    """Decode, check and average the replies, as :class:`strategies.base.BaseStrategy` does."""
+    """Decode, check and average the replies, as :class:`fedapps.strategies.base.BaseStrategy` does."""
     mean = StreamingMean()
     for record in records:
         mean.add(read_arrays(record, expected), 1.0)

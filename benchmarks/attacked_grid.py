@@ -3,12 +3,11 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from fedapps.sim.inprocess import InProcessGrid
+from fedapps.sim.seeding import generator
+from fedapps.strategies import wire
+from fedapps.strategies.arrays import from_record, to_record
 from flwr.app import Message
-
-from sim.inprocess import InProcessGrid
-from sim.seeding import generator
-from strategies import wire
-from strategies.arrays import from_record, to_record
 
 from .attacks import Attack, Knowledge
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
+from fedapps.strategies.arrays import Arrays, is_float
 from numpy.typing import NDArray
-
-from strategies.arrays import Arrays, is_float
 
 Values = NDArray[np.float64]
 

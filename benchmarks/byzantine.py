@@ -20,6 +20,13 @@ from math import floor
 from pathlib import Path
 from typing import Any
 
+from fedapps.sim.inprocess import InProcessGrid
+from fedapps.sim.matrix import Lines, run_matrix
+from fedapps.sim.seeding import generator
+from fedapps.strategies.arrays import from_record, nbytes
+from fedapps.strategies.round_records import DivergedError, TooFewRepliesError
+from fedapps.tasks.options import listed
+
 from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
@@ -29,12 +36,6 @@ from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.config.run_config import AGGREGATION_NAMES
 from fedapps.launch.launch import check_data, resolve
 from fedapps.runs.tables import number, text_table
-from sim.inprocess import InProcessGrid
-from sim.matrix import Lines, run_matrix
-from sim.seeding import generator
-from strategies.arrays import from_record, nbytes
-from strategies.round_records import DivergedError, TooFewRepliesError
-from tasks.options import listed
 
 from .attacked_grid import AttackedGrid
 from .attacks import ATTACKS

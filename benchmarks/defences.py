@@ -18,13 +18,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from fedapps.sim.matrix import Lines, run_matrix
+
 from fedapps.audit import AuditPlan, recipe_subject
 from fedapps.audit.run import audit_recipe
 from fedapps.cli.commands import assignments
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.launch import check_data, resolve
-from sim.matrix import Lines, run_matrix
 
 from .defence_table import GUESS, Cost, cost_figure, cost_table
 from .final_metrics import final_metrics

@@ -22,17 +22,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from fedapps.sim.direct_arrays import direct_arrays
+from fedapps.sim.inprocess import InProcessGrid, flower_identity
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.profiles import Profile
+from fedapps.strategies.round_records import RoundStep
+from fedapps.strategies.samplers import Sampler
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 from torch import nn
-
-from sim.direct_arrays import direct_arrays
-from sim.inprocess import InProcessGrid, flower_identity
-from strategies.base import BaseStrategy
-from strategies.profiles import Profile
-from strategies.round_records import RoundStep
-from strategies.samplers import Sampler
 
 from .peak import peak_megabytes
 from .pfl_environment import pfl_python

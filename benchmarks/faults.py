@@ -9,10 +9,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from fedapps.sim.processes import descendants, runs
+
 from fedapps.deployment.node_keys import KeyPair
 from fedapps.deployment.processes import FleetError, FleetProcess
 from fedapps.deployment.superlink import Deployment, NodeConfig
-from sim.processes import descendants, runs
 
 
 class FaultyFleet:

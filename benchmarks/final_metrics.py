@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from fedapps.sim.inprocess import InProcessGrid, flower_identity
 from flwr.serverapp import Grid
 
 from fedapps.app.client_app import app as client_app
@@ -12,7 +13,6 @@ from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tracking import Tracking
-from sim.inprocess import InProcessGrid, flower_identity
 
 
 def own_nodes(config: Config) -> list[Mapping[str, Any]]:

@@ -22,6 +22,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from fedapps.sim.direct_arrays import direct_arrays
+from fedapps.sim.inprocess import InProcessGrid, flower_identity
+from fedapps.strategies.arrays import to_record
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.samplers import UniformFraction
+from fedapps.strategies.wire import KEY, NUM_EXAMPLES, PROFILE
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from matplotlib.figure import Figure
@@ -29,12 +35,6 @@ from matplotlib.figure import Figure
 from fedapps.report.palette import plot_styles
 from fedapps.runs.checkpoints import DiskCheckpoints
 from fedapps.runs.tables import number, text_table
-from sim.direct_arrays import direct_arrays
-from sim.inprocess import InProcessGrid, flower_identity
-from strategies.arrays import to_record
-from strategies.base import BaseStrategy
-from strategies.samplers import UniformFraction
-from strategies.wire import KEY, NUM_EXAMPLES, PROFILE
 
 from .peak import megabytes, peak_megabytes, resident_megabytes
 

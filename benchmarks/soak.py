@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fedapps.clients.state import DiskState
+from fedapps.sim.inprocess import InProcessGrid, flower_identity
+from fedapps.sim.processes import is_alive, usable_cores
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.profiles import Profile, in_key_order
+from fedapps.strategies.round_records import RoundStep
+from fedapps.strategies.samplers import Sampler
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
-from clients.state import DiskState
 from fedapps.deployment.fleet import WORKERS_PER_CORE
 from fedapps.deployment.superlink import deployment
 from fedapps.runs.checkpoints import DiskCheckpoints
-from sim.inprocess import InProcessGrid, flower_identity
-from sim.processes import is_alive, usable_cores
-from strategies.base import BaseStrategy
-from strategies.profiles import Profile, in_key_order
-from strategies.round_records import RoundStep
-from strategies.samplers import Sampler
 
 from .faults import FaultyFleet
 from .soak_app.client_app import app as client_app

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fedapps.sim.seeding import torch_seed
+from fedapps.tasks.base import Batch, Task
+from fedapps.tasks.text.lstm import LastStates
 from torch import Tensor
 
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe
-from sim.seeding import torch_seed
-from tasks.base import Batch, Task
-from tasks.text.lstm import LastStates
 
 from .peak import peak_megabytes
 from .sides import compare, show

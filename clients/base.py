@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from fedapps.sim.joint_work import jointly
+from fedapps.sim.seeding import derive_seed, torch_seed
+from fedapps.strategies.stopwatch import timed
+from fedapps.strategies.wire import EVALUATION_STEPS, STEPS
+from fedapps.tasks.base import Evaluation, Metrics, NodeData, Task
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
-
-from sim.joint_work import jointly
-from sim.seeding import derive_seed, torch_seed
-from strategies.stopwatch import timed
-from strategies.wire import EVALUATION_STEPS, STEPS
-from tasks.base import Evaluation, Metrics, NodeData, Task
 
 from .attempts import Attempts
 from .composed_parts import ComposedParts
@@ -35,7 +34,7 @@ class FederatedClient(NumPyClientAdapter):
     """A node of a federation. The parameters that it receives are shared; all others are private and stay on the node.
 
     :meth:`train_round` and :meth:`evaluate_round` work on named arrays. ``fit``, ``evaluate`` and ``get_parameters``
-    are the methods of Flower's ``NumPyClient`` (:class:`~clients.numpy_client.NumPyClientAdapter`).
+    are the methods of Flower's ``NumPyClient`` (:class:`~fedapps.clients.numpy_client.NumPyClientAdapter`).
 
     Parameters
     ----------

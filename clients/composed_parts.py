@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
+from fedapps.tasks.base import NodeData
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
-
-from tasks.base import NodeData
 
 from .local_part import LocalPart, NodeRound, Prepared
 from .named_arrays import Arrays, get_arrays, matches, private_names
@@ -24,7 +23,7 @@ class ComposedParts(LocalPart):
     Parameters
     ----------
     parts : tuple of LocalPart
-        As :func:`~clients.local_part.composed` returns them. Without parts a round is plain training.
+        As :func:`~fedapps.clients.local_part.composed` returns them. Without parts a round is plain training.
     """
 
     parts: tuple[LocalPart, ...] = ()

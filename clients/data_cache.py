@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tasks.base import NodeData
+    from fedapps.tasks.base import NodeData
 
 
 class DataCache:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.profiles import DataError, NodeProfile, TaskProfiles
+from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles
 
 from .data_cache import DataCache
 
 if TYPE_CHECKING:
-    from tasks.base import NodeData, Task
+    from fedapps.tasks.base import NodeData, Task
 
 logger = logging.getLogger(__name__)
 _loaded = DataCache()
@@ -100,7 +100,7 @@ def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path)
 
 
 def cached_load(source: DataSource, task: Task, pooled: bool) -> NodeData:
-    """A source's data, kept by the process (:class:`~clients.data_cache.DataCache`): it never changes."""
+    """A source's data, kept by the process (:class:`~fedapps.clients.data_cache.DataCache`): it never changes."""
     return _loaded.get((source, task, pooled), lambda: source.pooled(task) if pooled else source.load(task))
 
 

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
+from fedapps.tasks.base import Batch
 from torch import Tensor, nn
 from torch.func import functional_call
-
-from tasks.base import Batch
 
 from .decomposition import Layout, Parts, borrowed, composed
 from .named_arrays import load_arrays
@@ -27,7 +26,7 @@ from .training import Loss
 
 
 class DecomposedModel(nn.Module):
-    """The parts of a model (:class:`~clients.decomposition.Parts`) as parameters to train.
+    """The parts of a model (:class:`~fedapps.clients.decomposition.Parts`) as parameters to train.
 
     ``base`` ``[n]`` is of all stages, ``adaptive`` ``[n]``, ``mask`` ``[u]``, ``own`` ``[o]`` and ``alpha`` ``[K, L]``
     are of the current one. The loss does not depend on those of earlier stages, ``past_adaptive`` ``[k-1, n]`` and

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
+from fedapps.strategies.wire import ARRAYS, CONFIG
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
-
-from strategies.wire import ARRAYS, CONFIG
 
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-
-from tasks.base import NodeData, Task
+from fedapps.tasks.base import NodeData, Task
 
 from .state import PrivateState
 

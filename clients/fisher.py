@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from typing import get_args
 
 import torch
+from fedapps.strategies.wire import FisherEstimator
+from fedapps.tasks.base import Batch
 from torch import Tensor, nn
 from torch.func import grad, vmap
-
-from strategies.wire import FisherEstimator
-from tasks.base import Batch
 
 from .model_with_loss import ModelWithLoss
 from .training import Loss
@@ -44,8 +43,9 @@ def diagonal_fisher(
         by their size, so a smaller last one is no bias.
     loss_of : callable
         The *mean* negative log-likelihood over a batch, a scalar, up to a constant
-        (:func:`~clients.measurements.negative_log_likelihood`). A squared error (y - f)² must be divided by 2σ² for
-        noise of the variance σ²: without that, the result is 4σ⁴ times the Fisher information, too small for σ² < ½.
+        (:func:`~fedapps.clients.measurements.negative_log_likelihood`). A squared error (y - f)² must be divided by
+        2σ² for noise of the variance σ²: without that, the result is 4σ⁴ times the Fisher information, too small for
+        σ² < ½.
     estimator : Estimator
         "per-sample" is exact; see :data:`Estimator`.
     vectorised : bool

@@ -5,9 +5,8 @@ from collections.abc import Hashable, Sequence
 from functools import cache
 from logging import INFO
 
+from fedapps.sim.seeding import TorchState
 from flwr.common.logger import log
-
-from sim.seeding import TorchState
 
 from .penalties import QuadraticPrior
 from .stacked_phase import CannotVectoriseError, Member, StackedPhase
@@ -19,7 +18,7 @@ def train_jobs(jobs: Sequence[Job], states: Sequence[TorchState]) -> list[Traine
     """Train the models of several nodes in place, phase by phase. Nodes train together where they can.
 
     A single job, and every job that cannot train together with another one, trains exactly as with
-    :func:`~clients.training.run_plan`. The first time, a line in the log says why.
+    :func:`~fedapps.clients.training.run_plan`. The first time, a line in the log says why.
 
     Parameters
     ----------
@@ -30,7 +29,7 @@ def train_jobs(jobs: Sequence[Job], states: Sequence[TorchState]) -> list[Traine
     Returns
     -------
     list of Trained or Exception
-        The result of each job, or what :func:`~clients.training.run_plan` would have raised for it.
+        The result of each job, or what :func:`~fedapps.clients.training.run_plan` would have raised for it.
     """
     done, failed = [Trained(0, 0.0) for _ in jobs], dict[int, Exception]()
     for job in jobs:

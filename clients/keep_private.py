@@ -9,12 +9,11 @@ the shared parameters only.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fedapps.sim.seeding import torch_seed
+from fedapps.strategies.wire import ARRAYS, ATTEMPTS, DURABLE_ROUND, SERVER_ROUND
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import nn
-
-from sim.seeding import torch_seed
-from strategies.wire import ARRAYS, ATTEMPTS, DURABLE_ROUND, SERVER_ROUND
 
 from .attempts import Attempts
 from .guard import Guard
@@ -49,7 +48,7 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0, *, private:
     Returns
     -------
     Mod
-        On the node it raises :class:`~clients.guard.PrivateParametersError` if the message asks for a private
+        On the node it raises :class:`~fedapps.clients.guard.PrivateParametersError` if the message asks for a private
         parameter, and ``ValueError`` if a pattern matches no parameter, if the message has no ``arrays`` or no round
         number (the strategies of Flower and of this project send one), if a received parameter does not fit the model,
         or if a TRAIN reply lacks private parameters.

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from fedapps.strategies.wire import FEDWEIT, FEDWEIT_KEYS, FEDWEIT_KNOWLEDGE_PREFIX, STAGE
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
-
-from strategies.wire import FEDWEIT, FEDWEIT_KEYS, FEDWEIT_KNOWLEDGE_PREFIX, STAGE
 
 from .decomposition import Layout
 from .named_arrays import Arrays

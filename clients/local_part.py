@@ -1,8 +1,8 @@
 """Local algorithms as parts that a node composes.
 
 A part adds to a round what its algorithm needs: a term of the objective, a phase of training, memory between rounds,
-records in the reply. :class:`~clients.base.FederatedClient` calls the hooks of its parts in their order. No part knows
-another one; a part that needs something for itself says so in ``exclusive``.
+records in the reply. :class:`~fedapps.clients.base.FederatedClient` calls the hooks of its parts in their order. No
+part knows another one; a part that needs something for itself says so in ``exclusive``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from itertools import combinations
 from typing import ClassVar, Self
 
 import torch
+from fedapps.sim.seeding import torch_seed
+from fedapps.tasks.base import Batch, NodeData, Task
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
-
-from sim.seeding import torch_seed
-from tasks.base import Batch, NodeData, Task
 
 from .named_arrays import Arrays
 from .penalties import QuadraticPrior
@@ -45,7 +44,7 @@ class NodeRound:
     received : dict of arrays
         The shared parameters from the message.
     kept : dict of arrays
-        The private arrays and the memory from earlier rounds (:mod:`clients.node_memory`).
+        The private arrays and the memory from earlier rounds (:mod:`fedapps.clients.node_memory`).
     seed : int
         The seed of the run.
     device : torch.device

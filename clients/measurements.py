@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 import torch
+from fedapps.tasks.base import Batch, NodeData, Task
 from torch import Tensor, nn
-
-from tasks.base import Batch, NodeData, Task
 
 from .fisher import Estimator, diagonal_fisher
 from .local_part import NodeRound
@@ -79,7 +78,7 @@ def fisher_of_node(model: nn.Module, node_round: NodeRound, estimator: Estimator
     """The diagonal of the Fisher information on a node's training examples: one array per parameter, of its dtype.
 
     It is that of the :func:`negative_log_likelihood`. The batches are drawn from a generator for this purpose alone.
-    See :func:`~clients.fisher.diagonal_fisher`.
+    See :func:`~fedapps.clients.fisher.diagonal_fisher`.
     """
     task, data = node_round.task, node_round.data
     with node_round.torch_seed("fisher"):

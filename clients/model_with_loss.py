@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 
 import torch
+from fedapps.tasks.base import Batch
 from torch import Tensor, nn
 from torch.func import functional_call
-
-from tasks.base import Batch
 
 from .training import Loss
 

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from fedapps.strategies.wire import SERVER_ROUND
+from fedapps.tasks.base import Metrics
 from flwr.app import ConfigRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.common.typing import Scalar
-
-from strategies.wire import SERVER_ROUND
-from tasks.base import Metrics
 
 from .composed_parts import ComposedParts
 from .named_arrays import Arrays

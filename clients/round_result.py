@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fedapps.tasks.base import Metrics
 from flwr.app import ArrayRecord
-
-from tasks.base import Metrics
 
 from .named_arrays import Arrays
 

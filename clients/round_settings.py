@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from tasks.options import key_of
+from fedapps.tasks.options import key_of
 
 from .training import OptimizerName, Phase
 
@@ -20,7 +20,7 @@ class RoundSettings:
     server_round : int
         Counted from 1.
     run, method : str
-        Name the folder of the node's private state, whatever characters they have (:mod:`clients.path_names`).
+        Name the folder of the node's private state, whatever characters they have (:mod:`fedapps.clients.path_names`).
     stage : int
         Counted from 0. A node whose data has stages trains on the data of this one; any other node trains on its given
         data in stage 0 and on what it collected, too, later.
@@ -34,7 +34,7 @@ class RoundSettings:
     weight_decay : float
         The optimizer's, at least 0.
     clip_norm : float
-        Clip the gradient to this norm; 0 = no clipping (:class:`~clients.training.Phase`).
+        Clip the gradient to this norm; 0 = no clipping (:class:`~fedapps.clients.training.Phase`).
     linear_decay : bool
         Lower the learning rate to 0 within the round.
     plateau_patience, plateau_factor, min_learning_rate
@@ -49,7 +49,7 @@ class RoundSettings:
     durable_round : int
         The last round that the server can go back to.
     attempts : str
-        The attempts that the rounds belong to (:meth:`clients.attempts.Attempts.read`).
+        The attempts that the rounds belong to (:meth:`fedapps.clients.attempts.Attempts.read`).
     """
 
     server_round: int = 1

@@ -10,11 +10,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from fedapps.sim.seeding import TorchState
+from fedapps.tasks.base import Batch
 from torch import Tensor
 from torch.func import vmap
-
-from sim.seeding import TorchState
-from tasks.base import Batch
 
 from .model_with_loss import ModelWithLoss
 from .penalties import QuadraticPrior

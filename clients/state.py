@@ -68,9 +68,9 @@ class PrivateState(Protocol):
 class DiskState:
     """Safetensors files in a folder of the node. Each file is written completely or not at all.
 
-    A file that cannot be written raises :class:`~clients.files.UnwritableError`, and no version is deleted. A damaged
-    file is renamed with the suffix ``.corrupt``, with a warning; the node then continues from the next older version,
-    or from the initial private parameters if there is none.
+    A file that cannot be written raises :class:`~fedapps.clients.files.UnwritableError`, and no version is deleted. A
+    damaged file is renamed with the suffix ``.corrupt``, with a warning; the node then continues from the next older
+    version, or from the initial private parameters if there is none.
 
     Parameters
     ----------

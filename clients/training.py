@@ -7,9 +7,8 @@ from itertools import islice
 from typing import Literal
 
 import torch
+from fedapps.tasks.base import Batch
 from torch import Tensor, nn
-
-from tasks.base import Batch
 
 from .named_arrays import matches
 from .penalties import QuadraticPrior

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from fedapps.tasks.base import Batch, Task
 from torch import nn
-
-from tasks.base import Batch, Task
 
 from .composed_parts import ComposedParts
 from .training import Loss, Phase
@@ -21,9 +20,9 @@ class Job:
     Parameters
     ----------
     model, plan, epoch, loss_of
-        As for :func:`~clients.training.run_plan`.
+        As for :func:`~fedapps.clients.training.run_plan`.
     padded : callable
-        :meth:`tasks.base.Task.padded`.
+        :meth:`fedapps.tasks.base.Task.padded`.
     alone : str
         Why the node cannot train together with others; empty if it can.
     """

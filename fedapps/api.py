@@ -169,7 +169,7 @@ def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -
     ValueError
         If a key is given twice.
     """
-    from tasks.options import key_of
+    from fedapps.tasks.options import key_of
 
     from .config.keys import flattened
 

@@ -2,17 +2,16 @@
 
 ``flwr.app.Array`` encodes with ``np.save`` and decodes with ``np.load``, which copy two or three times and parse a
 header each time. Apps that follow Flower's template call them in every message. Within :func:`direct_arrays` both take
-the way of :mod:`strategies.npy`. Bytes, arrays and errors are the same.
+the way of :mod:`fedapps.strategies.npy`. Bytes, arrays and errors are the same.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fedapps.strategies import npy
 from flwr.app import Array
 from numpy.typing import NDArray
-
-from strategies import npy
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """A whole federation in one process: any ServerApp and ClientApp, without Flower processes or Ray.
 
 Nodes run one after another when the server pulls their replies, so a thousand nodes need the memory of one. With
-``batch`` above 1, as many nodes run side by side (:mod:`sim.joint_work`) and can do parts of their work together.
+``batch`` above 1, as many nodes run side by side (:mod:`fedapps.sim.joint_work`) and can do parts of their work
+together.
 """
 
 import traceback

@@ -1,4 +1,4 @@
-"""Flower strategies and their parts; ``from strategies import BaseStrategy`` imports only the module that is needed.
+"""Flower strategies and their parts; ``from fedapps.strategies import BaseStrategy`` imports only one module.
 
 To add a public name, add it to the imports for type checkers and to ``_MODULES``; a test compares the two lists with
 each other and with the classes of this folder.

@@ -2,7 +2,7 @@
 
 The parts are the sampler, the weighting, the aggregation, the server optimizer and the privacy mechanism.
 :class:`BaseStrategy` samples nodes, refuses invalid replies and aggregates the others one at a time. An algorithm is a
-subclass that overrides hooks of :class:`~strategies.hooks.StrategyHooks`.
+subclass that overrides hooks of :class:`~fedapps.strategies.hooks.StrategyHooks`.
 
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
 Reddi et al., Adaptive Federated Optimization, ICLR 2021 (the server optimizers).
@@ -63,9 +63,9 @@ class BaseStrategy(StrategyHooks, Strategy):
         The weight of a reply in the means of arrays and of metrics.
     aggregation : RobustAggregation
         Combines the arrays of the replies in place of their weighted mean, for federations with Byzantine nodes:
-        :class:`~strategies.coordinate_wise.Median`, :class:`~strategies.coordinate_wise.TrimmedMean`,
-        :class:`~strategies.krum.Krum` or :class:`~strategies.krum.MultiKrum`. The server then stores all replies of a
-        round.
+        :class:`~fedapps.strategies.coordinate_wise.Median`, :class:`~fedapps.strategies.coordinate_wise.TrimmedMean`,
+        :class:`~fedapps.strategies.krum.Krum` or :class:`~fedapps.strategies.krum.MultiKrum`. The server then stores
+        all replies of a round.
     metric_means : mapping from names of metrics to "weighted", "uniform", "geometric" or a PooledMetric
         How :class:`MetricMean` averages metrics in both phases; metrics without an entry are "weighted".
     server_optimizer : ServerOptimizer
@@ -73,9 +73,9 @@ class BaseStrategy(StrategyHooks, Strategy):
     integers : "newest" or "round"
         How to average integer and boolean arrays: take the newest, or round the mean.
     privacy : PrivacyMechanism
-        Protects single nodes, such as :class:`~strategies.privacy.CentralPrivacy`; by default no protection.
+        Protects single nodes, such as :class:`~fedapps.strategies.privacy.CentralPrivacy`; by default no protection.
     compression : Compression
-        How nodes compress their updates, such as :class:`~strategies.compression.Int8`; by default not at all.
+        How nodes compress their updates, such as :class:`~fedapps.strategies.compression.Int8`; by default not at all.
     example_limits : ExampleLimits
         Limits of the numbers of examples that nodes report; by default none.
     admission : Admission
@@ -88,7 +88,7 @@ class BaseStrategy(StrategyHooks, Strategy):
         ≥ 1, the number of nodes that must be connected before the first round.
     node_wait : float
         ≥ 0, seconds to wait for nodes and profiles after the last sign of life; see
-        :class:`~strategies.node_registry.NodeRegistry`.
+        :class:`~fedapps.strategies.node_registry.NodeRegistry`.
     poll : float
         > 0, seconds between the first two attempts to fetch a reply; the pause grows up to 0.5 s.
     in_flight : int or None
@@ -102,7 +102,7 @@ class BaseStrategy(StrategyHooks, Strategy):
         compressed updates and ``compression`` is set.
     """
 
-    #: Why :class:`~strategies.privacy.CentralPrivacy` does not cover the strategy; empty if it does.
+    #: Why :class:`~fedapps.strategies.privacy.CentralPrivacy` does not cover the strategy; empty if it does.
     privacy_gap: ClassVar[str] = ""
     #: Why a robust aggregation does not protect the strategy from Byzantine nodes; empty if it does.
     robustness_gap: ClassVar[str] = ""

@@ -53,8 +53,8 @@ class ClusteredFedAvg(HierarchicalFedAvg):
         > 0, the linkage distance above which clusters are not merged. Give either ``num_clusters`` or ``threshold``
         and leave the other 0.
     similarity : Similarity
-        What to compare: the directions of updates (:class:`~strategies.similarity.UpdateSketch`, the default) or
-        numbers in profiles (:class:`~strategies.similarity.ProfileFeatures`).
+        What to compare: the directions of updates (:class:`~fedapps.strategies.similarity.UpdateSketch`, the default)
+        or numbers in profiles (:class:`~fedapps.strategies.similarity.ProfileFeatures`).
     linkage : "average", "complete", "single" or "ward"
         How to measure the distance between two clusters.
     first : int

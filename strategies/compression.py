@@ -4,7 +4,7 @@ A lossy compression C leaves an error. With error feedback a node keeps it and a
 C(Δ + e) and keeps e ← Δ + e − C(Δ + e), so that nothing is lost in the long run (Seide et al., 1-Bit Stochastic
 Gradient Descent, Interspeech 2014; Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019, Algorithm 1; with
 partial participation Sattler et al., Robust and Communication-Efficient Federated Learning from Non-IID Data, 2019,
-Algorithm 2). :mod:`strategies.compressed_replies` has the part of the node.
+Algorithm 2). :mod:`fedapps.strategies.compressed_replies` has the part of the node.
 """
 
 from abc import ABC, abstractmethod

@@ -45,7 +45,7 @@ class TrimmedMean(BoundedByzantine):
     It is unweighted, as in the paper (Definition 2, where the fraction is called β). Integer and boolean arrays have
     the lower median, as in :class:`Median`. For its memory see :class:`RobustAggregation`.
 
-    For the parameter ``byzantine`` see :class:`~strategies.robust_aggregation.BoundedByzantine`.
+    For the parameter ``byzantine`` see :class:`~fedapps.strategies.robust_aggregation.BoundedByzantine`.
     """
 
     def required(self, replies: int) -> int:

@@ -29,7 +29,7 @@ class ExampleLimits:
         false, train replies with a larger number are refused.
     drawn : int
         ≥ 0. Always accept train replies with up to this number, which nodes draw with replacement
-        (:class:`~strategies.virtual_clients.VirtualClients`).
+        (:class:`~fedapps.strategies.virtual_clients.VirtualClients`).
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """The hooks that an algorithm overrides to change federated averaging.
 
-:class:`~strategies.base.BaseStrategy` calls them in every round in this order:
+:class:`~fedapps.strategies.base.BaseStrategy` calls them in every round in this order:
 
 1. ``prepare_round`` and ``begin_round``;
 2. ``arrays_for`` and ``train_records`` for each node that trains;

@@ -24,7 +24,7 @@ class Krum(BoundedByzantine):
     the first key is selected. The result is a single reply, bit for bit, with its integer and boolean arrays. A round
     needs 2f + 3 replies. For its memory see :class:`RobustAggregation`.
 
-    For the parameter ``byzantine`` see :class:`~strategies.robust_aggregation.BoundedByzantine`.
+    For the parameter ``byzantine`` see :class:`~fedapps.strategies.robust_aggregation.BoundedByzantine`.
     """
 
     def required(self, replies: int) -> int:
@@ -40,12 +40,12 @@ class MultiKrum(BoundedByzantine):
     """The unweighted mean of the m replies that Krum scores best.
 
     With m = 1 it is :class:`Krum`; with m = n it is the unweighted mean. Integer and boolean arrays are combined as in
-    :class:`~strategies.aggregation.StreamingMean`, over the selected replies.
+    :class:`~fedapps.strategies.aggregation.StreamingMean`, over the selected replies.
 
     Parameters
     ----------
     byzantine : int or float
-        As in :class:`~strategies.robust_aggregation.BoundedByzantine`.
+        As in :class:`~fedapps.strategies.robust_aggregation.BoundedByzantine`.
     selected : int or None
         m ≥ 1, at most the number of replies of a round; ``None`` selects n − f, the number of honest ones.
 

@@ -64,10 +64,10 @@ class CentralPrivacy(PrivacyMechanism):
     is post-processing. A round without replies adds noise alone. Integer and boolean arrays keep the values that were
     sent.
 
-    :func:`~strategies.privacy_budget.epsilon` computes the guarantee. Neighbouring runs differ in whether one node
-    contributes its updates: in one of them it is not asked, or it sends no usable reply. The mechanism protects what a
-    node changes in the shared parameters, from everyone but the server. It protects neither the other numbers that
-    nodes report (examples, losses, metrics, profiles) nor how many and which nodes reply.
+    :func:`~fedapps.strategies.privacy_budget.epsilon` computes the guarantee. Neighbouring runs differ in whether one
+    node contributes its updates: in one of them it is not asked, or it sends no usable reply. The mechanism protects
+    what a node changes in the shared parameters, from everyone but the server. It protects neither the other numbers
+    that nodes report (examples, losses, metrics, profiles) nor how many and which nodes reply.
 
     Flower's wrappers ``DifferentialPrivacyServerSideFixedClipping`` and ``...ClientSideFixedClipping`` give the same
     result around FedAvg with the same noise if as many nodes reply as expected. They divide by the number of replies,

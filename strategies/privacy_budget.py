@@ -20,7 +20,7 @@ def epsilon(
     """An ε for which ``rounds`` releases together are (ε, δ)-differentially private.
 
     It is the smallest one if every node takes part in every round. Under Poisson sampling it is an upper bound: the
-    smaller one of that ε and :func:`~strategies.privacy_amplification.sampled_epsilon`.
+    smaller one of that ε and :func:`~fedapps.strategies.privacy_amplification.sampled_epsilon`.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ class Profile:
         Labels by kind of group, such as ``{"house": "12", "seen": "yes"}``.
     no_data : str
         Why the node takes no part: it has no data for this run, as it reports, or it is not admitted
-        (:class:`~strategies.admission.Admission`). It gets no further messages. Empty if it takes part.
+        (:class:`~fedapps.strategies.admission.Admission`). It gets no further messages. Empty if it takes part.
     """
 
     node_id: int

@@ -109,7 +109,7 @@ def read_arrays(record: ArrayRecord, expected: Arrays) -> Arrays:
     ------
     ValueError
         Names, shapes or dtypes differ (the record is then not decoded), or values are not finite or too far from
-        ``expected``; see :func:`~strategies.validation.check_values`.
+        ``expected``; see :func:`~fedapps.strategies.validation.check_values`.
     """
     names = {name: expected.get(name, _EMPTY) for name in record}
     if reason := check_form(expected, names):

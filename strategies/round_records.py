@@ -113,8 +113,8 @@ class Snapshot:
     grows with it, so that a snapshot costs the same in every round: store the rounds that are new since the last
     snapshot, and restore those up to ``round``.
 
-    ``attempts`` are the starts of the server that led to it (:mod:`strategies.attempts`). They differ between runs with
-    the same results.
+    ``attempts`` are the starts of the server that led to it (:mod:`fedapps.strategies.attempts`). They differ between
+    runs with the same results.
     """
 
     round: int

@@ -31,8 +31,8 @@ class Sampler(ABC):
         server_round : int
             Number of the round, ≥ 0.
         purpose : "train" or "evaluate"
-            What the nodes are chosen for; :class:`~strategies.base.BaseStrategy` sets it. Draws for one purpose are
-            independent of draws for the other.
+            What the nodes are chosen for; :class:`~fedapps.strategies.base.BaseStrategy` sets it. Draws for one
+            purpose are independent of draws for the other.
 
         Returns
         -------
@@ -112,7 +112,8 @@ class PoissonSampling(Sampler):
         In [0, 1].
     seed : int or None
         ≥ 0 makes the draws repeatable. ``None`` makes draws that cannot be repeated: privacy amplification by sampling
-        (:func:`strategies.privacy_budget.epsilon`) needs it, because anyone who knows the seed knows who takes part.
+        (:func:`fedapps.strategies.privacy_budget.epsilon`) needs it, because anyone who knows the seed knows who takes
+        part.
     """
 
     probability: float

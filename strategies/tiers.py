@@ -46,10 +46,10 @@ class Tiers:
     top_optimizer : ServerOptimizer
         The server optimizer of the top model. :meth:`state` does not include its state.
     integers : "newest" or "round"
-        How to combine integer and boolean arrays; see :class:`~strategies.aggregation.StreamingMean`.
+        How to combine integer and boolean arrays; see :class:`~fedapps.strategies.aggregation.StreamingMean`.
     cluster_weights : "equal" or "replies"
     max_weight : float
-        See :class:`~strategies.hierarchical.HierarchicalFedAvg`.
+        See :class:`~fedapps.strategies.hierarchical.HierarchicalFedAvg`.
     """
 
     names: Sequence[str]

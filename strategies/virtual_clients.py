@@ -126,7 +126,7 @@ class IndependentDraws(Sampler):
     Unlike other samplers, this one can return a node several times, in consecutive positions. It is for strategies that
     send one message per draw, such as :class:`VirtualClients`. The expected share of a node in the draws is exactly its
     share of the examples. Unknown sizes and sizes of 0 are treated as in
-    :class:`~strategies.samplers.ProportionalToSize`.
+    :class:`~fedapps.strategies.samplers.ProportionalToSize`.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ class TaskProfiles(ABC):
     """The part of a task that needs no torch: the profiles of its nodes, and the simulation of their data.
 
     Subclasses live in modules that do not import torch. A profile equals that of the loaded data
-    (:meth:`tasks.base.NodeData.profile`), but no tensors, models or images are created to determine it.
+    (:meth:`fedapps.tasks.base.NodeData.profile`), but no tensors, models or images are created to determine it.
     """
 
     name: ClassVar[str]
@@ -94,7 +94,7 @@ class TaskProfiles(ABC):
 
     @abstractmethod
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
-        """Return the profile of one node; parameters and errors are those of :meth:`tasks.base.Task.load_node`."""
+        """The profile of one node; parameters and errors are those of :meth:`fedapps.tasks.base.Task.load_node`."""
 
     @abstractmethod
     def own_profile(self, folder: Path) -> NodeProfile:
@@ -103,5 +103,5 @@ class TaskProfiles(ABC):
         Raises
         ------
         DataError
-            As :meth:`tasks.base.Task.load_own`.
+            As :meth:`fedapps.tasks.base.Task.load_own`.
         """

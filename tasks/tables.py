@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError
 
 FORMATS = (".csv", ".tsv", ".jsonl")
 COMPRESSIONS = ("", ".gz", ".xz")

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fedapps.sim import inprocess
 from hypothesis import is_hypothesis_test, settings
-
-from sim import inprocess
 
 #: How many times as many examples of each property `make fuzz` draws.
 MORE = 50

@@ -1,8 +1,7 @@
 """A grid whose replies arrive after a given number of attempts."""
 
+from fedapps.strategies.transport import NodeFailure
 from flwr.app import Error, Message, RecordDict
-
-from strategies.transport import NodeFailure
 
 
 class CountedGrid:

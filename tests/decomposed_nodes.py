@@ -1,13 +1,12 @@
 """Toy nodes with a decomposed model (APD, FedWeIT), and a look at what they keep."""
 
 import numpy as np
+from fedapps.clients.knowledge import Knowledge
+from fedapps.clients.named_arrays import get_arrays
+from fedapps.clients.parts.decomposition import Decomposition
 from toy_nodes import initial as initial_of
 from toy_nodes import node as node_of
 from toy_nodes import staged
-
-from clients.knowledge import Knowledge
-from clients.named_arrays import get_arrays
-from clients.parts.decomposition import Decomposition
 
 WEIGHTS = ["encoder.weight", "head.weight"]
 PENALTIES = {"l1_adaptive": 1e-3, "l1_mask": 1e-3, "drift": 0.1}

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from sim.inprocess import run_inprocess
+from fedapps.sim.inprocess import run_inprocess
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fedapps.sim.inprocess import InProcessGrid
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.client import ClientApp
 from toys import arithmetic_app, federate
-
-from sim.inprocess import InProcessGrid
 
 Profiles = Callable[[int], Mapping[str, Any]]
 

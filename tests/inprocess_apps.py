@@ -1,10 +1,9 @@
 """Servers and clients for the in-process engine that know nothing of this project."""
 
+from fedapps.sim.inprocess import run_inprocess
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from flwr.serverapp import ServerApp
-
-from sim.inprocess import run_inprocess
 
 
 def client(answer):

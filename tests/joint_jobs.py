@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.joint_training import train_jobs
+from fedapps.clients.named_arrays import get_arrays
+from fedapps.clients.training import run_plan
+from fedapps.clients.training_job import Job
+from fedapps.sim.seeding import TorchState
 from torch import nn
 from torch.nn.functional import mse_loss
-
-from clients.joint_training import train_jobs
-from clients.named_arrays import get_arrays
-from clients.training import run_plan
-from clients.training_job import Job
-from sim.seeding import TorchState
 
 
 class Net(nn.Module):

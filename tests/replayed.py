@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedapps.sim.inprocess import run_inprocess
+from fedapps.strategies.profiles import Profile, in_key_order
+from fedapps.strategies.round_records import RoundStep, Snapshot
+from fedapps.strategies.samplers import Sampler
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -15,10 +19,6 @@ from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import Config
 from fedapps.deployment.superlink import NodeConfig
 from fedapps.runs.checkpoints import DiskCheckpoints
-from sim.inprocess import run_inprocess
-from strategies.profiles import Profile, in_key_order
-from strategies.round_records import RoundStep, Snapshot
-from strategies.samplers import Sampler
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """Whole runs in one process."""
 
+from fedapps.sim.inprocess import run_inprocess
+
 from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import app as server_app
 from fedapps.config.parsing import parse
 from fedapps.launch.launch import resolve
 from fedapps.runs.run_folder import RunFolder
-from sim.inprocess import run_inprocess
 
 
 def run_inline(given, folder, node_configs=()):

@@ -3,10 +3,9 @@
 import csv
 
 import numpy as np
+from fedapps.tasks.vpr import backbones
 from PIL import Image
 from torch import nn
-
-from tasks.vpr import backbones
 
 SPACING = 50.0  # metres from a spot to the next
 SIZE = (24, 32)

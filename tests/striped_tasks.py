@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
+from fedapps.clients.training import Phase, run_plan
+from fedapps.sim.seeding import torch_seed
+from fedapps.tasks.vpr.options import Options
+from fedapps.tasks.vpr.task import VprTask
 from striped_places import SIZE
-
-from clients.training import Phase, run_plan
-from sim.seeding import torch_seed
-from tasks.vpr.options import Options
-from tasks.vpr.task import VprTask
 
 OPTIONS = Options(backbone="tiny@body", height=SIZE[0], width=SIZE[1], radius=1000.0, negatives=3)
 SPOTS = 6

@@ -1,10 +1,9 @@
 """Texts about scores for three nodes, and what the models of nodes begin with."""
 
 import torch
-
-from sim.corpus import write_examples
-from tasks.private_parameters import PrivateParameters
-from tasks.text.options import Options
+from fedapps.sim.corpus import write_examples
+from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.text.options import Options
 
 SMALL = Options(source="simulated", dataset="mine", classes=2, hidden=3, embedding_width=4, dropout=0.0)
 SHARED = PrivateParameters()

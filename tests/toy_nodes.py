@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fedapps.clients.base import FederatedClient
+from fedapps.clients.local_part import LocalPart
+from fedapps.clients.named_arrays import get_arrays
+from fedapps.clients.round_settings import RoundSettings
+from fedapps.clients.state import ContextState, DiskState
+from fedapps.sim.seeding import torch_seed
+from fedapps.tasks.base import NodeData, Task
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from toys import Arrays, ToyTask, arrays_of, record_of
-
-from clients.base import FederatedClient
-from clients.local_part import LocalPart
-from clients.named_arrays import get_arrays
-from clients.round_settings import RoundSettings
-from clients.state import ContextState, DiskState
-from sim.seeding import torch_seed
-from tasks.base import NodeData, Task
 
 NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
 SEED = 3

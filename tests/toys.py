@@ -8,15 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from fedapps.sim.inprocess import run_inprocess
+from fedapps.tasks.base import Batch, DataError, Evaluation, NodeData, Task
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
-
-from sim.inprocess import run_inprocess
-from tasks.base import Batch, DataError, Evaluation, NodeData, Task
 
 Arrays = dict[str, np.ndarray]
 

@@ -1,10 +1,9 @@
 """Robots that do not plan: yardsticks, and stand-ins for a planner in tests."""
 
 import torch
+from fedapps.sim.traffic.dynamics import THROTTLES
+from fedapps.sim.traffic.sessions import Observation, Policy
 from torch import Tensor
-
-from sim.traffic.dynamics import THROTTLES
-from sim.traffic.sessions import Observation, Policy
 
 
 def keep_speed(tau: int = 3) -> Policy:

@@ -1,11 +1,10 @@
 """Small plans of local training, on the toy model and on a single number."""
 
 import torch
+from fedapps.clients.named_arrays import get_arrays
+from fedapps.clients.training import Phase, run_plan
 from torch import nn
 from toys import ToyModel, ToyTask
-
-from clients.named_arrays import get_arrays
-from clients.training import Phase, run_plan
 
 TASK = ToyTask()
 DATA = TASK.data(1)

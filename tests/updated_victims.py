@@ -1,13 +1,12 @@
 """Nodes that train on a few sentences without dropout, and what they do to the change of their weights."""
 
 import torch
+from fedapps.tasks.privacy.sharing import Victim
+from fedapps.tasks.privacy.tokens import TokenTable
+from fedapps.tasks.privacy.updates import ClippedNoise, UpdatedVictim
+from fedapps.tasks.text.networks import BiLstm
+from fedapps.tasks.text.privacy.body import above_words
 from torch import nn
-
-from tasks.privacy.sharing import Victim
-from tasks.privacy.tokens import TokenTable
-from tasks.privacy.updates import ClippedNoise, UpdatedVictim
-from tasks.text.networks import BiLstm
-from tasks.text.privacy.body import above_words
 
 RATE = 0.01
 WORDS = ("<pad>", *(f"word{number}" for number in range(30)), *map(str, range(9)))

@@ -9,15 +9,15 @@ from typing import ClassVar
 
 import pytest
 import torch
+from fedapps.strategies.snapshot_names import under
+from fedapps.tasks.base import DataError, NodeData
+from fedapps.tasks.lqr.model import LqrModel
+from fedapps.tasks.lqr.options import LqrOptions
+from fedapps.tasks.lqr.task import LqrTask
+from fedapps.tasks.options import option
 
 from fedapps.registry import tasks
 from fedapps.runs.checkpoints import read_snapshot
-from strategies.snapshot_names import under
-from tasks.base import DataError, NodeData
-from tasks.lqr.model import LqrModel
-from tasks.lqr.options import LqrOptions
-from tasks.lqr.task import LqrTask
-from tasks.options import option
 
 
 @dataclass(frozen=True)

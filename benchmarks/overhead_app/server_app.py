@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fedapps.strategies.base import BaseStrategy
 from flwr.app import ArrayRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
-
-from strategies.base import BaseStrategy
 
 app = ServerApp()
 

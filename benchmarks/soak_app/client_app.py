@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import numpy as np
+from fedapps.clients.attempts import Attempts
+from fedapps.clients.state import DiskState
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-
-from clients.attempts import Attempts
-from clients.state import DiskState
 
 app = ClientApp()
 

@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+from fedapps.clients.files import write_whole
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.round_records import RoundReport
+from fedapps.strategies.samplers import UniformFraction
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from clients.files import write_whole
 from fedapps.runs.checkpoints import DiskCheckpoints
-from strategies.base import BaseStrategy
-from strategies.round_records import RoundReport
-from strategies.samplers import UniformFraction
 
 PARAMETERS = 50_000
 

@@ -13,19 +13,18 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import torch
+from fedapps.clients.decomposed_model import DecomposedModel, Drift, PartsPrior
+from fedapps.clients.decomposition import Layout, Parts
+from fedapps.clients.knowledge import Knowledge
+from fedapps.clients.local_part import EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES, LocalPart, NodeRound
+from fedapps.clients.named_arrays import Arrays, get_arrays
+from fedapps.clients.node_memory import PREFIX
+from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.round_settings import check_choice
+from fedapps.clients.training import Loss
+from fedapps.strategies.wire import ADAPTIVE_QUERY, FEDWEIT, FEDWEIT_ADAPTIVE, FEDWEIT_MASK
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor, nn
-
-from clients.decomposed_model import DecomposedModel, Drift, PartsPrior
-from clients.decomposition import Layout, Parts
-from clients.knowledge import Knowledge
-from clients.local_part import EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES, LocalPart, NodeRound
-from clients.named_arrays import Arrays, get_arrays
-from clients.node_memory import PREFIX
-from clients.penalties import QuadraticPrior
-from clients.round_settings import check_choice
-from clients.training import Loss
-from strategies.wire import ADAPTIVE_QUERY, FEDWEIT, FEDWEIT_ADAPTIVE, FEDWEIT_MASK
 
 _PARTS = "parts."
 _KEPT = PREFIX + _PARTS
@@ -35,9 +34,9 @@ _KEPT = PREFIX + _PARTS
 class Decomposition(LocalPart):
     """Train every weight as shared times masked plus stage-specific: θ_t = B ⊙ σ(m_t) + A_t (+ Σ_k α_k K_k in FedWeIT).
 
-    Only the base B is shared; all other parts are private (:mod:`clients.decomposition`). APD also trains the A_s and
-    m_s of earlier stages, so that B can change while θ_s stays the same. FedWeIT keeps them fixed, and borrows the
-    adaptive parameters that the other nodes learned in the stage before.
+    Only the base B is shared; all other parts are private (:mod:`fedapps.clients.decomposition`). APD also trains the
+    A_s and m_s of earlier stages, so that B can change while θ_s stays the same. FedWeIT keeps them fixed, and borrows
+    the adaptive parameters that the other nodes learned in the stage before.
 
     If all numbers of a received unit of B are zero, no node sent it, and the node keeps its own values. Under FedWeIT
     a node sends a share ``mask_share`` of the units of each weight, those with the largest masks, and zeros for the

@@ -11,21 +11,20 @@ from dataclasses import dataclass
 from typing import ClassVar, get_args
 
 import numpy as np
+from fedapps.clients.ewc_state import Anchors, EwcState
+from fedapps.clients.fisher import Estimator
+from fedapps.clients.local_part import EARLIER_STAGES, LocalPart, NodeRound
+from fedapps.clients.measurements import fisher_of_node
+from fedapps.clients.named_arrays import Arrays, get_arrays
+from fedapps.clients.node_memory import kept_arrays, memory_of
+from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.round_settings import check_choice
 from torch import nn
-
-from clients.ewc_state import Anchors, EwcState
-from clients.fisher import Estimator
-from clients.local_part import EARLIER_STAGES, LocalPart, NodeRound
-from clients.measurements import fisher_of_node
-from clients.named_arrays import Arrays, get_arrays
-from clients.node_memory import kept_arrays, memory_of
-from clients.penalties import QuadraticPrior
-from clients.round_settings import check_choice
 
 
 @dataclass(frozen=True)
 class _EarlierStages(LocalPart):
-    """A quadratic prior from the node's finished stages (:class:`~clients.ewc_state.EwcState`)."""
+    """A quadratic prior from the node's finished stages (:class:`~fedapps.clients.ewc_state.EwcState`)."""
 
     exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES})
 
@@ -82,7 +81,7 @@ class Ewc(_EarlierStages):
     ewc_anchors : "separate" or "online"
         Each stage at its solution, or all precisions summed at the newest solution (Online-EWC).
     fisher_estimator : Estimator
-        How F is estimated (:func:`~clients.fisher.diagonal_fisher`).
+        How F is estimated (:func:`~fedapps.clients.fisher.diagonal_fisher`).
     """
 
     ewc: float = 0.0

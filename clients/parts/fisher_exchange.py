@@ -12,15 +12,20 @@ from typing import ClassVar, Self, cast, get_args
 
 import numpy as np
 import torch
+from fedapps.clients.fisher import Estimator
+from fedapps.clients.local_part import PARAMETER_NAMES, LocalPart, NodeRound
+from fedapps.clients.measurements import fisher_of_node
+from fedapps.clients.named_arrays import Arrays
+from fedapps.clients.penalties import QuadraticPrior
+from fedapps.strategies.wire import (
+    FISHER,
+    FISHER_ESTIMATOR,
+    FISHER_PRECISION,
+    FISHER_PRIOR_LINEAR,
+    FISHER_PRIOR_PRECISION,
+)
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor, nn
-
-from clients.fisher import Estimator
-from clients.local_part import PARAMETER_NAMES, LocalPart, NodeRound
-from clients.measurements import fisher_of_node
-from clients.named_arrays import Arrays
-from clients.penalties import QuadraticPrior
-from strategies.wire import FISHER, FISHER_ESTIMATOR, FISHER_PRECISION, FISHER_PRIOR_LINEAR, FISHER_PRIOR_PRECISION
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ validation, we used the local models after local training"), https://arxiv.org/a
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
+from fedapps.clients.named_arrays import Arrays, get_arrays, load_arrays
+from fedapps.clients.node_memory import memory_of
 from torch import nn
-
-from clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
-from clients.named_arrays import Arrays, get_arrays, load_arrays
-from clients.node_memory import memory_of
 
 _PREFIX = "local."
 

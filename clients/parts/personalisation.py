@@ -11,13 +11,12 @@ from typing import ClassVar, Self
 
 import numpy as np
 import torch
+from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
+from fedapps.clients.named_arrays import get_arrays
+from fedapps.clients.training import Phase, run_plan
+from fedapps.strategies.wire import ADAPTIVE_RATES
 from flwr.app import RecordDict
 from torch import nn
-
-from clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
-from clients.named_arrays import get_arrays
-from clients.training import Phase, run_plan
-from strategies.wire import ADAPTIVE_RATES
 
 
 @dataclass(frozen=True)

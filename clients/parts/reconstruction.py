@@ -10,12 +10,11 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from fedapps.clients.local_part import EARLIER_STAGES, PHASES, NodeRound, Prepared
+from fedapps.clients.training import Phase, run_plan
+from fedapps.sim.seeding import generator
+from fedapps.tasks.base import NodeData
 from torch import nn
-
-from clients.local_part import EARLIER_STAGES, PHASES, NodeRound, Prepared
-from clients.training import Phase, run_plan
-from sim.seeding import generator
-from tasks.base import NodeData
 
 from .stateless import Stateless
 

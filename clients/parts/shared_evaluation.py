@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from fedapps.clients.local_part import LocalPart
+from fedapps.clients.named_arrays import Arrays
+from fedapps.strategies.wire import HIERARCHICAL_SHARED
 from flwr.app import RecordDict
-
-from clients.local_part import LocalPart
-from clients.named_arrays import Arrays
-from strategies.wire import HIERARCHICAL_SHARED
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
+from fedapps.clients.local_part import LocalPart, NodeRound
+from fedapps.clients.named_arrays import Arrays
+from fedapps.clients.node_memory import kept_arrays, memory_of
 from torch import nn
-
-from clients.local_part import LocalPart, NodeRound
-from clients.named_arrays import Arrays
-from clients.node_memory import kept_arrays, memory_of
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,11 @@ https://arxiv.org/abs/2003.08082. The server's strategy ``VirtualClients`` sends
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fedapps.clients.example_selection import of_virtual_client
+from fedapps.clients.local_part import LocalPart, NodeRound
+from fedapps.clients.training import Phase
+from fedapps.tasks.base import NodeData
 from torch import nn
-
-from clients.example_selection import of_virtual_client
-from clients.local_part import LocalPart, NodeRound
-from clients.training import Phase
-from tasks.base import NodeData
 
 
 @dataclass(frozen=True)

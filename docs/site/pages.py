@@ -24,9 +24,10 @@ PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md", "ex
 MODULES = {
     "fedapps": ("fedapps.api", "fedapps.results.run_result", "fedapps.results.comparison_result",
                 "fedapps.results.pipeline_result", "fedapps.methods.base", "fedapps.trackers.base"),
-    "clients": ("clients.base", "clients.local_part", "clients.numpy_client", "clients.training",
-                "clients.keep_private", "clients.named_arrays", "clients.guard"),
-    "tasks": ("tasks.base", "tasks.options", "tasks.profiles", "tasks.search"),
+    "clients": ("fedapps.clients.base", "fedapps.clients.local_part", "fedapps.clients.numpy_client",
+    "fedapps.clients.training",
+                "fedapps.clients.keep_private", "fedapps.clients.named_arrays", "fedapps.clients.guard"),
+    "tasks": ("fedapps.tasks.base", "fedapps.tasks.options", "fedapps.tasks.profiles", "fedapps.tasks.search"),
 }  # fmt: skip
 _LINK = re.compile(r"(?<!!)\[((?:[^\]`]|`[^`]*`)*)\]\(([^)\s]+)\)")
 
@@ -99,11 +100,11 @@ def methods_page() -> str:
 
 def strategies_page() -> str:
     """Every public name of ``strategies``, from the module that has it."""
-    import strategies
+    from fedapps import strategies
 
     names = sorted(strategies._MODULES, key=lambda name: (strategies._MODULES[name], name))
-    entries = (_documented(f"strategies.{strategies._MODULES[name]}.{name}", "##") for name in names)
-    return "# strategies\n\n`from strategies import NAME` imports each of these.\n\n" + "\n\n".join(entries)
+    entries = (_documented(f"fedapps.strategies.{strategies._MODULES[name]}.{name}", "##") for name in names)
+    return "# strategies\n\n`from fedapps.strategies import NAME` imports each of these.\n\n" + "\n\n".join(entries)
 
 
 def notebook_page(path: Path) -> str:

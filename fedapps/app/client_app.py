@@ -10,9 +10,9 @@ from flwr.app import Context, Message, RecordDict
 from flwr.client import Client, ClientApp
 
 from fedapps.registry.methods import queries
-from strategies.compressed_replies import ErrorMemory, compressed
-from strategies.stopwatch import timed
-from strategies.wire import PROFILE, PROFILE_QUERY
+from fedapps.strategies.compressed_replies import ErrorMemory, compressed
+from fedapps.strategies.stopwatch import timed
+from fedapps.strategies.wire import PROFILE, PROFILE_QUERY
 
 from .errors import Handler, with_reported_errors
 from .profile_query import profile_record

@@ -2,10 +2,10 @@
 
 from flwr.app import Context, Message
 
-from clients.attempts import Attempts
-from clients.named_arrays import Arrays
-from clients.round_settings import RoundSettings
-from clients.state import PrivateState
+from fedapps.clients.attempts import Attempts
+from fedapps.clients.named_arrays import Arrays
+from fedapps.clients.round_settings import RoundSettings
+from fedapps.clients.state import PrivateState
 
 from .node import Node
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedapps.config.run_config import RunConfig
 from fedapps.report.metrics import ROUNDS_TO_TARGET, STEPS_PER_NODE, STEPS_TO_TARGET
-from strategies.wire import EVALUATION_STEPS, STEPS
+from fedapps.strategies.wire import EVALUATION_STEPS, STEPS
 
 
 def traffic(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -13,9 +13,9 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.common.logger import log
 
-from clients.files import UnwritableError
-from strategies.sanitize import truncate
-from tasks.profiles import DataError
+from fedapps.clients.files import UnwritableError
+from fedapps.strategies.sanitize import truncate
+from fedapps.tasks.profiles import DataError
 
 Handler = Callable[[Message, Context], Message]
 #: Key of the node config: a developer's switch, which sends the details of errors to the server.

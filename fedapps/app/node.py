@@ -8,20 +8,20 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from clients.base import FederatedClient
-from clients.data_sources import cached_load
-from clients.guard import Guard
-from clients.round_result import RoundResult
-from clients.round_settings import RoundSettings, with_config
-from clients.state import ContextState, DiskState, PrivateState
+from fedapps.clients.base import FederatedClient
+from fedapps.clients.data_sources import cached_load
+from fedapps.clients.guard import Guard
+from fedapps.clients.round_result import RoundResult
+from fedapps.clients.round_settings import RoundSettings, with_config
+from fedapps.clients.state import ContextState, DiskState, PrivateState
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
 from fedapps.runs.run_folder import run_path
-from strategies.arrays import from_record, to_record
-from strategies.stopwatch import timed
-from strategies.wire import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES
-from tasks.base import NodeData, Task
+from fedapps.strategies.arrays import from_record, to_record
+from fedapps.strategies.stopwatch import timed
+from fedapps.strategies.wire import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES
+from fedapps.tasks.base import NodeData, Task
 
 from .errors import is_simulated
 from .profile_query import data_source

@@ -10,13 +10,13 @@ from math import inf, log, sqrt
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 
-from clients.dp_mods import Mod, on_floats
+from fedapps.clients.dp_mods import Mod, on_floats
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
-from sim.seeding import derive_seed
-from strategies.privacy import CentralPrivacy
-from strategies.privacy_budget import epsilon
-from strategies.wire import CLIPPING_NORM, CONFIG, SERVER_ROUND, VIRTUAL_DRAW
+from fedapps.sim.seeding import derive_seed
+from fedapps.strategies.privacy import CentralPrivacy
+from fedapps.strategies.privacy_budget import epsilon
+from fedapps.strategies.wire import CLIPPING_NORM, CONFIG, SERVER_ROUND, VIRTUAL_DRAW
 
 CENTRAL = ("central-server", "central-client")
 #: The neighbouring relation of epsilon, as part of its name and as a sentence.

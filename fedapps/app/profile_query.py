@@ -11,17 +11,17 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context
 
-from clients.data_sources import DataSource, find_source
+from fedapps.clients.data_sources import DataSource, find_source
 from fedapps.config.parsing import Config, read
 from fedapps.config.run_config import RunConfig
-from strategies.wire import GROUP_PREFIX, KEY, NO_DATA, NUM_EXAMPLES
-from tasks.profiles import DataError, TaskProfiles
+from fedapps.strategies.wire import GROUP_PREFIX, KEY, NO_DATA, NUM_EXAMPLES
+from fedapps.tasks.profiles import DataError, TaskProfiles
 
 from .errors import is_simulated, reported
 
 
 def profile_record(context: Context) -> ConfigRecord:
-    """The node's stable key, its number of training examples and its groups (:mod:`strategies.profiles`).
+    """The node's stable key, its number of training examples and its groups (:mod:`fedapps.strategies.profiles`).
 
     A deployed node whose data is missing or cannot be read says so: why in its log, and to the server that it has none,
     which then asks it nothing more. The first method of the run decides how the data are read.
@@ -40,7 +40,7 @@ def profile_record(context: Context) -> ConfigRecord:
 
 
 def data_source(run: RunConfig, task: TaskProfiles, node_config: Mapping[str, Any]) -> DataSource:
-    """Where a node with this config finds its data; see :func:`~clients.data_sources.find_source`."""
+    """Where a node with this config finds its data; see :func:`~fedapps.clients.data_sources.find_source`."""
     cache_dir = Path(run.cache_dir or "~/fedapps/worlds").expanduser()
     return find_source(task, node_config, data_dir=run.data_dir, cache_dir=cache_dir, seed=run.seed)
 

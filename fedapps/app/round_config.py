@@ -5,7 +5,7 @@ from flwr.app import ConfigRecord
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Round
-from strategies.wire import TIMINGS_WANTED
+from fedapps.strategies.wire import TIMINGS_WANTED
 
 
 def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:

@@ -17,9 +17,9 @@ from fedapps.runs.continual import continual_metrics
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
 from fedapps.runs.tracking import Tracking
-from sim.inprocess import InProcessGrid
-from sim.seeding import torch_seed
-from strategies.round_records import RoundReport
+from fedapps.sim.inprocess import InProcessGrid
+from fedapps.sim.seeding import torch_seed
+from fedapps.strategies.round_records import RoundReport
 
 from .cost import cost_to_target, steps_per_node, traffic
 from .privacy import guarantee, spent

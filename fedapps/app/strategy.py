@@ -10,14 +10,14 @@ from fedapps.config.parsing import Config
 from fedapps.config.round_limits import read_limits
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.strategy_parts import StrategyParts
-from strategies.admission import Admission
-from strategies.base import BaseStrategy
-from strategies.example_limits import ExampleLimits
-from strategies.optimizers import optimizer_by_name
-from strategies.round_records import TrackedMetric
-from strategies.samplers import PoissonSampling, Sampler, UniformFraction
-from strategies.samplers_by_key import DropSchedule
-from tasks.private_parameters import PrivateParameters
+from fedapps.strategies.admission import Admission
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.example_limits import ExampleLimits
+from fedapps.strategies.optimizers import optimizer_by_name
+from fedapps.strategies.round_records import TrackedMetric
+from fedapps.strategies.samplers import PoissonSampling, Sampler, UniformFraction
+from fedapps.strategies.samplers_by_key import DropSchedule
+from fedapps.tasks.private_parameters import PrivateParameters
 
 from .privacy import central_privacy, sampling_seed
 

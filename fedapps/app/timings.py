@@ -4,8 +4,8 @@ import time
 
 from flwr.app import ConfigRecord, Context, Message
 
-from strategies.stopwatch import measured
-from strategies.wire import CONFIG, TIMINGS, TIMINGS_WANTED
+from fedapps.strategies.stopwatch import measured
+from fedapps.strategies.wire import CONFIG, TIMINGS, TIMINGS_WANTED
 
 from .errors import Handler
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from clients.files import write_whole
-from sim.seeding import derive_seed
-from tasks.privacy.attackers import attacker
-from tasks.privacy.audit import (
+from fedapps.clients.files import write_whole
+from fedapps.sim.seeding import derive_seed
+from fedapps.tasks.privacy.attackers import attacker
+from fedapps.tasks.privacy.audit import (
     Attack,
     Attacker,
     audit,
@@ -21,9 +21,9 @@ from tasks.privacy.audit import (
     sparse_prior,
     subspace,
 )
-from tasks.privacy.inversion import Inversion
-from tasks.privacy.measures import Recovery, score
-from tasks.privacy.sharing import Sharing
+from fedapps.tasks.privacy.inversion import Inversion
+from fedapps.tasks.privacy.measures import Recovery, score
+from fedapps.tasks.privacy.sharing import Sharing
 
 from .plan import ANYBODY, ATTACKS, FIRST_LAYER, GUESSER, ON, SEARCHES, AuditPlan
 from .victim import TrainedVictim, trained_victim
@@ -41,8 +41,8 @@ Row = dict[str, Any]
 def run_job(attack: str, on: str, batch_size: int, start: int, stop: int, config: dict[str, Any]) -> None:
     """Attack the sentences ``start`` to ``stop`` (exclusive) and write the reconstructed words as JSON.
 
-    Methods and attackers that share the same gradients share one search (:mod:`tasks.privacy.audit`); each of them
-    is charged with the whole time of that search.
+    Methods and attackers that share the same gradients share one search (:mod:`fedapps.tasks.privacy.audit`); each of
+    them is charged with the whole time of that search.
 
     Parameters
     ----------

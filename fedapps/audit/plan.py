@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from tasks.privacy.attackers import ATTACKERS
-from tasks.privacy.subject import AuditSubject
+from fedapps.tasks.privacy.attackers import ATTACKERS
+from fedapps.tasks.privacy.subject import AuditSubject
 
 ATTACKS = ("subspace", "sparse", "sparse-prior", "dlg", "tag", "rows", "frequency")
 #: The attacks that read the gradient of the first layer.
@@ -37,7 +37,7 @@ class AuditPlan:
     methods : tuple of str
         Names in ``subject.sharings``.
     attackers : tuple of str
-        Names in :data:`tasks.privacy.attackers.ATTACKERS`.
+        Names in :data:`fedapps.tasks.privacy.attackers.ATTACKERS`.
     attacks : tuple of str
         Names in :data:`ATTACKS`, but not in ``subject.refused``.
     on : tuple of str
@@ -48,7 +48,7 @@ class AuditPlan:
         Number of sentences to attack, at least 1.
     steps, restarts : int
         Limits of the search of "dlg" and "tag", each at least 1; see
-        :class:`tasks.privacy.inversion.Inversion`.
+        :class:`fedapps.tasks.privacy.inversion.Inversion`.
 
     Raises
     ------

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clients.files import write_whole
+from fedapps.clients.files import write_whole
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.launch.launch import resolve
-from sim.matrix import Lines, run_matrix
+from fedapps.sim.matrix import Lines, run_matrix
 
 from .jobs import KEY, finished, run_job
 from .plan import AuditPlan

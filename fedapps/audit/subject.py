@@ -6,7 +6,7 @@ from typing import Any
 
 from fedapps.config.recipe_files import read_recipe
 from fedapps.registry.tasks import task_class, task_names, usable_tasks
-from tasks.privacy.subject import AuditSubject
+from fedapps.tasks.privacy.subject import AuditSubject
 
 
 def recipe_subject(recipe: Path, overrides: Mapping[str, Any] | None = None) -> AuditSubject:

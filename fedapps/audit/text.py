@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedapps.runs.tables import text_table
-from tasks.privacy.attackers import ATTACKERS
+from fedapps.tasks.privacy.attackers import ATTACKERS
 
 from .plan import ANYBODY, GUESSER
 

@@ -11,19 +11,19 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import Tensor, nn
 
-from clients.data_sources import cached_load
-from clients.training import run_plan
 from fedapps.app.node import choose_device, default_settings
 from fedapps.app.profile_query import data_source
+from fedapps.clients.data_sources import cached_load
+from fedapps.clients.training import run_plan
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import check_folder
-from sim.seeding import derive_seed, torch_seed
-from strategies.compression import compression_by_name
-from tasks.base import NodeData, Task
-from tasks.privacy.sharing import Victim
-from tasks.privacy.subject import AuditSubject, Sentence
-from tasks.privacy.updates import ClippedNoise, Compress, UpdatedVictim
+from fedapps.sim.seeding import derive_seed, torch_seed
+from fedapps.strategies.compression import compression_by_name
+from fedapps.tasks.base import NodeData, Task
+from fedapps.tasks.privacy.sharing import Victim
+from fedapps.tasks.privacy.subject import AuditSubject, Sentence
+from fedapps.tasks.privacy.updates import ClippedNoise, Compress, UpdatedVictim
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,9 +21,9 @@ from fedapps.report import write_report
 from fedapps.report.metrics import bare
 from fedapps.runs.continual import stage_metrics, train_test_matrix
 from fedapps.runs.run_folder import RunFolder, begun
-from sim.matrix import Workers, run_matrix
-from sim.ray_cluster import RayCluster, WorkerLostError
-from strategies.round_records import DivergedError, TooFewRepliesError
+from fedapps.sim.matrix import Workers, run_matrix
+from fedapps.sim.ray_cluster import RayCluster, WorkerLostError
+from fedapps.strategies.round_records import DivergedError, TooFewRepliesError
 
 from .matrix import Plan, Vary
 from .progress import MatrixProgress, log_of
@@ -62,8 +62,8 @@ def compare_recipe(
     jobs : int
         Number of parallel runs; 0: one per CPU core of this machine or of the cluster.
     cluster : str
-        Address of a Ray cluster on which the runs are executed (:class:`sim.ray_cluster.RayCluster`); empty: this
-        machine.
+        Address of a Ray cluster on which the runs are executed (:class:`fedapps.sim.ray_cluster.RayCluster`); empty:
+        this machine.
     overrides : mapping, optional
         Keys of the run config that replace those of the recipe.
     vary : Vary, optional

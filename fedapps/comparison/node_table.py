@@ -12,7 +12,7 @@ from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.launch import check_data, resolve
 from fedapps.runs.tables import text_table
-from tasks.base import NodeData, Task
+from fedapps.tasks.base import NodeData, Task
 
 from .matrix import Plan, Vary
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.progress import Bar, RunProgress, bar_of, live, standard_output, to_go
 from fedapps.report.formats import format_duration
-from sim.matrix import Cell, Watch
+from fedapps.sim.matrix import Cell, Watch
 
 _SECONDS_PER_LINE = 60.0
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 from fedapps.methods.base import Conflict, Method
-from strategies.coordinate_wise import Median, TrimmedMean
-from strategies.krum import Krum, MultiKrum
-from strategies.robust_aggregation import RobustAggregation
+from fedapps.strategies.coordinate_wise import Median, TrimmedMean
+from fedapps.strategies.krum import Krum, MultiKrum
+from fedapps.strategies.robust_aggregation import RobustAggregation
 
 from .run_config import RunConfig
 

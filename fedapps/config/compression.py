@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from fedapps.methods.base import Conflict, Method
-from strategies.compression import Compression, compression_by_name
+from fedapps.strategies.compression import Compression, compression_by_name
 
 from .run_config import RunConfig
 

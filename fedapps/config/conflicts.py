@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from clients.local_part import composed
+from fedapps.clients.local_part import composed
 from fedapps.methods.base import Conflict, Method
-from tasks.base import Task
+from fedapps.tasks.base import Task
 
 from .aggregation import aggregation_conflicts
 from .allowed_groups import read_allowed_groups

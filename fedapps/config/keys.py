@@ -10,7 +10,7 @@ import tomli_w
 from fedapps.registry.methods import METHODS, method_class
 from fedapps.registry.tasks import own_tasks, profiles_class, usable_tasks
 from fedapps.registry.trackers import TRACKERS
-from tasks.options import allowed, key_of
+from fedapps.tasks.options import allowed, key_of
 
 from .run_config import RunConfig
 

@@ -18,16 +18,16 @@ from fedapps.registry.methods import (
 )
 from fedapps.registry.tasks import profiles_class, task_class, task_names
 from fedapps.registry.trackers import TRACKERS
+from fedapps.tasks.options import key_of, parse_options
 from fedapps.trackers.base import Tracker
-from tasks.options import key_of, parse_options
 
 from .keys import renamed_keys, with_extra
 from .run_config import METHOD_KEYS, RunConfig, with_source
 from .trackers import read_trackers, split_keys, tracker_keys
 
 if TYPE_CHECKING:
-    from tasks.base import Task
-    from tasks.profiles import TaskProfiles
+    from fedapps.tasks.base import Task
+    from fedapps.tasks.profiles import TaskProfiles
 
 
 class ConfigError(ValueError):

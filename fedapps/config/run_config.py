@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from math import cos, floor, pi
 from typing import Any
 
-from strategies.compression import COMPRESSION_NAMES
-from strategies.optimizers import OPTIMIZER_NAMES
-from tasks.options import option
-from tasks.search import Around
+from fedapps.strategies.compression import COMPRESSION_NAMES
+from fedapps.strategies.optimizers import OPTIMIZER_NAMES
+from fedapps.tasks.options import option
+from fedapps.tasks.search import Around
 
 #: The keys that a method can set for itself, as in ``fedavg(run.learning-rate=0.01)``: how nodes train, what they
 #: send and what step the server takes, but not who takes part or how long.

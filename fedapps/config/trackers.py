@@ -5,8 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from fedapps.registry.trackers import TRACKERS
+from fedapps.tasks.options import key_of, listed, parse_options
 from fedapps.trackers.base import Tracker
-from tasks.options import key_of, listed, parse_options
 
 
 def split_keys(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

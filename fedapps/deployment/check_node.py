@@ -16,17 +16,17 @@ from typing import Any
 
 import torch
 
-from clients.data_sources import cached_load
-from clients.guard import PRIVATE, Guard
 from fedapps.app.node import DEFAULT_STATE, choose_device
 from fedapps.app.profile_query import data_source
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
+from fedapps.clients.data_sources import cached_load
+from fedapps.clients.guard import PRIVATE, Guard
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import resolve
 from fedapps.report.formats import format_bytes
-from tasks.base import DataError, NodeData, Task
+from fedapps.tasks.base import DataError, NodeData, Task
 
 from .dry_run import DryRun
 

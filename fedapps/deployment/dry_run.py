@@ -10,20 +10,20 @@ from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message
 
-from clients.guard import PRIVATE
-from clients.state import DiskState
 from fedapps.app.client_app import app
 from fedapps.app.errors import SEND_ERRORS
 from fedapps.app.round_config import evaluate_config, train_config
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
+from fedapps.clients.guard import PRIVATE
+from fedapps.clients.state import DiskState
 from fedapps.config.parsing import Config
 from fedapps.methods.base import Method
 from fedapps.report.formats import format_bytes
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
-from sim.inprocess import InProcessGrid, flower_identity
-from strategies.round_records import RoundReport, TooFewRepliesError
-from tasks.base import NodeData, Task
+from fedapps.sim.inprocess import InProcessGrid, flower_identity
+from fedapps.strategies.round_records import RoundReport, TooFewRepliesError
+from fedapps.tasks.base import NodeData, Task
 
 #: Versions of its private arrays that a node stores: one for each snapshot of the server, the newest, and the one that
 #: is being written.

@@ -9,7 +9,7 @@ from fedapps.config.parsing import Config
 from fedapps.launch.launch import APP, conclude
 from fedapps.launch.runner import RunFailedError, Runner
 from fedapps.runs.run_folder import RunFolder, run_path
-from sim.processes import usable_cores
+from fedapps.sim.processes import usable_cores
 
 from .fleet_data import FleetData
 from .processes import FleetError

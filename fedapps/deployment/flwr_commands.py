@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from sim.flower_run import CONNECTION
+from fedapps.sim.flower_run import CONNECTION
 
 from .processes import FleetError
 

@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from sim.processes import free_port
+from fedapps.sim.processes import free_port
 
 _FIRST_WITH_HTTP = (1, 40)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import tomli_w
 
-from sim.flower_run import CONNECTION, connect, submission, wait_until_healthy
-from sim.interrupts import Interrupts
-from sim.processes import flower_environment, free_port
+from fedapps.sim.flower_run import CONNECTION, connect, submission, wait_until_healthy
+from fedapps.sim.interrupts import Interrupts
+from fedapps.sim.processes import flower_environment, free_port
 
 from .certificates import make_certificates
 from .flwr_commands import FlwrCommands

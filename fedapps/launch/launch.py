@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clients.files import UnwritableError
+from fedapps.clients.files import UnwritableError
 from fedapps.config.keys import for_flower, path_keys
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.runs.run_folder import RunFolder, run_path
 from fedapps.runs.tables import summary_table
-from sim.flower_run import Fleet, flower_run
-from sim.inprocess import run_inprocess
-from sim.processes import usable_cores
-from strategies.round_records import DivergedError, TooFewRepliesError
-from tasks.base import DataError, Task
+from fedapps.sim.flower_run import Fleet, flower_run
+from fedapps.sim.inprocess import run_inprocess
+from fedapps.sim.processes import usable_cores
+from fedapps.strategies.round_records import DivergedError, TooFewRepliesError
+from fedapps.tasks.base import DataError, Task
 
 from .progress import RunProgress, one_bar
 from .references import add_references, find_references

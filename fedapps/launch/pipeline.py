@@ -14,7 +14,7 @@ from fedapps.config.recipe_files import recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.runs.run_folder import RunFolder, begun, run_path
 from fedapps.runs.tables import summary_table
-from tasks.options import listed
+from fedapps.tasks.options import listed
 
 from .launch import resolve, unfinished
 from .runner import RunFailedError, Runner

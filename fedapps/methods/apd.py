@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from flwr.app import ArrayRecord
 
-from tasks.options import option
-from tasks.search import Around
+from fedapps.tasks.options import option
+from fedapps.tasks.search import Around
 
 from .base import Round, Scalar
 from .continual import ContinualMethod, FederationOptions
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
 
 
 def weights_only(arrays: ArrayRecord) -> ArrayRecord:
@@ -57,6 +57,6 @@ class Apd(ContinualMethod):
         }
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.decomposition import Decomposition
+        from fedapps.clients.parts.decomposition import Decomposition
 
         return [Decomposition(), *self.proximal()]

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from strategies.adaptive_rates import AdaptiveRates
-from strategies.base import BaseStrategy
-from tasks.options import option
-from tasks.search import Choices
+from fedapps.strategies.adaptive_rates import AdaptiveRates
+from fedapps.strategies.base import BaseStrategy
+from fedapps.tasks.options import option
+from fedapps.tasks.search import Choices
 
 from .spfl import PersonalisationMethod, PersonalisationOptions
 from .strategy_parts import StrategyParts

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from flwr.app import ArrayRecord
 
-from strategies.base import BaseStrategy
-from tasks.options import NoOptions
-from tasks.private_parameters import PrivateParameters
+from fedapps.strategies.base import BaseStrategy
+from fedapps.tasks.options import NoOptions
+from fedapps.tasks.private_parameters import PrivateParameters
 
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
     from fedapps.config.run_config import RunConfig
-    from tasks.base import Task
-    from tasks.profiles import TaskProfiles
+    from fedapps.tasks.base import Task
+    from fedapps.tasks.profiles import TaskProfiles
 
 Scalar = bool | int | float | str
 #: The fields of the run config that are involved, and the message.
@@ -66,7 +66,7 @@ class Method:
     aliases: ClassVar[Mapping[str, str]] = {}
     #: Names of earlier versions, each with what to write now.
     former_names: ClassVar[Mapping[str, str]] = {}
-    #: A frozen dataclass of ``tasks.options.option`` fields; ``fedprox.mu`` is the key of the field ``mu``.
+    #: A frozen dataclass of ``fedapps.tasks.options.option`` fields; ``fedprox.mu`` is the key of the field ``mu``.
     Options: ClassVar[type[Any]] = NoOptions
     #: The task that the method is made for; empty for all tasks.
     task: ClassVar[str] = ""

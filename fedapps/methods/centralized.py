@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from strategies.base import BaseStrategy
-from tasks.options import option
+from fedapps.strategies.base import BaseStrategy
+from fedapps.tasks.options import option
 
 from .base import Conflict, Method, Round, Scalar
 from .strategy_parts import FirstNode, StrategyParts
 
 if TYPE_CHECKING:
     from fedapps.config.run_config import RunConfig
-    from tasks.base import Task
+    from fedapps.tasks.base import Task
 
 
 @dataclass(frozen=True)

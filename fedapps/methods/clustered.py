@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strategies.base import BaseStrategy
-from strategies.clustered import ClusteredFedAvg
-from strategies.optimizers import OPTIMIZER_NAMES
-from tasks.options import option
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.clustered import ClusteredFedAvg
+from fedapps.strategies.optimizers import OPTIMIZER_NAMES
+from fedapps.tasks.options import option
 
 from .base import Conflict, Method
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
     from fedapps.config.run_config import RunConfig
-    from tasks.base import Task
+    from fedapps.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,6 @@ class Clustered(Method):
         return ClusteredFedAvg.compression_gap
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.shared_evaluation import SharedEvaluation
+        from fedapps.clients.parts.shared_evaluation import SharedEvaluation
 
         return [SharedEvaluation()]

@@ -4,17 +4,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tasks.options import option
-from tasks.private_parameters import PrivateParameters
+from fedapps.tasks.options import option
+from fedapps.tasks.private_parameters import PrivateParameters
 
 from .base import Conflict, Method, Role, Round, Scalar
 from .local import EVERYTHING
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
     from fedapps.config.run_config import RunConfig
-    from tasks.base import Task
-    from tasks.profiles import TaskProfiles
+    from fedapps.tasks.base import Task
+    from fedapps.tasks.profiles import TaskProfiles
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,6 @@ class ContinualMethod(Method):
 
     def proximal(self) -> "list[LocalPart]":
         """The proximal term, where there is one."""
-        from clients.parts.proximal import Proximal
+        from fedapps.clients.parts.proximal import Proximal
 
         return [Proximal()] if self.options.mu else []

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from strategies.base import BaseStrategy
-from strategies.fisher_exchange import FisherExchange
-from tasks.options import option
-from tasks.search import Range
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.fisher_exchange import FisherExchange
+from fedapps.tasks.options import option
+from fedapps.tasks.search import Range
 
 from .ewc import estimator_option
 from .fedcurv import FisherMethod

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tasks.options import option
-from tasks.search import Range
+from fedapps.tasks.options import option
+from fedapps.tasks.search import Range
 
 from .base import Round, Scalar
 from .continual import ContinualMethod, FederationOptions
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
 
 
 def estimator_option() -> Any:
@@ -67,6 +67,6 @@ class Ewc(ContinualMethod):
         }
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.earlier_stages import Ewc as EwcPart
+        from fedapps.clients.parts.earlier_stages import Ewc as EwcPart
 
         return [*self.proximal(), EwcPart()]

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tasks.options import option
+from fedapps.tasks.options import option
 
 from .base import Conflict, Method, Round, Scalar
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
     from fedapps.config.run_config import RunConfig
-    from tasks.base import Task
+    from fedapps.tasks.base import Task
 
 
 def logit_adjustment_option() -> Any:
@@ -55,6 +55,6 @@ class FedAvg(Method):
             )
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.logit_adjustment import LogitAdjustment
+        from fedapps.clients.parts.logit_adjustment import LogitAdjustment
 
         return [LogitAdjustment()] if self.options.logit_adjustment else []

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.base import BaseStrategy
-from strategies.fisher_exchange import FisherExchange
-from tasks.options import option
-from tasks.search import Range
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.fisher_exchange import FisherExchange
+from fedapps.tasks.options import option
+from fedapps.tasks.search import Range
 
 from .base import Method
 from .ewc import estimator_option
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class FisherMethod(Method):
         return FisherExchange.compression_gap
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.fisher_exchange import FisherPrior
+        from fedapps.clients.parts.fisher_exchange import FisherPrior
 
         return [FisherPrior()]
 

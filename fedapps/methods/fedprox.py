@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tasks.options import option
-from tasks.search import Range
+from fedapps.tasks.options import option
+from fedapps.tasks.search import Range
 
 from .base import Method, Round, Scalar
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,6 @@ class FedProx(Method):
         return {"proximal": self.options.mu} if server_round.message == "train" else {}
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.proximal import Proximal
+        from fedapps.clients.parts.proximal import Proximal
 
         return [Proximal()]

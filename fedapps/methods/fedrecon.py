@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tasks.options import option
-from tasks.search import Range
+from fedapps.tasks.options import option
+from fedapps.tasks.search import Range
 
 from .base import Round, Scalar
 from .partial import PartialMethod, optimizer_config
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,6 @@ class FedRecon(PartialMethod):
         }
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.reconstruction import Reconstruction
+        from fedapps.clients.parts.reconstruction import Reconstruction
 
         return [Reconstruction()]

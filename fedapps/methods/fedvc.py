@@ -4,18 +4,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.base import BaseStrategy
-from strategies.samplers import ProportionalToSize, Sampler
-from strategies.virtual_clients import IndependentDraws, VirtualClients
-from tasks.options import option
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.samplers import ProportionalToSize, Sampler
+from fedapps.strategies.virtual_clients import IndependentDraws, VirtualClients
+from fedapps.tasks.options import option
 
 from .base import Conflict, Method
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
     from fedapps.config.run_config import RunConfig
-    from tasks.base import Task
+    from fedapps.tasks.base import Task
 
 _DISTINCT = "set fedvc.draws = 'without-replacement'"
 
@@ -113,6 +113,6 @@ class FedVc(Method):
         return bool(self.options.draws == "with-replacement")
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.virtual_client import VirtualClient
+        from fedapps.clients.parts.virtual_client import VirtualClient
 
         return [VirtualClient()]

@@ -4,20 +4,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from strategies.base import BaseStrategy
-from strategies.partial_aggregation import PartialAggregation
-from strategies.samplers import StratifiedFraction
-from tasks.options import option
-from tasks.private_parameters import PrivateParameters
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.partial_aggregation import PartialAggregation
+from fedapps.strategies.samplers import StratifiedFraction
+from fedapps.tasks.options import option
+from fedapps.tasks.private_parameters import PrivateParameters
 
 from .base import Conflict, Method, Role
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
     from fedapps.config.run_config import RunConfig
-    from tasks.base import Task
-    from tasks.profiles import TaskProfiles
+    from fedapps.tasks.base import Task
+    from fedapps.tasks.profiles import TaskProfiles
 
 #: The patterns of the parameters that stay on the nodes, by what is shared.
 PRIVATE = {"encoder": ("decoder.*", "critic.*"), "all": (), "none": ("*",)}
@@ -107,6 +107,6 @@ class FedVln(Method):
         return ""
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.local_evaluation import LocalEvaluation
+        from fedapps.clients.parts.local_evaluation import LocalEvaluation
 
         return [LocalEvaluation()]

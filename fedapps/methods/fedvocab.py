@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from strategies.base import BaseStrategy
-from strategies.partial_aggregation import PartialAggregation
-from strategies.wire import STALE_METRICS_PREFIX
-from tasks.options import option
-from tasks.private_parameters import PrivateParameters
-from tasks.search import Range
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.partial_aggregation import PartialAggregation
+from fedapps.strategies.wire import STALE_METRICS_PREFIX
+from fedapps.tasks.options import option
+from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.search import Range
 
 from .base import Conflict, Round, Scalar
 from .fedavg import logit_adjustment_option
@@ -17,10 +17,10 @@ from .partial import PartialMethod, optimizer_config
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
     from fedapps.config.run_config import RunConfig
-    from tasks.base import Task
-    from tasks.profiles import TaskProfiles
+    from fedapps.tasks.base import Task
+    from fedapps.tasks.profiles import TaskProfiles
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class FedVocab(PartialMethod):
             )
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.adaptive_updating import AdaptiveUpdating
-        from clients.parts.logit_adjustment import LogitAdjustment
-        from clients.parts.stateless import Stateless
+        from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
+        from fedapps.clients.parts.logit_adjustment import LogitAdjustment
+        from fedapps.clients.parts.stateless import Stateless
 
         parts: list[LocalPart] = [AdaptiveUpdating(), LogitAdjustment()]
         return [*parts, Stateless()] if self.options.stateless else parts

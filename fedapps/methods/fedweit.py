@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord
 
-from strategies.base import BaseStrategy
-from strategies.fedweit import FedWeIT as FedWeITStrategy
-from tasks.options import option
-from tasks.search import Around
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.fedweit import FedWeIT as FedWeITStrategy
+from fedapps.tasks.options import option
+from fedapps.tasks.search import Around
 
 from .apd import weights_only
 from .base import Method, Round, Scalar
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,6 @@ class FedWeit(Method):
         return FedWeITStrategy.compression_gap
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.decomposition import Decomposition
+        from fedapps.clients.parts.decomposition import Decomposition
 
         return [Decomposition()]

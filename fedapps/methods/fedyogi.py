@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from strategies.base import BaseStrategy
-from tasks.options import option
-from tasks.search import Around
+from fedapps.strategies.base import BaseStrategy
+from fedapps.tasks.options import option
+from fedapps.tasks.search import Around
 
 from .base import Method
 from .strategy_parts import StrategyParts

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strategies.base import BaseStrategy
-from strategies.hierarchical import CLUSTER, HierarchicalFedAvg
-from strategies.optimizers import OPTIMIZER_NAMES
-from strategies.samplers import FixedPerCluster
-from tasks.options import option
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.hierarchical import CLUSTER, HierarchicalFedAvg
+from fedapps.strategies.optimizers import OPTIMIZER_NAMES
+from fedapps.strategies.samplers import FixedPerCluster
+from fedapps.tasks.options import option
 
 from .base import Conflict, Method
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
     from fedapps.config.run_config import RunConfig
-    from tasks.base import Task
+    from fedapps.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,6 @@ class HFl(Method):
         return HierarchicalFedAvg.compression_gap
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.shared_evaluation import SharedEvaluation
+        from fedapps.clients.parts.shared_evaluation import SharedEvaluation
 
         return [SharedEvaluation()]

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tasks.options import option
-from tasks.search import Range
+from fedapps.tasks.options import option
+from fedapps.tasks.search import Range
 
 from .base import Round, Scalar
 from .continual import ContinualMethod, FederationOptions
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,6 @@ class L2Transfer(ContinualMethod):
         return {**self.proximal_config(server_round), "l2-transfer": self.options.lambda_}
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.earlier_stages import L2Transfer as L2TransferPart
+        from fedapps.clients.parts.earlier_stages import L2Transfer as L2TransferPart
 
         return [*self.proximal(), L2TransferPart()]

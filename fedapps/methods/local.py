@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategies.base import BaseStrategy
-from strategies.samplers import InTurn
-from tasks.options import option
-from tasks.private_parameters import PrivateParameters
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.samplers import InTurn
+from fedapps.tasks.options import option
+from fedapps.tasks.private_parameters import PrivateParameters
 
 from .base import Conflict, Method, Role, Round, Scalar
 from .strategy_parts import StrategyParts
@@ -16,8 +16,8 @@ EVERYTHING = PrivateParameters(("*",))
 
 if TYPE_CHECKING:
     from fedapps.config.run_config import RunConfig
-    from tasks.base import Task
-    from tasks.profiles import TaskProfiles
+    from fedapps.tasks.base import Task
+    from fedapps.tasks.profiles import TaskProfiles
 
 
 @dataclass(frozen=True)

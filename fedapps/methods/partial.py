@@ -2,15 +2,15 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-from strategies.base import BaseStrategy
-from strategies.partial_aggregation import PartialAggregation
-from tasks.private_parameters import PrivateParameters
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.partial_aggregation import PartialAggregation
+from fedapps.tasks.private_parameters import PrivateParameters
 
 from .base import Method, Round, Scalar
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
-    from tasks.profiles import TaskProfiles
+    from fedapps.tasks.profiles import TaskProfiles
 
 
 def optimizer_config(server_round: Round) -> dict[str, Scalar]:

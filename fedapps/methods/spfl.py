@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tasks.options import option
-from tasks.search import Around
+from fedapps.tasks.options import option
+from fedapps.tasks.search import Around
 
 from .base import Method, Round, Scalar
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class PersonalisationMethod(Method):
         }
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.personalisation import Personalisation
+        from fedapps.clients.parts.personalisation import Personalisation
 
         return [Personalisation()]
 

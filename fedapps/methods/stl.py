@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tasks.private_parameters import PrivateParameters
+from fedapps.tasks.private_parameters import PrivateParameters
 
 from .base import Method, Role
 from .local import EVERYTHING
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
-    from tasks.profiles import TaskProfiles
+    from fedapps.clients.local_part import LocalPart
+    from fedapps.tasks.profiles import TaskProfiles
 
 
 class Stl(Method):
@@ -28,6 +28,6 @@ class Stl(Method):
         return EVERYTHING
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from clients.parts.earlier_stages import FreshStages
+        from fedapps.clients.parts.earlier_stages import FreshStages
 
         return [FreshStages()]

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from strategies.base import BaseStrategy
-from strategies.optimizers import optimizer_by_name
-from strategies.profiles import Profile, in_key_order
-from strategies.round_records import RoundStep
-from strategies.samplers import Sampler
-from strategies.server_optimizer import ServerOptimizer
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.optimizers import optimizer_by_name
+from fedapps.strategies.profiles import Profile, in_key_order
+from fedapps.strategies.round_records import RoundStep
+from fedapps.strategies.samplers import Sampler
+from fedapps.strategies.server_optimizer import ServerOptimizer
 
 if TYPE_CHECKING:
     from fedapps.config.run_config import RunConfig

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedapps import methods
 from fedapps.methods.base import Method
-from tasks.options import key_of, parse_options
+from fedapps.tasks.options import key_of, parse_options
 
 from .classes import Registry
 from .expressions import Expression, read_expression

@@ -6,13 +6,13 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-import tasks
+from fedapps import tasks
 
 from .plugins import load, plugins
 
 if TYPE_CHECKING:
-    from tasks.base import Task
-    from tasks.profiles import TaskProfiles
+    from fedapps.tasks.base import Task
+    from fedapps.tasks.profiles import TaskProfiles
 
 GROUP = "fedapps.tasks"
 
@@ -34,7 +34,7 @@ def task_lines() -> Mapping[str, str]:
 
     For a damaged one it says why the task cannot be used.
     """
-    lines = {name: _first_line(import_module(f"tasks.{name}").__doc__) for name in own_tasks()}
+    lines = {name: _first_line(import_module(f"fedapps.tasks.{name}").__doc__) for name in own_tasks()}
     for name in task_names()[len(lines) :]:
         try:
             lines[name] = _first_line(task_class(name).__doc__)
@@ -63,10 +63,10 @@ def task_class(name: str) -> "type[Task]":
     ValueError
         The name is unknown, or the entry point of another package cannot be used.
     """
-    from tasks.base import Task
+    from fedapps.tasks.base import Task
 
     if name in own_tasks():
-        found: type[Task] = _class_of(f"tasks.{name}.task", name, Task)
+        found: type[Task] = _class_of(f"fedapps.tasks.{name}.task", name, Task)
         return found
     if name not in plugins(GROUP):
         raise ValueError(f"task = {name!r}: must be one of {', '.join(task_names())}")
@@ -81,11 +81,11 @@ def profiles_class(name: str) -> "type[TaskProfiles]":
     It is the one class of that name in the module ``profile`` of the task's folder; tasks without such a module, and
     those of other packages, are returned whole. Raises ``ValueError`` as :func:`task_class`.
     """
-    from tasks.profiles import TaskProfiles
+    from fedapps.tasks.profiles import TaskProfiles
 
     if name not in own_tasks() or not _has_module(name, "profile"):
         return task_class(name)
-    found: type[TaskProfiles] = _class_of(f"tasks.{name}.profile", name, TaskProfiles)
+    found: type[TaskProfiles] = _class_of(f"fedapps.tasks.{name}.profile", name, TaskProfiles)
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fedapps.runs.continual import is_on_stage
-from strategies.wire import STALE_METRICS_PREFIX
+from fedapps.strategies.wire import STALE_METRICS_PREFIX
 
 #: Measures of continual learning, without the split; see :mod:`fedapps.runs.continual`.
 CONTINUAL = ("amse", "bwt", "fwt")

@@ -12,13 +12,13 @@ from typing import Any
 
 import tomli_w
 
-from clients.files import told, write_whole
-from clients.path_names import path_name
+from fedapps.clients.files import told, write_whole
+from fedapps.clients.path_names import path_name
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.registry.trackers import TRACKERS
-from strategies.round_records import RoundReport
+from fedapps.strategies.round_records import RoundReport
 
 from .checkpoints import DiskCheckpoints
 

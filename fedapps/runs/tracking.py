@@ -11,9 +11,9 @@ from typing import Any
 from flwr.common.logger import log
 
 from fedapps.config.parsing import Config
+from fedapps.strategies.round_records import RoundReport
+from fedapps.strategies.sanitize import truncate
 from fedapps.trackers.base import TrackedRecord, TrackedRun, Tracker
-from strategies.round_records import RoundReport
-from strategies.sanitize import truncate
 
 from .run_folder import RunFolder
 

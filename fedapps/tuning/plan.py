@@ -11,7 +11,7 @@ from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value
 from fedapps.report.metrics import describe
 from fedapps.runs.continual import measure_names
-from tasks.options import key_of
+from fedapps.tasks.options import key_of
 
 from .ranges import GivenRange, Space, search_spaces
 

@@ -10,8 +10,8 @@ from fedapps.config.run_config import METHOD_KEYS, RunConfig
 from fedapps.methods.base import Method
 from fedapps.registry.expressions import Expression, read_expression
 from fedapps.registry.methods import RUN_PREFIX, method_class, method_names, resolved, typed_argument
-from tasks.options import key_of, parse_options
-from tasks.search import Choices, Range, range_at
+from fedapps.tasks.options import key_of, parse_options
+from fedapps.tasks.search import Choices, Range, range_at
 
 Domain: TypeAlias = Range | Choices
 #: Domains by argument of the method, such as ``mu`` or ``run.learning-rate``.

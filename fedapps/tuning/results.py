@@ -7,7 +7,7 @@ from typing import Any
 import tomli_w
 
 from fedapps.runs.tables import number, text_table
-from tasks.search import Range
+from fedapps.tasks.search import Range
 
 from .plan import TuningPlan
 from .ranges import Domain, setting_text

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sim.seeding import derive_seed
-from tasks.search import Choices
+from fedapps.sim.seeding import derive_seed
+from fedapps.tasks.search import Choices
 
 from .ranges import Domain, Settings, Space
 

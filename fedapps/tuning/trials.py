@@ -14,8 +14,8 @@ from fedapps.config.parsing import ConfigError, parse
 from fedapps.config.round_limits import written_limits
 from fedapps.launch.runner import RunFailedError
 from fedapps.runs.run_folder import RunFolder
-from sim.matrix import Chain
-from strategies.round_records import TrackedMetric
+from fedapps.sim.matrix import Chain
+from fedapps.strategies.round_records import TrackedMetric
 
 from .plan import TuningPlan
 from .pruning import median_limits

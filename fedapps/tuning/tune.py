@@ -11,7 +11,7 @@ from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import check_data, check_engine, resolve
 from fedapps.registry.expressions import labels
-from sim.matrix import run_chains
+from fedapps.sim.matrix import run_chains
 
 from .plan import TuningPlan
 from .results import summarise, tuned_recipe, tuning_text

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-
-from sim.seeding import generator
+from fedapps.sim.seeding import generator
 
 from .furnishing import Item, furnish
 from .plan import Plan, draw_plan

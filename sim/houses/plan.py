@@ -44,7 +44,7 @@ class Rect:
 
 @dataclass(frozen=True)
 class Room:
-    """A room of one ``kind`` of :data:`~sim.houses.catalogue.ROOM_LABELS` on a ``floor`` counted from 0."""
+    """A room of one ``kind`` of :data:`~fedapps.sim.houses.catalogue.ROOM_LABELS` on a ``floor`` counted from 0."""
 
     kind: str
     floor: int

@@ -15,8 +15,8 @@ SPREAD = 1.5  # shape of the gamma distribution of the factors: the smaller, the
 class Style:
     """What one house has more of than another.
 
-    ``rooms`` weighs the kinds of rooms; ``objects`` multiplies :data:`~sim.houses.catalogue.CONTENTS` for all rooms;
-    ``names`` is the preferred name of each kind of object. ``area`` is the mean area of a room in square metres,
+    ``rooms`` weighs the kinds of rooms; ``objects`` multiplies :data:`~fedapps.sim.houses.catalogue.CONTENTS` for all
+    rooms; ``names`` is the preferred name of each kind of object. ``area`` is the mean area of a room in square metres,
     ``spacing`` the distance between viewpoints and ``storey`` the height of a floor, both in metres. ``doors`` is the
     probability of a door that is not needed to reach a room.
     """

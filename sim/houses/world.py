@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-
-from sim.seeding import generator
+from fedapps.sim.seeding import generator
 
 from .description import describe
 from .files import (
@@ -68,7 +67,7 @@ class HouseWorld:
 
 
 def write_houses(folder: Path, world: HouseWorld, seed: int) -> list[str]:
-    """Write the houses of ``world`` into ``folder``, as :mod:`sim.houses.files` lays them out, and give their names.
+    """Write the houses of ``world`` into ``folder``, as :mod:`~fedapps.sim.houses.files` does, and give their names.
 
     ``<folder>/world.json``, written last, says that all is simulated, by which ``seed`` and parameters. The same seed
     gives the same bytes on the same machine; a house and its paths depend on the seed, its name and ``floors``.

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from sim.seeding import generator
+from fedapps.sim.seeding import generator
 
 from .raters import draw_taste, rate
 from .scenes import Scene, draw_scene
@@ -13,9 +13,9 @@ from .scenes import Scene, draw_scene
 def write_world(folder: Path, raters: Sequence[str], seed: int, *, scenes: int = 150) -> list[Path]:
     """Write ``<rater>.json`` for every rater into ``folder`` and return the paths.
 
-    The files hold JSON lines in centimetres and degrees, as :mod:`tasks.social.scenes` describes. Every rater rates
-    ``scenes`` scenes, half of them common to all raters, in a different order. A rater's taste and scenes depend only
-    on ``seed`` and the rater's name.
+    The files hold JSON lines in centimetres and degrees, as :mod:`fedapps.tasks.social.scenes` describes. Every rater
+    rates ``scenes`` scenes, half of them common to all raters, in a different order. A rater's taste and scenes depend
+    only on ``seed`` and the rater's name.
 
     Raises
     ------

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-
-from sim.seeding import generator
+from fedapps.sim.seeding import generator
 
 from .buildings import Buildings, Walls, draw_buildings
 from .furniture import Furniture, draw_furniture

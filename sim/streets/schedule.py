@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-
-from sim.seeding import generator
+from fedapps.sim.seeding import generator
 
 from .conditions import SEASONS, Conditions, draw_conditions
 

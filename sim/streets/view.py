@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-
-from sim.seeding import derive_seed, generator
+from fedapps.sim.seeding import derive_seed, generator
 
 from .city import City
 from .conditions import Conditions, Light, light

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-
-from sim.seeding import derive_seed, generator
+from fedapps.sim.seeding import derive_seed, generator
 
 from .city import City, draw_city, near
 from .drives import draw_poses
@@ -119,7 +118,7 @@ class StreetWorld:
 def write_streets(folder: Path, world: StreetWorld, seed: int) -> list[Path]:
     """Write the cities of ``world`` into ``folder`` and return their folders.
 
-    :mod:`sim.streets.files` describes ``<folder>/<train_val or test>/<city>/<query or database>``.
+    :mod:`fedapps.sim.streets.files` describes ``<folder>/<train_val or test>/<city>/<query or database>``.
     ``<folder>/world.json``, written last, records that everything is simulated, the ``seed`` and parameters, and each
     city's continent. The same seed gives the same bytes on the same machine. A city does not depend on the others.
     Progress is logged every ten seconds.

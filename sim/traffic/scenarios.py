@@ -4,9 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from fedapps.sim.seeding import generator
 from torch import Tensor
-
-from sim.seeding import generator
 
 
 @dataclass(frozen=True)

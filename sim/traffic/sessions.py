@@ -9,9 +9,8 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from fedapps.sim.seeding import generator
 from torch import Tensor
-
-from sim.seeding import generator
 
 from .cost import stage_cost
 from .drivers import Driver
@@ -102,7 +101,7 @@ def simulate(
 
     Phase 1 lasts until robot and human are ``gap_enough`` apart along the road. Then, if the scenario's robot swaps
     lanes, the lane-change controller drives both cars until both have swapped. Sessions end there or after
-    ``max_steps`` steps. Cars that collide drive on (:func:`sim.traffic.outcomes.collided`).
+    ``max_steps`` steps. Cars that collide drive on (:func:`fedapps.sim.traffic.outcomes.collided`).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Reads the styles of the drivers in ``world.json`` without torch, unlike :mod:`sim.traffic.files`."""
+"""Reads the styles of the drivers in ``world.json`` without torch, unlike :mod:`fedapps.sim.traffic.files`."""
 
 import json
 from pathlib import Path

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-
-from sim.traffic import outcomes
-from sim.traffic.drivers import Driver
-from sim.traffic.scenarios import InitialStates
-from sim.traffic.sessions import HUMAN, ROBOT, Sessions, simulate
-from tasks.base import Metrics
+from fedapps.sim.traffic import outcomes
+from fedapps.sim.traffic.drivers import Driver
+from fedapps.sim.traffic.scenarios import InitialStates
+from fedapps.sim.traffic.sessions import HUMAN, ROBOT, Sessions, simulate
+from fedapps.tasks.base import Metrics
 
 from .data import Session
 from .options import Options

@@ -4,7 +4,7 @@ The format is that of the recorded human-in-the-loop weaving trials [1]_: column
 robot (``r``) and the human (``h``), position ``x y``, velocity ``vx vy`` and acceleration ``ax ay`` in metres and
 seconds, with x along the road. Simulated files add ``split``, the controls ``throttle_r steer_r throttle_h steer_h``,
 ``session`` (the number of the initial state), the gray car (``g``) if there is one, and a file ``world.json``
-(:mod:`sim.traffic.files`). In this package, as in the paper, x is lateral and y longitudinal.
+(:mod:`fedapps.sim.traffic.files`). In this package, as in the paper, x is lateral and y longitudinal.
 
 .. [1] E. Schmerling, K. Leung et al., StanfordASL/TrafficWeavingCVAE, 2017.
 """
@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from tasks.profiles import DataError
-from tasks.tables import CSV_ENDINGS, Table, read_table
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import CSV_ENDINGS, Table, read_table
 
 if TYPE_CHECKING:
-    from sim.traffic.files import World
+    from fedapps.sim.traffic.files import World
 
 STEP = 0.1  # seconds
 LANE_MIDDLE = -4.0  # y, in the file, of the line between the two lanes of the recorded trials
@@ -104,7 +103,7 @@ def read_folder(folder: Path) -> Recording:
     DataError
         As :func:`read_sessions`, or ``world.json`` is malformed.
     """
-    from sim.traffic.files import read_world  # imported here because it needs torch
+    from fedapps.sim.traffic.files import read_world  # imported here because it needs torch
 
     recording = read_sessions(folder)
     try:

@@ -8,10 +8,9 @@ the candidates are sequences that end in a held control.
 from itertools import product
 
 import torch
+from fedapps.sim.traffic.cost import pair_cost
+from fedapps.sim.traffic.sessions import GRAY, HUMAN, ROBOT, Observation, Policy
 from torch import Tensor
-
-from sim.traffic.cost import pair_cost
-from sim.traffic.sessions import GRAY, HUMAN, ROBOT, Observation, Policy
 
 from .options import Options
 from .predictors import Predictor
@@ -38,7 +37,7 @@ def candidate_plans(kind: str, horizon: int) -> Tensor:
 
 
 def mpc_policy(predictor: Predictor, setting: Setting, options: Options) -> Policy:
-    """Return a policy for :func:`sim.traffic.sessions.simulate`: the first ``TAU`` controls of the best candidate plan.
+    """A policy for :func:`~fedapps.sim.traffic.sessions.simulate`: first ``TAU`` controls of the best candidate plan.
 
     Plans that leave the robot's lane or come too close to the gray car are excluded. If all do, the plan with the
     smallest violation is chosen.

@@ -3,9 +3,8 @@
 from typing import Protocol
 
 import torch
+from fedapps.sim.traffic.dynamics import DT
 from torch import Tensor
-
-from sim.traffic.dynamics import DT
 
 from .forecaster import Forecaster
 from .options import Options

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
-from sim.traffic.styles import read_styles
-from tasks.profiles import DataError, NodeProfile, TaskProfiles
+from fedapps.sim.traffic.styles import read_styles
+from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles
 
 from .data import Recording, read_sessions, with_validation
 from .options import Options as DrivingOptions

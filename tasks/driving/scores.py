@@ -1,9 +1,8 @@
 """Metrics of a forecaster on held-out windows, without simulation."""
 
 import torch
+from fedapps.tasks.base import Batch, Metrics
 from torch import Tensor
-
-from tasks.base import Batch, Metrics
 
 from .forecaster import Forecaster
 from .options import Options

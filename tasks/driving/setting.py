@@ -7,10 +7,9 @@ node's model and no statistic of a node's data is shared.
 from dataclasses import dataclass
 
 import torch
+from fedapps.sim.traffic import dynamics
+from fedapps.sim.traffic.scenarios import SCENARIOS, Scenario
 from torch import Tensor
-
-from sim.traffic import dynamics
-from sim.traffic.scenarios import SCENARIOS, Scenario
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from fedapps.sim.seeding import torch_seed
+from fedapps.sim.traffic.drivers import lane_swap_drivers
+from fedapps.sim.traffic.files import World, write_sessions, write_world
+from fedapps.sim.traffic.scenarios import InitialStates, Scenario, initial_states
+from fedapps.tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
 from torch import Tensor
-
-from sim.seeding import torch_seed
-from sim.traffic.drivers import lane_swap_drivers
-from sim.traffic.files import World, write_sessions, write_world
-from sim.traffic.scenarios import InitialStates, Scenario, initial_states
-from tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
 
 from .closed_loop import Encounters, as_sessions, drive, encounters, session_metrics, traces
 from .data import SPLITS, Recording, read_folder
@@ -30,8 +29,8 @@ class DrivingTask(DrivingProfiles, Task):
     """Negotiate a lane change with a human driver (APFL, Sections IV-B and IV-C).
 
     A node is a robot that always meets the same driver: a simulated one with a certain risk tolerance, or a block of
-    recorded trials. ``NodeData.extra["encounters"]`` holds a tuple of :class:`~tasks.driving.closed_loop.Encounters`,
-    empty for recorded trials.
+    recorded trials. ``NodeData.extra["encounters"]`` holds a tuple of
+    :class:`~fedapps.tasks.driving.closed_loop.Encounters`, empty for recorded trials.
 
     As in the paper, windows cover whole sessions including lane changes, although the planner only needs forecasts
     before them. With the default ``kl_weight`` the latent variable carries almost no information once the decoder
@@ -50,7 +49,7 @@ class DrivingTask(DrivingProfiles, Task):
         return "validation.elbo"
 
     def without_test(self, data: NodeData) -> NodeData:
-        """As :meth:`tasks.base.Task.without_test`, also without the held-out initial states of closed-loop sessions."""
+        """As :meth:`~fedapps.tasks.base.Task.without_test`, without held-out initial states of the closed loop too."""
         met = tuple(replace(who, test=who.test[:0]) for who in _encounters(data))
         return super().without_test(replace(data, extra={**data.extra, "encounters": met}))
 
@@ -96,17 +95,17 @@ class DrivingTask(DrivingProfiles, Task):
         return self._node(recording, list(recording.blocks))
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Tensor:
-        """Return the reconstruction error + ``kl_weight`` x KL (:class:`~tasks.driving.forecaster.Forecaster`)."""
+        """The reconstruction error + ``kl_weight`` x KL (:class:`~fedapps.tasks.driving.forecaster.Forecaster`)."""
         reconstruction, divergence = elbo_parts(_forecaster(model), batch)
         return reconstruction.mean() + self.options.kl_weight * divergence.mean()
 
     def evaluate(self, model: torch.nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """Return ``validation.*``, ``test.*`` (:func:`~tasks.driving.scores.scores`) and, with ``final``, closed-loop
-        metrics.
+        """``validation.*``, ``test.*`` (:func:`~fedapps.tasks.driving.scores.scores`) and, with ``final``,
+        closed-loop metrics.
 
         If the driver is simulated, ``final`` adds ``closed_loop.*`` and, for a robot without a forecaster,
-        ``non_proactive.*`` on the held-out initial states (:func:`~tasks.driving.closed_loop.session_metrics`), and
-        traces to draw (:func:`~tasks.driving.closed_loop.traces`).
+        ``non_proactive.*`` on the held-out initial states (:func:`~fedapps.tasks.driving.closed_loop.session_metrics`),
+        and traces to draw (:func:`~fedapps.tasks.driving.closed_loop.traces`).
         """
         forecaster = _forecaster(model)
         metrics: Metrics = {}

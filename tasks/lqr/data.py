@@ -4,14 +4,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-
-from tasks.base import NodeData
+from fedapps.tasks.base import NodeData
 
 from .rollouts import COLUMNS, INPUTS, TARGETS, read_rollouts
 
 
 def read_robots(paths: Iterable[Path], validation_share: float = 0.0) -> NodeData:
-    """Read files of robots as the data of one node (:func:`~tasks.lqr.rollouts.read_rollouts`).
+    """Read files of robots as the data of one node (:func:`~fedapps.tasks.lqr.rollouts.read_rollouts`).
 
     Returns
     -------

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tasks.options import option
+from fedapps.tasks.options import option
 
 
 @dataclass(frozen=True)

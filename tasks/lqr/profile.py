@@ -4,8 +4,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
-from sim import lqr
-from tasks.profiles import DataError, NodeProfile, TaskProfiles
+from fedapps.sim import lqr
+from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles
 
 from .options import LqrOptions
 from .rollouts import read_rollouts, robot_files

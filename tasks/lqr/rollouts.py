@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
-from tasks.profiles import DataError
-from tasks.tables import CSV_ENDINGS, read_table
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import CSV_ENDINGS, read_table
 
 SPLITS = ("train", "validation", "test")
 INPUTS = ("y", "v", "u")

@@ -6,11 +6,10 @@ from typing import ClassVar, cast
 
 import numpy as np
 import torch
+from fedapps.sim import lqr
+from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
-
-from sim import lqr
-from tasks.base import Batch, Evaluation, Metrics, NodeData, Task
 
 from .data import read_robots
 from .model import LqrModel
@@ -43,8 +42,8 @@ class LqrTask(LqrProfiles, Task):
         return state_loss + control_loss
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yield the same batches as :meth:`tasks.base.Task.batches`, indexing once per epoch because indexing is slow
-        here.
+        """Yield the batches of :meth:`fedapps.tasks.base.Task.batches`, indexing once per epoch because indexing is
+        slow here.
         """
         order = torch.randperm(data.count(split))
         inputs, targets = (data.splits[split][name][order] for name in ("inputs", "targets"))

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from fedapps.tasks.base import Batch, NodeData
+from fedapps.tasks.private_parameters import PrivateParameters
 from torch import Tensor, nn
-
-from tasks.base import Batch, NodeData
-from tasks.private_parameters import PrivateParameters
 
 from .sharing import Sharing, Victim
 

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from fedapps.tasks.base import Batch
 from torch import Tensor
-
-from tasks.base import Batch
 
 from .scenes import Pose, RatedScene
 
@@ -84,7 +83,7 @@ def trimmed(graphs: Batch) -> Batch:
 
 
 def located(poses: np.ndarray, geometry: str) -> np.ndarray:
-    """Convert ``poses [..., (x, y, orientation)]`` to one of :data:`~tasks.social.options.GEOMETRIES`."""
+    """Convert ``poses [..., (x, y, orientation)]`` to one of :data:`~fedapps.tasks.social.options.GEOMETRIES`."""
     if geometry == "cartesian":
         return poses
     x, y, turn = np.moveaxis(poses, -1, 0)

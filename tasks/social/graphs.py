@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from fedapps.tasks.base import Batch
 from torch import Tensor, nn
-
-from tasks.base import Batch
 
 from . import compact, relational
 from .compact import compact_graphs

@@ -12,7 +12,7 @@ from .relational import KINDS, RELATIONS, SOURCES, means
 
 
 class GraphConvolutions(nn.Module):
-    """Graph convolutions on compact graphs (:func:`~tasks.social.compact.compact_graphs`).
+    """Graph convolutions on compact graphs (:func:`~fedapps.tasks.social.compact.compact_graphs`).
 
     The defaults give the network of Guerdan and Gunes, Appendix A.3: 9 convolutions 7 -> 32 -> ... -> 32 -> 1 with ELU
     between them and tanh at the end, 7,681 parameters. Weights are initialised Glorot-uniform and biases with 0, as in
@@ -44,8 +44,8 @@ class RelationalConvolution(nn.Module):
     Schlichtkrull et al., Modeling Relational Data with Graph Convolutional Networks, 2018, Equation 2,
     https://arxiv.org/abs/1703.06103. Node i becomes ``W₀ x_i + b + Σ_r W_r mean_j x_j``, with the mean over its
     neighbours j under relation r. ``root`` holds W₀ and b; ``weight [outputs, 11, inputs]`` holds the W_r in the order
-    of :data:`~tasks.social.relational.RELATIONS`. Weights are initialised Glorot-uniform with half the usual range,
-    because up to four terms add up in a node; biases start at 0.
+    of :data:`~fedapps.tasks.social.relational.RELATIONS`. Weights are initialised Glorot-uniform with half the usual
+    range, because up to four terms add up in a node; biases start at 0.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -62,9 +62,9 @@ class RelationalConvolution(nn.Module):
         Parameters
         ----------
         nodes : Tensor [b, n, inputs]
-            Features, types in the order of :data:`~tasks.social.relational.KINDS`.
+            Features, types in the order of :data:`~fedapps.tasks.social.relational.KINDS`.
         mean : Tensor
-            The matrix of :func:`~tasks.social.relational.means`.
+            The matrix of :func:`~fedapps.tasks.social.relational.means`.
         targets : mapping of str to int
             The number of nodes of each type to compute.
         """
@@ -80,7 +80,7 @@ class RelationalConvolution(nn.Module):
 
 
 class RelationalConvolutions(nn.Module):
-    """An R-GCN on relational graphs (:func:`~tasks.social.relational.relational_graphs`).
+    """An R-GCN on relational graphs (:func:`~fedapps.tasks.social.relational.relational_graphs`).
 
     The defaults give layers 20 -> 32 -> 32 -> 32 -> 1 with ELU between them and tanh at the end, 32,737 parameters.
     Three hidden layers carry information from every wall to the robot and back.

@@ -4,8 +4,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from tasks.options import option
-from tasks.profiles import DataError
+from fedapps.tasks.options import option
+from fedapps.tasks.profiles import DataError
 
 #: The coordinates of the nodes of the compact graph.
 GEOMETRIES = ("cartesian", "polar")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from sim.social.world import write_world
-from tasks.profiles import DataError, NodeProfile, TaskProfiles, check_partition
+from fedapps.sim.social.world import write_world
+from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles, check_partition
 
 from .options import Options as SocialOptions
 from .scenes import RatedScene, participant_files, read_participant

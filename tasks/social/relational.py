@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from fedapps.tasks.base import Batch
 from torch import Tensor
 from torch.nn.functional import pad
-
-from tasks.base import Batch
 
 from .compact import flattened
 from .scenes import RatedScene

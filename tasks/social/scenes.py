@@ -16,8 +16,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tasks.profiles import DataError
-from tasks.tables import json_lines
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import json_lines
 
 Point = tuple[float, float]
 #: x and y in metres, orientation in half turns (-1 to 1).

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-
-from sim.social.rooms import inside
+from fedapps.sim.social.rooms import inside
 
 from .scenes import RatedScene
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from sim.seeding import generator
-from tasks.profiles import DataError
+from fedapps.sim.seeding import generator
+from fedapps.tasks.profiles import DataError
 
 from .scenes import RatedScene
 

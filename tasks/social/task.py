@@ -8,11 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
+from fedapps.tasks.padding import zero_padded
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
-
-from tasks.base import Batch, Evaluation, Metrics, NodeData, Task
-from tasks.padding import zero_padded
 
 from .graphs import graphs
 from .options import Options as SocialOptions
@@ -48,7 +47,7 @@ class SocialTask(SocialProfiles, Task):
         return "validation.mse"
 
     def without_test(self, data: NodeData) -> NodeData:
-        """As :meth:`tasks.base.Task.without_test`; the scene to draw is a test scene."""
+        """As :meth:`fedapps.tasks.base.Task.without_test`; the scene to draw is a test scene."""
         return super().without_test(replace(data, extra={}))
 
     def build_model(self) -> nn.Module:
@@ -59,7 +58,7 @@ class SocialTask(SocialProfiles, Task):
 
     def load_all(self, folder: Path) -> NodeData:
         """Read pooled data if the folder has all participants in the options, otherwise the data of a deployed node
-        (:meth:`~tasks.social.profile.SocialProfiles.whole`).
+        (:meth:`~fedapps.tasks.social.profile.SocialProfiles.whole`).
         """
         return self._node(self.whole(folder))
 
@@ -86,7 +85,8 @@ class SocialTask(SocialProfiles, Task):
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
         """Return ``validation.mse`` and ``test.mse`` for the splits that exist.
 
-        With ``final``, add the predicted score throughout one test scene (:func:`~tasks.social.score_map.traces`).
+        With ``final``, add the predicted score throughout one test scene
+        (:func:`~fedapps.tasks.social.score_map.traces`).
         """
         metrics: Metrics = {}
         for split in ("validation", "test"):

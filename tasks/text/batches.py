@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from fedapps.tasks.base import Batch
 from torch import Tensor
-
-from tasks.base import Batch
 
 
 def trimmed(examples: Batch, order: Tensor, batch_size: int) -> Iterator[Batch]:

@@ -6,8 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-
-from tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError
 
 from .files import Columns, class_indices, classes_of, find_files, read_rows
 from .options import Layout

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
-from tasks.profiles import DataError
-from tasks.tables import COMPRESSIONS, read_table
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import COMPRESSIONS, read_table
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def find_files(folder: Path, candidates: Sequence[str]) -> list[Path]:
 
 
 def read_rows(path: Path, columns: Columns) -> Rows:
-    """Read all examples of a file, in its order (:func:`tasks.tables.read_table`).
+    """Read all examples of a file, in its order (:func:`fedapps.tasks.tables.read_table`).
 
     Raises
     ------

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from fedapps.tasks.base import DataError
+from fedapps.tasks.tables import UNREADABLE, open_text
 from torch import Tensor
-
-from tasks.base import DataError
-from tasks.tables import UNREADABLE, open_text
 
 from .word_vectors import drawn_vectors
 
@@ -38,8 +37,8 @@ class Vectors:
     def start(self, words: Sequence[str], seed: int) -> Tensor:
         """Return the initial vectors of ``words``, float32 ``[len(words), width]``.
 
-        Vectors of unknown words are drawn (:func:`~tasks.text.word_vectors.drawn_vectors`) with the standard deviation
-        of the known ones.
+        Vectors of unknown words are drawn (:func:`~fedapps.tasks.text.word_vectors.drawn_vectors`) with the standard
+        deviation of the known ones.
         """
         table = drawn_vectors(words, self.table.shape[1], seed) * self.deviation
         known = [number for number, word in enumerate(words) if word in self.rows]

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from sim.corpus import write_examples
-from tasks.packages import need
-from tasks.profiles import DataError
+from fedapps.sim.corpus import write_examples
+from fedapps.tasks.packages import need
+from fedapps.tasks.profiles import DataError
 
 from .published import HubDataset
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from sim.seeding import derive_seed, generator
-from tasks.private_parameters import PrivateParameters
+from fedapps.sim.seeding import derive_seed, generator
+from fedapps.tasks.private_parameters import PrivateParameters
 
 from .glove import Vectors, read_glove
 from .options import Options

@@ -5,11 +5,10 @@ from itertools import chain
 from typing import Any
 
 import torch
+from fedapps.sim.seeding import torch_seed
+from fedapps.tasks.base import DataError
+from fedapps.tasks.private_parameters import PrivateParameters
 from torch import Tensor, nn
-
-from sim.seeding import torch_seed
-from tasks.base import DataError
-from tasks.private_parameters import PrivateParameters
 
 from .glove import Vectors
 from .initial_vectors import assigned_start, node_vectors, private_seed, shared_vectors

@@ -9,11 +9,10 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from fedapps.sim.seeding import torch_seed
+from fedapps.tasks.base import DataError
+from fedapps.tasks.packages import need
 from torch import Tensor, nn
-
-from sim.seeding import torch_seed
-from tasks.base import DataError
-from tasks.packages import need
 
 from .lstm import LastStates
 from .split_embedding import SplitEmbedding

@@ -6,9 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-
-from sim.seeding import generator
-from tasks.base import Batch, NodeData
+from fedapps.sim.seeding import generator
+from fedapps.tasks.base import Batch, NodeData
 
 from .batches import CommonTest, translated
 from .corpus import Corpus, Examples
@@ -64,7 +63,7 @@ def whole_data(corpus: Corpus, options: Options, words: Words, key: str) -> Node
 
 @lru_cache(maxsize=8)
 def shared_vocabulary(corpus: Corpus, size: int, min_count: int) -> WordVocabulary:
-    """Return the words of all training texts (:meth:`~tasks.text.vocabulary.WordVocabulary.of`)."""
+    """Return the words of all training texts (:meth:`~fedapps.tasks.text.vocabulary.WordVocabulary.of`)."""
     return WordVocabulary.of(corpus.train.texts, size, min_count)
 
 

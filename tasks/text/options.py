@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from tasks.options import listed, option
-from tasks.profiles import DataError
-from tasks.tables import FORMATS
+from fedapps.tasks.options import listed, option
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import FORMATS
 
 from .files import Columns
 from .partition import PARTITIONS

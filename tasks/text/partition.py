@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-
-from tasks.packages import need
-from tasks.profiles import DataError
+from fedapps.tasks.packages import need
+from fedapps.tasks.profiles import DataError
 
 #: Names of the partitions: FedNLP's, then those of flwr-datasets.
 PARTITIONS = ("fednlp", "iid", "dirichlet", "pathological", "linear")

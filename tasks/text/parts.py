@@ -3,8 +3,7 @@
 from functools import lru_cache
 
 import numpy as np
-
-from sim.seeding import generator
+from fedapps.sim.seeding import generator
 
 from .corpus import Corpus
 from .options import Options

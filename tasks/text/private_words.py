@@ -4,8 +4,8 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from tasks.private_parameters import PrivateParameters
-from tasks.profiles import DataError
+from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import DataError
 
 from .options import Options
 

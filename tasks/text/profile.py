@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
-
-from sim.corpus import write_corpus
-from tasks.private_parameters import PrivateParameters
-from tasks.profiles import DataError, NodeProfile, TaskProfiles, check_partition
+from fedapps.sim.corpus import write_corpus
+from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles, check_partition
 
 from .corpus import Corpus, read_corpus
 from .hub import fetch
@@ -41,8 +40,8 @@ class TextProfiles(TaskProfiles):
         Raises
         ------
         DataError
-            The options are incompatible with ``privacy`` (:func:`~tasks.text.private_words.vocabulary_source`,
-            :func:`~tasks.text.private_words.check_initial_vectors`).
+            The options are incompatible with ``privacy`` (:func:`~fedapps.tasks.text.private_words.vocabulary_source`,
+            :func:`~fedapps.tasks.text.private_words.check_initial_vectors`).
         """
         vocabulary_source(self.options, privacy)
         check_initial_vectors(self.options, privacy)

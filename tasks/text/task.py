@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import torch
+from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+from fedapps.tasks.label_shares import own_label_shares
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-
-from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
-from tasks.label_shares import own_label_shares
 
 from .batches import CommonTest, by_length, trimmed
 from .corpus import Corpus, read_corpus
@@ -24,7 +23,7 @@ from .profile import TextProfiles, folder_key
 from .vocabulary import RESERVED, SPECIAL, Vocabulary, WordVocabulary, read_vocabulary
 
 if TYPE_CHECKING:
-    from tasks.privacy.subject import AuditSubject
+    from fedapps.tasks.privacy.subject import AuditSubject
 
 CHUNK = 128  # examples per batch in evaluation
 
@@ -39,7 +38,7 @@ class TextTask(TextProfiles, Task):
 
     Splits hold ``ids`` int32 ``[n, L]``, ``length`` int64 ``[n]`` and ``label`` int64 ``[n]``; "test" are test examples
     with the node's label shares. ``NodeData.extra`` holds the ``vocabulary`` and, for one of several nodes,
-    ``common_test``, the test examples common to all nodes (:class:`~tasks.text.batches.CommonTest`).
+    ``common_test``, the test examples common to all nodes (:class:`~fedapps.tasks.text.batches.CommonTest`).
 
     .. [1] Zhang et al., FedVocab: Privacy-Preserving Federated Text Classification with Private Vocabularies, 2022.
     """
@@ -119,7 +118,7 @@ class TextTask(TextProfiles, Task):
         return "validation.accuracy"
 
     def without_test(self, data: NodeData) -> NodeData:
-        """As :meth:`tasks.base.Task.without_test`, also without the test texts common to all nodes."""
+        """As :meth:`fedapps.tasks.base.Task.without_test`, also without the test texts common to all nodes."""
         extra = {name: value for name, value in data.extra.items() if name != "common_test"}
         return super().without_test(replace(data, extra=extra))
 
@@ -153,7 +152,7 @@ class TextTask(TextProfiles, Task):
 
         ``test.local_*`` are test examples with the node's label shares, ``test.global_*`` those common to all nodes,
         and ``validation.*`` the node's own. Examples with the node's label shares are evaluated in
-        :func:`~tasks.label_shares.own_label_shares`. ``vocabulary.words`` is the number of words, and
+        :func:`~fedapps.tasks.label_shares.own_label_shares`. ``vocabulary.words`` is the number of words, and
         ``vocabulary.in_glove`` the share of them that started from a GloVe vector.
         """
         metrics: Metrics = {}

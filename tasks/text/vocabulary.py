@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
+from fedapps.tasks.packages import need
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import UNREADABLE, open_text
 from torch import Tensor
-
-from tasks.packages import need
-from tasks.profiles import DataError
-from tasks.tables import UNREADABLE, open_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

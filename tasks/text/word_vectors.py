@@ -6,9 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from fedapps.sim.seeding import derive_seed
 from torch import Tensor
-
-from sim.seeding import derive_seed
 
 from .vocabulary import SPECIAL, UNKNOWN
 
@@ -39,7 +38,8 @@ def with_unknown(table: Tensor, unknown: str) -> Tensor:
     Parameters
     ----------
     table : Tensor float32 [words, width]
-        The vectors of a vocabulary whose first words are :data:`~tasks.text.vocabulary.SPECIAL`. Changed in place.
+        The vectors of a vocabulary whose first words are :data:`~fedapps.tasks.text.vocabulary.SPECIAL`. Changed in
+        place.
     unknown : "drawn", "mean" or "zeros"
         Leave the vector as it is, or set it to the mean of those of all words that are not special (zeros if there are
         none), or to zeros.

@@ -7,9 +7,8 @@
 from dataclasses import dataclass, fields, replace
 
 import torch
+from fedapps.tasks.base import DataError
 from torch import Tensor, nn
-
-from tasks.base import DataError
 
 from .houses import Houses
 from .layers import ANGLE_WIDTH, BiLSTM, DirectedQuery, ViewAttention, WordAttention, copied, environment, mask_of
@@ -42,7 +41,7 @@ class Memory:
 
     ``hidden``, ``cell`` and ``attended`` are ``[n, hidden]``, ``move [n, 4]`` the angle features of the move made last,
     zeros at the start. ``context [n, L, hidden]`` are the words, ``mask [n, L]`` says where the text is, and
-    ``shown [n, D]`` which features the episode shows (:func:`~tasks.vln.layers.environment`).
+    ``shown [n, D]`` which features the episode shows (:func:`~fedapps.tasks.vln.layers.environment`).
     """
 
     hidden: Tensor

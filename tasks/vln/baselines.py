@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
+from fedapps.tasks.base import Batch
 from torch import Tensor
-
-from tasks.base import Batch
 
 from .houses import Houses
 from .metrics import navigation_metrics
@@ -64,7 +63,7 @@ WALKERS: Mapping[str, Walker] = {
 
 
 def walk(houses: Houses, episodes: Batch, walker: Walker, rng: np.random.Generator) -> Mapping[str, Tensor]:
-    """The metrics of each episode (:func:`~tasks.vln.metrics.navigation_metrics`) under a walker."""
+    """The metrics of each episode (:func:`~fedapps.tasks.vln.metrics.navigation_metrics`) under a walker."""
     walks = Walks(houses, episodes)
     for step in range(_LIMIT):
         walks.step(walker(walks.observe(), step, walks.teacher(), rng))

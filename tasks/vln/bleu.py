@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-
-from tasks.base import PooledMetric
-from tasks.packages import need
+from fedapps.tasks.base import PooledMetric
+from fedapps.tasks.packages import need
 
 MAX_NGRAM = 4
 #: Matching n-grams for n = 1 to 4, all n-grams of the sentences, words of the sentences, words of the references.

@@ -14,8 +14,7 @@ from lzma import LZMAError
 from pathlib import Path
 
 import numpy as np
-
-from tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError
 
 SUFFIX = "_connectivity.json"
 

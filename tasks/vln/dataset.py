@@ -6,8 +6,8 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-from sim.seeding import generator
-from tasks.profiles import DataError, check_partition
+from fedapps.sim.seeding import generator
+from fedapps.tasks.profiles import DataError, check_partition
 
 from .connectivity import Graph, graph_files, read_graphs
 from .files import in_folder

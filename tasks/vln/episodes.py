@@ -5,7 +5,7 @@ A batch has a row for each instruction:
 ==============  =======  ======  ===============================================================
 ``tokens``      int32    [n, L]  numbers of the words, 0 where the text has ended
 ``length``      int64    [n]     of the text, at least 2
-``path``        int64    [n, P]  rows of the viewpoints in :class:`~tasks.vln.houses.Houses`, -1 after the end
+``path``        int64    [n, P]  rows of the viewpoints in :class:`~fedapps.tasks.vln.houses.Houses`, -1 after the end
 ``path_length`` int64    [n]     viewpoints of the path, at least 2
 ``facing``      int64    [n]     the view column, 0 to 11, that the agent faces at the start
 ``record``      int64    [n]     number of the path: instructions of the same path have the same
@@ -17,10 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
+from fedapps.tasks.base import Batch
 from torch import Tensor
 from torch.nn.functional import pad
-
-from tasks.base import Batch
 
 from .geometry import nearest_heading
 from .instructions import InstructedPath

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 import torch
+from fedapps.tasks.base import Batch, Metrics
 from torch import Tensor
-
-from tasks.base import Batch, Metrics
 
 from .agent import Agent
 from .bleu import bleu, bleu_statistics
@@ -62,8 +61,9 @@ def sentence_metrics(prefix: str, said: Sequence[Sequence[str]], paths: Sequence
     """BLEU-4 of a node's sentences against what people wrote, and the share of them that are distinct.
 
     ``<prefix>.bleu`` in [0, 100] is of these paths; the sums over houses of its ``<prefix>.bleu.statistics`` give BLEU
-    of all houses' paths (:data:`~tasks.vln.bleu.CORPUS_BLEU`). ``<prefix>.distinct`` in [0, 1] compares the sentences
-    of one node only. Houses have sentences in common, so its mean over nodes is above the share among all sentences.
+    of all houses' paths (:data:`~fedapps.tasks.vln.bleu.CORPUS_BLEU`). ``<prefix>.distinct`` in [0, 1] compares the
+    sentences of one node only. Houses have sentences in common, so its mean over nodes is above the share among all
+    sentences.
     """
     statistics = bleu_statistics(said, references_of(paths))
     count = float(len(paths))

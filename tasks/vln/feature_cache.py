@@ -25,7 +25,7 @@ def cached_object_features(
     Raises
     ------
     DataError
-        As :func:`~tasks.vln.object_features.object_features`.
+        As :func:`~fedapps.tasks.vln.object_features.object_features`.
     """
 
     def compute(unfinished: Path) -> None:

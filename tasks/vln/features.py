@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-
-from tasks.packages import need
-from tasks.profiles import DataError
-from tasks.tables import UNREADABLE, open_text
+from fedapps.tasks.packages import need
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import UNREADABLE, open_text
 
 from .geometry import VIEWS
 

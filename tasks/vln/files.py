@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tasks.profiles import DataError
-from tasks.tables import COMPRESSIONS, UNREADABLE, open_text
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import COMPRESSIONS, UNREADABLE, open_text
 
 
 def find_file(folder: Path, name: str) -> Path | None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from fedapps.tasks.base import DataError
 from torch import Tensor
-
-from tasks.base import DataError
 
 from .connectivity import Graph
 from .geometry import HEADINGS, STEP, VIEWS, directions, nearest_view

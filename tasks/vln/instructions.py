@@ -2,7 +2,7 @@
 
 R2R (Anderson et al., CVPR 2018) has one JSON array per split, ``R2R_<split>.json``, with several instructions to a
 path. RxR (Ku et al., EMNLP 2020) has JSON lines, ``rxr_<split>_guide.jsonl``, with one instruction to a line, in
-several languages. Either may be compressed (:mod:`tasks.vln.files`).
+several languages. Either may be compressed (:mod:`fedapps.tasks.vln.files`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +11,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from tasks.profiles import DataError
-from tasks.tables import json_lines
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import json_lines
 
 from .files import find_file, read_json
 

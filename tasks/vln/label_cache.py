@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from tasks.base import DataError
+from fedapps.tasks.base import DataError
 
 from .cache import cached, key_of
 from .connectivity import Graph

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-
-from tasks.base import Batch
+from fedapps.tasks.base import Batch
 
 from .episodes import encode
 from .houses import Houses

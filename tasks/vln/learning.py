@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Mapping
 
+from fedapps.tasks.base import Batch
 from torch import Tensor
-
-from tasks.base import Batch
 
 from .agent import Agent
 from .houses import Houses
 from .losses import actor_critic_loss, imitation_loss
 from .rollout import half_forced, roll_out, sampled, teacher_forced
 
-#: Takes an agent, its houses, a batch (:mod:`tasks.vln.episodes`) and the most actions of a walk; gives the loss.
+#: Takes an agent, its houses, a batch (:mod:`fedapps.tasks.vln.episodes`) and the most actions of a walk; gives the
+# loss.
 Learning = Callable[[Agent, Houses, Batch, int], Tensor]
 
 

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-
-from sim.seeding import generator
-from tasks.base import Batch, NodeData
+from fedapps.sim.seeding import generator
+from fedapps.tasks.base import Batch, NodeData
 
 from .dataset import Dataset
 from .episodes import encode, joined
@@ -24,9 +23,9 @@ TESTED = ("val_seen", "val_unseen")
 def node_data(dataset: Dataset, scans: Sequence[str], options: Options, key: str) -> NodeData:
     """The data of a node that has some houses, one unless all are pooled.
 
-    Splits hold the tensors of :mod:`tasks.vln.episodes`: ``train`` what the stage trains on, ``val_seen`` and
+    Splits hold the tensors of :mod:`fedapps.tasks.vln.episodes`: ``train`` what the stage trains on, ``val_seen`` and
     ``val_unseen`` what people wrote, where there is any. ``extra`` holds ``houses``, ``vocabulary``, ``folder``, and
-    ``paths``, by split the :class:`~tasks.vln.instructions.InstructedPath` that the column ``record`` numbers.
+    ``paths``, by split the :class:`~fedapps.tasks.vln.instructions.InstructedPath` that the column ``record`` numbers.
 
     Raises
     ------

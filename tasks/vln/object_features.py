@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
-
-from sim.seeding import generator
-from tasks.profiles import DataError
+from fedapps.sim.seeding import generator
+from fedapps.tasks.profiles import DataError
 
 from .connectivity import Graph
 from .geometry import VIEWS

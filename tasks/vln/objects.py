@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
-from tasks.profiles import DataError
-from tasks.tables import read_table
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import read_table
 
 from .connectivity import Graph
 from .files import find_file, read_json

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.options import listed, option
-from tasks.profiles import DataError
+from fedapps.tasks.options import listed, option
+from fedapps.tasks.profiles import DataError
 
 from .cache import DEFAULT_FOLDER
 from .features import WIDTHS
@@ -69,7 +69,8 @@ class Options:
     vocabulary_file: str = option(
         "",
         "File with one word per line, the same on all nodes; '' = the words of the training instructions. `python -m "
-        "tasks.vln.vocabulary_file FOLDER words.txt` writes those of a folder, for nodes that have one house each",
+        "fedapps.tasks.vln.vocabulary_file FOLDER words.txt` writes those of a folder, "
+        "for nodes that have one house each",
         path=True,
     )
     vocabulary_size: int = option(

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
-from tasks.profiles import DataError, NodeProfile, TaskProfiles
+from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles
 
 from .dataset import Dataset, house_of, own_house, read_dataset
 from .options import Options as VlnOptions
@@ -45,7 +45,7 @@ class VlnProfiles(TaskProfiles):
 
         Raise :class:`DataError` for the source "files".
         """
-        from sim.houses.world import HouseWorld, write_houses  # loads SciPy
+        from fedapps.sim.houses.world import HouseWorld, write_houses  # loads SciPy
 
         chosen = self.options
         if not self.has_world:

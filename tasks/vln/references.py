@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from fedapps.sim.seeding import generator
 from torch import Tensor
-
-from sim.seeding import generator
 
 from .baselines import WALKERS, walk
 from .bleu import bleu, bleu_statistics
@@ -25,7 +24,7 @@ References = Mapping[str, Mapping[str, float]]
 
 
 def walker_references(dataset: Dataset, options: Options) -> References:
-    """The metrics of :data:`~tasks.vln.baselines.WALKERS`: means over all instructions of the nodes' houses.
+    """The metrics of :data:`~fedapps.tasks.vln.baselines.WALKERS`: means over all instructions of the nodes' houses.
 
     Draws are keyed by (``sample_seed``, walker, split).
     """

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from fedapps.tasks.base import Batch
 from torch import Tensor
-
-from tasks.base import Batch
 
 from .agent import Agent
 from .houses import Houses
@@ -31,7 +30,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """``steps`` of n agents, where they were (:meth:`~tasks.vln.walks.Walks.trails`), and the hidden states
+    """``steps`` of n agents, where they were (:meth:`~fedapps.tasks.vln.walks.Walks.trails`), and the hidden states
     ``[b, hidden]`` of those that were still ``walking [b]`` when the steps ended, one step further."""
 
     steps: list[Step]

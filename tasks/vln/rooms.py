@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
-from tasks.tables import read_table
+from fedapps.tasks.tables import read_table
 
 from .files import find_file
 

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from fedapps.sim.seeding import generator
+from fedapps.tasks.base import Batch
 from torch import Tensor
-
-from sim.seeding import generator
-from tasks.base import Batch
 
 from .bleu import CorpusCounts, bleu
 from .episodes import one_per_path

@@ -6,10 +6,9 @@
 from collections.abc import Sequence
 
 import torch
+from fedapps.tasks.base import Batch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-
-from tasks.base import Batch
 
 from .geometry import HEADINGS
 from .houses import Houses

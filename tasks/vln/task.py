@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
+from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
+from fedapps.tasks.packages import need
 from torch import Tensor, nn
-
-from tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
-from tasks.packages import need
 
 from .agent import Agent, houses_of
 from .bleu import CORPUS_BLEU
@@ -28,7 +27,7 @@ from .vocabulary import Vocabulary
 from .weights import load_weights
 
 if TYPE_CHECKING:
-    from tasks.privacy.subject import AuditSubject
+    from fedapps.tasks.privacy.subject import AuditSubject
 
 
 class VlnTask(VlnProfiles, Task):
@@ -38,9 +37,9 @@ class VlnTask(VlnProfiles, Task):
     in the stage "speaker" the speaker, with ``encoder.*`` (path) and ``decoder.*`` (words). A node's house is part of
     its model (:meth:`build_model_for`) but not of the model's state.
 
-    Examples are instructions with their paths (:mod:`tasks.vln.episodes`). A house of the training split has the splits
-    "train" and "val_seen"; any other has "val_unseen", and "train" in pre-exploration. Groups are ``house``, the scan,
-    and ``seen``, "true" or "false".
+    Examples are instructions with their paths (:mod:`fedapps.tasks.vln.episodes`). A house of the training split has
+    the splits "train" and "val_seen"; any other has "val_unseen", and "train" in pre-exploration. Groups are
+    ``house``, the scan, and ``seen``, "true" or "false".
 
     .. [1] Zhou and Wang, FedVLN: Privacy-preserving Federated Vision-and-Language Navigation, ECCV 2022,
        https://arxiv.org/abs/2203.14936.
@@ -98,7 +97,7 @@ class VlnTask(VlnProfiles, Task):
 
     def load_own(self, folder: Path) -> NodeData:
         """A deployed node's folder: the graph and features of its one house, and instructions if it has any
-        (:func:`~tasks.vln.dataset.own_house`)."""
+        (:func:`~fedapps.tasks.vln.dataset.own_house`)."""
         dataset = read_dataset(folder, self.options)
         scan = own_house(dataset, self.options)
         return node_data(dataset, [scan], self.options, scan)
@@ -135,8 +134,8 @@ class VlnTask(VlnProfiles, Task):
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
         """On ``val_seen`` and ``val_unseen``, where the node has them.
 
-        Of an agent :data:`~tasks.vln.metrics.METRICS`, of a speaker BLEU-4
-        (:func:`~tasks.vln.evaluation.sentence_metrics`). ``final`` adds walks to draw, or sentences to read.
+        Of an agent :data:`~fedapps.tasks.vln.metrics.METRICS`, of a speaker BLEU-4
+        (:func:`~fedapps.tasks.vln.evaluation.sentence_metrics`). ``final`` adds walks to draw, or sentences to read.
         """
         model.eval()
         houses = _houses(data).on(next(model.parameters()).device)

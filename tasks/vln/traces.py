@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from fedapps.tasks.base import Batch
 from torch import Tensor
-
-from tasks.base import Batch
 
 from .episodes import one_per_path
 from .houses import Houses

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tasks.profiles import DataError
-from tasks.tables import UNREADABLE, open_text
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import UNREADABLE, open_text
 
 PAD, UNKNOWN, END, BEGIN = range(4)
 RESERVED = ("<PAD>", "<UNK>", "<EOS>", "<BOS>")

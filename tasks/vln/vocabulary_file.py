@@ -1,11 +1,11 @@
 """Write the vocabulary of a folder of houses, for nodes whose folders hold one house:
-``python -m tasks.vln.vocabulary_file FOLDER words.txt``."""
+``python -m fedapps.tasks.vln.vocabulary_file FOLDER words.txt``."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError
 
 from .dataset import read_dataset
 from .options import Options
@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Write the words of all training instructions, those that a run on the folder uses without vln.vocabulary-file."""
     standard = Options()
     parser = argparse.ArgumentParser(
-        prog="python -m tasks.vln.vocabulary_file",
+        prog="python -m fedapps.tasks.vln.vocabulary_file",
         description="Write the words of a folder's training instructions, one per line, as vln.vocabulary-file.",
     )
     parser.add_argument("folder", type=Path, help="data-dir of a run: graphs and training instructions of houses")

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 import torch
+from fedapps.tasks.base import Batch
 from torch import Tensor
 from torch.nn.functional import pad
-
-from tasks.base import Batch
 
 from .geometry import HEADINGS, STEP, VIEW_ELEVATIONS, VIEW_HEADINGS, angle_features
 from .houses import Houses

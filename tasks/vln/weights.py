@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from fedapps.tasks.base import DataError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
-
-from tasks.base import DataError
 
 from .layers import ANGLE_WIDTH
 from .sizes import Sizes

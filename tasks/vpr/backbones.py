@@ -12,9 +12,8 @@ from functools import lru_cache
 from types import MappingProxyType
 
 import torch
+from fedapps.tasks.base import DataError
 from torch import Tensor, nn
-
-from tasks.base import DataError
 
 from .layers import Parts, divide
 from .options import require_backbone

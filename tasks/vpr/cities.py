@@ -4,8 +4,7 @@ import logging
 from pathlib import Path
 
 import numpy as np
-
-from tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError
 
 from .places import Places
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.seeding import generator
-from tasks.profiles import DataError
+from fedapps.sim.seeding import generator
+from fedapps.tasks.profiles import DataError
 
 from .places import Places
 
@@ -111,5 +111,5 @@ def hold_out(clients: Sequence[Client], count: int, seed: int) -> tuple[tuple[Cl
 
 
 def clients_per_city(clients: Sequence[Client]) -> dict[str, int]:
-    """Return the number of clients of each city, the k of :func:`~tasks.vpr.splits.clustering_split`."""
+    """Return the number of clients of each city, the k of :func:`~fedapps.tasks.vpr.splits.clustering_split`."""
     return dict(Counter(client.city for client in clients))

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.options import listed
-from tasks.profiles import DataError
+from fedapps.tasks.options import listed
+from fedapps.tasks.profiles import DataError
 
 from . import indoor, nordland
 from .cities import complete_for_training, require_complete

@@ -6,9 +6,8 @@ from functools import cached_property
 
 import numpy as np
 import torch
-
-from sim.seeding import generator
-from tasks.base import Metrics
+from fedapps.sim.seeding import generator
+from fedapps.tasks.base import Metrics
 
 from .image_sets import ImageSet, fingerprint
 from .nearest import nearest_rows

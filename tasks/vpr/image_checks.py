@@ -13,9 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from fedapps.tasks.profiles import DataError
 from PIL import Image, UnidentifiedImageError
-
-from tasks.profiles import DataError
 
 from .images import UNDECODABLE, ImageFiles, ImageTar
 from .places import Places

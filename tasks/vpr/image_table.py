@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-
-from tasks.profiles import DataError
-from tasks.tables import Table, read_table
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import Table, read_table
 
 from .images import ImageFiles, ImageStore
 from .places import Places, Track, build_places, projected
@@ -22,7 +21,7 @@ def read_image_table(path: Path) -> Places:
     The table has the columns ``path`` (relative to the table's folder), ``sequence`` and ``role`` ("query" or
     "database"; "gallery" means the same as "database"), and either ``x`` and ``y`` (metres east and north) or ``lon``
     and ``lat`` (degrees). Degrees are projected to metres about the mean of each city
-    (:func:`~tasks.vpr.places.projected`). A sequence with images of both roles counts as two sequences.
+    (:func:`~fedapps.tasks.vpr.places.projected`). A sequence with images of both roles counts as two sequences.
 
     The columns ``city``, ``continent``, ``group``, ``frame`` and ``heading`` are optional. Without them all images
     belong to one unnamed city, have no continent and no group, keep the order of the file within their sequence, and

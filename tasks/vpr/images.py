@@ -13,9 +13,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
+from fedapps.tasks.profiles import DataError
 from PIL import Image
-
-from tasks.profiles import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,9 +4,8 @@ import re
 from pathlib import Path
 
 import numpy as np
-
-from tasks.profiles import DataError
-from tasks.tables import Table, read_table
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import Table, read_table
 
 from .images import ImageStore, ImageTar
 from .places import Places, Track, build_places

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-
-from tasks.profiles import DataError
-from tasks.tables import Table, read_table
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import Table, read_table
 
 from .images import ImageFiles, ImageStore
 from .places import Places, Track, build_places

@@ -1,8 +1,7 @@
 """Checks, before training, that weights and image size fit the network."""
 
 import torch
-
-from tasks.base import DataError
+from fedapps.tasks.base import DataError
 
 from .networks import network_of
 from .options import Options

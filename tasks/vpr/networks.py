@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Literal, Self, cast
 
 import torch
+from fedapps.tasks.base import DataError
 from torch import Tensor, nn
 from torch.nn.functional import normalize
-
-from tasks.base import DataError
 
 from .backbones import BACKBONES, Backbone, backbone
 from .options import Options
@@ -66,7 +65,7 @@ class PlaceNetwork(nn.Module):
     Parameters
     ----------
     frozen, trained : Module
-        The parts of a backbone (:meth:`tasks.vpr.backbones.Backbone.parts`).
+        The parts of a backbone (:meth:`fedapps.tasks.vpr.backbones.Backbone.parts`).
     width : int
         The number of channels that the trained layers give.
     pooling : str
@@ -144,7 +143,7 @@ def place_network(
     Parameters
     ----------
     name : str
-        The backbone (:func:`tasks.vpr.backbones.backbone`).
+        The backbone (:func:`fedapps.tasks.vpr.backbones.backbone`).
     pooling : str
         A name in ``POOLINGS``.
     weights : Path or str, optional

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-
-from sim.seeding import generator, torch_seed
-from tasks.base import NodeData
+from fedapps.sim.seeding import generator, torch_seed
+from fedapps.tasks.base import NodeData
 
 from .clients import Client
 from .clustering import track_features

@@ -8,8 +8,7 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
-
-from tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError
 
 from .images import ImageArray, ImageStore
 from .places import Places, Track, build_places

@@ -4,13 +4,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.options import listed, option
-from tasks.profiles import DataError
+from fedapps.tasks.options import listed, option
+from fedapps.tasks.profiles import DataError
 
 from .images import Size
 from .mining import Anywhere, NearestSequences, Pool
 
-#: The networks and poolings, as in :mod:`tasks.vpr.backbones` and :mod:`tasks.vpr.pooling`, which need torch.
+#: The networks and poolings, as in :mod:`fedapps.tasks.vpr.backbones` and :mod:`fedapps.tasks.vpr.pooling`, which need
+# torch.
 BACKBONES = ("resnet18-layer3", "resnet18", "vgg16", "squeezenet1_1", "squeezenet1_1-stride8")
 POOLINGS = ("gem", "spoc", "mac")
 #: The radius in metres of a Proximity client: the paper's, and a smaller one for simulated cities of a few streets.

@@ -6,9 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from fedapps.tasks.profiles import DataError
 from scipy.spatial import cKDTree
-
-from tasks.profiles import DataError
 
 from .images import ImageStore, Size
 

@@ -1,8 +1,7 @@
 """Detects positions in degrees where metres are expected."""
 
 import numpy as np
-
-from tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError
 
 from .places import Places
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-
-from sim.streets.world import StreetWorld, write_streets
-from tasks.profiles import DataError, NodeProfile, TaskProfiles, check_partition
+from fedapps.sim.streets.world import StreetWorld, write_streets
+from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles, check_partition
 
 from .clients import Client
 from .datasets import Dataset

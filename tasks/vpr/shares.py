@@ -5,9 +5,8 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-
-from sim.seeding import generator
-from tasks.profiles import DataError
+from fedapps.sim.seeding import generator
+from fedapps.tasks.profiles import DataError
 
 from .clients import Client, clients_per_city, hold_out, labels_of
 from .datasets import Dataset, read_dataset
@@ -20,7 +19,7 @@ from .splits import clustering_split, group_split, proximity_split, random_split
 
 @lru_cache(maxsize=4)
 def dataset_of(folder: Path, options: Options, *, own: bool) -> Dataset:
-    """Read a data set (:func:`~tasks.vpr.datasets.read_dataset`) once per process."""
+    """Read a data set (:func:`~fedapps.tasks.vpr.datasets.read_dataset`) once per process."""
     return read_dataset(folder, options, own=own)
 
 

@@ -8,10 +8,9 @@ import logging
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+from fedapps.sim.seeding import generator
+from fedapps.tasks.profiles import DataError
 from scipy.spatial import cKDTree
-
-from sim.seeding import generator
-from tasks.profiles import DataError
 
 from .clients import MIN_SEQUENCES, Client, at_least_one, client_of, is_valid
 from .clustering import k_means
@@ -54,12 +53,12 @@ def clustering_split(places: Places, features: np.ndarray, counts: Mapping[str, 
     places : Places
         The images.
     features : ndarray [len(places.tracks), d]
-        Features of the sequences (:func:`~tasks.vpr.clustering.track_features`). The paper clusters images, but counts
-        and validates sequences [I].
+        Features of the sequences (:func:`~fedapps.tasks.vpr.clustering.track_features`). The paper clusters images,
+        but counts and validates sequences [I].
     counts : mapping of str to int
         The number k of clusters of each city, that of Proximity's clients at 2000 m
-        (:func:`~tasks.vpr.clients.clients_per_city`). Cities without k, and clusters that are not valid, give no
-        client.
+        (:func:`~fedapps.tasks.vpr.clients.clients_per_city`). Cities without k, and clusters that are not valid, give
+        no client.
     seed : int
         The seed.
 

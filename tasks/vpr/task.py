@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import ClassVar, cast
 
 import numpy as np
+from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
+from fedapps.tasks.profiles import check_partition
 from torch import Tensor, nn
-
-from tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
-from tasks.profiles import check_partition
 
 from .evaluation import AMONG, CommonSet, own_metrics
 from .network_checks import check_network
@@ -25,9 +24,9 @@ class VprTask(VprProfiles, Task):
 
     A node has sequences of queries and of the database. An example is a query with a positive and a negative among its
     images. The splits hold ``query`` int64 ``[n]``; "test" exists if the node holds out queries. ``NodeData.extra``
-    holds ``training``, the node's :class:`~tasks.vpr.training_set.TrainingSet`, and ``common``, the sets on which all
-    nodes' models are evaluated, by name (:class:`~tasks.vpr.evaluation.CommonSet`). Because the images of an epoch
-    depend on the model, only :meth:`training_batches` yields batches.
+    holds ``training``, the node's :class:`~fedapps.tasks.vpr.training_set.TrainingSet`, and ``common``, the sets on
+    which all nodes' models are evaluated, by name (:class:`~fedapps.tasks.vpr.evaluation.CommonSet`). Because the
+    images of an epoch depend on the model, only :meth:`training_batches` yields batches.
 
     Only ``trained.*`` and ``pooling.*`` are shared. ``frozen.*`` never changes and is the same on all nodes, from the
     weight file or the run's seed.
@@ -108,7 +107,7 @@ class VprTask(VprProfiles, Task):
         return "validation.recall_at_1"
 
     def without_test(self, data: NodeData) -> NodeData:
-        """As :meth:`tasks.base.Task.without_test`, also without the test images common to all nodes."""
+        """As :meth:`fedapps.tasks.base.Task.without_test`, also without the test images common to all nodes."""
         common = cast(Mapping[str, CommonSet], data.extra["common"])
         kept = {name: images for name, images in common.items() if name != "test"}
         return super().without_test(replace(data, extra={**data.extra, "common": kept}))
@@ -142,8 +141,8 @@ class VprTask(VprProfiles, Task):
         """Return recalls in [0, 1]: ``test.recall_at_*`` and ``validation.recall_at_*`` on images common to all nodes.
 
         Metrics of the node's own images, ``local.*`` or ``train.*``, are added
-        (:func:`~tasks.vpr.evaluation.own_metrics`) and, with ``final``, images and positions to draw
-        (:func:`~tasks.vpr.traces.traces`).
+        (:func:`~fedapps.tasks.vpr.evaluation.own_metrics`) and, with ``final``, images and positions to draw
+        (:func:`~fedapps.tasks.vpr.traces.traces`).
         """
         network = cast(PlaceNetwork, model)
         metrics: Metrics = {}

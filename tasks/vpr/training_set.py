@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from fedapps.tasks.base import Batch
 from torch import Tensor
-
-from tasks.base import Batch
 
 from .augmentation import Augmentation, augmentation_of
 from .image_sets import ImageSet, NetworkInputs

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from fedapps.tasks.base import DataError
 from torch import Tensor, nn
-
-from tasks.base import DataError
 
 from .options import require_weights
 

@@ -5,6 +5,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 from adding_nodes import START, add_partition
+from fedapps.strategies.base import BaseStrategy
 from small_runs import run_inline
 from toys import arithmetic_app, record_of
 
@@ -12,7 +13,6 @@ from benchmarks.attacked_grid import AttackedGrid
 from benchmarks.attacks import ATTACKS, Gaussian, InnerProduct, Knowledge, LittleIsEnough, SignFlip, largest_z
 from benchmarks.byzantine import main, run_under_attack
 from benchmarks.byzantine_table import Outcome, outcome_table
-from strategies.base import BaseStrategy
 
 
 def known(**changes):

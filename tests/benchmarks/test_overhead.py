@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedapps.sim.inprocess import run_inprocess
 
 from benchmarks import overhead
 from benchmarks.overhead import STRATEGIES, parser
 from benchmarks.overhead_app.client_app import app as client_app
 from benchmarks.overhead_app.server_app import app as server_app
-from sim.inprocess import run_inprocess
 
 ROUNDS = 3
 

@@ -5,12 +5,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.base import FederatedClient
+from fedapps.clients.state import DiskState
+from fedapps.clients.training import DivergedError
 from toy_nodes import NAMES, SETTINGS, at, initial
 from toys import ToyOptions, ToyTask, same_bits
-
-from clients.base import FederatedClient
-from clients.state import DiskState
-from clients.training import DivergedError
 
 ENCODER = ["encoder.weight"]
 

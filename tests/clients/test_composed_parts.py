@@ -6,25 +6,24 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.composed_parts import ComposedParts
+from fedapps.clients.local_part import LocalPart, composed
+from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
+from fedapps.clients.parts.decomposition import Decomposition
+from fedapps.clients.parts.earlier_stages import Ewc, FreshStages, L2Transfer
+from fedapps.clients.parts.fisher_exchange import FisherPrior
+from fedapps.clients.parts.personalisation import Personalisation
+from fedapps.clients.parts.proximal import Proximal
+from fedapps.clients.parts.reconstruction import Reconstruction
+from fedapps.clients.parts.shared_evaluation import SharedEvaluation
+from fedapps.clients.parts.virtual_client import VirtualClient
+from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.state import ContextState
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_nodes import NAMES, SETTINGS, at, initial, node, staged
 from toys import ToyTask, arrays_of, record_of, same_bits
-
-from clients.composed_parts import ComposedParts
-from clients.local_part import LocalPart, composed
-from clients.parts.adaptive_updating import AdaptiveUpdating
-from clients.parts.decomposition import Decomposition
-from clients.parts.earlier_stages import Ewc, FreshStages, L2Transfer
-from clients.parts.fisher_exchange import FisherPrior
-from clients.parts.personalisation import Personalisation
-from clients.parts.proximal import Proximal
-from clients.parts.reconstruction import Reconstruction
-from clients.parts.shared_evaluation import SharedEvaluation
-from clients.parts.virtual_client import VirtualClient
-from clients.penalties import QuadraticPrior
-from clients.state import ContextState
 
 ENCODER = NAMES[:1]
 #: Every local algorithm with the values that change nothing.

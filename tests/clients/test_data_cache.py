@@ -1,9 +1,8 @@
 """What the process keeps of the data of its nodes."""
 
 import torch
-
-from clients.data_cache import DataCache
-from tasks.base import NodeData
+from fedapps.clients.data_cache import DataCache
+from fedapps.tasks.base import NodeData
 
 
 def used(cache, *keys):

@@ -4,11 +4,10 @@ import multiprocessing
 from dataclasses import replace
 
 import pytest
+from fedapps.clients.data_sources import DataSource, cached_load, find_source, world_folder
+from fedapps.tasks.base import DataError
 from small_world import make_small_world
 from toys import ToyOptions, ToyTask
-
-from clients.data_sources import DataSource, cached_load, find_source, world_folder
-from tasks.base import DataError
 
 TASK = ToyTask()
 PARTITION = {"partition-id": 1, "num-partitions": 3}

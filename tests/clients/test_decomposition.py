@@ -5,13 +5,12 @@ from math import ceil, log
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.decomposed_model import DecomposedModel, Drift, PartsPrior
+from fedapps.clients.decomposition import Layout, Parts, composed, unit_axes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from toys import ToyModel
-
-from clients.decomposed_model import DecomposedModel, Drift, PartsPrior
-from clients.decomposition import Layout, Parts, composed, unit_axes
 
 SIZES = st.integers(1, 4)
 

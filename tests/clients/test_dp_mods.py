@@ -4,13 +4,12 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from fedapps.clients.dp_mods import on_floats
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arrays_of, record_of, same_bits
-
-from clients.dp_mods import on_floats
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 CONTEXT = Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={})

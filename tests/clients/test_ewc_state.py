@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.ewc_state import EwcState
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-
-from clients.ewc_state import EwcState
 
 F1, A1 = {"w": np.array([1.0, 2.0], np.float32)}, {"w": np.array([3.0, -1.0], np.float32)}
 F2, A2 = {"w": np.array([0.5, 0.0], np.float32)}, {"w": np.array([1.0, 5.0], np.float32)}

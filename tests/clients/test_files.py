@@ -3,9 +3,8 @@ import subprocess
 import sys
 
 import pytest
+from fedapps.clients.files import UnwritableError, told, write_whole
 from full_disk import ROOM, full_disk
-
-from clients.files import UnwritableError, told, write_whole
 
 
 def names(folder):

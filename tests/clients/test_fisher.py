@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.fisher import diagonal_fisher
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import mse_loss
 from toys import ToyTask
-
-from clients.fisher import diagonal_fisher
 
 
 def half_squares(model, batch):

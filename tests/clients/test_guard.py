@@ -4,12 +4,11 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 import pytest
+from fedapps.clients.guard import Guard, PrivateParametersError
 from flwr.app import Array, ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-
-from clients.guard import Guard, PrivateParametersError
 
 NAMES = ["embedding.weight", "encoder.weight", "encoder.bias", "head.weight"]
 PATTERNS = ["*", "embedding.*", "enc*", "head.weight", "*.bias"]

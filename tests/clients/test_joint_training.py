@@ -2,17 +2,16 @@
 
 import pytest
 import torch
+from fedapps.clients.joint_training import train_jobs
+from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.plateau import Plateau
+from fedapps.clients.stacked_phase import StackedPhase
+from fedapps.clients.training_job import Job
+from fedapps.tasks.padding import zero_padded
 from hypothesis import given
 from hypothesis import strategies as st
 from joint_jobs import assert_close, job, state, trained, unpadded
 from training_plans import Scalar, phase
-
-from clients.joint_training import train_jobs
-from clients.penalties import QuadraticPrior
-from clients.plateau import Plateau
-from clients.stacked_phase import StackedPhase
-from clients.training_job import Job
-from tasks.padding import zero_padded
 
 # -- by hand -------------------------------------------------------------------------------------------------------
 

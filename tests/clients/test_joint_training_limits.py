@@ -5,13 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from fedapps.clients import joint_training
+from fedapps.clients.joint_training import train_jobs
+from fedapps.clients.named_arrays import get_arrays
+from fedapps.clients.training import DivergedError
 from joint_jobs import Net, assert_close, job, loss_of, state, trained
 from training_plans import phase
-
-from clients import joint_training
-from clients.joint_training import train_jobs
-from clients.named_arrays import get_arrays
-from clients.training import DivergedError
 
 
 def same_as_alone(first, second):

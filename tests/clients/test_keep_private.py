@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.guard import PrivateParametersError
+from fedapps.clients.keep_private import keep_private
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from toys import ToyModel, arrays_of, record_of, same_bits
-
-from clients.guard import PrivateParametersError
-from clients.keep_private import keep_private
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 ENCODER = {"encoder.weight": np.full((2, 2), 5.0, np.float32)}

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 from decomposed_nodes import initial, node
+from fedapps.clients.knowledge import Knowledge
 from flwr.app import ConfigRecord, RecordDict
 from toy_nodes import at
 from toys import record_of, same_bits
-
-from clients.knowledge import Knowledge
 
 
 def content(models, **order):

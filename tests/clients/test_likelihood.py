@@ -5,25 +5,24 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.fisher import diagonal_fisher
+from fedapps.clients.local_part import NodeRound
+from fedapps.clients.measurements import fisher_of_node, negative_log_likelihood
+from fedapps.clients.parts.earlier_stages import Ewc
+from fedapps.clients.parts.fisher_exchange import FisherPrior
+from fedapps.tasks.base import NodeData, Task
+from fedapps.tasks.driving.task import DrivingTask
+from fedapps.tasks.lqr.task import LqrTask
+from fedapps.tasks.social.task import SocialTask
+from fedapps.tasks.text.task import TextTask
+from fedapps.tasks.vln.task import VlnTask
+from fedapps.tasks.vpr.task import VprTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import mse_loss
 from toy_nodes import NAMES, SEED, SETTINGS, at, initial, node, staged
 from toys import ToyTask, arrays_of, same_bits
-
-from clients.fisher import diagonal_fisher
-from clients.local_part import NodeRound
-from clients.measurements import fisher_of_node, negative_log_likelihood
-from clients.parts.earlier_stages import Ewc
-from clients.parts.fisher_exchange import FisherPrior
-from tasks.base import NodeData, Task
-from tasks.driving.task import DrivingTask
-from tasks.lqr.task import LqrTask
-from tasks.social.task import SocialTask
-from tasks.text.task import TextTask
-from tasks.vln.task import VlnTask
-from tasks.vpr.task import VprTask
 
 CPU = torch.device("cpu")
 

@@ -7,18 +7,17 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.local_part import LocalPart
+from fedapps.clients.named_arrays import Arrays, get_arrays
+from fedapps.clients.node_memory import memory_of
+from fedapps.clients.parts.decomposition import Decomposition
+from fedapps.clients.parts.earlier_stages import Ewc, FreshStages
+from fedapps.clients.parts.proximal import Proximal
+from fedapps.clients.parts.reconstruction import Reconstruction
+from fedapps.clients.penalties import QuadraticPrior
 from flwr.app import ArrayRecord, RecordDict
 from toy_nodes import NAMES, at, initial, node, staged
 from toys import ToyTask, arrays_of, record_of, same_bits
-
-from clients.local_part import LocalPart
-from clients.named_arrays import Arrays, get_arrays
-from clients.node_memory import memory_of
-from clients.parts.decomposition import Decomposition
-from clients.parts.earlier_stages import Ewc, FreshStages
-from clients.parts.proximal import Proximal
-from clients.parts.reconstruction import Reconstruction
-from clients.penalties import QuadraticPrior
 
 ENCODER = NAMES[:1]
 

@@ -4,13 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
+from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
+from fedapps.clients.parts.personalisation import Personalisation
+from fedapps.clients.parts.proximal import Proximal
 from flwr.app import RecordDict
 from toy_nodes import SETTINGS, at, initial, node
 from toys import same_bits
-
-from clients.parts.adaptive_updating import AdaptiveUpdating
-from clients.parts.personalisation import Personalisation
-from clients.parts.proximal import Proximal
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,10 @@
 import os
 
 import pytest
+from fedapps.clients.path_names import path_name
+from fedapps.clients.state import DiskState
 from hypothesis import example, given
 from hypothesis import strategies as st
-
-from clients.path_names import path_name
-from clients.state import DiskState
 
 HOSTILE = ["../../../escaped/car", "/etc/passwd", "..", ".", "", "a/b", "a\\b", "a\nb", "\x00", ".node.77", "%2F", "/"]
 

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.training import Phase, run_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import nn
 from toys import ToyTask, same_bits
-
-from clients.penalties import QuadraticPrior
-from clients.training import Phase, run_plan
 
 FINITE = st.floats(-100, 100, allow_subnormal=False)
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3)

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.plateau import Plateau
+from fedapps.clients.training import Phase, run_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from toys import ToyModel, ToyTask
-
-from clients.plateau import Plateau
-from clients.training import Phase, run_plan
 
 
 def test_halved_after_five_stale_epochs_and_again():

@@ -4,11 +4,10 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 import pytest
+from fedapps.clients.round_settings import RoundSettings, check_choice, with_config
+from fedapps.tasks.options import key_of
 from hypothesis import given
 from hypothesis import strategies as st
-
-from clients.round_settings import RoundSettings, check_choice, with_config
-from tasks.options import key_of
 
 
 @dataclass(frozen=True)

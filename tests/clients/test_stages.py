@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fedapps.tasks.base import DataError
 from toy_nodes import at, initial, staged
 from toy_nodes import node as node_of
 from toys import ToyTask, same_bits
-
-from tasks.base import DataError
 
 
 def node(folder):

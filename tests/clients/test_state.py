@@ -4,15 +4,14 @@ import logging
 
 import numpy as np
 import pytest
+from fedapps.clients.attempts import Attempts
+from fedapps.clients.files import UnwritableError
+from fedapps.clients.state import ContextState, DiskState
 from flwr.app import RecordDict
 from full_disk import full_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import same_bits
-
-from clients.attempts import Attempts
-from clients.files import UnwritableError
-from clients.state import ContextState, DiskState
 
 
 @pytest.fixture(params=["disk", "context"])

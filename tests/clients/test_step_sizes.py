@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.named_arrays import get_arrays
+from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.training import run_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from toys import same_bits
 from training_plans import DATA, TASK, Scalar, phase, scalar_training, toy_model, train
-
-from clients.named_arrays import get_arrays
-from clients.penalties import QuadraticPrior
-from clients.training import run_plan
 
 PARAMETERS = ["encoder.weight", "head.weight", "head.bias"]
 

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.named_arrays import get_arrays
+from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.plateau import Plateau
+from fedapps.clients.training import DivergedError, run_plan
 from toys import same_bits
 from training_plans import DATA, TASK, Scalar, phase, scalar_training, toy_model, train
-
-from clients.named_arrays import get_arrays
-from clients.penalties import QuadraticPrior
-from clients.plateau import Plateau
-from clients.training import DivergedError, run_plan
 
 # -- steps by hand ---------------------------------------------------------------------------------------------
 

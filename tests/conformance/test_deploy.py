@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 import yaml
+from fedapps.clients.guard import Guard
 from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 
-from clients.guard import Guard
 from fedapps.cli.parser import command_parser
 
 ROOT = Path(__file__).parents[2]

@@ -7,6 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedapps.sim.inprocess import run_inprocess
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.partial_aggregation import PartialAggregation
+from fedapps.strategies.privacy import CentralPrivacy
+from fedapps.strategies.round_records import TooFewRepliesError
+from fedapps.strategies.wire import CLIPPING_NORM
 from flwr.app import ConfigRecord, Context, RecordDict
 from flwr.client import ClientApp
 from flwr.client.mod import secaggplus_mod
@@ -24,12 +30,6 @@ from toys import arithmetic_app, federate
 from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import initial_arrays
 from fedapps.config.parsing import parse
-from sim.inprocess import run_inprocess
-from strategies.base import BaseStrategy
-from strategies.partial_aggregation import PartialAggregation
-from strategies.privacy import CentralPrivacy
-from strategies.round_records import TooFewRepliesError
-from strategies.wire import CLIPPING_NORM
 
 START = {"w": np.array([1.0, 2.0], np.float32), "v": np.zeros(2, np.float32)}
 

@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.coordinate_wise import Median, TrimmedMean
+from fedapps.strategies.krum import Krum, MultiKrum
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg
 from flwr.serverapp.strategy import Krum as FlowersKrum
 from flwr.serverapp.strategy import MultiKrum as FlowersMultiKrum
 from toys import arrays_of, federate, template_app, template_net
-
-from strategies.base import BaseStrategy
-from strategies.coordinate_wise import Median, TrimmedMean
-from strategies.krum import Krum, MultiKrum
 
 PAIRS = {
     "median": (Median(), FedMedian()),

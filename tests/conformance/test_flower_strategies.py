@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedapps.sim.inprocess import run_inprocess
+from fedapps.strategies.base import BaseStrategy
 from flwr.app import Context
 from flwr.client import ClientApp
 from flwr.common import parameters_to_ndarrays
@@ -18,8 +20,6 @@ from fedapps.app.client_app import app as client_app
 from fedapps.app.client_app import client_fn
 from fedapps.app.server_app import initial_arrays
 from fedapps.config.parsing import parse
-from sim.inprocess import run_inprocess
-from strategies.base import BaseStrategy
 
 ROUNDS = 3
 

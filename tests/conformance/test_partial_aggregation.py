@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.keep_private import keep_private
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.partial_aggregation import PartialAggregation
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 from torch.nn.functional import cross_entropy
 from toys import arrays_of, federate, same_bits
-
-from clients.keep_private import keep_private
-from strategies.base import BaseStrategy
-from strategies.partial_aggregation import PartialAggregation
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 SHARED = ["conv1.*", "conv2.*", "fc1.*", "fc2.*"]

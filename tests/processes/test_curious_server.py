@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import tomli_w
+from fedapps.clients.path_names import path_name
+from fedapps.sim.lqr import write_world
 
-from clients.path_names import path_name
 from fedapps.app.server_app import initial_arrays
 from fedapps.config.parsing import parse
 from fedapps.deployment.superlink import deployment
-from sim.lqr import write_world
 
 pytestmark = pytest.mark.processes
 
@@ -48,8 +48,8 @@ from flwr.serverapp import ServerApp
 
 from fedapps.app.server_app import initial_arrays
 from fedapps.config.parsing import parse
-from strategies.admission import Admission
-from strategies.node_registry import NodeRegistry
+from fedapps.strategies.admission import Admission
+from fedapps.strategies.node_registry import NodeRegistry
 
 app = ServerApp()
 TIMEOUT = 300

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from example_apps import EXAMPLES, load_example, told
 from extension_packages import environment_with, install_examples
+from fedapps.sim.flower_run import Fleet, flower_run
+from fedapps.sim.inprocess import run_inprocess
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -19,8 +21,6 @@ from toys import same_bits
 
 from fedapps.deployment.superlink import deployment
 from fedapps.runs.checkpoints import read_snapshot
-from sim.flower_run import Fleet, flower_run
-from sim.inprocess import run_inprocess
 
 PROJECT = EXAMPLES.parent
 #: The in-process engine; no strategy is among these modules.

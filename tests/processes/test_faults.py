@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 from example_apps import EXAMPLES, load_example, told
+from fedapps.sim.inprocess import run_inprocess
+from fedapps.sim.lqr import write_world
+from fedapps.sim.processes import descendants
+from fedapps.strategies.round_records import Snapshot
 from hand_made_node import HandMadeNode
 from replayed import replay
 from toys import same_bits
@@ -20,10 +24,6 @@ from fedapps.deployment.superlink import Deployment, NodeConfig, deployment
 from fedapps.launch.launch import APP, resolve
 from fedapps.runs.checkpoints import DiskCheckpoints
 from fedapps.runs.run_folder import RunFolder, run_path
-from sim.inprocess import run_inprocess
-from sim.lqr import write_world
-from sim.processes import descendants
-from strategies.round_records import Snapshot
 
 pytestmark = pytest.mark.processes
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import tomli_w
 from drawn_houses import run_keys, saved, speaking, task_with, write_world
+from fedapps.sim.processes import descendants, is_alive, runs
 from safetensors.numpy import load_file
 from strangers import turned_away
 from toys import same_bits
@@ -21,7 +22,6 @@ from fedapps.config.parsing import parse
 from fedapps.deployment.node_keys import make_key_pair
 from fedapps.launch.launch import execute, resolve
 from fedapps.runs.checkpoints import read_snapshot
-from sim.processes import descendants, is_alive, runs
 
 pytestmark = pytest.mark.processes
 

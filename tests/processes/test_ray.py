@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedapps.sim.processes import descendants, is_alive, runs
 
 from fedapps.config.parsing import parse
 from fedapps.launch.launch import execute, resolve
 from fedapps.runs.checkpoints import read_snapshot
-from sim.processes import descendants, is_alive, runs
 
 pytestmark = pytest.mark.processes
 

@@ -11,12 +11,12 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from fedapps.sim.matrix import run_matrix
+from fedapps.sim.processes import descendants
+from fedapps.sim.ray_cluster import RayCluster
 from small_runs import LQR
 
 from fedapps.comparison.compare import compare_recipe
-from sim.matrix import run_matrix
-from sim.processes import descendants
-from sim.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.processes
 

@@ -39,8 +39,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 
-from strategies.base import BaseStrategy
-from strategies.example_limits import ExampleLimits
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.example_limits import ExampleLimits
 
 app = ServerApp()
 

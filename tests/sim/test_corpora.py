@@ -4,8 +4,7 @@ import json
 from collections import Counter
 
 import numpy as np
-
-from sim.corpus import COMMON, TOPIC, draw_text, write_corpus, write_examples
+from fedapps.sim.corpus import COMMON, TOPIC, draw_text, write_corpus, write_examples
 
 
 def read(path):

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
+from fedapps.sim.direct_arrays import direct_arrays
+from fedapps.sim.inprocess import run_inprocess
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from flwr.serverapp import ServerApp
-
-from sim.direct_arrays import direct_arrays
-from sim.inprocess import run_inprocess
 
 ARRAYS = {
     "matrix": np.arange(6.0, dtype=np.float32).reshape(2, 3),

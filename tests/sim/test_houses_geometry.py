@@ -4,21 +4,20 @@ import itertools
 
 import numpy as np
 import pytest
+from fedapps.sim.houses.description import Climbing, Crossing, Passing, Stopping, Turning, describe, turn_name
+from fedapps.sim.houses.files import annotations
+from fedapps.sim.houses.furnishing import Item
+from fedapps.sim.houses.house import House, draw_house, look_around
+from fedapps.sim.houses.paths import SampledPath, sample_paths
+from fedapps.sim.houses.plan import Door, Plan, Rect, Room, Wall, shared_wall
+from fedapps.sim.houses.sight import diagonals, is_clear, walls_of
+from fedapps.sim.houses.stairs import stairs_of
+from fedapps.sim.houses.viewpoints import Spot, connect
+from fedapps.sim.houses.views import EDGES, FOCAL, boxes_in_views, view_axes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
-
-from sim.houses.description import Climbing, Crossing, Passing, Stopping, Turning, describe, turn_name
-from sim.houses.files import annotations
-from sim.houses.furnishing import Item
-from sim.houses.house import House, draw_house, look_around
-from sim.houses.paths import SampledPath, sample_paths
-from sim.houses.plan import Door, Plan, Rect, Room, Wall, shared_wall
-from sim.houses.sight import diagonals, is_clear, walls_of
-from sim.houses.stairs import stairs_of
-from sim.houses.viewpoints import Spot, connect
-from sim.houses.views import EDGES, FOCAL, boxes_in_views, view_axes
 
 KITCHEN, HALLWAY = Rect(0, 0, 4, 4), Rect(4, 0, 8, 4)
 PLAN = Plan(

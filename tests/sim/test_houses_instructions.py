@@ -5,12 +5,11 @@ from collections import Counter
 from itertools import pairwise
 
 import numpy as np
-
-from sim.houses.description import describe
-from sim.houses.house import draw_house
-from sim.houses.paths import SampledPath, sample_paths, shortest_paths
-from sim.houses.wording import Annotator, draw_habits
-from sim.seeding import generator
+from fedapps.sim.houses.description import describe
+from fedapps.sim.houses.house import draw_house
+from fedapps.sim.houses.paths import SampledPath, sample_paths, shortest_paths
+from fedapps.sim.houses.wording import Annotator, draw_habits
+from fedapps.sim.seeding import generator
 
 
 def test_reading_the_instruction_helps_to_find_the_goal():

@@ -15,12 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedapps.sim.houses.catalogue import OBJECTS, ROOM_LABELS
+from fedapps.sim.houses.views import FOCAL, view_axes
+from fedapps.sim.houses.world import SPLITS, HouseWorld, write_houses
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
-
-from sim.houses.catalogue import OBJECTS, ROOM_LABELS
-from sim.houses.views import FOCAL, view_axes
-from sim.houses.world import SPLITS, HouseWorld, write_houses
 
 WORLD = HouseWorld(houses=4, unseen_houses=2, paths=30, seen_paths=4)
 real_data = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
@@ -195,7 +194,7 @@ def test_houses_differ_in_what_they_have_and_how_it_is_called(boxes, splits):
 @pytest.mark.subprocesses
 def test_the_same_seed_gives_the_same_bytes_in_another_process(folder, tmp_path):
     code = (
-        "import sys; from pathlib import Path; from sim.houses.world import HouseWorld, write_houses; "
+        "import sys; from pathlib import Path; from fedapps.sim.houses.world import HouseWorld, write_houses; "
         f"write_houses(Path(sys.argv[1]), {WORLD!r}, seed=int(sys.argv[2]))"
     )
     for name, seed in (("again", 1), ("other", 2)):

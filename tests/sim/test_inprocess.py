@@ -4,11 +4,10 @@ import re
 
 import numpy as np
 import pytest
+from fedapps.sim.inprocess import InProcessGrid, NodeError, run_inprocess
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from inprocess_apps import ask, asked, client, metrics, partition, server
-
-from sim.inprocess import InProcessGrid, NodeError, run_inprocess
 
 IDENTITY = ("_task_id", "_run_id", "_node_id")
 

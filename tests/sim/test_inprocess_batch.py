@@ -1,10 +1,9 @@
 """Nodes of the in-process engine that run side by side."""
 
 import pytest
+from fedapps.sim.inprocess import InProcessGrid, NodeError, run_inprocess
+from fedapps.sim.joint_work import jointly
 from inprocess_apps import ask, asked, client, metrics, partition, server
-
-from sim.inprocess import InProcessGrid, NodeError, run_inprocess
-from sim.joint_work import jointly
 
 
 def groups(jobs, states):

@@ -3,8 +3,7 @@
 import signal
 
 import pytest
-
-from sim.interrupts import Interrupts
+from fedapps.sim.interrupts import Interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -4,9 +4,8 @@ import threading
 
 import pytest
 import torch
-
-from sim.joint_work import jointly, side_by_side
-from sim.seeding import TorchState, torch_seed
+from fedapps.sim.joint_work import jointly, side_by_side
+from fedapps.sim.seeding import TorchState, torch_seed
 
 
 def drawn(jobs, states):
@@ -139,7 +138,7 @@ def test_no_thread_is_left_when_a_group_is_given_up(monkeypatch):
     def work(number):
         return jointly(interrupted, number)
 
-    from sim import joint_work
+    from fedapps.sim import joint_work
 
     go_on = joint_work._Call.go_on
     turns = []

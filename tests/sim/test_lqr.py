@@ -4,10 +4,9 @@ import csv
 
 import numpy as np
 import pytest
+from fedapps.sim import lqr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from sim import lqr
 
 
 @pytest.mark.parametrize(("weight", "gain"), [(1.0, (0.422, 1.244)), (50.0, (0.107, 0.532)), (100.0, (0.0795, 0.448))])

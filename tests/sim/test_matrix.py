@@ -10,8 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-from sim.matrix import Lines, Watch, run_chains, run_matrix
+from fedapps.sim.matrix import Lines, Watch, run_chains, run_matrix
 
 
 def square(method, seed, config):
@@ -74,7 +73,7 @@ def test_results_come_in_the_order_of_the_cells_and_progress_as_it_happens(tmp_p
 @pytest.mark.subprocesses
 def test_the_time_to_go_grows_with_what_is_left(monkeypatch):
     clock = iter([0.0, 10.0, 16.0, 30.0])
-    monkeypatch.setattr("sim.matrix.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("fedapps.sim.matrix.time", SimpleNamespace(monotonic=lambda: next(clock)))
     shown = []
     cells = [{"method": "sfl", "seed": s, "config": {}} for s in range(3)]
     run_matrix(cells, square, jobs=1, watch=Lines(3, shown.append))

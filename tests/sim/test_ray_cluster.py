@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from fedapps.sim.processes import free_port
+from fedapps.sim.ray_cluster import ClusterError, RayCluster
 
 from fedapps.comparison.compare import compare_recipe
-from sim.processes import free_port
-from sim.ray_cluster import ClusterError, RayCluster
 
 
 @pytest.mark.parametrize("address", ["localhost", "6379", ":6379", "localhost:port"])

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fedapps.sim.seeding import generator
+from fedapps.sim.social.raters import Taste, disturbance, draw_taste, rate
+from fedapps.sim.social.scenes import Body, Scene, draw_scene
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from sim.seeding import generator
-from sim.social.raters import Taste, disturbance, draw_taste, rate
-from sim.social.scenes import Body, Scene, draw_scene
 
 ROOM = np.array([[-4.0, -4.0], [4.0, -4.0], [4.0, 4.0], [-4.0, 4.0]])
 TASTE = Taste(

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
+from fedapps.sim.seeding import generator
+from fedapps.sim.social.rooms import NOTCH_SHARE, SIDES, distance_to_walls, draw_room, inside, inside_by
+from fedapps.sim.social.scenes import MARGIN, MOST_PARTIES, SPACE, Scene, draw_scene
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from sim.seeding import generator
-from sim.social.rooms import NOTCH_SHARE, SIDES, distance_to_walls, draw_room, inside, inside_by
-from sim.social.scenes import MARGIN, MOST_PARTIES, SPACE, Scene, draw_scene
 
 ROUNDED = 0.015  # metres: corners and people are rounded to centimetres
 SEEDS = st.integers(0, 2**32)

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-
-from sim.social.world import write_world
-from tasks.social.scenes import read_participant
+from fedapps.sim.social.world import write_world
+from fedapps.tasks.social.scenes import read_participant
 
 RATERS = ["a", "b", "c"]
 

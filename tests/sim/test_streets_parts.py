@@ -5,20 +5,19 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from fedapps.sim.streets.buildings import Walls
+from fedapps.sim.streets.city import draw_city
+from fedapps.sim.streets.conditions import Camera, Conditions, light
+from fedapps.sim.streets.drives import draw_poses
+from fedapps.sim.streets.geodesy import to_degrees
+from fedapps.sim.streets.network import draw_network, draw_routes
+from fedapps.sim.streets.noise import hashed
+from fedapps.sim.streets.rays import FAR, cast
+from fedapps.sim.streets.rendering import render
+from fedapps.sim.streets.styles import CONTINENTS, NAMES
+from fedapps.sim.streets.view import look, visit
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from sim.streets.buildings import Walls
-from sim.streets.city import draw_city
-from sim.streets.conditions import Camera, Conditions, light
-from sim.streets.drives import draw_poses
-from sim.streets.geodesy import to_degrees
-from sim.streets.network import draw_network, draw_routes
-from sim.streets.noise import hashed
-from sim.streets.rays import FAR, cast
-from sim.streets.rendering import render
-from sim.streets.styles import CONTINENTS, NAMES
-from sim.streets.view import look, visit
 
 CAMERA = Camera(90.0, 1.5, 0.0, 0.0, 1.0, (1.0, 1.0, 1.0), 1.0, 0.0, 0.0, 0.0)
 NOON = Conditions(date(2015, 7, 1), "summer", 12.5, "clear", 0.5, CAMERA)

@@ -7,9 +7,8 @@ import re
 
 import numpy as np
 import pytest
+from fedapps.sim.streets.world import MOST_CITIES, StreetWorld, write_streets
 from PIL import Image
-
-from sim.streets.world import MOST_CITIES, StreetWorld, write_streets
 
 SIDES = ("query", "database")
 WORLD = StreetWorld(cities=2, test_cities=1, kilometres=0.08, size=(48, 32), more_drives=0.0)

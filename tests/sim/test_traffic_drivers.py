@@ -2,11 +2,10 @@
 
 import pytest
 import torch
+from fedapps.sim.traffic import dynamics, scenarios
+from fedapps.sim.traffic.drivers import Driver, lane_swap_drivers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from sim.traffic import dynamics, scenarios
-from sim.traffic.drivers import Driver, lane_swap_drivers
 
 
 def car(y, speed=20.0, x=0.0):

@@ -4,10 +4,9 @@ from math import atan, cos, pi, sin, tan
 
 import pytest
 import torch
+from fedapps.sim.traffic import cost, dynamics, lane_change
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from sim.traffic import cost, dynamics, lane_change
 
 STARTS = st.tuples(st.floats(-5, 5), st.floats(-50, 50), st.floats(-0.5, 0.5), st.floats(0, 30))
 CONTROLS = st.lists(

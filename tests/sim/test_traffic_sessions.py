@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fedapps.sim.traffic import cost, dynamics, files, outcomes
+from fedapps.sim.traffic.drivers import Driver, lane_swap_drivers
+from fedapps.sim.traffic.scenarios import LANE_SWAP, THREE_CARS, InitialStates, initial_states
+from fedapps.sim.traffic.sessions import Sessions, simulate
 from traffic_policies import aim_for, keep_speed
-
-from sim.traffic import cost, dynamics, files, outcomes
-from sim.traffic.drivers import Driver, lane_swap_drivers
-from sim.traffic.scenarios import LANE_SWAP, THREE_CARS, InitialStates, initial_states
-from sim.traffic.sessions import Sessions, simulate
 
 BOLD, MEEK = Driver("bold", 1.0), Driver("meek", -1.0)
 

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
+from fedapps.sim.inprocess import InProcessGrid
+from fedapps.strategies.adaptive_rates import AdaptiveRates
+from fedapps.strategies.base import BaseStrategy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
-
-from sim.inprocess import InProcessGrid
-from strategies.adaptive_rates import AdaptiveRates
-from strategies.base import BaseStrategy
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 START = {"a": np.array([5.0, 6.0], np.float32), "b": np.array([[7.0]], np.float32)}

@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.admission import Admission
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.fisher_exchange import FisherExchange, _Published
+from fedapps.strategies.node_registry import NodeRegistry
+from fedapps.strategies.profiles import Profile
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from hypothesis import given
 from hypothesis import strategies as st
-
-from strategies.admission import Admission
-from strategies.base import BaseStrategy
-from strategies.fisher_exchange import FisherExchange, _Published
-from strategies.node_registry import NodeRegistry
-from strategies.profiles import Profile
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

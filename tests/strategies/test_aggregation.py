@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
+from fedapps.strategies.aggregation import StreamingDeviation, StreamingMean
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-
-from strategies.aggregation import StreamingDeviation, StreamingMean
 
 WEIGHTS = st.floats(1e-3, 1e6)
 DTYPES = st.sampled_from([np.float16, np.float32, np.float64])

@@ -2,14 +2,13 @@ import io
 
 import numpy as np
 import pytest
+from fedapps.strategies.arrays import check_alike, from_record, is_discrete, is_float, nbytes, select, to_record, views
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from rogue import header, npy, serialised
-
-from strategies.arrays import check_alike, from_record, is_discrete, is_float, nbytes, select, to_record, views
 
 NAMES = ["encoder.weight", "encoder.bias", "encoder.norm.steps", "head.weight"]
 DTYPES = st.sampled_from(["bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "float32", "float64"])

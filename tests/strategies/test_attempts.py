@@ -1,10 +1,9 @@
 """The attempts of a run, as the server numbers them and as nodes read them."""
 
+from fedapps.clients.attempts import Attempts
+from fedapps.strategies.attempts import next_attempts, to_text
 from hypothesis import given
 from hypothesis import strategies as st
-
-from clients.attempts import Attempts
-from strategies.attempts import next_attempts, to_text
 
 
 def test_each_start_of_a_run_begins_an_attempt():

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 from adding_nodes import START, add_partition
+from fedapps.strategies.base import BaseStrategy
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
 from toys import arithmetic_app, arrays_of, federate, same_bits, template_app, template_net
-
-from strategies.base import BaseStrategy
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

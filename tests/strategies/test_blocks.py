@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies import blocks
+from fedapps.strategies.aggregation import StreamingDeviation, StreamingMean, fold
+from fedapps.strategies.masked_mean import MaskedMean
+from fedapps.strategies.validation import check_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-
-from strategies import blocks
-from strategies.aggregation import StreamingDeviation, StreamingMean, fold
-from strategies.masked_mean import MaskedMean
-from strategies.validation import check_values
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=6)
 FLOATS = st.sampled_from([np.float16, np.float32, np.float64])
@@ -27,7 +26,7 @@ LAYOUTS = {
 def small_blocks(monkeypatch):
     """Blocks of 8 elements and a thread for every 16, so that small arrays are cut."""
     for module in ("aggregation", "validation", "masked_mean", "blocks"):
-        monkeypatch.setattr(f"strategies.{module}.BLOCK", 8)
+        monkeypatch.setattr(f"fedapps.strategies.{module}.BLOCK", 8)
     monkeypatch.setattr(blocks, "_PER_THREAD", 16)
     monkeypatch.setattr(blocks, "_usable_threads", lambda: 3)
 

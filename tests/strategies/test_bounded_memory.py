@@ -6,16 +6,15 @@ import weakref
 import numpy as np
 import pytest
 from adding_nodes import START, add_partition
+from fedapps.sim.inprocess import InProcessGrid
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.coordinate_wise import Median, TrimmedMean
+from fedapps.strategies.fisher_exchange import FisherExchange
+from fedapps.strategies.krum import Krum, MultiKrum
+from fedapps.strategies.robust_aggregation import BLOCK
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from rogue import MEGABYTE, header, npy, serialised
 from toys import arithmetic_app, record_of
-
-from sim.inprocess import InProcessGrid
-from strategies.base import BaseStrategy
-from strategies.coordinate_wise import Median, TrimmedMean
-from strategies.fisher_exchange import FisherExchange
-from strategies.krum import Krum, MultiKrum
-from strategies.robust_aggregation import BLOCK
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 MODEL = {"w": np.ones(2 * MEGABYTE, np.float32), "b": np.ones(1000, np.float32)}  # 8 MB

@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.clustered import ClusteredFedAvg
+from fedapps.strategies.optimizers import SGD, Adam
+from fedapps.strategies.samplers import FixedPerCluster, UniformFraction
+from fedapps.strategies.similarity import ProfileFeatures, UpdateSketch
 from grouped import MemoryCheckpoints, grid_of, grouped_app, interrupted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arrays_of, federate, record_of, same_bits
-
-from strategies.base import BaseStrategy
-from strategies.clustered import ClusteredFedAvg
-from strategies.optimizers import SGD, Adam
-from strategies.samplers import FixedPerCluster, UniformFraction
-from strategies.similarity import ProfileFeatures, UpdateSketch
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 START = {"w": np.array([0.0, 0.0], np.float32)}

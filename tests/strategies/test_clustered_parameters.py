@@ -3,8 +3,7 @@
 import sys
 
 import pytest
-
-from strategies.clustered import ClusteredFedAvg
+from fedapps.strategies.clustered import ClusteredFedAvg
 
 
 @pytest.mark.parametrize(

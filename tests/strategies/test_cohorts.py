@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.round_records import TooFewRepliesError
+from fedapps.strategies.samplers import UniformFraction
 from grouped import grouped_app
 from toys import arithmetic_app, federate
-
-from strategies.base import BaseStrategy
-from strategies.round_records import TooFewRepliesError
-from strategies.samplers import UniformFraction
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 PHASES = ("train", "evaluate")

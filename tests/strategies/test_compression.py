@@ -3,20 +3,19 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.strategies.adaptive_rates import AdaptiveRates
+from fedapps.strategies.clustered import ClusteredFedAvg
+from fedapps.strategies.compressed_replies import compress_reply, restored_arrays
+from fedapps.strategies.compression import BFloat16, Int8, TopK
+from fedapps.strategies.fedweit import FedWeIT
+from fedapps.strategies.fisher_exchange import FisherExchange
+from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.virtual_clients import IndependentDraws, VirtualClients
 from flwr.app import Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from toys import record_of, same_bits
-
-from strategies.adaptive_rates import AdaptiveRates
-from strategies.clustered import ClusteredFedAvg
-from strategies.compressed_replies import compress_reply, restored_arrays
-from strategies.compression import BFloat16, Int8, TopK
-from strategies.fedweit import FedWeIT
-from strategies.fisher_exchange import FisherExchange
-from strategies.hierarchical import HierarchicalFedAvg
-from strategies.virtual_clients import IndependentDraws, VirtualClients
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 ALL = [BFloat16(), Int8(), TopK(0.4), TopK(1.0)]

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.clustered import ClusteredFedAvg
+from fedapps.strategies.hierarchical import HierarchicalFedAvg
 from grouped import grouped_app
 from toys import federate
-
-from strategies.clustered import ClusteredFedAvg
-from strategies.hierarchical import HierarchicalFedAvg
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 START = {"w": np.array([0.0], np.float32)}

@@ -3,10 +3,9 @@
 import logging
 
 import pytest
-
-from strategies.example_limits import ExampleLimits
-from strategies.profiles import Profile
-from strategies.samplers import ProportionalToSize
+from fedapps.strategies.example_limits import ExampleLimits
+from fedapps.strategies.profiles import Profile
+from fedapps.strategies.samplers import ProportionalToSize
 
 TEN, SILENT = Profile(1, "a", 10), Profile(2, "b")
 

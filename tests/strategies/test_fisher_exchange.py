@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.fisher_exchange import FisherExchange
+from fedapps.strategies.samplers import Sampler
+from fedapps.strategies.samplers_by_key import DropSchedule
 from fisher_nodes import START, SURE, published, staged, stages, trained
 from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, template_app, template_net
-
-from strategies.base import BaseStrategy
-from strategies.fisher_exchange import FisherExchange
-from strategies.samplers import Sampler
-from strategies.samplers_by_key import DropSchedule
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

@@ -4,12 +4,11 @@ import re
 
 import numpy as np
 import pytest
+from fedapps.strategies.fisher_exchange import FisherExchange
+from fedapps.strategies.round_records import TooFewRepliesError
 from fisher_nodes import FOUND, SURE, published, steady, trained
 from flwr.app import ConfigRecord
 from toys import arrays_of, record_of
-
-from strategies.fisher_exchange import FisherExchange
-from strategies.round_records import TooFewRepliesError
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies import fisher_exchange
+from fedapps.strategies.fisher_exchange import FisherExchange
+from fedapps.strategies.replies import count_bytes
+from fedapps.strategies.samplers_by_key import DropSchedule
 from fisher_nodes import START, SURE, published, stages, trained
 from flwr.app import ConfigRecord
 from grouped import MemoryCheckpoints
 from toys import arithmetic_app, arrays_of, federate, same_bits
-
-from strategies import fisher_exchange
-from strategies.fisher_exchange import FisherExchange
-from strategies.replies import count_bytes
-from strategies.samplers_by_key import DropSchedule
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 from city_nodes import START, add, city, evaluate, place, received
+from fedapps.strategies.admission import Admission
+from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.optimizers import SGD, Momentum
+from fedapps.strategies.samplers import FixedPerCluster
 from grouped import grid_of, grouped_app
 from toys import arrays_of, federate, record_of
-
-from strategies.admission import Admission
-from strategies.hierarchical import HierarchicalFedAvg
-from strategies.optimizers import SGD, Momentum
-from strategies.samplers import FixedPerCluster
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

@@ -6,15 +6,14 @@ import tracemalloc
 import numpy as np
 import pytest
 from city_nodes import MIXED, START, add, city, drift, place
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.optimizers import SGD, Adam, Momentum
+from fedapps.strategies.samplers import UniformFraction
 from grouped import MemoryCheckpoints, grid_of, grouped_app, interrupted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arrays_of, federate, record_of, same_bits
-
-from strategies.base import BaseStrategy
-from strategies.hierarchical import HierarchicalFedAvg
-from strategies.optimizers import SGD, Adam, Momentum
-from strategies.samplers import UniformFraction
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

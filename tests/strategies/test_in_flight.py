@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from fedapps.sim.inprocess import InProcessGrid
+from fedapps.strategies import node_registry
+from fedapps.strategies.base import BaseStrategy
 from toys import arithmetic_app, arrays_of, record_of, same_bits
-
-from sim.inprocess import InProcessGrid
-from strategies import node_registry
-from strategies.base import BaseStrategy
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

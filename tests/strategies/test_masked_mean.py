@@ -2,17 +2,16 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.aggregation import StreamingMean
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.fedweit import FedWeIT
+from fedapps.strategies.masked_mean import MaskedMean, mask_error
+from fedapps.strategies.optimizers import SGD, Momentum
 from flwr.app import MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
-
-from strategies.aggregation import StreamingMean
-from strategies.base import BaseStrategy
-from strategies.fedweit import FedWeIT
-from strategies.masked_mean import MaskedMean, mask_error
-from strategies.optimizers import SGD, Momentum
 
 ON = True
 OFF = False

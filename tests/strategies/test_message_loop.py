@@ -7,14 +7,13 @@ import weakref
 
 import pytest
 from counted_grid import CountedGrid, messages, outcome
+from fedapps.strategies import message_loop as module
+from fedapps.strategies.message_loop import exchange
+from fedapps.strategies.transport import NodeFailure
 from flwr.app import Error
 from flwr.common.constant import ErrorCode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from strategies import message_loop as module
-from strategies.message_loop import exchange
-from strategies.transport import NodeFailure
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

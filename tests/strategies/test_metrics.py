@@ -3,11 +3,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from fedapps.strategies.metrics import MetricMean
 from flwr.app import MetricRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from strategies.metrics import MetricMean
 
 
 def mean_of(*replies, rules=None):

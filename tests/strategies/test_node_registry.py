@@ -1,14 +1,13 @@
 import time
 
 import pytest
+from fedapps.strategies.example_limits import ExampleLimits
+from fedapps.strategies.node_registry import NodeRegistry
+from fedapps.strategies.round_records import TooFewRepliesError
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
-
-from strategies.example_limits import ExampleLimits
-from strategies.node_registry import NodeRegistry
-from strategies.round_records import TooFewRepliesError
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.strategies.optimizers import OPTIMIZER_NAMES, SGD, AdaGrad, Adam, Momentum, Yogi, optimizer_by_name
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-
-from strategies.optimizers import OPTIMIZER_NAMES, SGD, AdaGrad, Adam, Momentum, Yogi, optimizer_by_name
 
 ALL = [SGD(0.5), Momentum(), Momentum(nesterov=True), AdaGrad(), Adam(), Adam(bias_correction=True), Yogi()]
 

@@ -4,20 +4,19 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from fedapps.strategies.adaptive_rates import AdaptiveRates
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.fedweit import FedWeIT
+from fedapps.strategies.fisher_exchange import FisherExchange
+from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.optimizers import Adam
+from fedapps.strategies.profiles import Profile
+from fedapps.strategies.round_records import TooFewRepliesError
+from fedapps.strategies.samplers import PoissonSampling, UniformFraction
 from grouped import grouped_app
 from hypothesis import given
 from hypothesis import strategies as st
 from toys import arithmetic_app, arrays_of, federate, same_bits
-
-from strategies.adaptive_rates import AdaptiveRates
-from strategies.base import BaseStrategy
-from strategies.fedweit import FedWeIT
-from strategies.fisher_exchange import FisherExchange
-from strategies.hierarchical import HierarchicalFedAvg
-from strategies.optimizers import Adam
-from strategies.profiles import Profile
-from strategies.round_records import TooFewRepliesError
-from strategies.samplers import PoissonSampling, UniformFraction
 
 START = {"w": np.array([1.0, 2.0], np.float32)}
 ROUNDS = 4000

@@ -5,26 +5,25 @@ from math import erf, exp, inf, log, sqrt
 
 import numpy as np
 import pytest
+from fedapps.strategies.adaptive_rates import AdaptiveRates
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.clustered import ClusteredFedAvg
+from fedapps.strategies.fedweit import FedWeIT
+from fedapps.strategies.fisher_exchange import FisherExchange
+from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.optimizers import Adam
+from fedapps.strategies.privacy import CentralPrivacy, clip_update
+from fedapps.strategies.privacy_budget import delta_of, epsilon
+from fedapps.strategies.profiles import Profile
+from fedapps.strategies.replies import Reply
+from fedapps.strategies.samplers import PoissonSampling, ProportionalToSize
+from fedapps.strategies.virtual_clients import IndependentDraws, VirtualClients
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from toys import arithmetic_app, arrays_of, federate, same_bits
-
-from strategies.adaptive_rates import AdaptiveRates
-from strategies.base import BaseStrategy
-from strategies.clustered import ClusteredFedAvg
-from strategies.fedweit import FedWeIT
-from strategies.fisher_exchange import FisherExchange
-from strategies.hierarchical import HierarchicalFedAvg
-from strategies.optimizers import Adam
-from strategies.privacy import CentralPrivacy, clip_update
-from strategies.privacy_budget import delta_of, epsilon
-from strategies.profiles import Profile
-from strategies.replies import Reply
-from strategies.samplers import PoissonSampling, ProportionalToSize
-from strategies.virtual_clients import IndependentDraws, VirtualClients
 
 START = {"w": np.array([1.0, 2.0], np.float32), "scale": np.array(3.0, np.float32)}
 

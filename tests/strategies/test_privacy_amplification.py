@@ -3,14 +3,13 @@
 from math import exp, inf, lgamma, log, log1p, pi, sqrt
 
 import pytest
+from fedapps.strategies.privacy_amplification import renyi_divergence, sampled_epsilon
+from fedapps.strategies.privacy_budget import epsilon
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
-
-from strategies.privacy_amplification import renyi_divergence, sampled_epsilon
-from strategies.privacy_budget import epsilon
 
 # noise, probability, rounds, delta: ε of dp-accounting 0.6.0, PLDAccountant().compose(event).get_epsilon(delta) and
 # RdpAccountant(orders).compose(event).get_epsilon(delta), with

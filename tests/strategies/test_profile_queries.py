@@ -1,12 +1,11 @@
 import pytest
+from fedapps.strategies import profile_queries as module
+from fedapps.strategies.profile_queries import ProfileQueries
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
-
-from strategies import profile_queries as module
-from strategies.profile_queries import ProfileQueries
 
 
 @pytest.fixture(autouse=True, scope="module")

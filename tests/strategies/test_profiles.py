@@ -1,14 +1,13 @@
 import logging
 
 import pytest
+from fedapps.strategies.profile_queries import ProfileQueries
+from fedapps.strategies.profiles import Profile, in_key_order, with_distinct_keys
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
-
-from strategies.profile_queries import ProfileQueries
-from strategies.profiles import Profile, in_key_order, with_distinct_keys
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
+from fedapps.strategies.rates import adaptive_rates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-
-from strategies.rates import adaptive_rates
 
 SIGMA = {"w": np.array([[1.0, 3.0], [4.0, 0.0]]), "b": np.array(16.0), "steps": np.array([5])}
 

@@ -5,11 +5,10 @@ import re
 import numpy as np
 import pytest
 from adding_nodes import START, add_partition
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.round_records import TooFewRepliesError
 from flwr.app import Array, MetricRecord, RecordDict
 from toys import arithmetic_app, arrays_of, federate, record_of
-
-from strategies.base import BaseStrategy
-from strategies.round_records import TooFewRepliesError
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

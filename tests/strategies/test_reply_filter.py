@@ -5,14 +5,13 @@ import weakref
 
 import numpy as np
 import pytest
+from fedapps.strategies.example_limits import ExampleLimits
+from fedapps.strategies.profiles import Profile
+from fedapps.strategies.reply_filter import ReplyFilter
+from fedapps.strategies.round_records import RoundReport
+from fedapps.strategies.transport import NodeFailure
 from flwr.app import Message, MetricRecord, RecordDict
 from toys import record_of
-
-from strategies.example_limits import ExampleLimits
-from strategies.profiles import Profile
-from strategies.reply_filter import ReplyFilter
-from strategies.round_records import RoundReport
-from strategies.transport import NodeFailure
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 EXPECTED = {"w": np.zeros(3, np.float32)}

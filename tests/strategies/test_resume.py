@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 from adding_nodes import START, add_partition
+from fedapps.clients.attempts import Attempts
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.optimizers import SGD, Adam
+from fedapps.strategies.round_records import Snapshot, TrackedMetric
 from flwr.app import ArrayRecord, MetricRecord
 from grouped import MemoryCheckpoints, PowerCutError
 from toys import arithmetic_app, arrays_of, federate, same_bits, template_app, template_net
-
-from clients.attempts import Attempts
-from strategies.base import BaseStrategy
-from strategies.optimizers import SGD, Adam
-from strategies.round_records import Snapshot, TrackedMetric
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 OPTIMIZERS = {"SGD": lambda: SGD(0.7), "Adam": lambda: Adam(0.05)}

@@ -1,9 +1,8 @@
 import logging
 
 import pytest
-
-from strategies import retry as patience
-from strategies.retry import retry
+from fedapps.strategies import retry as patience
+from fedapps.strategies.retry import retry
 
 
 class Failing:

@@ -4,16 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fedapps.strategies.aggregation import StreamingMean
+from fedapps.strategies.coordinate_wise import Median, TrimmedMean
+from fedapps.strategies.krum import Krum, MultiKrum, krum_scores
+from fedapps.strategies.robust_aggregation import BLOCK
+from fedapps.strategies.round_records import TooFewRepliesError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from toys import same_bits
-
-from strategies.aggregation import StreamingMean
-from strategies.coordinate_wise import Median, TrimmedMean
-from strategies.krum import Krum, MultiKrum, krum_scores
-from strategies.robust_aggregation import BLOCK
-from strategies.round_records import TooFewRepliesError
 
 ALL = [Median(), TrimmedMean(1), TrimmedMean(0.3), Krum(1), Krum(0.2), MultiKrum(1), MultiKrum(1, 2)]
 DTYPES = ["float16", "float32", "float64", "int8", "int64", "uint64", "bool"]

@@ -2,22 +2,22 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.adaptive_rates import AdaptiveRates
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.clustered import ClusteredFedAvg
+from fedapps.strategies.coordinate_wise import Median, TrimmedMean
+from fedapps.strategies.fedweit import FedWeIT
+from fedapps.strategies.fisher_exchange import FisherExchange
+from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.krum import Krum, MultiKrum
+from fedapps.strategies.optimizers import Adam
+from fedapps.strategies.privacy import CentralPrivacy
+from fedapps.strategies.round_records import DivergedError, TooFewRepliesError
 from grouped import MemoryCheckpoints, PowerCutError, grouped_app
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
 
 from benchmarks.attacked_grid import AttackedGrid
 from benchmarks.attacks import Gaussian, InnerProduct, LittleIsEnough, SignFlip
-from strategies.adaptive_rates import AdaptiveRates
-from strategies.base import BaseStrategy
-from strategies.clustered import ClusteredFedAvg
-from strategies.coordinate_wise import Median, TrimmedMean
-from strategies.fedweit import FedWeIT
-from strategies.fisher_exchange import FisherExchange
-from strategies.hierarchical import HierarchicalFedAvg
-from strategies.krum import Krum, MultiKrum
-from strategies.optimizers import Adam
-from strategies.privacy import CentralPrivacy
-from strategies.round_records import DivergedError, TooFewRepliesError
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 ROBUST = [Median(), TrimmedMean(0.2), Krum(0.2), MultiKrum(0.2)]

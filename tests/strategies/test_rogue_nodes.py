@@ -6,26 +6,25 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+from fedapps.sim.inprocess import run_inprocess
+from fedapps.strategies.adaptive_rates import AdaptiveRates
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.clustered import ClusteredFedAvg
+from fedapps.strategies.example_limits import ExampleLimits
+from fedapps.strategies.fedweit import FedWeIT
+from fedapps.strategies.fisher_exchange import FisherExchange
+from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.optimizers import SGD, Adam
+from fedapps.strategies.partial_aggregation import PartialAggregation
+from fedapps.strategies.round_records import DivergedError
+from fedapps.strategies.samplers import ProportionalToSize
+from fedapps.strategies.virtual_clients import VirtualClients
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from flwr.serverapp import ServerApp
 from grouped import MemoryCheckpoints
 from rogue import ARRAY_FAULTS, METRIC_FAULTS, TRAIN_FAULTS, with_metrics, with_record
 from toys import arrays_of, record_of, same_bits
-
-from sim.inprocess import run_inprocess
-from strategies.adaptive_rates import AdaptiveRates
-from strategies.base import BaseStrategy
-from strategies.clustered import ClusteredFedAvg
-from strategies.example_limits import ExampleLimits
-from strategies.fedweit import FedWeIT
-from strategies.fisher_exchange import FisherExchange
-from strategies.hierarchical import HierarchicalFedAvg
-from strategies.optimizers import SGD, Adam
-from strategies.partial_aggregation import PartialAggregation
-from strategies.round_records import DivergedError
-from strategies.samplers import ProportionalToSize
-from strategies.virtual_clients import VirtualClients
 
 START = {
     "w": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 from adding_nodes import START, add_partition
+from fedapps.sim.inprocess import InProcessGrid
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.round_records import TooFewRepliesError, TrackedMetric
 from flwr.app import MetricRecord
 from grouped import MemoryCheckpoints
 from toys import arithmetic_app, federate, record_of
-
-from sim.inprocess import InProcessGrid
-from strategies.base import BaseStrategy
-from strategies.round_records import TooFewRepliesError, TrackedMetric
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

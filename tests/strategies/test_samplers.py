@@ -2,11 +2,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from strategies.profiles import Profile
-from strategies.samplers import (
+from fedapps.strategies.profiles import Profile
+from fedapps.strategies.samplers import (
     FixedPerCluster,
     InTurn,
     PoissonSampling,
@@ -14,7 +11,9 @@ from strategies.samplers import (
     StratifiedFraction,
     UniformFraction,
 )
-from strategies.samplers_by_key import DropSchedule, FixedNodes
+from fedapps.strategies.samplers_by_key import DropSchedule, FixedNodes
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 ALL = [
     UniformFraction(0.4, seed=3),

@@ -1,9 +1,8 @@
 """What nodes write, cut to a length and freed of control characters."""
 
+from fedapps.strategies.sanitize import MAX_CHARACTERS, is_valid_name, truncate
 from hypothesis import example, given
 from hypothesis import strategies as st
-
-from strategies.sanitize import MAX_CHARACTERS, is_valid_name, truncate
 
 
 def test_the_end_of_a_traceback_stays():

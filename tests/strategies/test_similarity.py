@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.profiles import Profile
+from fedapps.strategies.similarity import ProfileFeatures, UpdateSketch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from strategies.profiles import Profile
-from strategies.similarity import ProfileFeatures, UpdateSketch
 
 NODE = Profile(1, "part-0")
 

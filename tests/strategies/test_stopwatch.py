@@ -3,11 +3,10 @@
 import weakref
 
 import pytest
+from fedapps.strategies import stopwatch
+from fedapps.strategies.replies import read_timings
+from fedapps.strategies.stopwatch import Stopwatch, measured, timed, timed_items
 from flwr.app import ConfigRecord, RecordDict
-
-from strategies import stopwatch
-from strategies.replies import read_timings
-from strategies.stopwatch import Stopwatch, measured, timed, timed_items
 
 
 @pytest.fixture

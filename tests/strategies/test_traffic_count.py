@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.fedweit import FedWeIT
+from fedapps.strategies.replies import count_bytes
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
-
-from strategies.base import BaseStrategy
-from strategies.fedweit import FedWeIT
-from strategies.replies import count_bytes
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

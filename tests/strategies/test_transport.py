@@ -2,12 +2,11 @@
 
 import pytest
 from counted_grid import CountedGrid, messages, outcome
+from fedapps.strategies import retry
+from fedapps.strategies.message_loop import exchange
+from fedapps.strategies.transport import NodeFailure
 from flwr.app import Error
 from flwr.common.constant import ErrorCode
-
-from strategies import retry
-from strategies.message_loop import exchange
-from strategies.transport import NodeFailure
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

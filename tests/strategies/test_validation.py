@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
+from fedapps.strategies.aggregation import StreamingDeviation, StreamingMean
+from fedapps.strategies.optimizers import Adam
+from fedapps.strategies.validation import LARGEST_COUNT, check_reply
 from hypothesis import given
 from hypothesis import strategies as st
-
-from strategies.aggregation import StreamingDeviation, StreamingMean
-from strategies.optimizers import Adam
-from strategies.validation import LARGEST_COUNT, check_reply
 
 
 def arrays():

@@ -6,19 +6,18 @@ from itertools import combinations, permutations
 
 import numpy as np
 import pytest
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.coordinate_wise import Median
+from fedapps.strategies.optimizers import Adam
+from fedapps.strategies.profiles import Profile
+from fedapps.strategies.samplers import ProportionalToSize, UniformFraction
+from fedapps.strategies.virtual_clients import IndependentDraws, VirtualClients
 from flwr.app import ConfigRecord
 from grouped import grouped_app, interrupted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from toys import arrays_of, federate, same_bits
-
-from strategies.base import BaseStrategy
-from strategies.coordinate_wise import Median
-from strategies.optimizers import Adam
-from strategies.profiles import Profile
-from strategies.samplers import ProportionalToSize, UniformFraction
-from strategies.virtual_clients import IndependentDraws, VirtualClients
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 START = {"w": np.array([0.3, -1.7], np.float32)}

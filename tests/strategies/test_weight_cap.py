@@ -3,10 +3,9 @@
 from itertools import pairwise
 
 import pytest
+from fedapps.strategies.weight_cap import capped
 from hypothesis import given
 from hypothesis import strategies as st
-
-from strategies.weight_cap import capped
 
 WEIGHTS = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=8)
 

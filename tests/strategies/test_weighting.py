@@ -1,6 +1,5 @@
 import pytest
-
-from strategies.weighting import weighting
+from fedapps.strategies.weighting import weighting
 
 
 def test_by_examples():

@@ -6,18 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fedapps.sim.traffic.drivers import lane_swap_drivers
+from fedapps.sim.traffic.files import write_sessions
+from fedapps.sim.traffic.scenarios import LANE_SWAP, THREE_CARS, initial_states
+from fedapps.sim.traffic.sessions import simulate
+from fedapps.tasks.base import DataError
+from fedapps.tasks.driving.closed_loop import as_sessions, encounters
+from fedapps.tasks.driving.data import read_folder
+from fedapps.tasks.driving.setting import to_bicycle, to_motion
 from hypothesis import given
 from hypothesis import strategies as st
 from traffic_policies import aim_for
-
-from sim.traffic.drivers import lane_swap_drivers
-from sim.traffic.files import write_sessions
-from sim.traffic.scenarios import LANE_SWAP, THREE_CARS, initial_states
-from sim.traffic.sessions import simulate
-from tasks.base import DataError
-from tasks.driving.closed_loop import as_sessions, encounters
-from tasks.driving.data import read_folder
-from tasks.driving.setting import to_bicycle, to_motion
 
 HEADER = "trial,trial_name,block,step,t,xr,yr,vxr,vyr,axr,ayr,xh,yh,vxh,vyh,axh,ayh"
 

@@ -4,10 +4,9 @@ import math
 
 import pytest
 import torch
+from fedapps.tasks.driving.forecaster import Forecaster, Gaussian, kl_divergence
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tasks.driving.forecaster import Forecaster, Gaussian, kl_divergence
 
 
 def forecaster(posterior: str = "literal", context: bool = True) -> Forecaster:

@@ -2,16 +2,15 @@
 
 import pytest
 import torch
+from fedapps.sim.traffic.cost import pair_cost
+from fedapps.sim.traffic.sessions import Observation
+from fedapps.tasks.driving.options import Options
+from fedapps.tasks.driving.planner import best_plan, candidate_plans, mpc_policy
+from fedapps.tasks.driving.predictors import ConstantVelocity, Forecast, HoldLastControl
+from fedapps.tasks.driving.setting import SETTINGS, to_motion
+from fedapps.tasks.driving.task import DrivingTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from sim.traffic.cost import pair_cost
-from sim.traffic.sessions import Observation
-from tasks.driving.options import Options
-from tasks.driving.planner import best_plan, candidate_plans, mpc_policy
-from tasks.driving.predictors import ConstantVelocity, Forecast, HoldLastControl
-from tasks.driving.setting import SETTINGS, to_motion
-from tasks.driving.task import DrivingTask
 
 SETTING = SETTINGS["lane-swap"]
 OPTIONS = Options(hidden=4, latent=2, samples=3)

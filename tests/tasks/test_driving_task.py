@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from tasks.base import DataError
-from tasks.driving.options import Options
-from tasks.driving.task import DrivingTask
+from fedapps.tasks.base import DataError
+from fedapps.tasks.driving.options import Options
+from fedapps.tasks.driving.task import DrivingTask
 
 SMALL = Options(sessions_train=3, sessions_test=2, hidden=8, latent=2, samples=2)
 

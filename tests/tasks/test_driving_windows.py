@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.tasks.driving.data import Session
+from fedapps.tasks.driving.options import Options
+from fedapps.tasks.driving.setting import SETTINGS
+from fedapps.tasks.driving.windows import cut, past
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tasks.driving.data import Session
-from tasks.driving.options import Options
-from tasks.driving.setting import SETTINGS
-from tasks.driving.windows import cut, past
 
 LANE_SWAP = SETTINGS["lane-swap"]
 SMALL = Options(history=4, min_history=2, horizon=3, window_stride=2)

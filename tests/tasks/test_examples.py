@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.tasks.base import NodeData
+from fedapps.tasks.social.graphs import compact_graphs
+from fedapps.tasks.social.scenes import RatedScene
+from fedapps.tasks.social.task import SocialTask
 from toys import ToyTask
-
-from tasks.base import NodeData
-from tasks.social.graphs import compact_graphs
-from tasks.social.scenes import RatedScene
-from tasks.social.task import SocialTask
 
 
 def social_data(counts):

@@ -5,15 +5,14 @@ import lzma
 
 import pytest
 import torch
+from fedapps.sim import lqr
+from fedapps.tasks.base import DataError, Task
+from fedapps.tasks.lqr.model import LqrModel
+from fedapps.tasks.lqr.options import LqrOptions
+from fedapps.tasks.lqr.task import LqrTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-
-from sim import lqr
-from tasks.base import DataError, Task
-from tasks.lqr.model import LqrModel
-from tasks.lqr.options import LqrOptions
-from tasks.lqr.task import LqrTask
 
 TINY = LqrOptions(trajectories=4, horizon=5)
 HEADER = ",".join(lqr.COLUMNS)

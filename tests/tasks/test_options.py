@@ -3,10 +3,9 @@
 from dataclasses import dataclass, fields
 
 import pytest
+from fedapps.tasks.options import allowed, key_of, option, parse_options
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tasks.options import allowed, key_of, option, parse_options
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from inspect import getmembers, isclass
 from pkgutil import iter_modules
 
 import pytest
+from fedapps.tasks.base import Task
 
-import tasks
-from tasks.base import Task
+from fedapps import tasks
 
 _FOLDERS = [module.name for module in iter_modules(tasks.__path__) if module.ispkg]
-PACKAGES = [name for name in _FOLDERS if find_spec(f"tasks.{name}.task")]  # others serve several tasks
+PACKAGES = [name for name in _FOLDERS if find_spec(f"fedapps.tasks.{name}.task")]  # others serve several tasks
 
 
 def test_tasks_are_found_by_scanning():
@@ -22,7 +22,7 @@ def test_tasks_are_found_by_scanning():
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_package_defines_one_task_of_its_name(name):
-    module = import_module(f"tasks.{name}.task")
+    module = import_module(f"fedapps.tasks.{name}.task")
     defined = [
         found
         for _, found in getmembers(module, isclass)
@@ -33,7 +33,7 @@ def test_a_package_defines_one_task_of_its_name(name):
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_the_docstring_of_a_package_begins_with_a_line_of_help(name):
-    line = (import_module(f"tasks.{name}").__doc__ or "").splitlines()[0]
+    line = (import_module(f"fedapps.tasks.{name}").__doc__ or "").splitlines()[0]
     assert line[:1].isupper()
     assert line.endswith(".")
     assert len(line) <= 114
@@ -41,5 +41,7 @@ def test_the_docstring_of_a_package_begins_with_a_line_of_help(name):
 
 @pytest.mark.subprocesses
 def test_the_lines_of_help_load_no_torch():
-    code = "; ".join([*(f"import tasks.{name}" for name in PACKAGES), "import sys", "sys.exit('torch' in sys.modules)"])
+    code = "; ".join(
+        [*(f"import fedapps.tasks.{name}" for name in PACKAGES), "import sys", "sys.exit('torch' in sys.modules)"]
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -5,23 +5,22 @@ from functools import partial
 
 import pytest
 import torch
+from fedapps.tasks.privacy.attackers import ATTACKERS, attacker, permuted
+from fedapps.tasks.privacy.audit import Attack, Attacker, audit, gradient_matching, row_reading
+from fedapps.tasks.privacy.distance import gradient_distance
+from fedapps.tasks.privacy.inversion import Inversion
+from fedapps.tasks.privacy.measures import Recovery, score
+from fedapps.tasks.privacy.sharing import Victim
+from fedapps.tasks.privacy.subspace import FIRST_LAYERS
+from fedapps.tasks.privacy.tokens import TokenTable
+from fedapps.tasks.text.networks import BiLstm, transformer
+from fedapps.tasks.text.privacy.body import above_words
+from fedapps.tasks.text.privacy.sharing import SHARINGS
+from fedapps.tasks.text.vocabulary import is_digits
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_encoder import encoder_folder
 from torch import nn
-
-from tasks.privacy.attackers import ATTACKERS, attacker, permuted
-from tasks.privacy.audit import Attack, Attacker, audit, gradient_matching, row_reading
-from tasks.privacy.distance import gradient_distance
-from tasks.privacy.inversion import Inversion
-from tasks.privacy.measures import Recovery, score
-from tasks.privacy.sharing import Victim
-from tasks.privacy.subspace import FIRST_LAYERS
-from tasks.privacy.tokens import TokenTable
-from tasks.text.networks import BiLstm, transformer
-from tasks.text.privacy.body import above_words
-from tasks.text.privacy.sharing import SHARINGS
-from tasks.text.vocabulary import is_digits
 
 WORDS = ("<pad>", *(f"word{number}" for number in range(20)), *map(str, range(10)))
 SENTENCES = [["word3", "1", "word7", "2"], ["word7", "word7"], ["word19", "9", "word0"]]

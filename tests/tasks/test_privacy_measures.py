@@ -4,13 +4,12 @@ import math
 
 import pytest
 import torch
+from fedapps.tasks.privacy.measures import Recovery, pair, score
+from fedapps.tasks.privacy.tokens import TokenTable
+from fedapps.tasks.text.privacy.sentences import choose_sentences
+from fedapps.tasks.text.vocabulary import is_digits
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tasks.privacy.measures import Recovery, pair, score
-from tasks.privacy.tokens import TokenTable
-from tasks.text.privacy.sentences import choose_sentences
-from tasks.text.vocabulary import is_digits
 
 WORDS = st.lists(st.sampled_from(["a", "b", "7", "8"]), min_size=1, max_size=8)
 

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
+from fedapps.tasks.text.privacy.recurrence import LoopLSTM, with_loop_lstms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.func import vmap
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-
-from tasks.text.privacy.recurrence import LoopLSTM, with_loop_lstms
 
 
 def both(**options):

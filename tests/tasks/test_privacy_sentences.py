@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.tasks.base import NodeData
+from fedapps.tasks.privacy.subject import Sentence
+from fedapps.tasks.text.corpus import Examples
+from fedapps.tasks.text.networks import load_tokenizer
+from fedapps.tasks.text.privacy.sentences import draw_sentences, special_tokens, with_sentences
+from fedapps.tasks.text.vocabulary import WordVocabulary, padded
 from tiny_encoder import encoder_folder
-
-from tasks.base import NodeData
-from tasks.privacy.subject import Sentence
-from tasks.text.corpus import Examples
-from tasks.text.networks import load_tokenizer
-from tasks.text.privacy.sentences import draw_sentences, special_tokens, with_sentences
-from tasks.text.vocabulary import WordVocabulary, padded
 
 TEXTS = ("Sold 12 of 40 in 2004. No digits here! On 1 May, 2 of 3 fell by 4.5 percent", "Only 7.", "3 3 3 three")
 EXAMPLES = Examples(TEXTS, np.array([2, 0, 1]))

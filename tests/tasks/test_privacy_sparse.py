@@ -4,17 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fedapps.tasks.privacy.audit import Attack, frequency, sparse, sparse_prior, subspace
+from fedapps.tasks.privacy.frequency import most_named, occurrence, word_frequencies
+from fedapps.tasks.privacy.sharing import Observation
+from fedapps.tasks.privacy.sparse import MISFIT, word_powers
+from fedapps.tasks.privacy.tokens import TokenTable
+from fedapps.tasks.text.privacy.sharing import SHARINGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from updated_victims import SENTENCES, WRITTEN, clipped_noise, rounded_to, updated_victim
-
-from tasks.privacy.audit import Attack, frequency, sparse, sparse_prior, subspace
-from tasks.privacy.frequency import most_named, occurrence, word_frequencies
-from tasks.privacy.sharing import Observation
-from tasks.privacy.sparse import MISFIT, word_powers
-from tasks.privacy.tokens import TokenTable
-from tasks.text.privacy.sharing import SHARINGS
 
 PLAIN = nn.Identity()
 

@@ -2,20 +2,19 @@
 
 import pytest
 import torch
+from fedapps.tasks.privacy.audit import Attacker, audit, subspace
+from fedapps.tasks.privacy.measures import score
+from fedapps.tasks.privacy.sharing import Observation, Sharing, Victim
+from fedapps.tasks.privacy.subspace import residual, span_of_inputs, words_in_span
+from fedapps.tasks.privacy.tokens import TokenTable
+from fedapps.tasks.text.networks import BiLstm, transformer
+from fedapps.tasks.text.privacy.body import above_words
+from fedapps.tasks.text.privacy.sharing import SHARINGS
+from fedapps.tasks.text.vocabulary import is_digits
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny_encoder import encoder_folder
 from torch import nn
-
-from tasks.privacy.audit import Attacker, audit, subspace
-from tasks.privacy.measures import score
-from tasks.privacy.sharing import Observation, Sharing, Victim
-from tasks.privacy.subspace import residual, span_of_inputs, words_in_span
-from tasks.privacy.tokens import TokenTable
-from tasks.text.networks import BiLstm, transformer
-from tasks.text.privacy.body import above_words
-from tasks.text.privacy.sharing import SHARINGS
-from tasks.text.vocabulary import is_digits
 
 PLAIN = nn.Identity()
 

@@ -5,17 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fedapps.tasks.privacy.audit import subspace
+from fedapps.tasks.privacy.rows import leaked_tokens, longest_noise
+from fedapps.tasks.privacy.sharing import Observation, Victim
+from fedapps.tasks.privacy.subspace import first_noise
+from fedapps.tasks.privacy.updates import first_adam_gradient
+from fedapps.tasks.text.privacy.sharing import SHARINGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from updated_victims import RATE, SENTENCES, WRITTEN, clipped_noise, rounded_to, updated_victim
-
-from tasks.privacy.audit import subspace
-from tasks.privacy.rows import leaked_tokens, longest_noise
-from tasks.privacy.sharing import Observation, Victim
-from tasks.privacy.subspace import first_noise
-from tasks.privacy.updates import first_adam_gradient
-from tasks.text.privacy.sharing import SHARINGS
 
 
 def test_adams_first_step_by_hand():

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.vpr import backbones, options, pooling
 
 from fedapps.config.keys import defaults
 from fedapps.registry.tasks import own_tasks, profiles_class, task_class
-from tasks.private_parameters import PrivateParameters
-from tasks.profiles import DataError
-from tasks.vpr import backbones, options, pooling
 
 NODES = 3
 TASKS = own_tasks()
@@ -63,7 +63,7 @@ def worlds(tmp_path_factory):
 
 def test_every_task_has_the_half_that_needs_no_torch():
     for name in TASKS:
-        assert profiles_class(name).__module__ == f"tasks.{name}.profile"
+        assert profiles_class(name).__module__ == f"fedapps.tasks.{name}.profile"
         assert issubclass(task_class(name), profiles_class(name))
         assert profiles_class(name).name == name
 

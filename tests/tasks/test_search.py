@@ -1,10 +1,10 @@
 """Search ranges of options."""
 
 import pytest
+from fedapps.tasks.options import parse_options
+from fedapps.tasks.search import Around, Choices, Range, range_at
 
 from fedapps.config.keys import all_keys
-from tasks.options import parse_options
-from tasks.search import Around, Choices, Range, range_at
 
 
 def test_a_range_has_its_bounds():

@@ -3,18 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.fisher import diagonal_fisher
+from fedapps.tasks.social.compact import compact_graphs
+from fedapps.tasks.social.graphs import graphs
+from fedapps.tasks.social.networks import GraphConvolutions, RelationalConvolutions
+from fedapps.tasks.social.options import Options
+from fedapps.tasks.social.relational import PARTY, RELATIONS, UNIT, relational_graphs
+from fedapps.tasks.social.scenes import RatedScene
+from fedapps.tasks.social.task import SocialTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import elu
-
-from clients.fisher import diagonal_fisher
-from tasks.social.compact import compact_graphs
-from tasks.social.graphs import graphs
-from tasks.social.networks import GraphConvolutions, RelationalConvolutions
-from tasks.social.options import Options
-from tasks.social.relational import PARTY, RELATIONS, UNIT, relational_graphs
-from tasks.social.scenes import RatedScene
-from tasks.social.task import SocialTask
 
 BOTH = ("compact", "relational")
 

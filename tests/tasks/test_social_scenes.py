@@ -5,11 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+from fedapps.tasks.base import DataError
+from fedapps.tasks.social.scenes import RatedScene, participant_files, read_participant
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tasks.base import DataError
-from tasks.social.scenes import RatedScene, participant_files, read_participant
 
 GIVEN = {
     "score": 79,

@@ -1,12 +1,11 @@
 """Which scenes train, validate and test."""
 
 import pytest
+from fedapps.tasks.base import DataError
+from fedapps.tasks.social.scenes import RatedScene
+from fedapps.tasks.social.splits import split_scenes
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tasks.base import DataError
-from tasks.social.scenes import RatedScene
-from tasks.social.splits import split_scenes
 
 
 def scenes_of(count):

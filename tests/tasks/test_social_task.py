@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fedapps.tasks.base import DataError
+from fedapps.tasks.social.compact import compact_graphs
+from fedapps.tasks.social.options import Options
+from fedapps.tasks.social.scenes import RatedScene, read_participant
+from fedapps.tasks.social.score_map import scene_to_draw
+from fedapps.tasks.social.task import SocialTask
 from torch.nn.functional import mse_loss
-
-from tasks.base import DataError
-from tasks.social.compact import compact_graphs
-from tasks.social.options import Options
-from tasks.social.scenes import RatedScene, read_participant
-from tasks.social.score_map import scene_to_draw
-from tasks.social.task import SocialTask
 
 SMALL = Options(participants="a,b;c,d", source="simulated", world_scenes=40, hidden=8)
 BOTH = ("compact", "relational")

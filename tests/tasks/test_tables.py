@@ -8,11 +8,10 @@ import lzma
 
 import numpy as np
 import pytest
+from fedapps.tasks.base import DataError
+from fedapps.tasks.tables import json_lines, read_table
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tasks.base import DataError
-from tasks.tables import json_lines, read_table
 
 PACKERS = {".gz": gzip.compress, ".xz": lzma.compress}
 CSV = 'name,size,comment\nball,3,"round, ""red"""\n\nbox,4.5,"two\nlines"\n'

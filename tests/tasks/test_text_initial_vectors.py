@@ -5,6 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fedapps.tasks.base import NodeData
+from fedapps.tasks.text.split_embedding import SplitEmbedding
+from fedapps.tasks.text.task import TextTask
+from fedapps.tasks.text.vocabulary import DIGITS, SPECIAL, WordVocabulary
 from text_world import (
     FEDRECON,
     FEDVOCAB,
@@ -23,11 +27,6 @@ from text_world import (
     write_world,
 )
 from tiny_encoder import encoder_folder
-
-from tasks.base import NodeData
-from tasks.text.split_embedding import SplitEmbedding
-from tasks.text.task import TextTask
-from tasks.text.vocabulary import DIGITS, SPECIAL, WordVocabulary
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,12 @@ from math import exp, tanh
 
 import pytest
 import torch
+from fedapps.tasks.text.lstm import LastStates
+from fedapps.tasks.text.privacy.recurrence import with_loop_lstms
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
-
-from tasks.text.lstm import LastStates
-from tasks.text.privacy.recurrence import with_loop_lstms
 
 texts = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 

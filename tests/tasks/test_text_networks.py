@@ -2,14 +2,13 @@
 
 import pytest
 import torch
+from fedapps.tasks.base import DataError
+from fedapps.tasks.text.networks import BiLstm, Transformer, embeddings_of, load_tokenizer, transformer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_encoder import encoder_folder
 from torch import nn
 from torch.nn.functional import cross_entropy
-
-from tasks.base import DataError
-from tasks.text.networks import BiLstm, Transformer, embeddings_of, load_tokenizer, transformer
 
 
 def numbers(module):

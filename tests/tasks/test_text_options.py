@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import pytest
-
-from tasks.base import DataError
-from tasks.private_parameters import PrivateParameters
-from tasks.text.options import Options
-from tasks.text.private_words import PrivateWords, private_words, vocabulary_source
-from tasks.text.task import TextTask
+from fedapps.tasks.base import DataError
+from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.text.options import Options
+from fedapps.tasks.text.private_words import PrivateWords, private_words, vocabulary_source
+from fedapps.tasks.text.task import TextTask
 
 SMALL = Options(source="simulated", hidden=8, embedding_width=12, dropout=0.0, partition_seed=1)
 NODES = 6

@@ -5,6 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fedapps.tasks.base import DataError
+from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.text.initial_vectors import assigned_start
+from fedapps.tasks.text.task import TextTask
 from text_world import (
     FEDRECON,
     FEDVOCAB,
@@ -22,11 +26,6 @@ from text_world import (
     write_world,
 )
 from tiny_encoder import encoder_folder
-
-from tasks.base import DataError
-from tasks.private_parameters import PrivateParameters
-from tasks.text.initial_vectors import assigned_start
-from tasks.text.task import TextTask
 
 
 @pytest.fixture(scope="module")

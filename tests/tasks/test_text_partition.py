@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from fedapps.tasks.base import DataError
+from fedapps.tasks.text.partition import PARTITIONS, apportion, deal, dirichlet_shares, flower_partition, label_shares
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tasks.base import DataError
-from tasks.text.partition import PARTITIONS, apportion, deal, dirichlet_shares, flower_partition, label_shares
 
 labellings = st.lists(st.integers(0, 4), min_size=1, max_size=120).map(np.array)
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from tasks.base import DataError
-from tasks.private_parameters import PrivateParameters
-from tasks.text.options import Options
-from tasks.text.task import TextTask
+from fedapps.tasks.base import DataError
+from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.text.options import Options
+from fedapps.tasks.text.task import TextTask
 
 FEDVOCAB = PrivateParameters(("embedding.*",))
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
+from fedapps.tasks.text.split_embedding import SplitEmbedding, places_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-
-from tasks.text.split_embedding import SplitEmbedding, places_of
 
 
 def table(rows, width=3):

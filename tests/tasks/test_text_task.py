@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fedapps.tasks.base import DataError
+from fedapps.tasks.label_shares import predicts_for_own_shares
+from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.text.batches import CommonTest
+from fedapps.tasks.text.options import Options
+from fedapps.tasks.text.task import TextTask
 from tiny_encoder import encoder_folder
-
-from tasks.base import DataError
-from tasks.label_shares import predicts_for_own_shares
-from tasks.private_parameters import PrivateParameters
-from tasks.text.batches import CommonTest
-from tasks.text.options import Options
-from tasks.text.task import TextTask
 
 SMALL = Options(source="simulated", hidden=8, embedding_width=12, dropout=0.0, partition_seed=1)
 NODES = 6

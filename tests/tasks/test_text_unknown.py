@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fedapps.tasks.base import DataError
+from fedapps.tasks.text.options import Options
+from fedapps.tasks.text.task import TextTask
+from fedapps.tasks.text.word_vectors import with_unknown
 from hypothesis import given
 from hypothesis import strategies as st
 from text_world import FEDRECON, FEDVOCAB, SHARED, SMALL, model_for, nodes_of, write_world
-
-from tasks.base import DataError
-from tasks.text.options import Options
-from tasks.text.task import TextTask
-from tasks.text.word_vectors import with_unknown
 
 
 @pytest.fixture(scope="module")

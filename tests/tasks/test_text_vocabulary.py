@@ -7,12 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-
-from tasks.base import DataError
-from tasks.text.glove import read_glove
-from tasks.text.vocabulary import (
+from fedapps.tasks.base import DataError
+from fedapps.tasks.text.glove import read_glove
+from fedapps.tasks.text.vocabulary import (
     DIGITS,
     SPECIAL,
     UNKNOWN,
@@ -23,7 +20,9 @@ from tasks.text.vocabulary import (
     read_vocabulary,
     split_words,
 )
-from tasks.text.word_vectors import drawn_vectors
+from fedapps.tasks.text.word_vectors import drawn_vectors
+from hypothesis import given
+from hypothesis import strategies as st
 
 TEXTS = ["b a a", "a b c", "d"]
 GLOVE = "the 0.5 -1\nof 2 3e-1\n. . 1 1\nof 9 9\n"

@@ -6,11 +6,10 @@ import time
 
 import pytest
 import torch
+from fedapps.sim.seeding import derive_seed
+from fedapps.tasks.text.word_vectors import drawn_vectors
 from hypothesis import given
 from hypothesis import strategies as st
-
-from sim.seeding import derive_seed
-from tasks.text.word_vectors import drawn_vectors
 
 MASK = 2**64 - 1
 WORDS = st.lists(st.text(max_size=4), max_size=8)

@@ -4,23 +4,22 @@ import numpy as np
 import pytest
 import torch
 from drawn_houses import NAMES, PATHS, THINGS, write_graph
+from fedapps.tasks.base import DataError
+from fedapps.tasks.vln.agent import Agent, Memory, houses_of
+from fedapps.tasks.vln.connectivity import Graph, read_graphs
+from fedapps.tasks.vln.episodes import chosen, encode, joined, random_batches, sorted_batches
+from fedapps.tasks.vln.evaluation import walk_all
+from fedapps.tasks.vln.houses import assemble
+from fedapps.tasks.vln.instructions import InstructedPath
+from fedapps.tasks.vln.layers import BiLSTM, DirectedQuery, ViewAttention, copied
+from fedapps.tasks.vln.learning import LEARNING
+from fedapps.tasks.vln.losses import actor_critic_loss
+from fedapps.tasks.vln.rollout import greedy, roll_out, sampled, teacher_forced
+from fedapps.tasks.vln.sizes import Sizes
+from fedapps.tasks.vln.vocabulary import Vocabulary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import softmax
-
-from tasks.base import DataError
-from tasks.vln.agent import Agent, Memory, houses_of
-from tasks.vln.connectivity import Graph, read_graphs
-from tasks.vln.episodes import chosen, encode, joined, random_batches, sorted_batches
-from tasks.vln.evaluation import walk_all
-from tasks.vln.houses import assemble
-from tasks.vln.instructions import InstructedPath
-from tasks.vln.layers import BiLSTM, DirectedQuery, ViewAttention, copied
-from tasks.vln.learning import LEARNING
-from tasks.vln.losses import actor_critic_loss
-from tasks.vln.rollout import greedy, roll_out, sampled, teacher_forced
-from tasks.vln.sizes import Sizes
-from tasks.vln.vocabulary import Vocabulary
 
 WIDTH = 6
 WORDS = Vocabulary(("go", "to", "the", "from", *THINGS))

@@ -7,12 +7,11 @@ from dataclasses import fields
 import numpy as np
 import pytest
 from drawn_houses import NAMES, THINGS, message_of, task_with, write_graph, write_world
-
-from tasks.options import parse_options
-from tasks.vln.learning import LEARNING
-from tasks.vln.options import Options
-from tasks.vln.task import VlnTask
-from tasks.vln.vocabulary import Vocabulary
+from fedapps.tasks.options import parse_options
+from fedapps.tasks.vln.learning import LEARNING
+from fedapps.tasks.vln.options import Options
+from fedapps.tasks.vln.task import VlnTask
+from fedapps.tasks.vln.vocabulary import Vocabulary
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from drawn_houses import THINGS, saved, speaking, task_with, write_world
+from fedapps.tasks.vln.cache import cached, key_of
+from fedapps.tasks.vln.task import VlnTask
+from fedapps.tasks.vln.vocabulary import Vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tasks.vln.cache import cached, key_of
-from tasks.vln.task import VlnTask
-from tasks.vln.vocabulary import Vocabulary
 
 
 def write_text(text):
@@ -83,7 +82,7 @@ def task(tmp_path):
 @pytest.fixture
 def calls(monkeypatch):
     """How many paths each call of the speaker describes."""
-    from tasks.vln import label_cache
+    from fedapps.tasks.vln import label_cache
 
     found, describe = [], label_cache.label_paths
 

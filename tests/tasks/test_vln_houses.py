@@ -5,18 +5,17 @@ import numpy as np
 import pytest
 import torch
 from drawn_houses import EDGES, NAMES, PATHS, POSITIONS, path_entry, write_graph
+from fedapps.tasks.vln.baselines import WALKERS, walk
+from fedapps.tasks.vln.connectivity import Graph, read_graphs
+from fedapps.tasks.vln.episodes import encode
+from fedapps.tasks.vln.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, directions, nearest_view, turned, unit_vectors
+from fedapps.tasks.vln.houses import assemble
+from fedapps.tasks.vln.instructions import InstructedPath
+from fedapps.tasks.vln.shortest_paths import shortest_paths
+from fedapps.tasks.vln.vocabulary import END, PAD, Vocabulary
+from fedapps.tasks.vln.walks import Walks, observe
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tasks.vln.baselines import WALKERS, walk
-from tasks.vln.connectivity import Graph, read_graphs
-from tasks.vln.episodes import encode
-from tasks.vln.geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, directions, nearest_view, turned, unit_vectors
-from tasks.vln.houses import assemble
-from tasks.vln.instructions import InstructedPath
-from tasks.vln.shortest_paths import shortest_paths
-from tasks.vln.vocabulary import END, PAD, Vocabulary
-from tasks.vln.walks import Walks, observe
 
 DEGREE = np.pi / 180
 

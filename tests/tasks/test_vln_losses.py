@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.tasks.vln.agent import Agent
+from fedapps.tasks.vln.losses import actor_critic_loss, discounted_returns, imitation_loss
+from fedapps.tasks.vln.rollout import Rollout, Step
+from fedapps.tasks.vln.sizes import Sizes
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tasks.vln.agent import Agent
-from tasks.vln.losses import actor_critic_loss, discounted_returns, imitation_loss
-from tasks.vln.rollout import Rollout, Step
-from tasks.vln.sizes import Sizes
 
 SIZES = Sizes(vocabulary=20, features=6, words=16, hidden=32, action=8)
 

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 from drawn_houses import EDGES, NAMES, POSITIONS, write_graph
+from fedapps.tasks.vln.connectivity import Graph, read_graphs
+from fedapps.tasks.vln.houses import assemble
+from fedapps.tasks.vln.metrics import METRICS, navigation_metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tasks.vln.connectivity import Graph, read_graphs
-from tasks.vln.houses import assemble
-from tasks.vln.metrics import METRICS, navigation_metrics
 
 GRAPH = nx.Graph()
 GRAPH.add_edges_from((i, j, {"weight": float(np.linalg.norm(POSITIONS[i] - POSITIONS[j]))}) for i, j in EDGES)

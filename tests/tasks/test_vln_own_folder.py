@@ -16,9 +16,8 @@ from drawn_houses import (
     write_graph,
     write_world,
 )
-
-from tasks.vln.vocabulary import Vocabulary
-from tasks.vln.vocabulary_file import main
+from fedapps.tasks.vln.vocabulary import Vocabulary
+from fedapps.tasks.vln.vocabulary_file import main
 
 
 @pytest.fixture(scope="module")

@@ -5,16 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 from drawn_houses import task_with, write_world
+from fedapps.tasks.privacy.attackers import attacker
+from fedapps.tasks.privacy.audit import row_reading, subspace
+from fedapps.tasks.privacy.updates import UpdatedVictim
+from fedapps.tasks.vln.episodes import chosen
+from fedapps.tasks.vln.learning import LEARNING
+from fedapps.tasks.vln.privacy.subject import SHARINGS, VlnSubject
+from fedapps.tasks.vln.vocabulary import RESERVED
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tasks.privacy.attackers import attacker
-from tasks.privacy.audit import row_reading, subspace
-from tasks.privacy.updates import UpdatedVictim
-from tasks.vln.episodes import chosen
-from tasks.vln.learning import LEARNING
-from tasks.vln.privacy.subject import SHARINGS, VlnSubject
-from tasks.vln.vocabulary import RESERVED
 
 SUBJECT = VlnSubject()
 WIDTH = 64  # more than all words

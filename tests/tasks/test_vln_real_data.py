@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from tasks.vln.dataset import read_dataset
-from tasks.vln.features import write_features
-from tasks.vln.options import Options
-from tasks.vln.task import VlnTask
+from fedapps.tasks.vln.dataset import read_dataset
+from fedapps.tasks.vln.features import write_features
+from fedapps.tasks.vln.options import Options
+from fedapps.tasks.vln.task import VlnTask
 
 DATA = Path(os.environ.get("FEDAPPS_DATA", "")) / "vln"
 pytestmark = pytest.mark.skipif(

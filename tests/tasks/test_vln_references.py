@@ -4,23 +4,22 @@ import numpy as np
 import pytest
 import torch
 from drawn_houses import PATHS, path_entry, task_with, write_graph, write_world
+from fedapps.strategies.metrics import MetricMean
+from fedapps.tasks.lqr.task import LqrTask
+from fedapps.tasks.vln.bleu import bleu, bleu_statistics
+from fedapps.tasks.vln.connectivity import read_graphs
+from fedapps.tasks.vln.dataset import Dataset
+from fedapps.tasks.vln.episodes import encode
+from fedapps.tasks.vln.evaluation import sentence_metrics
+from fedapps.tasks.vln.houses import assemble
+from fedapps.tasks.vln.instructions import InstructedPath
+from fedapps.tasks.vln.metrics import METRICS
+from fedapps.tasks.vln.options import Options
+from fedapps.tasks.vln.references import sentence_references, walker_references
+from fedapps.tasks.vln.sentences import constant_sentence, human_sentences, looks_of, retrieved_sentences
+from fedapps.tasks.vln.task import VlnTask
+from fedapps.tasks.vln.vocabulary import Vocabulary
 from flwr.app import MetricRecord
-
-from strategies.metrics import MetricMean
-from tasks.lqr.task import LqrTask
-from tasks.vln.bleu import bleu, bleu_statistics
-from tasks.vln.connectivity import read_graphs
-from tasks.vln.dataset import Dataset
-from tasks.vln.episodes import encode
-from tasks.vln.evaluation import sentence_metrics
-from tasks.vln.houses import assemble
-from tasks.vln.instructions import InstructedPath
-from tasks.vln.metrics import METRICS
-from tasks.vln.options import Options
-from tasks.vln.references import sentence_references, walker_references
-from tasks.vln.sentences import constant_sentence, human_sentences, looks_of, retrieved_sentences
-from tasks.vln.task import VlnTask
-from tasks.vln.vocabulary import Vocabulary
 
 
 @pytest.fixture(scope="module")

@@ -4,24 +4,23 @@ import numpy as np
 import pytest
 import torch
 from drawn_houses import NAMES, PATHS, THINGS, write_graph
+from fedapps.tasks.base import DataError
+from fedapps.tasks.vln.bleu import bleu, bleu_statistics
+from fedapps.tasks.vln.connectivity import Graph, read_graphs
+from fedapps.tasks.vln.episodes import chosen, encode
+from fedapps.tasks.vln.houses import assemble
+from fedapps.tasks.vln.instructions import InstructedPath
+from fedapps.tasks.vln.labelling import label_paths
+from fedapps.tasks.vln.sampling import sample_paths
+from fedapps.tasks.vln.sizes import Sizes
+from fedapps.tasks.vln.speaker import Speaker, moves_of
+from fedapps.tasks.vln.vocabulary import PAD, UNKNOWN, Vocabulary
+from fedapps.tasks.vln.walks import Walks
+from fedapps.tasks.vln.weights import load_speaker
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy, pad
-
-from tasks.base import DataError
-from tasks.vln.bleu import bleu, bleu_statistics
-from tasks.vln.connectivity import Graph, read_graphs
-from tasks.vln.episodes import chosen, encode
-from tasks.vln.houses import assemble
-from tasks.vln.instructions import InstructedPath
-from tasks.vln.labelling import label_paths
-from tasks.vln.sampling import sample_paths
-from tasks.vln.sizes import Sizes
-from tasks.vln.speaker import Speaker, moves_of
-from tasks.vln.vocabulary import PAD, UNKNOWN, Vocabulary
-from tasks.vln.walks import Walks
-from tasks.vln.weights import load_speaker
 
 WIDTH = 6
 WORDS = Vocabulary(("go", "to", "the", "from", *THINGS))

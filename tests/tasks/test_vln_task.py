@@ -20,10 +20,9 @@ from drawn_houses import (
     write_graph,
     write_world,
 )
-
-from tasks.vln.metrics import METRICS
-from tasks.vln.profile import VlnProfiles
-from tasks.vln.vocabulary import END
+from fedapps.tasks.vln.metrics import METRICS
+from fedapps.tasks.vln.profile import VlnProfiles
+from fedapps.tasks.vln.vocabulary import END
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +108,7 @@ def test_a_profile_says_what_the_loaded_data_say(world, speaker, stage):
 
 @pytest.mark.subprocesses
 def test_a_profile_loads_neither_torch_nor_scipy():
-    code = "import sys, tasks.vln.profile; sys.exit('torch' in sys.modules or 'scipy' in sys.modules)"
+    code = "import sys, fedapps.tasks.vln.profile; sys.exit('torch' in sys.modules or 'scipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -129,7 +128,7 @@ def test_augmented_training_adds_labelled_paths_in_seen_houses(world, speaker):
 
 
 def test_a_house_without_a_path_to_sample_trains_on_its_own_instructions(world, speaker, monkeypatch):
-    monkeypatch.setattr("tasks.vln.dataset.sample_paths", lambda graph, count, rng: [])
+    monkeypatch.setattr("fedapps.tasks.vln.dataset.sample_paths", lambda graph, count, rng: [])
     assert task_with(stage="augmented", **speaker).load_node(world, 0, 3).count("train") == 12
     task = task_with(stage="pre-exploration", **speaker)
     assert task.load_node(world, 0, 3).count("train") == 12

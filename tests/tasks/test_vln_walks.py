@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 import torch
 from drawn_houses import NAMES, PATHS, write_graph
+from fedapps.tasks.vln.connectivity import read_graphs
+from fedapps.tasks.vln.episodes import encode
+from fedapps.tasks.vln.geometry import STEP
+from fedapps.tasks.vln.houses import assemble
+from fedapps.tasks.vln.instructions import InstructedPath
+from fedapps.tasks.vln.vocabulary import Vocabulary
+from fedapps.tasks.vln.walks import Walks
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tasks.vln.connectivity import read_graphs
-from tasks.vln.episodes import encode
-from tasks.vln.geometry import STEP
-from tasks.vln.houses import assemble
-from tasks.vln.instructions import InstructedPath
-from tasks.vln.vocabulary import Vocabulary
-from tasks.vln.walks import Walks
 
 WIDTH = 5
 

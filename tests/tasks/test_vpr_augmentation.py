@@ -5,11 +5,10 @@ from dataclasses import astuple, replace
 
 import pytest
 import torch
+from fedapps.tasks.vpr.augmentation import ColourJitter, PerImage, augmentation_of, particular_jitter
+from fedapps.tasks.vpr.options import Options
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tasks.vpr.augmentation import ColourJitter, PerImage, augmentation_of, particular_jitter
-from tasks.vpr.options import Options
 
 OPTIONS = Options(height=8, width=12)
 ALL = replace(OPTIONS, augment="jitter-crop")

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.tasks.base import DataError
+from fedapps.tasks.vpr.backbones import BACKBONES, backbone
+from fedapps.tasks.vpr.features import describe, describe_maps, frozen_maps, map_bytes, map_shape
+from fedapps.tasks.vpr.networks import FROZEN, place_network
 from network_formulas import FORMULAS
-
-from tasks.base import DataError
-from tasks.vpr.backbones import BACKBONES, backbone
-from tasks.vpr.features import describe, describe_maps, frozen_maps, map_bytes, map_shape
-from tasks.vpr.networks import FROZEN, place_network
 
 
 def images(count, height=32, width=64, seed=0):

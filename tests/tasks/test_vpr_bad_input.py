@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fedapps.tasks.base import DataError
+from fedapps.tasks.vpr.datasets import read_dataset
+from fedapps.tasks.vpr.images import ImageFiles
+from fedapps.tasks.vpr.options import Options
+from fedapps.tasks.vpr.task import VprTask
 from striped_places import SIZE, use_tiny_network, write_places
-
-from tasks.base import DataError
-from tasks.vpr.datasets import read_dataset
-from tasks.vpr.images import ImageFiles
-from tasks.vpr.options import Options
-from tasks.vpr.task import VprTask
 
 OPTIONS = Options(backbone="tiny@body", height=SIZE[0], width=SIZE[1], radius=1000.0, negatives=3)
 CITIES, SPOTS = 3, 4

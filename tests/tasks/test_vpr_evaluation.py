@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.tasks.vpr.features import map_bytes
+from fedapps.tasks.vpr.image_sets import FeatureMapCache
 from striped_places import SIZE, SPACING, use_tiny_network, write_places
 from striped_tasks import SPOTS, evaluated, model_of, task_with
-
-from tasks.vpr.features import map_bytes
-from tasks.vpr.image_sets import FeatureMapCache
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def test_a_model_is_tested_once_on_what_is_common(folder, monkeypatch):
     task = task_with()
     nodes, model = [task.load_node(folder, partition, 2) for partition in range(2)], model_of(task, 7)
     first = evaluated(task, model, nodes[0])
-    monkeypatch.setattr("tasks.vpr.evaluation._recalls", lambda *_: {"recall_at_1": -1.0})
+    monkeypatch.setattr("fedapps.tasks.vpr.evaluation._recalls", lambda *_: {"recall_at_1": -1.0})
     assert evaluated(task, model, nodes[1])["test.recall_at_1"] == first["test.recall_at_1"]
     with torch.no_grad():
         model.pooling.p += 0.5

@@ -6,15 +6,14 @@ import tarfile
 
 import numpy as np
 import pytest
+from fedapps.tasks.base import DataError
+from fedapps.tasks.vpr.datasets import read_dataset
+from fedapps.tasks.vpr.image_checks import damaged
+from fedapps.tasks.vpr.images import ImageFiles, ImageTar
+from fedapps.tasks.vpr.options import Options
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-
-from tasks.base import DataError
-from tasks.vpr.datasets import read_dataset
-from tasks.vpr.image_checks import damaged
-from tasks.vpr.images import ImageFiles, ImageTar
-from tasks.vpr.options import Options
 
 
 def image(kind, seed=0):

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from fedapps.tasks.base import DataError
+from fedapps.tasks.vpr.image_table import read_image_table
+from fedapps.tasks.vpr.places import Track
 from PIL import Image
-
-from tasks.base import DataError
-from tasks.vpr.image_table import read_image_table
-from tasks.vpr.places import Track
 
 
 def write(path, text):

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from fedapps.tasks.vpr.images import ImageArray, ImageFiles, ImageStore
 from PIL import Image
-
-from tasks.vpr.images import ImageArray, ImageFiles, ImageStore
 
 
 @dataclass

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fedapps.tasks.base import DataError
+from fedapps.tasks.vpr.indoor import read_indoor
+from fedapps.tasks.vpr.places import Track
 from PIL import Image
-
-from tasks.base import DataError
-from tasks.vpr.indoor import read_indoor
-from tasks.vpr.places import Track
 
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
 

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
+from fedapps.tasks.vpr.layers import divide
 from torch import nn
-
-from tasks.vpr.layers import divide
 
 
 class Block(nn.Module):

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from fedapps.tasks.vpr import mining
+from fedapps.tasks.vpr.mining import Anywhere, Miner, NearestSequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tasks.vpr import mining
-from tasks.vpr.mining import Anywhere, Miner, NearestSequences
 
 
 def described(*numbers):

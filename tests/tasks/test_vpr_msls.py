@@ -5,11 +5,10 @@ import io
 import numpy as np
 import pytest
 import torch
+from fedapps.tasks.base import DataError
+from fedapps.tasks.vpr.msls import CONTINENTS, continents_of, read_msls
+from fedapps.tasks.vpr.places import Track
 from PIL import Image
-
-from tasks.base import DataError
-from tasks.vpr.msls import CONTINENTS, continents_of, read_msls
-from tasks.vpr.places import Track
 
 #: key, easting, northing, sequence, frame, heading, panorama
 PICTURES = {

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fedapps.tasks.base import DataError
+from fedapps.tasks.vpr.network_checks import check_network
+from fedapps.tasks.vpr.networks import place_network
+from fedapps.tasks.vpr.options import Options
 
 from fedapps.config.parsing import parse
 from fedapps.launch.launch import check_data
-from tasks.base import DataError
-from tasks.vpr.network_checks import check_network
-from tasks.vpr.networks import place_network
-from tasks.vpr.options import Options
 
 
 def save_published(backbone, path):

@@ -5,11 +5,10 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-
-from clients.training import Phase, run_plan
-from tasks.vpr.features import describe, describe_maps, frozen_maps, map_bytes, map_shape
-from tasks.vpr.networks import Normalise, place_network
-from tasks.vpr.triplets import triplet_loss, triplet_terms
+from fedapps.clients.training import Phase, run_plan
+from fedapps.tasks.vpr.features import describe, describe_maps, frozen_maps, map_bytes, map_shape
+from fedapps.tasks.vpr.networks import Normalise, place_network
+from fedapps.tasks.vpr.triplets import triplet_loss, triplet_terms
 
 
 def images(count, height=32, width=64, seed=0):

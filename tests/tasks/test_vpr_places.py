@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from fedapps.tasks.vpr.images import ImageArray, ImageStore
+from fedapps.tasks.vpr.places import EARTH_RADIUS, Track, build_places, projected
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tasks.vpr.images import ImageArray, ImageStore
-from tasks.vpr.places import EARTH_RADIUS, Track, build_places, projected
 
 
 def small_places(positions, queries, cities=None, source=None):

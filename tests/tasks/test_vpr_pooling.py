@@ -1,10 +1,9 @@
 """Pooling of local features: numbers by hand, the generalised mean, gradients."""
 
 import torch
+from fedapps.tasks.vpr.pooling import Gem, Mac, Spoc
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tasks.vpr.pooling import Gem, Mac, Spoc
 
 
 def test_pooling_by_hand():

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
+from fedapps.tasks.vpr import nearest
+from fedapps.tasks.vpr.nearest import nearest_rows, squared_distances, within
+from fedapps.tasks.vpr.recall import Recall, recall, true_within
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tasks.vpr import nearest
-from tasks.vpr.nearest import nearest_rows, squared_distances, within
-from tasks.vpr.recall import Recall, recall, true_within
 
 
 def on_grid(seed, count, width, levels=4):

@@ -3,12 +3,11 @@
 import csv
 
 import pytest
+from fedapps.tasks.base import DataError
+from fedapps.tasks.vpr.options import Options
+from fedapps.tasks.vpr.task import VprTask
 from striped_places import use_tiny_network, write_places
 from striped_tasks import SPOTS, evaluated, model_of, task_with
-
-from tasks.base import DataError
-from tasks.vpr.options import Options
-from tasks.vpr.task import VprTask
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fedapps.sim.seeding import torch_seed
+from fedapps.tasks.vpr.augmentation import ColourJitter, augmentation_of
+from fedapps.tasks.vpr.task import VprTask
 from striped_places import use_tiny_network, write_places
 from striped_tasks import OPTIONS, SPOTS, evaluated, model_of, task_with, train
-
-from sim.seeding import torch_seed
-from tasks.vpr.augmentation import ColourJitter, augmentation_of
-from tasks.vpr.task import VprTask
 
 
 @pytest.fixture(scope="module")

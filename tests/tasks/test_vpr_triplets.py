@@ -1,10 +1,9 @@
 """The triplet loss: numbers by hand, masks, torch's own loss, gradients."""
 
 import torch
+from fedapps.tasks.vpr.triplets import triplet_loss, triplet_terms
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tasks.vpr.triplets import triplet_loss, triplet_terms
 
 
 def test_the_loss_by_hand():

@@ -7,13 +7,12 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
+from fedapps.tasks.base import DataError
+from fedapps.tasks.vpr.features import describe
+from fedapps.tasks.vpr.networks import place_network
+from fedapps.tasks.vpr.weights import read_weights
 from safetensors.torch import save_file
 from torchvision.models import ResNet18_Weights, resnet18
-
-from tasks.base import DataError
-from tasks.vpr.features import describe
-from tasks.vpr.networks import place_network
-from tasks.vpr.weights import read_weights
 
 REAL = pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
 

@@ -4,19 +4,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-
-from sim import lqr
-from tasks.base import DataError, NodeData
-from tasks.driving.data import with_validation
-from tasks.driving.options import Options as DrivingOptions
-from tasks.driving.task import DrivingTask
-from tasks.lqr.options import LqrOptions
-from tasks.lqr.task import LqrTask
-from tasks.social.task import SocialTask
-from tasks.text.options import Options as TextOptions
-from tasks.text.task import TextTask
-from tasks.vpr.options import Options as VprOptions
-from tasks.vpr.task import VprTask
+from fedapps.sim import lqr
+from fedapps.tasks.base import DataError, NodeData
+from fedapps.tasks.driving.data import with_validation
+from fedapps.tasks.driving.options import Options as DrivingOptions
+from fedapps.tasks.driving.task import DrivingTask
+from fedapps.tasks.lqr.options import LqrOptions
+from fedapps.tasks.lqr.task import LqrTask
+from fedapps.tasks.social.task import SocialTask
+from fedapps.tasks.text.options import Options as TextOptions
+from fedapps.tasks.text.task import TextTask
+from fedapps.tasks.vpr.options import Options as VprOptions
+from fedapps.tasks.vpr.task import VprTask
 
 DRIVING = DrivingOptions(sessions_train=5, sessions_test=2, hidden=8, latent=2, samples=2)
 
@@ -78,7 +77,7 @@ def test_whole_sessions_of_a_driver_are_held_out(drivers):
 
 
 def test_sessions_that_already_validate_stay(drivers):
-    from tasks.driving.data import read_folder
+    from fedapps.tasks.driving.data import read_folder
 
     recording = with_validation(read_folder(drivers), 0.2)
     assert with_validation(recording, 0.6) == recording

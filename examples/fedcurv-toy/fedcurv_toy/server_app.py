@@ -1,11 +1,11 @@
 """fedcurv-toy: A Flower / NumPy app."""
 
 import numpy as np
+from fedapps.strategies.fisher_exchange import FisherExchange
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedcurv_toy.task import TRUTH
-from strategies.fisher_exchange import FisherExchange
 
 # Create ServerApp
 app = ServerApp()

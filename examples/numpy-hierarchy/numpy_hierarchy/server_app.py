@@ -1,13 +1,13 @@
 """numpy-hierarchy: A Flower / NumPy app."""
 
 import numpy as np
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.optimizers import Adam, Momentum, Yogi
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from numpy_hierarchy.task import FEATURES
-from strategies.base import BaseStrategy
-from strategies.hierarchical import HierarchicalFedAvg
-from strategies.optimizers import Adam, Momentum, Yogi
 
 STRATEGIES = {
     "fedavg": lambda: BaseStrategy(min_nodes=2),

@@ -1,10 +1,10 @@
 """pytorch-partial: A Flower / PyTorch app."""
 
 import torch
+from fedapps.clients.keep_private import keep_private
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.keep_private import keep_private
 from pytorch_partial.task import Net, load_data
 from pytorch_partial.task import test as test_fn
 from pytorch_partial.task import train as train_fn

@@ -1,11 +1,11 @@
 """pytorch-partial: A Flower / PyTorch app."""
 
 import torch
+from fedapps.strategies.partial_aggregation import PartialAggregation
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from pytorch_partial.task import Net
-from strategies.partial_aggregation import PartialAggregation
 
 # Create ServerApp
 app = ServerApp()

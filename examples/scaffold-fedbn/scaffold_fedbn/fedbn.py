@@ -4,11 +4,12 @@ from functools import lru_cache
 from glob import escape
 from typing import TYPE_CHECKING
 
+from fedapps.tasks.private_parameters import PrivateParameters
+
 from fedapps.methods.base import Method
-from tasks.private_parameters import PrivateParameters
 
 if TYPE_CHECKING:
-    from tasks.base import Task
+    from fedapps.tasks.base import Task
 
 
 class FedBN(Method):

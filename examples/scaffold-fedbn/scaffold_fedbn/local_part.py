@@ -10,13 +10,12 @@ from typing import Self
 
 import numpy as np
 import torch
+from fedapps.clients.local_part import LocalPart, NodeRound
+from fedapps.clients.named_arrays import Arrays, get_arrays
+from fedapps.clients.node_memory import kept_arrays, memory_of
+from fedapps.clients.penalties import QuadraticPrior
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import nn
-
-from clients.local_part import LocalPart, NodeRound
-from clients.named_arrays import Arrays, get_arrays
-from clients.node_memory import kept_arrays, memory_of
-from clients.penalties import QuadraticPrior
 
 from .strategy import CHANGE, CONTROL
 

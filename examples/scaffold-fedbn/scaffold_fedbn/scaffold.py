@@ -4,17 +4,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedapps.strategies.base import BaseStrategy
+from fedapps.tasks.options import option
+
 from fedapps.methods.base import Conflict, Method
 from fedapps.methods.strategy_parts import StrategyParts
-from strategies.base import BaseStrategy
-from tasks.options import option
 
 from .strategy import ScaffoldStrategy
 
 if TYPE_CHECKING:
-    from clients.local_part import LocalPart
+    from fedapps.clients.local_part import LocalPart
+    from fedapps.tasks.base import Task
+
     from fedapps.config.run_config import RunConfig
-    from tasks.base import Task
 
 
 @dataclass(frozen=True)

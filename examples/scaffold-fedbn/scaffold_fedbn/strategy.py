@@ -7,13 +7,12 @@ https://arxiv.org/abs/1910.06378.
 from typing import Any, ClassVar
 
 import numpy as np
+from fedapps.strategies.arrays import Arrays, is_float, to_record
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.profiles import Profile
+from fedapps.strategies.replies import Reply, read_arrays
+from fedapps.strategies.round_messages import ExtraRecords
 from flwr.app import ArrayRecord, RecordDict
-
-from strategies.arrays import Arrays, is_float, to_record
-from strategies.base import BaseStrategy
-from strategies.profiles import Profile
-from strategies.replies import Reply, read_arrays
-from strategies.round_messages import ExtraRecords
 
 #: The record of a TRAIN message with the server's control variate c.
 CONTROL = "scaffold.control"
@@ -36,7 +35,7 @@ class ScaffoldStrategy(BaseStrategy):
     Parameters
     ----------
     **base
-        As in :class:`~strategies.base.BaseStrategy`. ``weighting`` must be "uniform", as in the paper.
+        As in :class:`~fedapps.strategies.base.BaseStrategy`. ``weighting`` must be "uniform", as in the paper.
 
     Raises
     ------

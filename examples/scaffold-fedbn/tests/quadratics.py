@@ -6,18 +6,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from fedapps.clients.base import FederatedClient
+from fedapps.clients.local_part import LocalPart
+from fedapps.clients.node_memory import memory_of
+from fedapps.clients.round_settings import RoundSettings
+from fedapps.clients.state import ContextState
+from fedapps.sim.inprocess import InProcessGrid, flower_identity
+from fedapps.strategies.base import BaseStrategy
+from fedapps.tasks.base import Batch, Evaluation, NodeData, Task
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from torch import Tensor, nn
-
-from clients.base import FederatedClient
-from clients.local_part import LocalPart
-from clients.node_memory import memory_of
-from clients.round_settings import RoundSettings
-from clients.state import ContextState
-from sim.inprocess import InProcessGrid, flower_identity
-from strategies.base import BaseStrategy
-from tasks.base import Batch, Evaluation, NodeData, Task
 
 
 class Point(nn.Module):

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from fedapps.tasks.private_parameters import PrivateParameters
 from hypothesis import given
 from hypothesis import strategies as st
 from quadratics import QuadraticTask
@@ -11,7 +12,6 @@ from scaffold_fedbn.fedbn import FedBN
 from torch import nn
 
 from fedapps.app.strategy import shared_names
-from tasks.private_parameters import PrivateParameters
 
 
 def task_with(module):

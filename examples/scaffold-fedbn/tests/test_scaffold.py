@@ -2,6 +2,14 @@
 
 import numpy as np
 import pytest
+from fedapps.sim.inprocess import NodeError
+from fedapps.strategies.arrays import to_record
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.coordinate_wise import Median
+from fedapps.strategies.optimizers import SGD
+from fedapps.strategies.privacy import CentralPrivacy
+from fedapps.strategies.round_records import TooFewRepliesError
+from fedapps.strategies.samplers import UniformFraction
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,14 +20,6 @@ from scaffold_fedbn.strategy import CHANGE, CONTROL, ScaffoldStrategy
 
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.strategy_parts import StrategyParts
-from sim.inprocess import NodeError
-from strategies.arrays import to_record
-from strategies.base import BaseStrategy
-from strategies.coordinate_wise import Median
-from strategies.optimizers import SGD
-from strategies.privacy import CentralPrivacy
-from strategies.round_records import TooFewRepliesError
-from strategies.samplers import UniformFraction
 
 TWO = QuadraticTask([1.0, 2.0], [[4.0], [-2.0]])
 NUMBERS = st.floats(-4, 4, width=32)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-
-from tasks.base import Batch, DataError, NodeData
+from fedapps.tasks.base import Batch, DataError, NodeData
 
 SPLITS = ("train", "test")
 

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from fedapps.tasks.base import Batch, DataError, Evaluation, NodeData, Task
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-
-from tasks.base import Batch, DataError, Evaluation, NodeData, Task
 
 from .files import node_names, read_nodes
 from .options import CLASSES, FEATURES, TabularOptions

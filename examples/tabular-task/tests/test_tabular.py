@@ -5,16 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.training import Phase, run_plan
+from fedapps.tasks.base import DataError
+from fedapps.tasks.options import parse_options
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tabular_task.options import CLASSES, FEATURES, TabularOptions
 from tabular_task.task import TabularTask
 from tabular_task.world import LEAST, load_table, partition
 from torch import nn
-
-from clients.training import Phase, run_plan
-from tasks.base import DataError
-from tasks.options import parse_options
 
 QUICK = TabularOptions(dataset="breast-cancer")
 

@@ -1,2 +1,2 @@
-"""What an audit attacks in a text task (:mod:`tasks.privacy`): sentences, what methods share, and
+"""What an audit attacks in a text task (:mod:`fedapps.tasks.privacy`): sentences, what methods share, and
 the model above its words."""

@@ -2,10 +2,9 @@
 
 from typing import Any
 
+from fedapps.tasks.privacy.inputs import AboveWords
+from fedapps.tasks.text.networks import TextClassifier
 from torch import nn
-
-from tasks.privacy.inputs import AboveWords
-from tasks.text.networks import TextClassifier
 
 from .recurrence import with_loop_lstms
 

@@ -8,10 +8,9 @@ from copy import deepcopy
 from typing import TypeVar
 
 import torch
+from fedapps.tasks.text.lstm import LastStates
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
-
-from tasks.text.lstm import LastStates
 
 State = tuple[Tensor, Tensor]
 Module = TypeVar("Module", bound=nn.Module)
@@ -80,7 +79,7 @@ class LoopLSTM(nn.LSTM):
 
 
 class LoopLastStates(LoopLSTM):
-    """:class:`~tasks.text.lstm.LastStates` as a loop over time, with the same parameters, inputs and result."""
+    """:class:`~fedapps.tasks.text.lstm.LastStates` as a loop over time, with the same parameters, inputs and result."""
 
     def forward(self, inputs: Tensor, length: Tensor) -> Tensor:  # type: ignore[override]
         _, (last, _) = self.padded(inputs, length)

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
-from torch.nn.functional import pad
-
-from tasks.base import NodeData
-from tasks.privacy.subject import Sentence
-from tasks.text.corpus import Examples
-from tasks.text.vocabulary import (
+from fedapps.tasks.base import NodeData
+from fedapps.tasks.privacy.subject import Sentence
+from fedapps.tasks.text.corpus import Examples
+from fedapps.tasks.text.vocabulary import (
     UNKNOWN,
     TokenizerVocabulary,
     Vocabulary,
@@ -21,6 +19,7 @@ from tasks.text.vocabulary import (
     padded,
     split_words,
 )
+from torch.nn.functional import pad
 
 _END = re.compile(r"(?<=[.!?])\s+")
 _UNKNOWN = ("<unk>", "[UNK]")

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from tasks.privacy.sharing import Sharing
-from tasks.text.vocabulary import is_digits
+from fedapps.tasks.privacy.sharing import Sharing
+from fedapps.tasks.text.vocabulary import is_digits
 
 #: What each method shares. The private words of FedRecon are digit tokens, as in the paper (Appendix A.2).
 SHARINGS: Mapping[str, Sharing] = {

@@ -4,24 +4,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from fedapps.tasks.base import Batch, NodeData
+from fedapps.tasks.privacy.sharing import Victim
+from fedapps.tasks.privacy.subject import AuditSubject, Sentence
+from fedapps.tasks.privacy.tokens import TokenTable
+from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.text.corpus import read_corpus
+from fedapps.tasks.text.networks import TextClassifier
+from fedapps.tasks.text.private_words import vocabulary_source, word_table
+from fedapps.tasks.text.vocabulary import Vocabulary, is_digits
 from torch import Tensor, nn
-
-from tasks.base import Batch, NodeData
-from tasks.privacy.sharing import Victim
-from tasks.privacy.subject import AuditSubject, Sentence
-from tasks.privacy.tokens import TokenTable
-from tasks.private_parameters import PrivateParameters
-from tasks.text.corpus import read_corpus
-from tasks.text.networks import TextClassifier
-from tasks.text.private_words import vocabulary_source, word_table
-from tasks.text.vocabulary import Vocabulary, is_digits
 
 from .body import above_words
 from .sentences import draw_sentences, special_tokens, with_sentences, word_counts
 from .sharing import SHARINGS
 
 if TYPE_CHECKING:
-    from tasks.text.task import TextTask
+    from fedapps.tasks.text.task import TextTask
 
 _PADDING = ("<pad>", "[PAD]")
 

@@ -1,1 +1,1 @@
-"""What an audit attacks in a house (:mod:`tasks.privacy`): its instructions, and the agent that follows them."""
+"""What an audit attacks in a house (:mod:`fedapps.tasks.privacy`): its instructions and the agent that follows them."""

@@ -5,20 +5,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from fedapps.tasks.base import Batch, NodeData
+from fedapps.tasks.privacy.sharing import Sharing, Victim
+from fedapps.tasks.privacy.subject import AuditSubject, Sentence
+from fedapps.tasks.privacy.tokens import TokenTable
+from fedapps.tasks.vln.agent import Agent
+from fedapps.tasks.vln.episodes import chosen
+from fedapps.tasks.vln.vocabulary import PAD, RESERVED, UNKNOWN, Vocabulary
 from torch import Tensor, nn
-
-from tasks.base import Batch, NodeData
-from tasks.privacy.sharing import Sharing, Victim
-from tasks.privacy.subject import AuditSubject, Sentence
-from tasks.privacy.tokens import TokenTable
-from tasks.vln.agent import Agent
-from tasks.vln.episodes import chosen
-from tasks.vln.vocabulary import PAD, RESERVED, UNKNOWN, Vocabulary
 
 from .victim import AgentVictim, above_words
 
 if TYPE_CHECKING:
-    from tasks.vln.task import VlnTask
+    from fedapps.tasks.vln.task import VlnTask
 
 #: What each method shares of an agent. Both share the word embedding, which is a part of the language encoder.
 SHARINGS: Mapping[str, Sharing] = {

@@ -5,14 +5,13 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
+from fedapps.sim.seeding import torch_seed
+from fedapps.tasks.base import Batch
+from fedapps.tasks.privacy.sharing import Victim
+from fedapps.tasks.vln.agent import Agent
+from fedapps.tasks.vln.episodes import chosen
 from torch import Tensor, nn
 from torch.func import functional_call
-
-from sim.seeding import torch_seed
-from tasks.base import Batch
-from tasks.privacy.sharing import Victim
-from tasks.vln.agent import Agent
-from tasks.vln.episodes import chosen
 
 _TABLE = "encoder.embedding.weight"
 
@@ -24,7 +23,8 @@ class AgentVictim(Victim):
     Attributes
     ----------
     episodes : Batch
-        The instructions of the house with their paths (:mod:`tasks.vln.episodes`); the label of a sentence is its row.
+        The instructions of the house with their paths (:mod:`fedapps.tasks.vln.episodes`); the label of a sentence is
+        its row.
     loss_of : callable
         ``loss_of(agent, batch)`` is the loss that the agent is trained with. Where it walks by chance, the walks of a
         batch are always the same.

@@ -5,21 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.local_part import NodeRound
+from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
+from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.plateau import Plateau
+from fedapps.clients.round_settings import with_config
+from fedapps.clients.state import ContextState
+from fedapps.clients.training import Phase, run_plan
+from fedapps.strategies.partial_aggregation import PartialAggregation
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from toy_nodes import NAMES, SETTINGS, at, initial, node, staged
 from toys import ToyModel, ToyTask, arithmetic_app, arrays_of, federate, same_bits
-
-from clients.local_part import NodeRound
-from clients.parts.adaptive_updating import AdaptiveUpdating
-from clients.penalties import QuadraticPrior
-from clients.plateau import Plateau
-from clients.round_settings import with_config
-from clients.state import ContextState
-from clients.training import Phase, run_plan
-from strategies.partial_aggregation import PartialAggregation
 
 PARAMETERS = NAMES[:3]
 ENCODER = NAMES[:1]

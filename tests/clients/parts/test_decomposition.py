@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 from decomposed_nodes import PENALTIES, WEIGHTS, initial, kept, knowledge, node
+from fedapps.clients.knowledge import Knowledge
+from fedapps.clients.parts.decomposition import Decomposition
+from fedapps.clients.parts.proximal import Proximal
+from fedapps.tasks.social.networks import GraphConvolutions
 from flwr.app import RecordDict
 from toy_nodes import SETTINGS, at, staged
 from toy_nodes import node as plain_node
 from toys import ToyTask, same_bits
-
-from clients.knowledge import Knowledge
-from clients.parts.decomposition import Decomposition
-from clients.parts.proximal import Proximal
-from tasks.social.networks import GraphConvolutions
 
 # -- what it must be equal to ----------------------------------------------------------------------------------
 

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 from decomposed_nodes import PENALTIES, WEIGHTS, initial, kept, knowledge, model_at, node
+from fedapps.clients.state import ContextState
 from flwr.app import RecordDict
 from toy_nodes import at, staged
 from toys import ToyTask, same_bits
-
-from clients.state import ContextState
 
 
 @pytest.mark.parametrize("kind", ["apd", "fedweit"])

@@ -2,19 +2,18 @@
 
 import numpy as np
 import pytest
+from fedapps.clients.composed_parts import ComposedParts
+from fedapps.clients.parts.earlier_stages import Ewc, FreshStages, L2Transfer
+from fedapps.clients.parts.fisher_exchange import FisherPrior
+from fedapps.clients.parts.proximal import Proximal
+from fedapps.clients.round_settings import with_config
+from fedapps.clients.state import ContextState
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.fisher_exchange import FisherExchange
 from flwr.app import ConfigRecord, RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, nodes_app, staged
 from toy_nodes import node as node_of
 from toys import arrays_of, federate, same_bits
-
-from clients.composed_parts import ComposedParts
-from clients.parts.earlier_stages import Ewc, FreshStages, L2Transfer
-from clients.parts.fisher_exchange import FisherPrior
-from clients.parts.proximal import Proximal
-from clients.round_settings import with_config
-from clients.state import ContextState
-from strategies.base import BaseStrategy
-from strategies.fisher_exchange import FisherExchange
 
 
 def node(folder, *parts):

@@ -3,18 +3,17 @@
 import numpy as np
 import pytest
 from decomposed_nodes import PENALTIES, WEIGHTS, initial, kept, knowledge, model_at, node
+from fedapps.clients.parts.decomposition import Decomposition
+from fedapps.clients.round_settings import with_config
+from fedapps.clients.state import ContextState
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.fedweit import FedWeIT
 from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_nodes import SETTINGS, at, nodes_app, partition_of, staged
 from toy_nodes import node as node_of
 from toys import arrays_of, federate, same_bits
-
-from clients.parts.decomposition import Decomposition
-from clients.round_settings import with_config
-from clients.state import ContextState
-from strategies.base import BaseStrategy
-from strategies.fedweit import FedWeIT
 
 
 @settings(deadline=None, max_examples=20)

@@ -3,19 +3,18 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.fisher import diagonal_fisher
+from fedapps.clients.parts.fisher_exchange import FisherPrior
+from fedapps.clients.parts.proximal import Proximal
+from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.round_settings import with_config
+from fedapps.clients.state import ContextState
+from fedapps.sim.seeding import torch_seed
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.fisher_exchange import FisherExchange
 from flwr.app import ConfigRecord, RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, node, nodes_app, staged
 from toys import ToyModel, ToyTask, arrays_of, federate, record_of, same_bits
-
-from clients.fisher import diagonal_fisher
-from clients.parts.fisher_exchange import FisherPrior
-from clients.parts.proximal import Proximal
-from clients.penalties import QuadraticPrior
-from clients.round_settings import with_config
-from clients.state import ContextState
-from sim.seeding import torch_seed
-from strategies.base import BaseStrategy
-from strategies.fisher_exchange import FisherExchange
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
+from fedapps.clients.local_part import composed
+from fedapps.clients.parts.local_evaluation import LocalEvaluation
+from fedapps.clients.parts.personalisation import Personalisation
+from fedapps.clients.state import ContextState, DiskState
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_nodes import NAMES, at, initial, node
 from toys import ToyTask, same_bits
-
-from clients.local_part import composed
-from clients.parts.local_evaluation import LocalEvaluation
-from clients.parts.personalisation import Personalisation
-from clients.state import ContextState, DiskState
 
 ENCODER = NAMES[:1]
 

@@ -7,6 +7,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.local_part import NodeRound
+from fedapps.clients.parts.logit_adjustment import LogitAdjustment, smoothed_shares
+from fedapps.clients.state import ContextState
+from fedapps.tasks.base import Evaluation, NodeData
+from fedapps.tasks.label_shares import own_label_shares
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,12 +19,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from toy_nodes import SETTINGS, at, node
 from toys import ToyTask, same_bits
-
-from clients.local_part import NodeRound
-from clients.parts.logit_adjustment import LogitAdjustment, smoothed_shares
-from clients.state import ContextState
-from tasks.base import Evaluation, NodeData
-from tasks.label_shares import own_label_shares
 
 
 class LabelTask(ToyTask):

@@ -1,13 +1,12 @@
 """A node that trains a copy of the model before it evaluates it (SPFL, APFL)."""
 
 import numpy as np
+from fedapps.clients.parts.personalisation import Personalisation
+from fedapps.clients.parts.reconstruction import Reconstruction
+from fedapps.clients.parts.shared_evaluation import SharedEvaluation
 from flwr.app import RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, node
 from toys import record_of, same_bits
-
-from clients.parts.personalisation import Personalisation
-from clients.parts.reconstruction import Reconstruction
-from clients.parts.shared_evaluation import SharedEvaluation
 
 ENCODER = NAMES[:1]
 ON = {"personalise": True, "personal-epochs": 3, "personal-learning-rate": 0.1}

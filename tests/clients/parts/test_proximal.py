@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.parts.proximal import Proximal
+from fedapps.clients.state import ContextState
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_nodes import NAMES, SETTINGS, at, initial, node
 from toys import ToyTask, same_bits
-
-from clients.parts.proximal import Proximal
-from clients.state import ContextState
 
 
 def distance(arrays):

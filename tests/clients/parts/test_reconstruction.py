@@ -5,17 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.parts.reconstruction import Reconstruction, _split
+from fedapps.clients.round_settings import RoundSettings
+from fedapps.sim.seeding import generator
+from fedapps.tasks.base import NodeData
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_nodes import NAMES, initial
 from toy_nodes import node as node_of
 from toys import ToyOptions, ToyTask, same_bits
-
-from clients.parts.reconstruction import Reconstruction, _split
-from clients.round_settings import RoundSettings
-from sim.seeding import generator
-from tasks.base import NodeData
 
 ENCODER = ["encoder.weight"]
 TASK = ToyTask()

@@ -1,10 +1,9 @@
 """Evaluation of the global model beside the model of a node's cluster."""
 
+from fedapps.clients.parts.shared_evaluation import SharedEvaluation
 from flwr.app import RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, node, staged
 from toys import record_of, same_bits
-
-from clients.parts.shared_evaluation import SharedEvaluation
 
 ENCODER = NAMES[:1]
 

@@ -1,13 +1,12 @@
 """A node that keeps no private parameters."""
 
+from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
+from fedapps.clients.parts.stateless import Stateless
+from fedapps.clients.state import ContextState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_nodes import NAMES, at, initial, node, staged
 from toys import same_bits
-
-from clients.parts.adaptive_updating import AdaptiveUpdating
-from clients.parts.stateless import Stateless
-from clients.state import ContextState
 
 ENCODER = NAMES[:1]
 

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.example_selection import of_virtual_client
+from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
+from fedapps.clients.parts.virtual_client import VirtualClient
+from fedapps.tasks.base import NodeData
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_nodes import SETTINGS, at, initial, node
 from toys import ToyTask, same_bits
-
-from clients.example_selection import of_virtual_client
-from clients.parts.adaptive_updating import AdaptiveUpdating
-from clients.parts.virtual_client import VirtualClient
-from tasks.base import NodeData
 
 
 @pytest.mark.parametrize("count", [3, 8, 50])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.compression import BFloat16, Int8, TopK
 from run_outputs import assert_same
 from safetensors.numpy import load_file
 from small_runs import LQR
@@ -11,7 +12,6 @@ from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.registry.methods import method_class, method_names
 from fedapps.runs.checkpoints import DiskCheckpoints
-from strategies.compression import BFloat16, Int8, TopK
 
 REFUSED = {
     "apfl": "the deviation of the replies", "clustered": "the models of their clusters",

@@ -5,6 +5,8 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from fedapps.strategies.privacy_budget import epsilon
+from fedapps.strategies.samplers import PoissonSampling
 from safetensors.numpy import load_file
 from small_runs import run_inline
 
@@ -12,8 +14,6 @@ from fedapps.app.privacy import spent
 from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.registry.methods import method_class, method_names
-from strategies.privacy_budget import epsilon
-from strategies.samplers import PoissonSampling
 
 SMALL = {
     "task": "lqr", "num-nodes": 3, "rounds": 2, "evaluate-every": 2, "epochs": 1, "batch-size": 32,

@@ -4,13 +4,13 @@ import csv
 
 import numpy as np
 import pytest
+from fedapps.strategies.round_records import TooFewRepliesError
+from fedapps.tasks.lqr.options import LqrOptions
+from fedapps.tasks.lqr.task import LqrTask
 from small_runs import LQR
 
 from fedapps.cli.commands import main
 from fedapps.launch.launch import Simulation, launch
-from strategies.round_records import TooFewRepliesError
-from tasks.lqr.options import LqrOptions
-from tasks.lqr.task import LqrTask
 
 
 def test_a_run_whose_clients_all_raise_fails_with_their_traceback(tmp_path, worlds, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from fedapps.sim.inprocess import InProcessGrid
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from rogue import header, npy, serialised
 from toys import arrays_of, record_of
@@ -9,7 +10,6 @@ from toys import arrays_of, record_of
 from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import initial_arrays
 from fedapps.config.parsing import parse
-from sim.inprocess import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedapps.clients.stacked_phase import StackedPhase
 
-from clients.stacked_phase import StackedPhase
 from fedapps.comparison.compare import compare_recipe
 from fedapps.config.parsing import parse
 from fedapps.deployment.fleet import LocalFleet

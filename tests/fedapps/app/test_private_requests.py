@@ -5,18 +5,18 @@ import re
 
 import numpy as np
 import pytest
+from fedapps.clients.guard import PrivateParametersError
+from fedapps.sim.lqr import write_world
+from fedapps.strategies.wire import FISHER
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.client import ClientApp
 from toys import arrays_of, record_of
 
-from clients.guard import PrivateParametersError
 from fedapps.app.client_app import app, client_fn
 from fedapps.app.errors import NodeFailedError
 from fedapps.app.node import DEFAULT_STATE, Node, run_config_of, state_root
 from fedapps.app.server_app import initial_arrays
 from fedapps.config.parsing import parse
-from sim.lqr import write_world
-from strategies.wire import FISHER
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 TEXT = {

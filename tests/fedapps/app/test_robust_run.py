@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.coordinate_wise import Median, TrimmedMean
+from fedapps.strategies.krum import Krum, MultiKrum
 from safetensors.numpy import load_file
 from small_runs import run_inline
 
 from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.registry.methods import method_class, method_names
-from strategies.coordinate_wise import Median, TrimmedMean
-from strategies.krum import Krum, MultiKrum
 
 SMALL = {
     "task": "lqr", "num-nodes": 5, "rounds": 2, "evaluate-every": 2, "epochs": 1, "batch-size": 32,

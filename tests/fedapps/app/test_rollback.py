@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from fedapps.clients.state import DiskState
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from toys import arrays_of, record_of
 
-from clients.state import DiskState
 from fedapps.app.client_app import app
 from fedapps.app.server_app import initial_arrays
 from fedapps.config.parsing import parse

@@ -1,8 +1,8 @@
 """The config of the messages of each round of a method."""
 
 import pytest
+from fedapps.clients.round_settings import RoundSettings, with_config
 
-from clients.round_settings import RoundSettings, with_config
 from fedapps.app.round_config import evaluate_config, stage_of, train_config
 from fedapps.config.parsing import ConfigError, parse
 

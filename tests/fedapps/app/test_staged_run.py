@@ -1,6 +1,7 @@
 """Whole runs of nodes that learn one simulated person's taste after another."""
 
 import pytest
+from fedapps.tasks.base import DataError
 from run_outputs import assert_same
 from small_runs import run_inline, with_changes
 
@@ -8,7 +9,6 @@ from fedapps.config.parsing import ConfigError, parse
 from fedapps.launch.launch import check_data
 from fedapps.report import write_report
 from fedapps.runs.run_folder import RunFolder
-from tasks.base import DataError
 
 ALL_HALF = "elastic-transfer(own-past=0.5,others-past=0.5,others-now=0.5)"
 MOSTLY_HALF = "elastic-transfer(own-past=0.5,others-past=0.05,others-now=0.5)"

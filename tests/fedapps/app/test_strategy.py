@@ -1,26 +1,26 @@
 """The strategy of a method has the parts of the run."""
 
 import pytest
+from fedapps.strategies.adaptive_rates import AdaptiveRates
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.clustered import ClusteredFedAvg
+from fedapps.strategies.fedweit import FedWeIT
+from fedapps.strategies.fisher_exchange import FisherExchange
+from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
+from fedapps.strategies.partial_aggregation import PartialAggregation
+from fedapps.strategies.profiles import Profile
+from fedapps.strategies.round_records import TrackedMetric
+from fedapps.strategies.samplers import FixedPerCluster, ProportionalToSize, UniformFraction
+from fedapps.strategies.samplers_by_key import DropSchedule
+from fedapps.strategies.virtual_clients import IndependentDraws, VirtualClients
+from fedapps.tasks.private_parameters import PrivateParameters
 
 from fedapps.app.strategy import build_strategy, shared_names, tracked_metric
 from fedapps.config.parsing import parse
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.strategy_parts import FirstNode
 from fedapps.registry.methods import method_class, method_names
-from strategies.adaptive_rates import AdaptiveRates
-from strategies.base import BaseStrategy
-from strategies.clustered import ClusteredFedAvg
-from strategies.fedweit import FedWeIT
-from strategies.fisher_exchange import FisherExchange
-from strategies.hierarchical import HierarchicalFedAvg
-from strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
-from strategies.partial_aggregation import PartialAggregation
-from strategies.profiles import Profile
-from strategies.round_records import TrackedMetric
-from strategies.samplers import FixedPerCluster, ProportionalToSize, UniformFraction
-from strategies.samplers_by_key import DropSchedule
-from strategies.virtual_clients import IndependentDraws, VirtualClients
-from tasks.private_parameters import PrivateParameters
 
 GIVEN = {
     "seed": 3, "num-nodes": 5, "fraction-train": 0.5, "fraction-evaluate": 0.75, "min-replies": 2, "rounds": 8,

@@ -1,10 +1,9 @@
 """The key timings: seconds by phase of the server and of the nodes; the results are the same bits."""
 
 import pytest
+from fedapps.strategies.wire import NODE_PHASES
 from small_runs import LQR
 from toys import same_bits
-
-from strategies.wire import NODE_PHASES
 
 SERVER_PHASES = {"prepare", "wait", "decode", "fold", "step", "other"}
 

@@ -2,12 +2,11 @@
 
 import pytest
 from drawn_houses import message_of, run_keys, speaking, task_with, write_world
+from fedapps.strategies.snapshot_names import under
+from fedapps.tasks.vln.weights import load_speaker
 from safetensors.numpy import load_file
 from small_runs import run_inline
 from toys import same_bits
-
-from strategies.snapshot_names import under
-from tasks.vln.weights import load_speaker
 
 SEEN, UNSEEN = ("houseA", "houseB"), ("houseC", "houseD")
 HOUSES = [*SEEN, *UNSEEN]

@@ -4,13 +4,13 @@ import json
 from functools import cache
 
 import pytest
+from fedapps.tasks.base import DataError
 from small_runs import run_inline, with_changes
 from striped_places import write_places
 from toys import same_bits
 
 from fedapps.config.parsing import parse
 from fedapps.launch.launch import check_data
-from tasks.base import DataError
 
 METHODS = ["untrained", "cloud", "local", "fedavg", "fedadam", "fedvc", "h-fl", "clustered"]
 SMALL = {

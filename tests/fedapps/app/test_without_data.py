@@ -5,14 +5,14 @@ import re
 
 import numpy as np
 import pytest
+from fedapps.sim.lqr import write_world
+from fedapps.strategies.round_records import TooFewRepliesError
 from flwr.app import Context, Message, RecordDict
 from small_runs import run_inline, with_changes
 
 from fedapps.app.client_app import app
 from fedapps.app.errors import NodeFailedError
 from fedapps.config.parsing import parse
-from sim.lqr import write_world
-from strategies.round_records import TooFewRepliesError
 
 SMALL = {
     "task": "lqr", "epochs": 1, "batch-size": 16, "collect-after": 0, "evaluate-every": 1,

@@ -9,6 +9,8 @@ import random
 
 import pytest
 import torch
+from fedapps.tasks.privacy.attackers import ATTACKERS
+from fedapps.tasks.text.privacy.sharing import SHARINGS
 from tiny_encoder import encoder_folder
 
 import fedapps.audit.run
@@ -18,8 +20,6 @@ from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import resolve
-from tasks.privacy.attackers import ATTACKERS
-from tasks.text.privacy.sharing import SHARINGS
 
 AUDITED = ("fedavg", "fedrecon", "fedvocab")  # the default
 WORDS = [f"{first}{second}" for first in "bdfgklmn" for second in ("ado", "elu", "imi", "oru")]

@@ -4,15 +4,15 @@ import itertools
 import json
 from dataclasses import replace
 
+from fedapps.tasks.privacy.attackers import ATTACKERS
+from fedapps.tasks.text.privacy.sharing import SHARINGS
+from fedapps.tasks.text.privacy.subject import TextSubject
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapps.audit import AuditPlan
 from fedapps.audit.jobs import finished
 from fedapps.audit.text import audit_text, row_line, statement
-from tasks.privacy.attackers import ATTACKERS
-from tasks.text.privacy.sharing import SHARINGS
-from tasks.text.privacy.subject import TextSubject
 
 PLAN = AuditPlan(
     TextSubject(),

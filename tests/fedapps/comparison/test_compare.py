@@ -182,7 +182,7 @@ def test_a_cell_that_fails_ends_the_comparison(tiny, tmp_path, monkeypatch):
         raise ArithmeticError("no loss today")
 
     monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
-    monkeypatch.setattr("tasks.lqr.task.LqrTask.loss", loss)
+    monkeypatch.setattr("fedapps.tasks.lqr.task.LqrTask.loss", loss)
     with pytest.raises(RunFailedError, match=r"sfl with seed 0 failed: round 1: 0 usable replies(?s:.*)no loss today"):
         compare_recipe(RECIPES / "lqr.toml", methods=["sfl"], seeds=1, overrides=tiny, output_dir=str(tmp_path))
     assert not list(tmp_path.glob("*/compare.json"))

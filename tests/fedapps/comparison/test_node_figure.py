@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from fedapps.tasks.base import NodeData
+from fedapps.tasks.lqr.task import LqrTask
 
 from fedapps.cli.commands import main
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.node_figure import node_counts, nodes_figure
 from fedapps.comparison.node_table import NodesFound, RecipeNodes
-from tasks.base import NodeData
-from tasks.lqr.task import LqrTask
 
 
 class Classified(LqrTask):

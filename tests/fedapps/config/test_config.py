@@ -4,6 +4,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from fedapps.tasks.driving.options import Options
+from fedapps.tasks.lqr.options import LqrOptions
 from recipe_runs import recipe_runs
 
 from fedapps.config.allowed_groups import read_allowed_groups
@@ -12,8 +14,6 @@ from fedapps.config.parsing import ConfigError, parse
 from fedapps.config.pyproject_keys import updated
 from fedapps.config.run_config import RunConfig
 from fedapps.registry.methods import method_names
-from tasks.driving.options import Options
-from tasks.lqr.options import LqrOptions
 
 ROOT = Path(__file__).parents[3]
 LQR = {"task": "lqr", "collect-after": 0}

@@ -4,14 +4,14 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from fedapps.sim.corpus import write_examples
+from fedapps.sim.lqr import write_world
 
 from fedapps.app.server_app import initial_arrays
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
 from fedapps.deployment.dry_run import KEPT_VERSIONS
 from fedapps.report.formats import format_bytes
-from sim.corpus import write_examples
-from sim.lqr import write_world
 
 ROBOT = ["lqr", "--set", "collect-after=0"]
 
@@ -151,7 +151,7 @@ def test_a_failed_training_step_is_reported_with_its_reason(place, capsys, monke
     def broken(*_):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("tasks.lqr.task.LqrTask.loss", broken)
+    monkeypatch.setattr("fedapps.tasks.lqr.task.LqrTask.loss", broken)
     status, lines = checked(capsys, *ROBOT, "--data-dir", place / "data", "--state-dir", place, "--set", "methods=sfl")
     assert status == 1
     assert any(line.startswith("- sfl: round 1: 0 usable replies") for line in lines)

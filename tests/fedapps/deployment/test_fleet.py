@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from fedapps.sim.interrupts import Interrupts
+from fedapps.sim.lqr import write_world
+from fedapps.sim.processes import is_alive
+from fedapps.tasks.base import DataError
 
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
@@ -19,10 +23,6 @@ from fedapps.deployment.fleet import limit_in_flight
 from fedapps.deployment.fleet_data import FleetData
 from fedapps.deployment.node_keys import make_key_pair
 from fedapps.deployment.processes import Processes
-from sim.interrupts import Interrupts
-from sim.lqr import write_world
-from sim.processes import is_alive
-from tasks.base import DataError
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """Errors of a pipeline are reported before anything runs."""
 
 import pytest
+from fedapps.sim.lqr import write_world
 from pipelines import RECIPE, run_pipeline
 from warm_lqr import WarmLqr, WarmOptions
 
 from fedapps.config.conflicts import conflicts
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
-from sim.lqr import write_world
 
 
 def refused(capsys, recipe, runs, *settings):

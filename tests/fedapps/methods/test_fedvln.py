@@ -4,6 +4,10 @@ import pytest
 import small_runs
 import torch
 from drawn_houses import run_keys, saved, speaking, task_with, write_world
+from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.partial_aggregation import PartialAggregation
+from fedapps.strategies.profiles import Profile
+from fedapps.tasks.vln.agent import LanguageEncoder
 from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,10 +22,6 @@ from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.registry.methods import canonical
 from fedapps.runs.run_folder import RunFolder
-from strategies.base import BaseStrategy
-from strategies.partial_aggregation import PartialAggregation
-from strategies.profiles import Profile
-from tasks.vln.agent import LanguageEncoder
 
 SEEN, UNSEEN = ("houseA", "houseB"), ("houseC", "houseD")
 HOUSES = (*SEEN, *UNSEEN)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
+from fedapps.tasks.options import key_of, option
 
 from fedapps import methods
 from fedapps.methods.base import Method
@@ -24,7 +25,6 @@ from fedapps.registry.methods import (
     method_names,
     resolved,
 )
-from tasks.options import key_of, option
 
 
 def build(text, **blocks):

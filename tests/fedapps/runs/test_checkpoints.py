@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
+from fedapps.clients.files import UnwritableError
+from fedapps.strategies.round_records import Snapshot
 from full_disk import full_disk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from toys import same_bits
 
-from clients.files import UnwritableError
 from fedapps.runs.checkpoints import DiskCheckpoints, read_snapshot
-from strategies.round_records import Snapshot
 
 FACTS = {"best": {"round": 2, "value": None}, "history": {"1": {"loss": 0.1, "name": "ü"}}}
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from drawn_houses import OPTIONS, write_world
+from fedapps.tasks.options import key_of
 from report_pages import page, section
 
 import fedapps.comparison.compare
@@ -16,7 +17,6 @@ from fedapps.launch.launch import Simulation, launch
 from fedapps.launch.references import add_references, find_references
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import number, summary_table
-from tasks.options import key_of
 
 NAMES = ("features", "feature_file", "feature_width", "vocabulary_size", "hidden", "word_width", "action_width")
 SMALL = {

@@ -5,10 +5,10 @@ import tomllib
 from dataclasses import replace
 
 import pytest
+from fedapps.strategies.round_records import NodeReport, Refusal, RoundReport
 
 from fedapps.config.parsing import parse
 from fedapps.runs.run_folder import RunFolder, run_path
-from strategies.round_records import NodeReport, Refusal, RoundReport
 
 LQR = {"task": "lqr", "collect-after": 0, "name": "one"}
 

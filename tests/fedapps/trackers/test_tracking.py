@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 
 import pytest
+from fedapps.tasks.options import option
 from hypothesis import given, strategies
 from small_runs import run_inline
 from toys import same_bits
@@ -13,7 +14,6 @@ from fedapps.config.parsing import ConfigError, parse, read
 from fedapps.registry.trackers import TRACKERS
 from fedapps.runs.tracking import plain, round_values
 from fedapps.trackers.base import TrackedRecord, Tracker
-from tasks.options import option
 
 RECORDS = {}
 

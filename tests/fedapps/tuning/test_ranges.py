@@ -1,10 +1,10 @@
 """The search space of each method."""
 
 import pytest
+from fedapps.tasks.search import Choices, Range
 
 from fedapps.config.parsing import parse
 from fedapps.tuning.ranges import GivenRange, current_settings, search_spaces, tuned_label
-from tasks.search import Choices, Range
 
 LQR = {"task": "lqr", "num-nodes": 3, "collect-after": 0, "learning-rate": 0.02}
 RATE = Range(0.002, 0.2, log=True)

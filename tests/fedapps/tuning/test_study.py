@@ -3,9 +3,9 @@
 import math
 
 import pytest
+from fedapps.tasks.search import Choices, Range
 
 from fedapps.tuning.study import RANDOM_TRIALS, Study, Trial, best_trial
-from tasks.search import Choices, Range
 
 SPACE = {"rate": Range(0.0001, 1.0, log=True), "steps": Range(1, 9), "kind": Choices(("a", "b"))}
 CURRENT = {"rate": 0.5, "steps": 9, "kind": "b"}

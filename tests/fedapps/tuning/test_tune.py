@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+from fedapps.sim import lqr
 
 import fedapps.tuning.trials
 import fedapps.tuning.tune
@@ -17,7 +18,6 @@ from fedapps.runs.run_folder import RunFolder
 from fedapps.tuning.pruning import FEWEST
 from fedapps.tuning.results import tuning_text
 from fedapps.tuning.tune import tune_recipe
-from sim import lqr
 
 LQR = RECIPES / "lqr.toml"
 METHODS = ("sfl", "fedprox", "untrained")
