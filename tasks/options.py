@@ -21,7 +21,6 @@ def option(
     above: float | None = None,
     choices: Sequence[str] | None = None,
     path: bool = False,
-    formerly: str = "",
     search: Search | None = None,
 ) -> Any:
     """Return a dataclass field with its description and its allowed values.
@@ -40,13 +39,11 @@ def option(
         The allowed strings.
     path : bool
         Whether the string may name a file or folder, or several separated by commas.
-    formerly : str
-        The key of the option in earlier versions.
     search : Search, optional
         The values among which ``fedapps tune`` searches; the option is not tuned if missing.
     """
     limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
-    return field(default=default, metadata={"doc": doc, "path": path, "formerly": formerly, "search": search, **limits})
+    return field(default=default, metadata={"doc": doc, "path": path, "search": search, **limits})
 
 
 def listed(names: str) -> tuple[str, ...]:

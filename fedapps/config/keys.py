@@ -1,4 +1,4 @@
-"""All keys that a run config can have, with their defaults, their meaning and the keys of earlier versions."""
+"""All keys that a run config can have, with their defaults and their meaning."""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -52,15 +52,6 @@ def all_keys() -> dict[str, Any]:
 def path_keys() -> set[str]:
     """The keys that name files or folders."""
     return {key for key, setting in all_keys().items() if setting.metadata.get("path")}
-
-
-def renamed_keys() -> dict[str, list[str]]:
-    """Keys of earlier versions, each with the keys that took its place."""
-    found: dict[str, list[str]] = {}
-    for key, setting in declared().items():
-        if former := setting.metadata["formerly"]:
-            found.setdefault(former, []).append(key)
-    return found
 
 
 def described(task: str = "", methods: Iterable[str] = ()) -> dict[str, dict[str, str]]:

@@ -1,7 +1,7 @@
 """The run config: typed, validated, with all its errors at once."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from fedapps.registry.trackers import TRACKERS
 from fedapps.tasks.options import key_of, parse_options
 from fedapps.trackers.base import Tracker
 
-from .keys import renamed_keys, with_extra
+from .keys import with_extra
 from .run_config import METHOD_KEYS, RunConfig, with_source
 from .trackers import read_trackers, split_keys, tracker_keys
 
@@ -104,8 +104,8 @@ def parse(given: Mapping[str, Any], *, files_exist: bool = True, on_node: bool =
     Raises
     ------
     ConfigError
-        With one line per error: unknown keys, keys of earlier versions, wrong types, values out of range, unknown tasks
-        and methods, and combinations that cannot work.
+        With one line per error: unknown keys, wrong types, values out of range, unknown tasks and methods, and
+        combinations that cannot work.
     """
     from .conflicts import conflicts  # imports torch, which `read` does not
 
@@ -158,13 +158,10 @@ def _sorted_keys(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     of_tasks: dict[str, Any] = {}
     of_methods: dict[str, Any] = {}
     errors = []
-    known = {key_of(f.name) for f in fields(RunConfig)}
     for key, value in flat.items():
         owner, dot, _ = key.partition(".")
-        if not dot and (key in known or key not in renamed_keys()):
+        if not dot:
             general[key] = value
-        elif not dot:
-            errors.append(f"{key}: this key is now called {' or '.join(renamed_keys()[key])}")
         elif owner in task_names():
             of_tasks[key] = value
         elif owner in method_names():

@@ -25,12 +25,8 @@ def weights_only(arrays: ArrayRecord) -> ArrayRecord:
 class ApdOptions(FederationOptions):
     """The options of APD."""
 
-    l1: float = option(
-        1e-4, "weight of the adaptive parameters' absolute values", minimum=0, formerly="apd-l1", search=Around(10)
-    )
-    drift: float = option(
-        1e-4, "weight of changes to earlier stages' parameters", minimum=0, formerly="apd-drift", search=Around(10)
-    )
+    l1: float = option(1e-4, "weight of the adaptive parameters' absolute values", minimum=0, search=Around(10))
+    drift: float = option(1e-4, "weight of changes to earlier stages' parameters", minimum=0, search=Around(10))
 
 
 class Apd(ContinualMethod):

@@ -1,7 +1,6 @@
 """APFL: personalisation whose rates follow the variance of the parameters across nodes."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fedapps.strategies.adaptive_rates import AdaptiveRates
 from fedapps.strategies.base import BaseStrategy
@@ -20,7 +19,6 @@ class ApflOptions(PersonalisationOptions):
         "tensor",
         "one adaptive rate per",
         choices=["tensor", "parameter"],
-        formerly="rate-granularity",
         search=Choices(("tensor", "parameter")),
     )
     power: float = option(
@@ -35,7 +33,6 @@ class Apfl(PersonalisationMethod):
     line = "FedAvg, then each node personalises at rates from the variance across nodes"
     citation = "Nakanoya et al., Personalized Federated Learning of Driver Prediction Models, 2021, Algorithm 1"
     Options = ApflOptions
-    former_names: ClassVar = {"apfl-sqrt": "apfl(power=0.5)"}
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
         return parts.build(AdaptiveRates, granularity=self.options.granularity, power=self.options.power)

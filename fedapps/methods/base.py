@@ -64,8 +64,6 @@ class Method:
     citation: ClassVar[str] = ""
     #: Other names, each with the arguments that it stands for, such as ``{"fedavg-ewc": "ewc(local=false)"}``.
     aliases: ClassVar[Mapping[str, str]] = {}
-    #: Names of earlier versions, each with what to write now.
-    former_names: ClassVar[Mapping[str, str]] = {}
     #: A frozen dataclass of ``fedapps.tasks.options.option`` fields; ``fedprox.mu`` is the key of the field ``mu``.
     Options: ClassVar[type[Any]] = NoOptions
     #: The task that the method is made for; empty for all tasks.

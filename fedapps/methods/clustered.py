@@ -23,18 +23,15 @@ if TYPE_CHECKING:
 class ClusteredOptions:
     """The options of clustered FL."""
 
-    clusters: int = option(2, "clusters to find, at most", minimum=1, formerly="num-clusters")
-    first: int = option(1, "round after which they are found", minimum=1, formerly="cluster-first")
-    every: int = option(0, "rounds until they are found again; 0 = never", minimum=0, formerly="cluster-every")
+    clusters: int = option(2, "clusters to find, at most", minimum=1)
+    first: int = option(1, "round after which they are found", minimum=1)
+    every: int = option(0, "rounds until they are found again; 0 = never", minimum=0)
     optimizer: str = option(
         "sgd",
         "server optimizer of each cluster; server-optimizer is that of the average of the clusters",
         choices=OPTIMIZER_NAMES,
-        formerly="cluster-optimizer",
     )
-    learning_rate: float = option(
-        1.0, "server learning rate of each cluster", above=0, formerly="cluster-learning-rate"
-    )
+    learning_rate: float = option(1.0, "server learning rate of each cluster", above=0)
 
 
 class Clustered(Method):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class FederationOptions:
     """How the nodes of a method of continual learning come together."""
 
-    mu: float = option(0.0, "weight µ of FedProx's proximal term; 0 = FedAvg", minimum=0, formerly="fedprox-mu")
+    mu: float = option(0.0, "weight µ of FedProx's proximal term; 0 = FedAvg", minimum=0)
     local: bool = option(False, "train every node alone, without a federation")
 
 

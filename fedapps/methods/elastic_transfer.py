@@ -1,7 +1,7 @@
 """Elastic Transfer: nodes are held near their own past, the others' past and the others' present."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.fisher_exchange import FisherExchange
@@ -13,22 +13,21 @@ from .fedcurv import FisherMethod
 from .strategy_parts import StrategyParts
 
 
-def _weight_option(default: float, line: str, formerly: str) -> Any:
-    return option(default, line, minimum=0, formerly=formerly, search=Range(1e-4, 100, log=True))
+def _weight_option(default: float, line: str) -> Any:
+    return option(default, line, minimum=0, search=Range(1e-4, 100, log=True))
 
 
 @dataclass(frozen=True)
 class ElasticTransferOptions:
     """The options of Elastic Transfer."""
 
-    own_past: float = _weight_option(0.0, "λ1: weight of a node's own earlier stages", "elastic-own-past")
-    others_past: float = _weight_option(0.5, "λ2: weight of other nodes' earlier stages", "elastic-others-past")
-    others_now: float = _weight_option(0.0, "λ3: weight of other nodes' last round", "elastic-others-now")
+    own_past: float = _weight_option(0.0, "λ1: weight of a node's own earlier stages")
+    others_past: float = _weight_option(0.5, "λ2: weight of other nodes' earlier stages")
+    others_now: float = _weight_option(0.0, "λ3: weight of other nodes' last round")
     anchors: str = option(
         "online",
         "earlier stages: each at its own solution, or all at the newest one",
         choices=["online", "separate"],
-        formerly="elastic-anchors",
     )
     estimator: str = estimator_option()
 
@@ -42,13 +41,6 @@ class ElasticTransfer(FisherMethod):
         "Guerdan and Gunes, Decentralized Robot Learning for Personalization and Privacy, 2022, Algorithm 1, "
         "https://arxiv.org/abs/2201.05527"
     )
-    former_names: ClassVar = {
-        f"elastic-transfer-{own:g}-{past:g}-{now:g}": f"elastic-transfer(own-past={own:g},others-past={past:g},"
-        f"others-now={now:g})"
-        for own in (0.5, 0.05, 0)
-        for past in (0.5, 0.05, 0)
-        for now in (0.5, 0.05, 0)
-    }
     Options = ElasticTransferOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

@@ -20,7 +20,6 @@ def estimator_option() -> Any:
         "per-sample",
         "Fisher information from gradients of single examples, of batches, or of batches times the batch size",
         choices=["per-sample", "per-batch", "per-batch-scaled"],
-        formerly="fisher-estimator",
     )
 
 
@@ -28,14 +27,11 @@ def estimator_option() -> Any:
 class EwcOptions(FederationOptions):
     """The options of EWC."""
 
-    lambda_: float = option(
-        0.05, "weight λ of a node's earlier stages", minimum=0, formerly="ewc-lambda", search=Range(1e-4, 100, log=True)
-    )
+    lambda_: float = option(0.05, "weight λ of a node's earlier stages", minimum=0, search=Range(1e-4, 100, log=True))
     anchors: str = option(
         "separate",
         "earlier stages: each at its own solution, or all at the newest one (Online-EWC)",
         choices=["separate", "online"],
-        formerly="ewc-anchors",
     )
     estimator: str = estimator_option()
 

@@ -14,7 +14,7 @@ from .strategy_parts import StrategyParts
 class FedAdagradOptions:
     """The options of FedAdagrad."""
 
-    learning_rate: float = option(0.01, "server learning rate", above=0, formerly="fedadagrad-rate", search=Around(10))
+    learning_rate: float = option(0.01, "server learning rate", above=0, search=Around(10))
 
 
 class FedAdagrad(Method):

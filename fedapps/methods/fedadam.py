@@ -14,7 +14,7 @@ from .strategy_parts import StrategyParts
 class FedAdamOptions:
     """The options of FedAdam."""
 
-    learning_rate: float = option(0.1, "server learning rate", above=0, formerly="fedadam-rate", search=Around(10))
+    learning_rate: float = option(0.1, "server learning rate", above=0, search=Around(10))
 
 
 class FedAdam(Method):

@@ -14,7 +14,7 @@ from .strategy_parts import StrategyParts
 class FedAvgMOptions:
     """The options of FedAvgM."""
 
-    learning_rate: float = option(0.1, "server learning rate", above=0, formerly="fedavgm-rate", search=Around(10))
+    learning_rate: float = option(0.1, "server learning rate", above=0, search=Around(10))
 
 
 class FedAvgM(Method):

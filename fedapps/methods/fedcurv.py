@@ -25,7 +25,6 @@ class FedCurvOptions:
         0.5,
         "weight λ, with the 1/2 of a quadratic penalty before it",
         minimum=0,
-        formerly="fedcurv-lambda",
         search=Range(1e-4, 100, log=True),
     )
     estimator: str = estimator_option()

@@ -21,7 +21,6 @@ class FedProxOptions:
         0.05,
         "weight µ of the proximal term; 0 = FedAvg",
         minimum=0,
-        formerly="fedprox-mu",
         search=Range(1e-3, 10, log=True),
     )
 

@@ -18,15 +18,12 @@ if TYPE_CHECKING:
 class FedReconOptions:
     """The options of FedRecon."""
 
-    epochs: int = option(
-        1, "epochs in which nodes train their private parameters", minimum=1, formerly="reconstruct-epochs"
-    )
+    epochs: int = option(1, "epochs in which nodes train their private parameters", minimum=1)
     support_share: float = option(
         0.5,
         "share of a node's examples for that; the rest trains the shared parameters",
         above=0,
         maximum=0.99,
-        formerly="support-share",
         search=Range(0.2, 0.8),
     )
 

@@ -28,7 +28,6 @@ class FedVcOptions:
         256,
         "examples that each virtual client trains on, where steps are not given",
         minimum=1,
-        formerly="virtual-examples",
     )
     draws: str = option(
         "with-replacement",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.partial_aggregation import PartialAggregation
@@ -31,7 +31,6 @@ class FedVocabOptions:
         1,
         "epochs with the shared parameters frozen, before all are trained; 0 = no adaptive updating",
         minimum=0,
-        formerly="adapt-epochs",
     )
     adapt_rate: float = option(
         1.0, "factor on the learning rate of these epochs; 1 as in the paper", above=0, search=Range(0.01, 1, log=True)
@@ -55,10 +54,6 @@ class FedVocab(PartialMethod):
     citation = "Zhang et al., Federated Model Decomposition with Private Vocabulary for Text Classification, EMNLP 2022"
     task = "text"
     patterns = ("embedding.*",)
-    former_names: ClassVar = {
-        "fedvocab-no-adapt": "fedvocab(adapt-epochs=0)",
-        "fedvocab-own-start": "fedvocab(own-start=true)",
-    }
     Options = FedVocabOptions
 
     def private(self, task: "TaskProfiles") -> PrivateParameters:

@@ -23,24 +23,20 @@ if TYPE_CHECKING:
 class FedWeitOptions:
     """The options of FedWeIT."""
 
-    l1_mask: float = option(1e-2, "λ1 on masks", minimum=0, formerly="fedweit-l1-mask", search=Around(10))
+    l1_mask: float = option(1e-2, "λ1 on masks", minimum=0, search=Around(10))
     l1_adaptive: float = option(
         1e-4,
         "λ1 on adaptive parameters, and the absolute value up to which they are not sent",
         minimum=0,
-        formerly="fedweit-l1-adaptive",
         search=Around(10),
     )
     drift: float = option(
         1e-4,
         "λ2, weight of changes to earlier stages' parameters",
         minimum=0,
-        formerly="fedweit-drift",
         search=Around(10),
     )
-    mask_share: float = option(
-        0.7, "share of a layer's units that a node sends", above=0, maximum=1, formerly="fedweit-mask-share"
-    )
+    mask_share: float = option(0.7, "share of a layer's units that a node sends", above=0, maximum=1)
 
 
 class FedWeit(Method):

@@ -14,7 +14,7 @@ from .strategy_parts import StrategyParts
 class FedYogiOptions:
     """The options of FedYogi."""
 
-    learning_rate: float = option(0.1, "server learning rate", above=0, formerly="fedyogi-rate", search=Around(10))
+    learning_rate: float = option(0.1, "server learning rate", above=0, search=Around(10))
 
 
 class FedYogi(Method):

@@ -27,28 +27,22 @@ class HFlOptions:
     groups: str = option(
         "city",
         "groups of nodes that are the clusters, the finest first, separated by commas (city,continent)",
-        formerly="cluster-groups",
     )
     intervals: str = option(
         "15",
         "for each group, the rounds between two averages of its clusters; 0 = never (5,15)",
-        formerly="cluster-intervals",
     )
     cohort: int = option(
         0,
         "nodes of each cluster that train in a round; 0 = the nodes that the other methods train",
         minimum=0,
-        formerly="cluster-cohort",
     )
     optimizer: str = option(
         "sgd",
         "server optimizer of each cluster; server-optimizer is that of the average of the clusters",
         choices=OPTIMIZER_NAMES,
-        formerly="cluster-optimizer",
     )
-    learning_rate: float = option(
-        1.0, "server learning rate of each cluster", above=0, formerly="cluster-learning-rate"
-    )
+    learning_rate: float = option(1.0, "server learning rate of each cluster", above=0)
     weights: str = option(
         "equal", "weights of clusters in the average: all alike, or by their replies", choices=["equal", "replies"]
     )

@@ -22,7 +22,6 @@ class L2TransferOptions(FederationOptions):
         0.05,
         "weight λ of the pull to the last stage",
         minimum=0,
-        formerly="l2t-lambda",
         search=Range(1e-4, 100, log=True),
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from fedapps.tasks.options import option
 from fedapps.tasks.search import Around
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 class PersonalisationOptions:
     """The options of personalisation."""
 
-    epochs: int = option(10, "epochs of personalisation before an evaluation", minimum=1, formerly="personal-epochs")
-    learning_rate: float = option(
-        0.001, "learning rate L of personalisation", above=0, formerly="personal-learning-rate", search=Around(10)
-    )
+    epochs: int = option(10, "epochs of personalisation before an evaluation", minimum=1)
+    learning_rate: float = option(0.001, "learning rate L of personalisation", above=0, search=Around(10))
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,6 @@ class Spfl(PersonalisationMethod):
     line = "FedAvg, then each node personalises all parameters at the same rate"
     citation = "Nakanoya et al., Personalized Federated Learning of Driver Prediction Models, 2021, Section III"
     Options = SpflOptions
-    former_names: ClassVar = {"spfl-low": "spfl(rate-scale=0.2)"}
 
     @property
     def learning_rate(self) -> float:

@@ -64,14 +64,10 @@ class Call:
 
 
 def resolved(expression: Expression) -> Call:
-    """What an expression stands for. Raises ``ValueError`` for an unknown name, and for one of an earlier version."""
+    """What an expression stands for. Raises ``ValueError`` for an unknown name."""
     known = own_aliases()
     if expression.name not in known and expression.name not in method_names():
         known = aliases()  # imports the methods of other packages
-    if expression.name not in known and expression.name not in method_names():
-        for kind in METHODS.usable().values():
-            if expression.name in kind.former_names:
-                raise ValueError(f"{expression.name!r} is now written {kind.former_names[expression.name]}")
     named = known.get(expression.name, expression)
     return Call(method_class(named.name).name, {**dict(named.arguments), **dict(expression.arguments)})
 

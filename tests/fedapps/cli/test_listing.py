@@ -88,7 +88,6 @@ def test_every_method_can_be_described(name, capsys):
     ("given", "said"),
     [
         (["magic"], "'magic' is unknown; known methods: apd, "),
-        (["spfl-low"], "'spfl-low' is now written spfl(rate-scale=0.2)"),
         (["--keys", "--task", "chess"], "task = 'chess': must be one of driving, "),
         (["--keys", "--methods", "sfl,magic"], "'magic' is unknown"),
         (["--task", "driving"], "--task and --methods choose the keys to list: add --keys"),

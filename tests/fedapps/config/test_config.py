@@ -234,19 +234,13 @@ def test_conflicts_join_the_other_errors_but_not_where_one_side_is_unknown():
     assert errors(staged | {"rounds": 0}) == ["rounds = 0: must be a whole number at least 1"]
 
 
-# -- keys of methods, of earlier versions and of other packages --------------------------------------------------
+# -- keys of methods and of other packages -----------------------------------------------------------------------
 
 
 def test_the_config_has_the_keys_of_its_task_and_its_methods_alone():
     keys = parse({"methods": "fedavg,spfl", "fedprox.mu": 0.3}).flat()
     owners = {key.partition(".")[0] for key in keys if "." in key}
     assert owners == {"driving", "fedavg", "spfl"}
-
-
-def test_a_key_of_an_earlier_version_says_what_it_is_called_now():
-    assert errors({"fedadam-rate": 0.1}) == ["fedadam-rate: this key is now called fedadam.learning-rate"]
-    (line,) = errors({"fedprox-mu": 0.1})
-    assert line.endswith("is now called apd.mu or ewc.mu or fedprox.mu or l2-transfer.mu")
 
 
 def test_keys_of_a_method_that_does_not_run_are_checked_too():

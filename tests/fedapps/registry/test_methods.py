@@ -1,6 +1,5 @@
 """Methods found by name, by alias, with arguments and in other packages."""
 
-import re
 import sys
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -23,7 +22,6 @@ from fedapps.registry.methods import (
     method_class,
     method_lines,
     method_names,
-    resolved,
 )
 
 
@@ -84,8 +82,6 @@ def test_the_canonical_label_is_the_same_for_all_ways_to_write_a_method():
     ("text", "said"),
     [
         ("magic", "'magic' is unknown; known methods: apd, "),
-        ("spfl-low", r"'spfl-low' is now written spfl\(rate-scale=0\.2\)"),
-        ("elastic-transfer-0.5-0.05-0", r"is now written elastic-transfer\(own-past=0\.5,others-past=0\.05,"),
         ("fedprox(mu=-1)", r"fedprox\.mu = -1\.0: must be a number at least 0"),
         ("fedprox(mu=much)", r"fedprox\.mu = 'much': must be a number at least 0"),
         ("fedprox(nu=1)", r"fedprox\.nu: unknown key; known keys: fedprox\.mu"),
@@ -96,13 +92,6 @@ def test_the_canonical_label_is_the_same_for_all_ways_to_write_a_method():
 def test_what_cannot_be_built_says_what_is_allowed(text, said):
     with pytest.raises(ValueError, match=said):
         build(text)
-
-
-def test_former_names_are_written_as_methods_that_exist():
-    for name in method_names():
-        for now in method_class(name).former_names.values():
-            assert resolved(read_expression(now)).name == name
-            build(now)
 
 
 # -- other packages ----------------------------------------------------------------------------------------------
@@ -121,7 +110,6 @@ class Gossip(Method):
     name = "gossip"
     line = "every node tells a few others"
     aliases: ClassVar = {"rumour": "gossip(fan-out=1)", "sfl": "gossip", "fedprox": "gossip"}
-    former_names: ClassVar = {"gossip-three": "gossip(fan-out=3)"}
     Options = GossipOptions
 
 
@@ -152,8 +140,6 @@ def test_its_other_names_stand_for_it_where_no_method_of_this_package_has_them(i
     assert build("rumour(fan-out=5)").options.fan_out == 5
     assert type(build("sfl")) is method_class("fedavg")
     assert type(build("fedprox")) is FedProx
-    with pytest.raises(ValueError, match=re.escape("'gossip-three' is now written gossip(fan-out=3)")):
-        build("gossip-three")
 
 
 @pytest.mark.parametrize(
