@@ -137,7 +137,8 @@ def _escaped(text: str) -> str:
 
 def _documents() -> list[Path]:
     folder = ROOT / "docs"
-    return [path for kind in ("*.md", "*.png", "site/*.css") for path in sorted(folder.glob(kind))]
+    kinds = ("*.md", "results/*.md", "*.png", "*.svg", "site/*.css")
+    return [path for kind in kinds for path in sorted(folder.glob(kind))]
 
 
 def _notebooks() -> list[Path]:

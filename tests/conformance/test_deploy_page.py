@@ -1,4 +1,4 @@
-"""The page in deploy/: the commands that it calls are there, as it calls them, and so are the files that it names."""
+"""The pages on deployment: the commands that they call exist, and so do the files that they name."""
 
 import re
 import shlex
@@ -12,11 +12,12 @@ from fedapps.cli.parser import command_parser
 from fedapps.deployment.certificates import make_certificates
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+PAGES = (DEPLOY / "README.md", DEPLOY.parent / "docs" / "deployment.md")
 
 
 def commands(program: str) -> list[list[str]]:
-    """The lines of the page's code blocks that call ``program``, in words."""
-    parts = re.split(r"^```", (DEPLOY / "README.md").read_text(), flags=re.MULTILINE)[1::2]
+    """The lines of the pages' code blocks that call ``program``, in words."""
+    parts = [part for page in PAGES for part in re.split(r"^```", page.read_text(), flags=re.MULTILINE)[1::2]]
     blocks = [part for part in parts if part.startswith("\n")]  # those of another language say so
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
     found = (shlex.split(line, comments=True) for line in lines if program in line and not line.startswith("#"))
@@ -29,7 +30,7 @@ def locate(words: list[str], program: str) -> int | None:
     return next((index for index in places if program != "fedapps" or words[index - 1] == "-m"), None)
 
 
-def test_the_page_calls_fedapps_as_it_is():
+def test_the_pages_call_fedapps_as_it_is():
     found = commands("fedapps")
     assert {words[0] for words in found if words} >= {"keys", "check-node"}
     for words in found:
@@ -37,7 +38,7 @@ def test_the_page_calls_fedapps_as_it_is():
             command_parser().parse_args(words)
 
 
-def test_the_page_calls_flwr_as_it_is():
+def test_the_pages_call_flwr_as_it_is():
     from flwr.cli.app import app
     from typer.main import get_command
 
@@ -60,7 +61,7 @@ def test_the_page_names_every_file_and_only_files_that_exist():
 
 
 def test_the_web_server_before_nodes_that_speak_http_passes_on_theirs_alone():
-    (site,) = re.findall(r"```nginx\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
+    (site,) = re.findall(r"```nginx\n(.*?)```", PAGES[1].read_text(), re.DOTALL)
     settings = dict(re.findall(r"^(\w+)=(.*)$", (DEPLOY / "superlink.env.example").read_text(), re.MULTILINE))
     assert re.findall(r"listen (\S+) ssl;", site) == [settings["FLEET_PORT"]]
     assert re.findall(r"location (\S+) {\s+proxy_pass (\S+);", site) == [

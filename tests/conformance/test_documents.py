@@ -18,7 +18,7 @@ from fedapps.config.recipe_files import RECIPES, read_pipeline, recipes
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "deploy/*.md", "examples/*.md", "examples/*/README.md")
+    for pattern in ("*.md", "docs/*.md", "docs/results/*.md", "deploy/*.md", "examples/*.md", "examples/*/README.md")
     for path in ROOT.glob(pattern)
 )
 WITH_COMMANDS = [page for page in PAGES if page.parent.name != "deploy" and page.name != "extending.md"]

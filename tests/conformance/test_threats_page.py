@@ -13,7 +13,7 @@ ROWS = [line.strip("| \n").split(" | ") for part in TABLES for line in part.spli
 
 def test_there_is_a_table_for_each_actor():
     assert [part.partition("\n")[0] for part in TABLES] == [
-        "The server", "A node", "The network", "Whoever provides data"
+        "The server", "A node", "The network", "A provider of data"
     ]  # fmt: skip
     assert len(ROWS) > 25
 
