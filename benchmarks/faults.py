@@ -11,7 +11,7 @@ from typing import Any
 
 from fedapps.sim.processes import descendants, runs
 
-from fedapps.deployment.node_keys import KeyPair
+from fedapps.deployment.credentials import KeyPair
 from fedapps.deployment.processes import FleetError, FleetProcess
 from fedapps.deployment.superlink import Deployment, NodeConfig
 

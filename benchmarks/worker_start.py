@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.worker_start", description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=5, help="number of starts of each kind (default 5)")
     pairs = range(max(1, parser.parse_args(arguments).pairs))
-    command = [sys.executable, "-P", "-m", "fedapps.deployment.fork_server", _WORKER, *LIBRARIES]
+    command = [sys.executable, "-P", "-m", "fedapps.deployment.forks", _WORKER, *LIBRARIES]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         for _ in range(2):  # the libraries are imported after the first call
             _fork(server)

@@ -3,7 +3,7 @@
 import sys
 
 from .cli.commands import main
-from .deployment.quick_exit import run_and_exit
+from .deployment.flower_command import run_and_exit
 
 if __name__ == "__main__":
     run_and_exit(lambda: sys.exit(main()))

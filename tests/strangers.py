@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from fedapps.deployment.node_keys import make_key_pair
+from fedapps.deployment.credentials import make_key_pair
 from fedapps.deployment.superlink import Deployment, deployment
 
 

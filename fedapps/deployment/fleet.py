@@ -1,21 +1,103 @@
 """``python -m fedapps fleet``: run one federation on a SuperLink and SuperNodes that it starts on this machine."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedapps.app.profile_query import data_source
 from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config
-from fedapps.launch.launch import APP, conclude
+from fedapps.launch.launch import APP, check_data, conclude
 from fedapps.launch.runner import RunFailedError, Runner
 from fedapps.runs.run_folder import RunFolder, run_path
 from fedapps.sim.processes import usable_cores
 
-from .fleet_data import FleetData
 from .processes import FleetError
-from .superlink import Deployment, deployment
+from .superlink import Deployment, NodeConfig, deployment
 
 WORKERS_PER_CORE = 3
+
+
+@dataclass(frozen=True)
+class FleetData:
+    """The data sources of a fleet.
+
+    Attributes
+    ----------
+    nodes : int
+        Number of nodes.
+    folders : tuple of Path
+        One folder per node; if empty, the nodes share one data source, each with one partition.
+    """
+
+    nodes: int
+    folders: tuple[Path, ...] = ()
+
+    @classmethod
+    def read(cls, config: Config, nodes: int | None, folders: str) -> "FleetData":
+        """Parse the command-line options ``--nodes`` and ``--node-data``.
+
+        Parameters
+        ----------
+        config : Config
+            The run config.
+        nodes : int or None
+            Number of nodes; None: the number of folders, or ``num-nodes`` without folders.
+        folders : str
+            A folder that contains one folder per node, or the nodes' folders separated by commas; empty: none.
+
+        Raises
+        ------
+        ValueError
+            If the options contradict each other or the run config, or a method needs the pooled data of all nodes.
+        """
+        pooled = [label for label, method in config.methods.items() if method.pools_data]
+        if pooled:
+            others = ",".join(label for label in config.methods if label not in pooled)
+            raise ValueError(
+                f"methods: {', '.join(pooled)} trains on the pooled data of all nodes, which no node of a fleet has: "
+                "use `fedapps run`" + (f", or add --set methods={others}" if others else "")
+            )
+        found = _node_folders(folders) if folders else ()
+        count = (len(found) or config.run.num_nodes) if nodes is None else nodes
+        if count < 1:
+            raise ValueError(f"--nodes {count}: must be at least 1")
+        if found and count != len(found):
+            raise ValueError(f"--nodes {count}: --node-data names {len(found)} folders; omit --nodes")
+        if count < config.run.num_nodes:
+            raise ValueError(
+                f"--nodes {count}: the run waits for num-nodes = {config.run.num_nodes}; add --set num-nodes={count}"
+            )
+        if found and config.run.data_dir:
+            raise ValueError(
+                f"--node-data, but data-dir = {config.run.data_dir!r}: give one of them, either a folder per node or "
+                "one folder with the data of all nodes"
+            )
+        return cls(count, found)
+
+    def check(self, config: Config) -> None:
+        """Read the data of all nodes once; generate the simulated world if the cache does not have it yet.
+
+        Raises
+        ------
+        DataError
+            If data are missing or invalid.
+        """
+        task = config.task
+        if self.folders:
+            task.check_nodes(self.nodes)
+            for folder in self.folders:
+                task.load_own(folder)
+            return
+        check_data(replace(config, run=replace(config.run, num_nodes=self.nodes)))
+        data_source(config.run, task, self.configs()[0])
+
+    def configs(self) -> Sequence[NodeConfig]:
+        """The node config of each SuperNode."""
+        if self.folders:
+            return [{"data-dir": str(folder)} for folder in self.folders]
+        return [{"partition-id": index, "num-partitions": self.nodes} for index in range(self.nodes)]
 
 
 @dataclass(frozen=True)
@@ -116,3 +198,19 @@ def _deploy_and_run(config: Config, data: FleetData, fleet: Deployment) -> None:
     fleet.start_supernodes(data.configs())
     print(f"fleet: {data.nodes} SuperNodes are connected", flush=True)
     fleet.run(APP, for_flower(limit_in_flight(config, data.nodes, usable_cores()).flat()))
+
+
+def _node_folders(text: str) -> tuple[Path, ...]:
+    paths = [Path(part.strip()).expanduser().absolute() for part in text.split(",") if part.strip()]
+    for path in paths:
+        if not path.is_dir():
+            raise ValueError(f"--node-data {path}: no such folder")
+    if len(paths) != 1:
+        return tuple(paths)
+    below = sorted(path for path in paths[0].iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not below:
+        raise ValueError(
+            f"--node-data {paths[0]}: expected one folder per node in it, found none; give such a folder, or the "
+            "nodes' folders separated by commas"
+        )
+    return tuple(below)

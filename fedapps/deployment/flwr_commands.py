@@ -1,23 +1,33 @@
-"""Commands of the ``flwr`` command line, and what it knows of nodes and runs, as Python objects."""
+"""Commands of the ``flwr`` command line, and what it knows of nodes and runs, as Python objects.
+
+    python -P -m fedapps.deployment.flwr_commands
+
+is the process that imports ``flwr`` once and then runs its commands one after another. Each line of its standard input
+is a JSON list with the arguments of a command. Each line of its standard output is a JSON list with the exit status of
+the command, its standard output and its standard error. The process ends with its standard input.
+"""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from tempfile import TemporaryFile
 from typing import Any
 
 from fedapps.sim.flower_run import CONNECTION
 
+from .flower_command import load_command
 from .processes import FleetError
 
 _ATTEMPTS = 10
 
 
 class FlwrCommands:
-    """Runs commands of ``flwr`` in one process (:mod:`fedapps.deployment.flwr_server`), which starts with the first.
+    """Runs commands of ``flwr`` in one process, which starts with the first.
 
     A process for each would import Flower every time, which takes seconds of processor time.
 
@@ -40,7 +50,7 @@ class FlwrCommands:
             If the process of the commands has ended.
         """
         if self._server is None:
-            command = [sys.executable, "-P", "-m", "fedapps.deployment.flwr_server"]
+            command = [sys.executable, "-P", "-m", __name__]
             self._server = subprocess.Popen(
                 command,
                 env=dict(self._environment),
@@ -92,3 +102,38 @@ class FlwrCommands:
             self._server.kill()
             self._server.communicate()
             self._server = None
+
+
+def serve() -> None:
+    """Serve until the standard input ends."""
+    load_command("flwr")
+    with os.fdopen(os.dup(1), "w") as replies:
+        for line in sys.stdin:
+            replies.write(json.dumps(_run(json.loads(line))) + "\n")
+            replies.flush()
+
+
+def _run(arguments: list[str]) -> tuple[int, str, str]:
+    """Run a command of ``flwr``: its exit status, standard output and standard error."""
+    sys.argv, status = ["flwr", *arguments], 0
+    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+        os.dup2(output.fileno(), 1)  # flwr also writes to sys.__stdout__
+        os.dup2(errors.fileno(), 2)
+        try:
+            load_command("flwr")()
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+        except Exception as error:
+            status = 1
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for stream in (output, errors):
+            stream.seek(0)
+        return status, output.read(), errors.read()
+
+
+if __name__ == "__main__":
+    serve()

@@ -5,6 +5,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,16 @@ from fedapps.sim.flower_run import CONNECTION, connect, submission, wait_until_h
 from fedapps.sim.interrupts import Interrupts
 from fedapps.sim.processes import flower_environment, free_port
 
-from .certificates import make_certificates
+from .credentials import KeyPair, make_certificates, make_key_pair
 from .flwr_commands import FlwrCommands
-from .node_keys import KeyPair, make_key_pair
 from .processes import FleetError, FleetProcess, Processes
-from .protocol import node_options, node_port
 from .supernode import LIBRARIES, SuperNode
 
 NodeConfig = Mapping[str, int | str]
 _LOOPBACK = "127.0.0.1"
 _STARTED = re.compile(r"Successfully started run (\d+)")
+#: From this version of Flower on, SuperNodes speak HTTP on the port that ``flwr`` uses, before gRPC on another port.
+_FIRST_WITH_HTTP = (1, 40)
 _CONNECT_SECONDS, _CONNECT_SECONDS_EACH = 60.0, 10.0
 
 
@@ -285,3 +286,19 @@ class Deployment:
     def _check_superlink(self) -> None:
         if self.superlink and self.superlink.has_ended:
             raise FleetError(self.superlink.exit_report())
+
+
+def nodes_speak_http(flower: str = "") -> bool:
+    """Whether SuperNodes use HTTP in the given version of Flower; by default in the installed one."""
+    major, minor, *_ = (flower or version("flwr")).split(".")
+    return (int(major), int(minor)) >= _FIRST_WITH_HTTP
+
+
+def node_port(port: int) -> int:
+    """The loopback port for SuperNodes of a SuperLink that serves ``flwr`` at ``port``."""
+    return port if nodes_speak_http() else free_port()
+
+
+def node_options(address: str) -> list[str]:
+    """The options with which ``flower-superlink`` serves SuperNodes at ``address`` (host:port)."""
+    return [] if nodes_speak_http() else ["--fleet-api-type", "grpc-rere", "--fleet-api-address", address]

@@ -16,10 +16,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from .flower_command import load_command, name_process, run_flower
-from .fork_server import serve
-from .forks import Fork
-from .quick_exit import run_and_exit
+from .flower_command import load_command, name_process, run_and_exit, run_flower
+from .forks import Fork, serve
 
 #: What workers of this project import before they train; ``torch._dynamo`` is imported by torch's optimizers.
 LIBRARIES: tuple[str, ...] = ("torch", "torch._dynamo", "scipy.spatial", "PIL.Image", "safetensors.numpy")

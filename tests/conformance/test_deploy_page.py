@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedapps.cli.parser import command_parser
-from fedapps.deployment.certificates import make_certificates
+from fedapps.deployment.credentials import make_certificates
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PAGES = (DEPLOY / "README.md", DEPLOY.parent / "docs" / "deployment.md")

@@ -19,7 +19,7 @@ from strangers import turned_away
 from toys import same_bits
 
 from fedapps.config.parsing import parse
-from fedapps.deployment.node_keys import make_key_pair
+from fedapps.deployment.credentials import make_key_pair
 from fedapps.launch.launch import execute, resolve
 from fedapps.runs.checkpoints import read_snapshot
 

@@ -12,7 +12,7 @@ from toys import same_bits
 
 from fedapps.config.parsing import parse
 from fedapps.deployment.fleet import LocalFleet
-from fedapps.deployment.protocol import nodes_speak_http
+from fedapps.deployment.superlink import nodes_speak_http
 from fedapps.launch.launch import execute, launch, resolve
 from fedapps.runs.checkpoints import read_snapshot
 

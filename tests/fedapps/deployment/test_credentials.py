@@ -1,12 +1,19 @@
 """Certificates and node keys for other machines: files, printed instructions and invalid arguments."""
 
+import socket
+import ssl
 import stat
+import threading
+from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from cryptography.x509.oid import ExtensionOID
 
 from fedapps.cli.commands import main
+from fedapps.deployment.credentials import Certificates, make_certificates, make_key_pair
 
 
 def test_certificates_are_for_the_hosts_and_the_loopback(tmp_path, capsys):
@@ -62,6 +69,76 @@ def test_invalid_node_names_are_refused(tmp_path, capsys, name):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_days_are_at_least_one(tmp_path, capsys):
-    assert main(["keys", "certificates", str(tmp_path), "--host", "a", "--days", "0"]) == 2
-    assert "days = 0: must be at least 1" in capsys.readouterr().err
+@pytest.fixture
+def server(tmp_path):
+    """Certificates, and the port of a server that uses them."""
+    certificates = make_certificates(tmp_path / "certificates")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.certificate, certificates.key)
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            try:
+                context.wrap_socket(connection, server_side=True).close()
+            except OSError:
+                connection.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield certificates, listening.getsockname()[1]
+    listening.shutdown(socket.SHUT_RDWR)
+    listening.close()
+    thread.join()
+
+
+def shake_hands(ca: Path, port: int, host: str) -> None:
+    context = ssl.create_default_context(cafile=ca)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    with socket.create_connection(("127.0.0.1", port)) as plain, context.wrap_socket(plain, server_hostname=host):
+        pass
+
+
+def test_certificates_are_valid_for_the_loopback_only(server: tuple[Certificates, int]):
+    certificates, port = server
+    for host in ("127.0.0.1", "localhost"):
+        shake_hands(certificates.ca, port, host)
+    with pytest.raises(ssl.SSLCertVerificationError, match="example"):
+        shake_hands(certificates.ca, port, "example.org")
+
+
+def test_a_certificate_of_another_authority_is_rejected(server: tuple[Certificates, int], tmp_path: Path):
+    _, port = server
+    other = make_certificates(tmp_path / "other")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(other.ca, port, "127.0.0.1")
+
+
+def test_only_the_owner_can_read_keys_even_if_an_older_file_was_readable(tmp_path: Path):
+    (tmp_path / "superlink.key").write_text("open to all")
+    (tmp_path / "superlink.key").chmod(0o644)
+    secrets = [make_certificates(tmp_path).key, make_key_pair(tmp_path, "robot").private]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in secrets] == [0o600, 0o600]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "ca.crt", "robot.key", "robot.pub", "superlink.crt", "superlink.key"
+    ]  # fmt: skip
+
+
+def test_certificates_need_hosts_and_days(tmp_path: Path):
+    with pytest.raises(ValueError, match="hosts is empty"):
+        make_certificates(tmp_path, hosts=[])
+    with pytest.raises(ValueError, match="days = 0: must be at least 1"):
+        make_certificates(tmp_path, days=0)
+
+
+def test_a_key_pair_has_the_format_that_flower_reads(tmp_path: Path):
+    pair = make_key_pair(tmp_path)
+    private = load_ssh_private_key(pair.private.read_bytes(), None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    assert isinstance(private.curve, ec.SECP384R1)
+    assert load_ssh_public_key(pair.public.read_bytes()) == private.public_key()
+    assert make_key_pair(tmp_path / "other").public.read_bytes() != pair.public.read_bytes()

@@ -1,16 +1,10 @@
-"""Fleets without Flower: certificates, keys, data of the nodes, processes and invalid arguments."""
+"""Fleets without Flower: data of the nodes, processes and invalid arguments."""
 
 import os
 import signal
-import socket
-import ssl
-import stat
-import threading
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from fedapps.sim.interrupts import Interrupts
 from fedapps.sim.lqr import write_world
 from fedapps.sim.processes import is_alive
@@ -18,86 +12,8 @@ from fedapps.tasks.base import DataError
 
 from fedapps.cli.commands import main
 from fedapps.config.parsing import parse
-from fedapps.deployment.certificates import Certificates, make_certificates
-from fedapps.deployment.fleet import limit_in_flight
-from fedapps.deployment.fleet_data import FleetData
-from fedapps.deployment.node_keys import make_key_pair
+from fedapps.deployment.fleet import FleetData, limit_in_flight
 from fedapps.deployment.processes import Processes
-
-
-@pytest.fixture
-def server(tmp_path):
-    """Certificates, and the port of a server that uses them."""
-    certificates = make_certificates(tmp_path / "certificates")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.certificate, certificates.key)
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def serve():
-        while True:
-            try:
-                connection, _ = listening.accept()
-            except OSError:
-                return
-            try:
-                context.wrap_socket(connection, server_side=True).close()
-            except OSError:
-                connection.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield certificates, listening.getsockname()[1]
-    listening.shutdown(socket.SHUT_RDWR)
-    listening.close()
-    thread.join()
-
-
-def shake_hands(ca: Path, port: int, host: str) -> None:
-    context = ssl.create_default_context(cafile=ca)
-    context.verify_flags |= ssl.VERIFY_X509_STRICT
-    with socket.create_connection(("127.0.0.1", port)) as plain, context.wrap_socket(plain, server_hostname=host):
-        pass
-
-
-def test_certificates_are_valid_for_the_loopback_only(server: tuple[Certificates, int]):
-    certificates, port = server
-    for host in ("127.0.0.1", "localhost"):
-        shake_hands(certificates.ca, port, host)
-    with pytest.raises(ssl.SSLCertVerificationError, match="example"):
-        shake_hands(certificates.ca, port, "example.org")
-
-
-def test_a_certificate_of_another_authority_is_rejected(server: tuple[Certificates, int], tmp_path: Path):
-    _, port = server
-    other = make_certificates(tmp_path / "other")
-    with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(other.ca, port, "127.0.0.1")
-
-
-def test_only_the_owner_can_read_keys_even_if_an_older_file_was_readable(tmp_path: Path):
-    (tmp_path / "superlink.key").write_text("open to all")
-    (tmp_path / "superlink.key").chmod(0o644)
-    secrets = [make_certificates(tmp_path).key, make_key_pair(tmp_path, "robot").private]
-    assert [stat.S_IMODE(path.stat().st_mode) for path in secrets] == [0o600, 0o600]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "ca.crt", "robot.key", "robot.pub", "superlink.crt", "superlink.key"
-    ]  # fmt: skip
-
-
-def test_certificates_need_hosts_and_days(tmp_path: Path):
-    with pytest.raises(ValueError, match="hosts is empty"):
-        make_certificates(tmp_path, hosts=[])
-    with pytest.raises(ValueError, match="days = 0: must be at least 1"):
-        make_certificates(tmp_path, days=0)
-
-
-def test_a_key_pair_has_the_format_that_flower_reads(tmp_path: Path):
-    pair = make_key_pair(tmp_path)
-    private = load_ssh_private_key(pair.private.read_bytes(), None)
-    assert isinstance(private, ec.EllipticCurvePrivateKey)
-    assert isinstance(private.curve, ec.SECP384R1)
-    assert load_ssh_public_key(pair.public.read_bytes()) == private.public_key()
-    assert make_key_pair(tmp_path / "other").public.read_bytes() != pair.public.read_bytes()
 
 
 def config(**more):

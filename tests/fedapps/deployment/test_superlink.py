@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedapps.deployment import protocol
-from fedapps.deployment.protocol import node_options, node_port, nodes_speak_http
+from fedapps.deployment import superlink
+from fedapps.deployment.superlink import node_options, node_port, nodes_speak_http
 
 ROOT = Path(__file__).parents[3]
 
@@ -20,10 +20,10 @@ def test_supernodes_use_http_from_1_40_on(flower: str, http: bool):
 
 
 def test_grpc_needs_a_separate_port_and_http_does_not(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(protocol, "version", lambda name: "1.39.0")
+    monkeypatch.setattr(superlink, "version", lambda name: "1.39.0")
     assert node_port(8000) != 8000
     assert node_options("127.0.0.1:9092")[-2:] == ["--fleet-api-address", "127.0.0.1:9092"]
-    monkeypatch.setattr(protocol, "version", lambda name: "1.41.0")
+    monkeypatch.setattr(superlink, "version", lambda name: "1.41.0")
     assert node_port(8000) == 8000
     assert node_options("127.0.0.1:8000") == []
 

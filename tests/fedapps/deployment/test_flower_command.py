@@ -1,16 +1,20 @@
-"""A process that ends without taking apart what it has imported does all else that a process does at its end."""
+"""Commands of Flower in this process: how they start, and how the process ends."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from installed_commands import environment_with
+
+from fedapps.deployment.flower_command import load_command
 
 pytestmark = pytest.mark.subprocesses
 
 PROGRAM = """
 import atexit, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from fedapps.deployment.quick_exit import run_and_exit
+from fedapps.deployment.flower_command import run_and_exit
 
 class Kept:
     def __del__(self):
@@ -53,3 +57,32 @@ def test_threads_and_exit_functions_end_output_is_written_and_nothing_is_taken_a
     assert done.returncode == status
     assert done.stderr.endswith(error)
     assert ("Traceback" in done.stderr) == (error not in ("", "a reason\n"))
+
+
+def test_another_program_takes_the_place_of_a_command(tmp_path: Path) -> None:
+    starter = """
+import subprocess, sys
+
+def main():
+    for word in sys.argv[1:]:
+        subprocess.Popen(["probe", word]).wait()
+"""
+    environment = environment_with(tmp_path / "installed", "starting", starter, ["starter = starting:main"])
+    code = """
+import sys
+from fedapps.deployment.flower_command import run_flower
+
+seen = []
+def start(arguments):
+    seen.append(arguments)
+    return [sys.executable, "-c", "print('instead')"]
+run_flower("starter", ["one", "two"], replace="probe", start=start)
+print(seen, sys.argv)
+"""
+    output = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+    assert output.splitlines() == ["instead", "instead", "[['one'], ['two']] ['starter', 'one', 'two']"]
+
+
+def test_a_command_that_is_not_installed_is_named() -> None:
+    with pytest.raises(RuntimeError, match="flower-nothing is not installed"):
+        load_command("flower-nothing")

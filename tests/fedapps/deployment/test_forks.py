@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,11 @@ from typing import Any
 import pytest
 from installed_commands import environment_with
 
-from fedapps.deployment.supernode import LIBRARIES, SuperNode, _Clock
-
 pytestmark = pytest.mark.subprocesses
 
 #: A command that writes what it finds into the file of its first argument.
 PROBE = """
-import atexit, json, os, subprocess, sys
+import atexit, json, os, sys
 import numpy
 
 def main():
@@ -32,22 +29,18 @@ def main():
             json.dump(found, file)
         os.rename(path + ".part", path)
     atexit.register(write)
-
-def starter():
-    for word in sys.argv[1:]:
-        subprocess.Popen(["probe", word]).wait()
 """
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the commands ``probe`` and ``starter`` are installed."""
-    return environment_with(tmp_path / "installed", "probe", PROBE, ["probe = probe:main", "starter = probe:starter"])
+    """An environment in which the command ``probe`` is installed."""
+    return environment_with(tmp_path / "installed", "probe", PROBE, ["probe = probe:main"])
 
 
 @pytest.fixture
 def server(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-P", "-m", "fedapps.deployment.fork_server", "probe", "no_such_module", "colorsys"]
+    command = [sys.executable, "-P", "-m", "fedapps.deployment.forks", "probe", "no_such_module", "colorsys"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, env=environment) as process:
         yield process
 
@@ -104,52 +97,3 @@ os._exit(0)
 """
     output = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert output.splitlines() == ["True ['a b', '--c'] []", "0", "['command', '--token', 'x']"]
-
-
-def test_another_program_takes_the_place_of_a_command(environment: dict[str, str]) -> None:
-    code = """
-import sys
-from fedapps.deployment.flower_command import run_flower
-
-seen = []
-def start(arguments):
-    seen.append(arguments)
-    return [sys.executable, "-c", "print('instead')"]
-run_flower("starter", ["one", "two"], replace="probe", start=start)
-print(seen, sys.argv)
-"""
-    output = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
-    assert output.splitlines() == ["instead", "instead", "[['one'], ['two']] ['starter', 'one', 'two']"]
-
-
-def test_pauses_of_a_supernode_are_cut_to_the_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    clock = _Clock(0.5)
-    clock.sleep(3)
-    clock.sleep(0.1)
-    assert slept == [0.5, 0.1]
-    assert clock.monotonic is time.monotonic
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0, 3.5, float("nan")])
-def test_a_poll_interval_out_of_range_is_refused(seconds: float) -> None:
-    with pytest.raises(ValueError, match=r"poll interval = .* s: must be above 0 and at most Flower's 3 s"):
-        SuperNode(poll_interval=seconds)
-
-
-def test_many_nodes_poll_less_often_and_import_nothing_beforehand() -> None:
-    assert SuperNode.on_this_machine(1) == SuperNode(LIBRARIES, 0.2)
-    assert SuperNode.on_this_machine(10_000) == SuperNode((), 1.0)
-
-
-def test_the_command_of_a_supernode_starts_and_names_what_is_not_installed() -> None:
-    def run(code: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-
-    helped = subprocess.run(SuperNode().command(["--help"]), capture_output=True, text=True)
-    assert helped.returncode == 0, helped.stderr
-    assert "--superlink" in helped.stdout
-    assert "torch" in LIBRARIES
-    failed = run("from fedapps.deployment.flower_command import load_command; load_command('flower-nothing')")
-    assert "flower-nothing is not installed" in failed.stderr
