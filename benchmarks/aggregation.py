@@ -22,8 +22,7 @@ from fedapps.strategies.replies import read_arrays
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
-from .peak import peak_megabytes
-from .sides import alternate, compare, show
+from .sides import alternate, compare, peak_megabytes, show
 
 OURS, FLOWER, NUMPY = "ours", "aggregate_arrayrecords", "numpy"
 _FLOAT32 = 4

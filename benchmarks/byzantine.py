@@ -15,9 +15,10 @@ import json
 import sys
 import tracemalloc
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import floor
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedapps.sim.inprocess import InProcessGrid
@@ -31,19 +32,47 @@ from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.cli.commands import assignments
+from fedapps.comparison.paired_seeds import half_width
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.config.run_config import AGGREGATION_NAMES
 from fedapps.launch.launch import check_data, resolve
 from fedapps.runs.tables import number, text_table
 
-from .attacked_grid import AttackedGrid
-from .attacks import ATTACKS
-from .byzantine_table import NO_ATTACK, Outcome, outcome_table
-from .final_metrics import final_metrics, honest_grid, own_nodes
-from .recipe_command import exit_status, recipe_parser
+from .attacks import ATTACKS, AttackedGrid
+from .recipe_runs import exit_status, final_metrics, honest_grid, own_nodes, recipe_parser
 
+NO_ATTACK = "none"
 Settings = Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run under attack.
+
+    Parameters
+    ----------
+    aggregation, attack : str
+        Their names.
+    attackers : float
+        The share of attackers, in [0, 1).
+    seed : int
+        The seed of the run.
+    metric : str
+        The name of a metric.
+    value : float or None
+        The metric at the last evaluation; ``None`` if the run failed.
+    error : str
+        Why the run failed; empty if it did not.
+    """
+
+    aggregation: str
+    attack: str
+    attackers: float
+    seed: int
+    metric: str
+    value: float | None
+    error: str = ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -168,6 +197,36 @@ def _names(known: Sequence[str]) -> Any:
         return list(listed(text))
 
     return names
+
+
+def outcome_table(outcomes: Sequence[Outcome]) -> str:
+    """One row per attack and aggregation, one column per share of attackers.
+
+    A cell is the mean over the seeds with the half-width of its 95 % confidence interval (Student's t), from two seeds
+    on. It shows in parentheses how many runs did not fail, if any failed.
+    """
+    attacks = list(dict.fromkeys(o.attack for o in outcomes if o.attackers)) or [NO_ATTACK]
+    aggregations = list(dict.fromkeys(outcome.aggregation for outcome in outcomes))
+    shares = sorted({outcome.attackers for outcome in outcomes})
+    cells: dict[tuple[str, str, float], list[Outcome]] = {}
+    for outcome in outcomes:
+        for attack in attacks if outcome.attack == NO_ATTACK else [outcome.attack]:
+            cells.setdefault((attack, outcome.aggregation, outcome.attackers), []).append(outcome)
+    rows = [
+        [f"{attack}, {aggregation}", *(_cell(cells[attack, aggregation, share]) for share in shares)]
+        for attack in attacks
+        for aggregation in aggregations
+    ]
+    return text_table([f"{outcomes[0].metric} of", *(f"{share:.0%} attackers" for share in shares)], rows)
+
+
+def _cell(outcomes: Sequence[Outcome]) -> str:
+    values = [outcome.value for outcome in outcomes if outcome.value is not None]
+    if not values:
+        return "failed"
+    interval = f" ± {number(half_width(values))}" if values[1:] else ""
+    finished = f" ({len(values)} of {len(outcomes)})" if len(values) < len(outcomes) else ""
+    return f"{number(fmean(values))}{interval}{finished}"
 
 
 if __name__ == "__main__":

@@ -33,10 +33,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 from torch import nn
 
-from .peak import peak_megabytes
-from .pfl_environment import pfl_python
-from .pfl_side import pfl_side
-from .sides import Row, alternate, compare, show
+from .pfl import pfl_python, pfl_side
+from .sides import Row, alternate, compare, peak_megabytes, show
 
 BATCH = 10
 OURS, FLOWER, PFL, LOOP = "BaseStrategy", "Flower's FedAvg", "pfl-research", "plain loop"

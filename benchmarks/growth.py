@@ -36,7 +36,7 @@ from fedapps.report.palette import plot_styles
 from fedapps.runs.checkpoints import DiskCheckpoints
 from fedapps.runs.tables import number, text_table
 
-from .peak import megabytes, peak_megabytes, resident_megabytes
+from .sides import megabytes, peak_megabytes, resident_megabytes
 
 _ROUNDS = 5
 _SENDERS = 10

@@ -27,9 +27,8 @@ from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import check_data, execute, resolve
 from fedapps.runs.run_folder import RunFolder
 
-from .peak import peak_megabytes
-from .recipe_command import exit_status, recipe_parser
-from .sides import alternate, compare, show
+from .recipe_runs import exit_status, recipe_parser
+from .sides import alternate, compare, peak_megabytes, show
 
 AT_ONCE, ONE_BY_ONE = "at once", "one after another"
 

@@ -24,8 +24,7 @@ from torch import Tensor
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe
 
-from .peak import peak_megabytes
-from .sides import compare, show
+from .sides import compare, peak_megabytes, show
 
 
 class _Packed(LastStates):

@@ -9,10 +9,17 @@ from fedapps.strategies.base import BaseStrategy
 from small_runs import run_inline
 from toys import arithmetic_app, record_of
 
-from benchmarks.attacked_grid import AttackedGrid
-from benchmarks.attacks import ATTACKS, Gaussian, InnerProduct, Knowledge, LittleIsEnough, SignFlip, largest_z
-from benchmarks.byzantine import main, run_under_attack
-from benchmarks.byzantine_table import Outcome, outcome_table
+from benchmarks.attacks import (
+    ATTACKS,
+    AttackedGrid,
+    Gaussian,
+    InnerProduct,
+    Knowledge,
+    LittleIsEnough,
+    SignFlip,
+    largest_z,
+)
+from benchmarks.byzantine import Outcome, main, outcome_table, run_under_attack
 
 
 def known(**changes):

@@ -6,7 +6,7 @@ import pytest
 
 import fedapps.audit.run
 from benchmarks import defences
-from benchmarks.defence_table import Cost, cost_table
+from benchmarks.defences import Cost, cost_table
 from fedapps.audit.victim import trained_victim
 
 SMALL = """task = "text"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import engine, pfl_environment, pfl_side
+from benchmarks import engine, pfl
 
 pytestmark = pytest.mark.subprocesses
 
@@ -24,7 +24,7 @@ for line in sys.stdin:
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program in place of pfl, which always answers the same."""
     (tmp_path / "worker.py").write_text(WORKER)
-    monkeypatch.setattr(pfl_side, "_WORKER", tmp_path / "worker.py")
+    monkeypatch.setattr(pfl, "_WORKER", tmp_path / "worker.py")
     monkeypatch.setattr(engine, "pfl_python", lambda: Path(sys.executable))
 
 
@@ -59,7 +59,7 @@ def test_an_environment_that_cannot_be_built_names_the_option(
 ) -> None:
     failed = subprocess.CompletedProcess([], 1, "", "ERROR: No matching distribution found for pfl")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(pfl_environment.subprocess, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(pfl.subprocess, "run", lambda *_, **__: failed)
     assert engine.main(SIZES) == 2
     said = capsys.readouterr().err
     assert "No matching distribution found for pfl" in said
@@ -72,12 +72,12 @@ def test_a_complete_environment_is_used_again(tmp_path: Path, monkeypatch: pytes
     def call(command: list[str]) -> None:
         calls.append(command)
         if "venv" in command:
-            (site := pfl_environment._site(Path(command[-1]))).mkdir(parents=True)
+            (site := pfl._site(Path(command[-1]))).mkdir(parents=True)
             assert site.name == "site-packages"
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(pfl_environment, "_call", call)
-    first = pfl_environment.pfl_python()
+    monkeypatch.setattr(pfl, "_call", call)
+    first = pfl.pfl_python()
     assert [command[-1] for command in calls[1:]] == ["pfl==0.6.0"]
-    assert pfl_environment.pfl_python() == first
+    assert pfl.pfl_python() == first
     assert len(calls) == 2

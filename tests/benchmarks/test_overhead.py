@@ -1,4 +1,4 @@
-"""The overhead benchmark: its command line, and its app in one process."""
+"""The overhead benchmark: its command line, its app in one process, and ratios and medians of pairs by hand."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import pytest
 from fedapps.sim.inprocess import run_inprocess
 
 from benchmarks import overhead
-from benchmarks.overhead import STRATEGIES, parser
+from benchmarks.overhead import STRATEGIES, Pair, RunTime, parser, report
 from benchmarks.overhead_app.client_app import app as client_app
 from benchmarks.overhead_app.server_app import app as server_app
 
@@ -107,3 +107,40 @@ def test_both_strategies_are_measured_and_end_with_the_same_arrays(tmp_path: Pat
         assert a.dtype == b.dtype == np.float32
         assert len(a) == round(1000 / 4 / 4)
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+# -- pairs -----------------------------------------------------------------------------------------------------------
+
+
+def took(*later: float, peak: float = 100.0) -> RunTime:
+    rounds = [{"seconds": seconds, "nodes": 2.0, "fetch": 1.0} for seconds in (9.0, *later)]
+    return RunTime.read({"rounds": rounds, "peak_megabytes": peak})
+
+
+def test_the_first_round_is_separate_and_the_others_are_averaged() -> None:
+    assert took(4.0, 6.0) == RunTime(first=9.0, later=5.0, nodes=2.0, fetch=1.0, peak=100.0)
+    assert took(4.0, 6.0).server == 2.0
+
+
+def test_one_round_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least two"):
+        took()
+
+
+def test_ratios_are_computed_within_pairs() -> None:
+    """The ratio of the medians would be 5 / 5 = 1, although ours is faster in two of three pairs."""
+    pairs = [
+        Pair(took(theirs), took(ours, peak=80.0), apart)
+        for theirs, ours, apart in [(4.0, 5.0, 1e-7), (5.0, 4.0, 2e-7), (10.0, 8.0, 0.0)]
+    ]
+    assert [pair.ratio() for pair in pairs] == [1.25, 0.8, 0.8]
+    table = report(0.5, pairs).splitlines()
+    assert table[0] == "0.5 MB"
+    assert cells(table[3]) == ["9", "5", "2", "1", "2", "100"]
+    assert cells(table[4]) == ["9", "5", "2", "1", "2", "80"]
+    assert table[5].startswith("later rounds, ours / Flower's: 0.800 (0.800 to 1.250 in 3 pairs)")
+    assert "at most 2e-07" in table[5]
+
+
+def cells(line: str) -> list[Any]:
+    return line.split()[-6:]

@@ -16,8 +16,7 @@ from fedapps.strategies.round_records import DivergedError, TooFewRepliesError
 from grouped import MemoryCheckpoints, PowerCutError, grouped_app
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
 
-from benchmarks.attacked_grid import AttackedGrid
-from benchmarks.attacks import Gaussian, InnerProduct, LittleIsEnough, SignFlip
+from benchmarks.attacks import AttackedGrid, Gaussian, InnerProduct, LittleIsEnough, SignFlip
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 ROBUST = [Median(), TrimmedMean(0.2), Krum(0.2), MultiKrum(0.2)]

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from benchmarks.peak import megabytes, peak_megabytes, resident_megabytes
+from benchmarks.sides import megabytes, peak_megabytes, resident_megabytes
 
 pytestmark = [
     pytest.mark.subprocesses,
