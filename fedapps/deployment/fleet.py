@@ -8,7 +8,8 @@ from pathlib import Path
 from fedapps.app.profile_query import data_source
 from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config
-from fedapps.launch.launch import APP, check_data, conclude
+from fedapps.launch.app_folder import app_folder
+from fedapps.launch.launch import check_data, conclude
 from fedapps.launch.runner import RunFailedError, Runner
 from fedapps.runs.run_folder import RunFolder, run_path
 from fedapps.sim.processes import usable_cores
@@ -197,7 +198,8 @@ def _deploy_and_run(config: Config, data: FleetData, fleet: Deployment) -> None:
     print(f"fleet: logs, keys and private states: {fleet.folder}", flush=True)
     fleet.start_supernodes(data.configs())
     print(f"fleet: {data.nodes} SuperNodes are connected", flush=True)
-    fleet.run(APP, for_flower(limit_in_flight(config, data.nodes, usable_cores()).flat()))
+    with app_folder() as app:
+        fleet.run(app, for_flower(limit_in_flight(config, data.nodes, usable_cores()).flat()))
 
 
 def _node_folders(text: str) -> tuple[Path, ...]:

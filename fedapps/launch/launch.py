@@ -20,11 +20,11 @@ from fedapps.sim.processes import usable_cores
 from fedapps.strategies.round_records import DivergedError, TooFewRepliesError
 from fedapps.tasks.base import DataError, Task
 
+from .app_folder import app_folder
 from .progress import RunProgress, one_bar
 from .references import add_references, find_references
 from .runner import RunFailedError, Runner
 
-APP = Path(__file__).parents[2]
 ENGINES = ("inline", "ray")
 
 
@@ -179,7 +179,8 @@ def execute(config: Config, engine: str) -> None:
         )
     else:
         fleet = Fleet(config.run.num_nodes, cpus=config.run.node_cpus, gpus=_gpus_per_node(config))
-        flower_run(APP, for_flower(config.flat()), fleet)
+        with app_folder() as app:
+            flower_run(app, for_flower(config.flat()), fleet)
 
 
 def resolve(overrides: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
