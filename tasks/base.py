@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,9 +14,6 @@ from .node_data import Batch as Batch
 from .node_data import NodeData as NodeData
 from .profiles import DataError as DataError
 from .profiles import NodeProfile, TaskProfiles
-
-if TYPE_CHECKING:
-    from .privacy.subject import AuditSubject
 
 Metrics = dict[str, float | list[float]]
 
@@ -80,6 +77,9 @@ class Task(TaskProfiles):
     #: Glob patterns of parameters that are never trained. Every node builds them itself: they are neither sent nor
     #: stored.
     fixed: ClassVar[tuple[str, ...]] = ()
+    #: What ``fedapps audit`` attacks, as ``package.module:Class`` of a
+    #: :class:`~fedapps.tasks.privacy.subject.AuditSubject`; empty if the examples have no words.
+    audit_subject: ClassVar[str] = ""
 
     @abstractmethod
     def build_model(self) -> nn.Module:
@@ -220,11 +220,6 @@ class Task(TaskProfiles):
     def own_profile(self, folder: Path) -> NodeProfile:
         """As :meth:`node_profile`."""
         return self.load_own(folder).profile()
-
-    @classmethod
-    def audit_subject(cls) -> "AuditSubject | None":
-        """Return what ``fedapps audit`` attacks: a task whose examples have words overrides this; others have None."""
-        return None
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -1,11 +1,10 @@
 """Nodes that train on a few sentences without dropout, and what they do to the change of their weights."""
 
 import torch
-from fedapps.tasks.privacy.sharing import Victim
+from fedapps.tasks.privacy.sharing import ClippedNoise, UpdatedVictim, Victim
 from fedapps.tasks.privacy.tokens import TokenTable
-from fedapps.tasks.privacy.updates import ClippedNoise, UpdatedVictim
 from fedapps.tasks.text.networks import BiLstm
-from fedapps.tasks.text.privacy.body import above_words
+from fedapps.tasks.text.privacy import above_words
 from torch import nn
 
 RATE = 0.01

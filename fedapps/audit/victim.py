@@ -21,9 +21,10 @@ from fedapps.launch.launch import check_folder
 from fedapps.sim.seeding import derive_seed, torch_seed
 from fedapps.strategies.compression import compression_by_name
 from fedapps.tasks.base import NodeData, Task
-from fedapps.tasks.privacy.sharing import Victim
+from fedapps.tasks.privacy.sharing import ClippedNoise, Compress, UpdatedVictim, Victim
 from fedapps.tasks.privacy.subject import AuditSubject, Sentence
-from fedapps.tasks.privacy.updates import ClippedNoise, Compress, UpdatedVictim
+
+from .subject import audit_subject
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,7 @@ def victim_data(config: Config, count: int) -> VictimData:
         If the task cannot be audited, there are no data, or there are fewer than ``count`` suitable sentences.
     """
     run, task = config.run, config.task
-    subject = task.audit_subject()
+    subject = audit_subject(task)
     if subject is None:
         raise ValueError(f"task = {run.task!r}: cannot be audited, because its examples have no words")
     check_folder(config, task)

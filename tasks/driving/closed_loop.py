@@ -2,20 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from fedapps.sim.traffic import outcomes
-from fedapps.sim.traffic.drivers import Driver
-from fedapps.sim.traffic.scenarios import InitialStates
+from fedapps.sim.traffic.drivers import Driver, lane_swap_drivers
+from fedapps.sim.traffic.files import World, write_sessions, write_world
+from fedapps.sim.traffic.scenarios import InitialStates, Scenario, initial_states
 from fedapps.sim.traffic.sessions import HUMAN, ROBOT, Sessions, simulate
-from fedapps.tasks.base import Metrics
+from fedapps.tasks.base import DataError, Metrics
 
 from .data import Session
 from .options import Options
 from .planner import TAU, mpc_policy
-from .predictors import Forecast, Predictor
-from .setting import Setting, to_bicycle, to_motion
+from .predictors import Forecast, HoldLastControl, Predictor
+from .setting import SETTINGS, Setting, to_bicycle, to_motion
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,40 @@ def drive(setting: Setting, options: Options, predictor: Predictor, who: Encount
     assert setting.scenario is not None
     policy = mpc_policy(predictor, setting, options)
     return simulate(setting.scenario, who.driver, starts, policy, who.seed, TAU)
+
+
+def simulate_world(folder: Path, options: Options, num_drivers: int, seed: int) -> None:
+    """Write sessions whose robot expects the human to keep its control. All drivers meet the same initial states.
+
+    Raises
+    ------
+    DataError
+        The scenario is "trials", which is recorded.
+    """
+    setting = SETTINGS[options.scenario]
+    scenario = setting.scenario
+    if scenario is None:
+        raise DataError("scenario = 'trials' is recorded, not simulated: set data-dir to the folder of its files")
+    drivers = lane_swap_drivers(num_drivers, options.driver_style)
+    starts = _starts(scenario, *options.sessions(), seed)
+    predictor = HoldLastControl(setting)
+    for block, driver in enumerate(drivers):
+        who = Encounters(driver, seed, starts, starts)
+        write_sessions(folder, block, drive(setting, options, predictor, who, starts))
+    write_world(folder, World(scenario, seed, dict(enumerate(drivers))))
+
+
+def _starts(scenario: Scenario, train: int, test: int, seed: int) -> InitialStates:
+    """``train`` training and ``test`` held-out initial states, whatever share the scenario holds out."""
+    count = train + test
+    while True:
+        starts = initial_states(scenario, count, seed)
+        held_out = starts.held_out
+        if int(held_out.sum()) >= test and int((~held_out).sum()) >= train:
+            break
+        count += 1
+    training = torch.nonzero(~held_out)[:train, 0]
+    return starts[torch.cat((training, torch.nonzero(held_out)[:test, 0]))]
 
 
 def as_sessions(simulated: Sessions, split: str) -> list[Session]:

@@ -32,10 +32,10 @@ class DrivingProfiles(TaskProfiles):
         return self.options.scenario != "trials"
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """See :meth:`DrivingTask.make_world`, which needs torch."""
-        from .task import DrivingTask
+        """Simulate sessions (:func:`~fedapps.tasks.driving.closed_loop.simulate_world`)."""
+        from .closed_loop import simulate_world  # needs torch
 
-        DrivingTask(self.options).make_world(folder, num_nodes, seed)
+        simulate_world(folder, self.options, num_nodes, seed)
 
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         recording = self.checked(folder, read_sessions(folder))

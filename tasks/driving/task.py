@@ -8,10 +8,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from fedapps.sim.seeding import torch_seed
-from fedapps.sim.traffic.drivers import lane_swap_drivers
-from fedapps.sim.traffic.files import World, write_sessions, write_world
-from fedapps.sim.traffic.scenarios import InitialStates, Scenario, initial_states
-from fedapps.tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
+from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
 from torch import Tensor
 
 from .closed_loop import Encounters, as_sessions, drive, encounters, session_metrics, traces
@@ -65,26 +62,6 @@ class DrivingTask(DrivingProfiles, Task):
     @property
     def can_collect(self) -> bool:
         return self.has_world
-
-    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
-        """Simulate sessions in which the robot expects the human to keep its control. All drivers meet the same initial
-        states.
-
-        Raises
-        ------
-        DataError
-            The scenario is "trials", which is recorded.
-        """
-        scenario = self.setting.scenario
-        if scenario is None:
-            raise DataError("scenario = 'trials' is recorded, not simulated: set data-dir to the folder of its files")
-        drivers = lane_swap_drivers(num_nodes, self.options.driver_style)
-        starts = _starts(scenario, *self.options.sessions(), seed)
-        predictor = HoldLastControl(self.setting)
-        for block, driver in enumerate(drivers):
-            who = Encounters(driver, seed, starts, starts)
-            write_sessions(folder, block, drive(self.setting, self.options, predictor, who, starts))
-        write_world(folder, World(scenario, seed, dict(enumerate(drivers))))
 
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
         recording = self.checked(folder, read_folder(folder))
@@ -169,16 +146,3 @@ def _encounters(data: NodeData) -> tuple[Encounters, ...]:
     met = data.extra.get("encounters", ())
     assert isinstance(met, tuple)
     return met
-
-
-def _starts(scenario: Scenario, train: int, test: int, seed: int) -> InitialStates:
-    """``train`` training and ``test`` held-out initial states, whatever share the scenario holds out."""
-    count = train + test
-    while True:
-        starts = initial_states(scenario, count, seed)
-        held_out = starts.held_out
-        if int(held_out.sum()) >= test and int((~held_out).sum()) >= train:
-            break
-        count += 1
-    training = torch.nonzero(~held_out)[:train, 0]
-    return starts[torch.cat((training, torch.nonzero(held_out)[:test, 0]))]

@@ -11,13 +11,11 @@ from time import process_time
 
 from torch import nn
 
-from .frequency import most_frequent, word_frequencies
 from .inversion import Inversion, Progress, invert
+from .leaks import first_gradient, first_noise, leaked_tokens, span_of_inputs, words_in_span
 from .measures import Recovery, pair
-from .rows import leaked_tokens
 from .sharing import Observation, Sharing, Victim
-from .sparse import words_by_power, words_by_power_and_frequency
-from .subspace import first_gradient, first_noise, span_of_inputs, words_in_span
+from .sparse import most_frequent, word_frequencies, words_by_power, words_by_power_and_frequency
 from .tokens import TokenTable
 
 

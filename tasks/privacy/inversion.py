@@ -1,21 +1,80 @@
-"""Gradient matching: search for sentences and labels whose gradient equals the shared one (:mod:`.distance`).
+"""Gradient matching: search for sentences and labels whose gradient equals the shared one.
 
 DLG: Zhu, Liu, Han, Deep Leakage from Gradients, NeurIPS 2019, Algorithm 1, https://arxiv.org/abs/1906.08935, applied to
 embeddings, which are then mapped to the nearest rows of the attacker's table.
 TAG: Deng et al., TAG: Gradient Attack on Transformer-based Language Models, Findings of EMNLP 2021,
 https://arxiv.org/abs/2103.06819, adds the L1 distance, here with the same weight for all parameters.
+
+The gradient that is compared is that of the *loss* (:func:`gradient_distance`). The code released with FedVocab uses
+that of the sum of hidden states, which no node shares.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .distance import gradient_distance
-from .sharing import Observation
+from .sharing import Observation, cross_entropy
 from .tokens import TokenTable
+
+
+def gradient_distance(
+    observation: Observation,
+    body: nn.Module,
+    embedded: Tensor,
+    labels: Tensor,
+    *,
+    l1_weight: float = 0.0,
+    vectorised: bool = True,
+) -> Tensor:
+    """Return Σ ‖∇ - ∇_shared‖² + l1_weight Σ ‖∇ - ∇_shared‖₁ over the shared parameters, for each of L guesses: [L].
+
+    ∇ is the gradient of the loss at a guess. The result is differentiable.
+
+    Parameters
+    ----------
+    observation : Observation
+        What the victim shares.
+    body : Module
+        The model above the word vectors.
+    embedded : Tensor [L, B, T, d]
+        Guessed embeddings.
+    labels : Tensor [L, B, C]
+        Guessed soft labels.
+    l1_weight : float
+        Weight of the L1 distance.
+    vectorised : bool
+        Whether to compute all guesses at once with ``vmap``.
+    """
+    named = dict(body.named_parameters())
+    shared = {name: named[name].detach() for name in observation.gradients}
+
+    def loss(parameters: Mapping[str, Tensor], embedded: Tensor, labels: Tensor) -> Tensor:
+        # The implementation of attention in torch that has a second derivative.
+        with sdpa_kernel(SDPBackend.MATH):
+            logits = functional_call(body, dict(parameters), (embedded, observation.lengths))
+        return cross_entropy(logits, labels)
+
+    if vectorised:
+        guessed = vmap(grad(loss), in_dims=(None, 0, 0))(shared, embedded, labels)
+    else:
+        variables = {name: value.requires_grad_() for name, value in shared.items()}
+        inputs = list(variables.values())
+        losses = [loss(variables, *guess) for guess in zip(embedded, labels, strict=True)]
+        singles = [torch.autograd.grad(one, inputs, create_graph=True, materialize_grads=True) for one in losses]
+        guessed = {name: torch.stack(lanes) for name, lanes in zip(shared, zip(*singles, strict=True), strict=True)}
+    distance = embedded.new_zeros(len(embedded))
+    for name, true in observation.gradients.items():
+        difference = (guessed[name] - true).flatten(1)
+        distance = distance + difference.square().sum(1)
+        if l1_weight:
+            distance = distance + l1_weight * difference.abs().sum(1)
+    return distance
+
 
 Optimizer = Literal["adam", "lbfgs"]
 #: Called with the step and the smallest distance of every restart, relative to the squared norm of the gradient.
@@ -51,9 +110,9 @@ class Inversion:
     seed : int
         Seed of the initialisations.
     vectorised : bool
-        Whether to compute the gradients of all restarts by ``vmap``, which the body must support (:mod:`.recurrence`).
-        Otherwise they are computed one after another, as required for packed sequences. The values agree up to
-        rounding.
+        Whether to compute the gradients of all restarts by ``vmap``, which the body must support (as
+        :class:`~fedapps.tasks.text.lstm.LoopLSTM` does). Otherwise they are computed one after another, as required for
+        packed sequences. The values agree up to rounding.
 
     Raises
     ------

@@ -1,30 +1,62 @@
-"""Sparse Bayesian learning: which few words of a table explain the first layer's gradient, although it is inexact.
+"""Attacks that name words by how well they explain the gradient, and the guess that they are compared with.
 
-The rows of the gradient are combinations Σ_w a_w x_w of the inputs x_w of the batch's words (:mod:`.subspace`). After
-the rounding of compressed updates, after several steps of Adam, or under noise, the rows span the whole space, and no
-word lies in it exactly. Their covariance is still that of the words: C ≈ Σ_w γ_w x_w x_wᵀ + σ² I, with γ_w > 0 only for
-words of the batch. A table has more words than C has numbers, but few of them occur, and the γ that makes the rows most
-likely is sparse.
+Sparse Bayesian learning (:func:`word_powers`) finds which few words of a table explain the first layer's gradient,
+although it is inexact. The rows of the gradient are combinations Σ_w a_w x_w of the inputs x_w of the batch's words
+(:mod:`.leaks`). After the rounding of compressed updates, after several steps of Adam, or under noise, the rows span
+the whole space, and no word lies in it exactly. Their covariance is still that of the words: C ≈ Σ_w γ_w x_w x_wᵀ +
+σ² I, with γ_w > 0 only for words of the batch. A table has more words than C has numbers, but few of them occur, and
+the γ that makes the rows most likely is sparse.
 
 Wipf and Rao, An Empirical Bayesian Strategy for Solving the Simultaneous Sparse Approximation Problem, IEEE
 Transactions on Signal Processing 55(7), 2007, https://doi.org/10.1109/TSP.2007.894265 (M-SBL). It can find more words
 than a vector has numbers: Balkan, Kreutz-Delgado and Makeig, Localization of More Sources Than Sensors via
 Jointly-Sparse Bayesian Learning, IEEE Signal Processing Letters 21(2), 2014,
 https://doi.org/10.1109/LSP.2013.2294862.
+
+The guess (:func:`most_frequent`) names the most frequent words of public text of the same kind, without a look at what
+is shared. Every attack that names frequent words is compared with it, at the same number of words.
 """
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from .frequency import most_named, occurrence
+from .leaks import first_gradient, first_noise, table_inputs
 from .sharing import Observation
-from .subspace import first_gradient, first_noise, table_inputs
 from .tokens import TokenTable
 
 #: The share of the rows' energy that no words explain besides noise: Adam's division by |g| is no linear map.
 MISFIT = 0.03
 _ITERATIONS = 30
 _TINY = torch.finfo(torch.float32).tiny
+
+
+def most_named(observation: Observation, table: TokenTable) -> int:
+    """Return how many words an attack names at most: one per token, and one per number of a vector."""
+    return min(int(observation.lengths.sum()), table.width)
+
+
+def word_frequencies(counts: Mapping[str, int], table: TokenTable) -> Tensor:
+    """Return the share [V] of each word of the table in public text, where each of them is counted once more.
+
+    The padding has 0. ``counts`` are the occurrences of words in public text.
+    """
+    found = torch.tensor([counts.get(word, 0) + 1.0 for word in table.words], device=table.vectors.device)
+    if table.padding is not None:
+        found[table.index[table.padding]] = 0
+    return found / found.sum()
+
+
+def occurrence(frequencies: Tensor, tokens: int) -> Tensor:
+    """Return the probability of each word to occur at least once among independent ``tokens``: 1 - (1 - f)^tokens."""
+    return 1 - (1 - frequencies) ** tokens
+
+
+def most_frequent(observation: Observation, table: TokenTable, frequencies: Tensor) -> list[str]:
+    """Return the words with the highest ``frequencies`` [V], as many as an attack names at most."""
+    order = frequencies.argsort(descending=True, stable=True)[: most_named(observation, table)].tolist()
+    return [table.words[row] for row in order if frequencies[row] > 0]
 
 
 def words_by_power(

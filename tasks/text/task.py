@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
@@ -21,9 +21,6 @@ from .parts import node_key
 from .private_words import PrivateWords, private_words, vocabulary_source
 from .profile import TextProfiles, folder_key
 from .vocabulary import RESERVED, SPECIAL, Vocabulary, WordVocabulary, read_vocabulary
-
-if TYPE_CHECKING:
-    from fedapps.tasks.privacy.subject import AuditSubject
 
 CHUNK = 128  # examples per batch in evaluation
 
@@ -48,6 +45,7 @@ class TextTask(TextProfiles, Task):
         "test.global_accuracy": "geometric",
         "test.local_accuracy": "uniform",
     }
+    audit_subject: ClassVar[str] = "fedapps.tasks.text.privacy:TextSubject"
 
     # -- models --------------------------------------------------------------------------------------------
 
@@ -121,12 +119,6 @@ class TextTask(TextProfiles, Task):
         """As :meth:`fedapps.tasks.base.Task.without_test`, also without the test texts common to all nodes."""
         extra = {name: value for name, value in data.extra.items() if name != "common_test"}
         return super().without_test(replace(data, extra=extra))
-
-    @classmethod
-    def audit_subject(cls) -> "AuditSubject":
-        from .privacy.subject import TextSubject  # only an audit needs it
-
-        return TextSubject()
 
     # -- learning ------------------------------------------------------------------------------------------
 

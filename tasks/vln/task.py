@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 import numpy as np
 from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
@@ -26,9 +26,6 @@ from .traces import house_traces, sentence_traces, walk_traces
 from .vocabulary import Vocabulary
 from .weights import load_weights
 
-if TYPE_CHECKING:
-    from fedapps.tasks.privacy.subject import AuditSubject
-
 
 class VlnTask(VlnProfiles, Task):
     """Vision-and-language navigation with one house to a node (FedVLN [1]_).
@@ -47,6 +44,7 @@ class VlnTask(VlnProfiles, Task):
 
     vectorises: ClassVar[bool] = False
     metric_means: ClassVar[Mapping[str, MetricRule]] = {f"{split}.bleu": CORPUS_BLEU for split in TESTED}
+    audit_subject: ClassVar[str] = "fedapps.tasks.vln.privacy:VlnSubject"
 
     def build_model(self) -> nn.Module:
         """The agent or the speaker, in no house; from ``agent_file`` where one is named."""
@@ -106,13 +104,6 @@ class VlnTask(VlnProfiles, Task):
         houses = _houses(data)
         counts = {f"{split} instructions": data.count(split) for split in data.splits}
         return {"houses": len(houses.scans), "viewpoints": len(houses.names), **counts}
-
-    @classmethod
-    def audit_subject(cls) -> "AuditSubject":
-        """The instructions of a house."""
-        from .privacy.subject import VlnSubject  # only an audit needs it
-
-        return VlnSubject()
 
     # -- learning ------------------------------------------------------------------------------------------
 

@@ -4,14 +4,13 @@ from functools import partial
 
 import pytest
 import torch
-from fedapps.tasks.privacy.distance import gradient_distance
-from fedapps.tasks.privacy.inversion import Inversion, invert
+from fedapps.tasks.privacy.inversion import Inversion, gradient_distance, invert
+from fedapps.tasks.privacy.leaks import leaked_tokens
 from fedapps.tasks.privacy.measures import Recovery
-from fedapps.tasks.privacy.rows import leaked_tokens
 from fedapps.tasks.privacy.sharing import Sharing, Victim
 from fedapps.tasks.privacy.tokens import TokenTable
-from fedapps.tasks.text.privacy.recurrence import with_loop_lstms
-from fedapps.tasks.text.privacy.sharing import SHARINGS
+from fedapps.tasks.text.lstm import with_loop_lstms
+from fedapps.tasks.text.privacy import SHARINGS
 from fedapps.tasks.text.vocabulary import is_digits
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence

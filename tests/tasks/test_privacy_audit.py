@@ -7,15 +7,13 @@ import pytest
 import torch
 from fedapps.tasks.privacy.attackers import ATTACKERS, attacker, permuted
 from fedapps.tasks.privacy.audit import Attack, Attacker, audit, gradient_matching, row_reading
-from fedapps.tasks.privacy.distance import gradient_distance
-from fedapps.tasks.privacy.inversion import Inversion
+from fedapps.tasks.privacy.inversion import Inversion, gradient_distance
+from fedapps.tasks.privacy.leaks import FIRST_LAYERS
 from fedapps.tasks.privacy.measures import Recovery, score
 from fedapps.tasks.privacy.sharing import Victim
-from fedapps.tasks.privacy.subspace import FIRST_LAYERS
 from fedapps.tasks.privacy.tokens import TokenTable
 from fedapps.tasks.text.networks import BiLstm, transformer
-from fedapps.tasks.text.privacy.body import above_words
-from fedapps.tasks.text.privacy.sharing import SHARINGS
+from fedapps.tasks.text.privacy import SHARINGS, above_words
 from fedapps.tasks.text.vocabulary import is_digits
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fedapps.tasks.privacy.measures import Recovery, pair, score
 from fedapps.tasks.privacy.tokens import TokenTable
-from fedapps.tasks.text.privacy.sentences import choose_sentences
+from fedapps.tasks.text.privacy import choose_sentences
 from fedapps.tasks.text.vocabulary import is_digits
 from hypothesis import given
 from hypothesis import strategies as st

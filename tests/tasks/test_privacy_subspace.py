@@ -3,13 +3,12 @@
 import pytest
 import torch
 from fedapps.tasks.privacy.audit import Attacker, audit, subspace
+from fedapps.tasks.privacy.leaks import residual, span_of_inputs, words_in_span
 from fedapps.tasks.privacy.measures import score
 from fedapps.tasks.privacy.sharing import Observation, Sharing, Victim
-from fedapps.tasks.privacy.subspace import residual, span_of_inputs, words_in_span
 from fedapps.tasks.privacy.tokens import TokenTable
 from fedapps.tasks.text.networks import BiLstm, transformer
-from fedapps.tasks.text.privacy.body import above_words
-from fedapps.tasks.text.privacy.sharing import SHARINGS
+from fedapps.tasks.text.privacy import SHARINGS, above_words
 from fedapps.tasks.text.vocabulary import is_digits
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

@@ -6,11 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 from fedapps.tasks.privacy.audit import subspace
-from fedapps.tasks.privacy.rows import leaked_tokens, longest_noise
-from fedapps.tasks.privacy.sharing import Observation, Victim
-from fedapps.tasks.privacy.subspace import first_noise
-from fedapps.tasks.privacy.updates import first_adam_gradient
-from fedapps.tasks.text.privacy.sharing import SHARINGS
+from fedapps.tasks.privacy.leaks import first_noise, leaked_tokens, longest_noise
+from fedapps.tasks.privacy.sharing import Observation, Victim, first_adam_gradient
+from fedapps.tasks.text.privacy import SHARINGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn

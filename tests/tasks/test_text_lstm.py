@@ -4,8 +4,7 @@ from math import exp, tanh
 
 import pytest
 import torch
-from fedapps.tasks.text.lstm import LastStates
-from fedapps.tasks.text.privacy.recurrence import with_loop_lstms
+from fedapps.tasks.text.lstm import LastStates, with_loop_lstms
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn

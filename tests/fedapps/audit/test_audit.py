@@ -10,7 +10,7 @@ import random
 import pytest
 import torch
 from fedapps.tasks.privacy.attackers import ATTACKERS
-from fedapps.tasks.text.privacy.sharing import SHARINGS
+from fedapps.tasks.text.privacy import SHARINGS
 from tiny_encoder import encoder_folder
 
 import fedapps.audit.run

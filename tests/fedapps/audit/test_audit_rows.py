@@ -5,8 +5,7 @@ import json
 from dataclasses import replace
 
 from fedapps.tasks.privacy.attackers import ATTACKERS
-from fedapps.tasks.text.privacy.sharing import SHARINGS
-from fedapps.tasks.text.privacy.subject import TextSubject
+from fedapps.tasks.text.privacy import SHARINGS, TextSubject
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,24 +1,30 @@
-"""What an audit attacks in a house: instructions of its training split, and the agent that follows them."""
+"""What an audit attacks in a house (:mod:`fedapps.tasks.privacy`): its instructions and the agent that follows them.
+
+The victim is the agent without its word embedding, so that gradients can be taken with respect to any table of word
+vectors.
+"""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
+import torch
+from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import Batch, NodeData
 from fedapps.tasks.privacy.sharing import Sharing, Victim
 from fedapps.tasks.privacy.subject import AuditSubject, Sentence
 from fedapps.tasks.privacy.tokens import TokenTable
 from fedapps.tasks.vln.agent import Agent
 from fedapps.tasks.vln.episodes import chosen
+from fedapps.tasks.vln.task import VlnTask
 from fedapps.tasks.vln.vocabulary import PAD, RESERVED, UNKNOWN, Vocabulary
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from .victim import AgentVictim, above_words
-
-if TYPE_CHECKING:
-    from fedapps.tasks.vln.task import VlnTask
-
+_TABLE = "encoder.embedding.weight"
 #: What each method shares of an agent. Both share the word embedding, which is a part of the language encoder.
 SHARINGS: Mapping[str, Sharing] = {
     "fedavg": Sharing("fedavg", ("*",), lambda word: True),
@@ -29,6 +35,53 @@ _NO_MATCHING = (
     "read the gradient itself"
 )
 _NO_PUBLIC_TEXT = "needs public text of the same kind, and no instructions count as public; add --attack sparse"
+
+
+@dataclass(frozen=True, eq=False)
+class AgentVictim(Victim):
+    """An agent in its house.
+
+    Attributes
+    ----------
+    episodes : Batch
+        The instructions of the house with their paths (:mod:`fedapps.tasks.vln.episodes`); the label of a sentence is
+        its row.
+    loss_of : callable
+        ``loss_of(agent, batch)`` is the loss that the agent is trained with. Where it walks by chance, the walks of a
+        batch are always the same.
+    """
+
+    episodes: Batch
+    loss_of: Callable[[nn.Module, Batch], Tensor]
+
+    def loss(self, vectors: Tensor, rows: Tensor, lengths: Tensor, labels: Sequence[int]) -> Tensor:
+        """Return the loss on the episodes ``labels``, whose words the agent looks up in ``vectors [V, d]``."""
+        batch = chosen(self.episodes, torch.tensor(list(labels)))
+        batch = {name: tensor.to(vectors.device) for name, tensor in batch.items()}
+        batch |= {"tokens": rows[:, : batch["tokens"].shape[1]], "length": lengths}
+        # cuDNN's LSTM has no gradients in evaluation mode.
+        with torch_seed(0, "audit", "walks"), torch.backends.cudnn.flags(enabled=False):
+            loss: Tensor = functional_call(_Loss(self.body, self.loss_of), {f"agent.{_TABLE}": vectors}, (batch,))
+        return loss
+
+
+class _Loss(nn.Module):
+    def __init__(self, agent: nn.Module, loss_of: Callable[[nn.Module, Batch], Tensor]) -> None:
+        super().__init__()
+        self.agent, self.loss_of = agent, loss_of
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.loss_of(self.agent, batch)
+
+
+def above_words(agent: Agent) -> nn.Module:
+    """Return a copy of an agent in evaluation mode. The word vectors are a buffer in it, and no parameter."""
+    body = deepcopy(agent).eval()
+    embedding = body.encoder.embedding
+    vectors = embedding.weight.detach()
+    del embedding.weight
+    embedding.register_buffer("weight", vectors)
+    return body
 
 
 class VlnSubject(AuditSubject):
@@ -43,7 +96,7 @@ class VlnSubject(AuditSubject):
     }
 
     def choose(
-        self, task: "VlnTask", data: NodeData, folder: Path, count: int, seed: int
+        self, task: VlnTask, data: NodeData, folder: Path, count: int, seed: int
     ) -> tuple[NodeData, Sequence[Sentence]]:
         """Draw instructions that the house trains on and whose words all have a number.
 
@@ -69,7 +122,7 @@ class VlnSubject(AuditSubject):
         rows = random.Random(seed).sample(fit, count)
         return data, [Sentence(tuple(words[number] for number in texts[row]), row) for row in rows]
 
-    def victim(self, task: "VlnTask", model: nn.Module, data: NodeData) -> Victim:
+    def victim(self, task: VlnTask, model: nn.Module, data: NodeData) -> Victim:
         agent, words = cast(Agent, model), _words(data)
         vectors = agent.encoder.embedding.weight.detach()[: len(words)].clone()
         table = TokenTable(words, vectors, RESERVED[PAD])

@@ -1,15 +1,24 @@
-"""Chooses the sentences that are attacked."""
+"""What an audit attacks in a text task (:mod:`fedapps.tasks.privacy`): sentences with digits and their classifier."""
 
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, cast
 
 import torch
-from fedapps.tasks.base import NodeData
-from fedapps.tasks.privacy.subject import Sentence
-from fedapps.tasks.text.corpus import Examples
+from fedapps.tasks.base import Batch, NodeData
+from fedapps.tasks.privacy.leaks import AboveWords
+from fedapps.tasks.privacy.sharing import Sharing, Victim
+from fedapps.tasks.privacy.subject import AuditSubject, Sentence
+from fedapps.tasks.privacy.tokens import TokenTable
+from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.text.corpus import Examples, read_corpus
+from fedapps.tasks.text.networks import TextClassifier
+from fedapps.tasks.text.private_words import vocabulary_source, word_table
+from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.vocabulary import (
     UNKNOWN,
     TokenizerVocabulary,
@@ -19,11 +28,39 @@ from fedapps.tasks.text.vocabulary import (
     padded,
     split_words,
 )
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from .lstm import with_loop_lstms
+
+#: What each method shares. The private words of FedRecon are digit tokens, as in the paper (Appendix A.2).
+SHARINGS: Mapping[str, Sharing] = {
+    "fedavg": Sharing("fedavg", ("*",), lambda word: True),
+    "lg-fedavg": Sharing("lg-fedavg", ("*classifier.*",), lambda word: False, first_layer=False),
+    "fedrecon": Sharing("fedrecon", ("*",), lambda word: not is_digits(word)),
+    "fedvocab": Sharing("fedvocab", ("encoder.*", "*classifier.*"), lambda word: False),
+}
 _END = re.compile(r"(?<=[.!?])\s+")
 _UNKNOWN = ("<unk>", "[UNK]")
 _LONGEST = 64  # more than the paper's 30, so that longer sentences are recognised as such
+_PADDING = ("<pad>", "[PAD]")
+
+
+def above_words(model: TextClassifier) -> nn.Module:
+    """Return a copy of ``model`` that maps word vectors [B, T, d] and lengths [B] to logits, in evaluation mode.
+
+    Parameters keep their names; the word vectors are removed. An LSTM becomes a loop (:func:`.with_loop_lstms`). The
+    parts of a transformer's embedding above the word vectors, positions and normalisation, stay under ``embedding.``.
+
+    Raises
+    ------
+    ValueError
+        The embedding does not accept vectors.
+    """
+    copy: Any = with_loop_lstms(model)
+    copy.embedding = nn.Identity() if isinstance(copy.embedding, nn.Embedding) else AboveWords(copy.embedding)
+    body: nn.Module = copy
+    return body
 
 
 def draw_sentences(examples: Examples, vocabulary: Vocabulary, count: int, *, own: bool, seed: int) -> list[Sentence]:
@@ -131,3 +168,57 @@ def _splitter(vocabulary: Vocabulary) -> Callable[[str], list[str]]:
         return split_words
     words = vocabulary.words
     return lambda text: [words[number] for number in vocabulary.encode([text], _LONGEST)[0]]
+
+
+class TextSubject(AuditSubject):
+    """A classifier of texts. The victim keeps its word vectors for all methods; digit tokens are private."""
+
+    sharings = SHARINGS
+    methods = ("fedavg", "fedrecon", "fedvocab")
+    attacks = ("subspace", "sparse", "dlg", "rows")
+    private = PrivateParameters(("embedding.*",))
+    #: How the paper describes its Table 2 and Figure 3 (Zhang et al., FedVocab, Section 4.2 and Appendix B.3).
+    paper: ClassVar[Mapping[tuple[str, str], str]] = {
+        ("fedavg", "known"): "almost all, digits too",
+        ("fedrecon", "known"): "high, except digits",
+        ("fedvocab", "foreign"): "almost zero",
+    }
+
+    def choose(
+        self, task: TextTask, data: NodeData, folder: Path, count: int, seed: int
+    ) -> tuple[NodeData, Sequence[Sentence]]:
+        """Draw sentences of all texts and add them to the node's (:func:`.draw_sentences`)."""
+        own = vocabulary_source(task.options, self.private) == "own"
+        texts = read_corpus(folder, task.layout).train
+        sentences = draw_sentences(texts, _vocabulary(data), count, own=own, seed=seed)
+        return with_sentences(data, sentences), sentences
+
+    def victim(self, task: TextTask, model: nn.Module, data: NodeData) -> Victim:
+        vectors = model.get_submodule(word_table(task.options)).weight
+        assert isinstance(vectors, Tensor)
+        # Every row of the table needs a distinct name, including ids that have no token.
+        named = _vocabulary(data).words[: len(vectors)]
+        words = tuple(word or f"[no. {number}]" for number, word in enumerate(named))
+        padding = next((word for word in _PADDING if word in words), None)
+        table = TokenTable(words, vectors.detach()[: len(words)].clone(), padding)
+        return Victim(above_words(cast(TextClassifier, model)), table)
+
+    def batch(self, data: NodeData, rows: Tensor, lengths: Tensor, labels: Tensor) -> Batch:
+        return {"ids": rows.int(), "length": lengths, "label": labels}
+
+    def special_tokens(self, data: NodeData) -> frozenset[str]:
+        return special_tokens(_vocabulary(data))
+
+    def frequencies(self, task: TextTask, data: NodeData, folder: Path) -> Mapping[str, int]:
+        """Return the counts of the words of the test texts, on which no node trains."""
+        texts = read_corpus(folder, task.layout).test.texts
+        if not len(texts):
+            raise ValueError(f"{folder}: has no test texts, which stand for public text")
+        return word_counts(texts, _vocabulary(data))
+
+    def is_private(self, word: str) -> bool:
+        return is_digits(word)
+
+
+def _vocabulary(data: NodeData) -> Vocabulary:
+    return cast(Vocabulary, data.extra["vocabulary"])

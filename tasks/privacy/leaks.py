@@ -1,26 +1,38 @@
-"""The subspace attack: which words have their vectors in the row space of the first layer's gradient.
+"""Attacks without a search: words are read from the first layer's gradient or from the rows of a shared embedding.
 
-The gradient of a linear layer's weights W [m, d] is the sum Σ_t δ_t x_tᵀ over its inputs x_t [d], so its rows are
-combinations of the inputs. The inputs of an LSTM's first layer are the word vectors of the batch; those of a
-transformer's first query, key and value projections are the word vectors with their positions. One singular value
-decomposition gives the span of the inputs, and a word of a known table occurs in the batch if its vector lies in the
-span. There is no search, and no starting point to choose.
+The subspace attack finds which words have their vectors in the row space of the first layer's gradient
+(:func:`words_in_span`). The gradient of a linear layer's weights W [m, d] is the sum Σ_t δ_t x_tᵀ over its inputs
+x_t [d], so its rows are combinations of the inputs. The inputs of an LSTM's first layer are the word vectors of the
+batch; those of a transformer's first query, key and value projections are the word vectors with their positions. One
+singular value decomposition gives the span of the inputs, and a word of a known table occurs in the batch if its vector
+lies in the span. There is no starting point to choose. Petrov et al., DAGER: Exact Gradient Inversion for Large
+Language Models, NeurIPS 2024, https://arxiv.org/abs/2405.15586, for transformers. This module reads the set of words,
+not their order.
 
-Petrov et al., DAGER: Exact Gradient Inversion for Large Language Models, NeurIPS 2024,
-https://arxiv.org/abs/2405.15586, for transformers. This module reads the set of words, not their order.
+The exact leak (:func:`leaked_tokens`): the non-zero rows of an embedding's gradient are the tokens of the batch. A row
+contributes to the loss only if its token occurs. Sharing rows therefore reveals which of their tokens were written,
+without order or counts, at no cost to the attacker (Melis et al., Exploiting Unintended Feature Leakage in
+Collaborative Learning, S&P 2019, Section 4.1, https://arxiv.org/abs/1805.04049; Boenisch et al., When the Curious
+Abandon Honesty, 2021, https://arxiv.org/abs/2112.02918). The same holds for the update after any number of local steps,
+unless something else moves the rows, such as weight decay. Under noise, the rows that are longer than noise can be are
+read.
 """
 
+import inspect
 import math
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
+from scipy.stats import chi2
 from torch import Tensor, nn
 
-from .inputs import first_inputs
 from .sharing import Observation
 from .tokens import TokenTable
 
+# The name of the argument depends on the version of transformers.
+_ARGUMENTS = ("inputs_embeds", "input_embeds")
 #: Parameters whose inputs are the words: of an LSTM, of BERT and of DistilBERT.
 FIRST_LAYERS = (
     "*weight_ih_l0",
@@ -38,6 +50,37 @@ _ROUNDING = 8
 #: loss most.
 _STRONGEST = 0.8
 _CHUNK = 256  # words per step, which bounds the memory
+
+
+def first_inputs(body: nn.Module, vectors: Tensor, length: int) -> Tensor:
+    """Return what the first layer of a body reads for each of V words at each of P positions: [V, P, d].
+
+    P is ``length`` for a transformer, whose inputs depend on the position, and 1 otherwise; ``vectors`` are [V, d].
+    """
+    above = getattr(body, "embedding", None)
+    if not isinstance(above, AboveWords):
+        return vectors[:, None]
+    inputs: Tensor = above(vectors[:, None].expand(-1, length, -1))
+    return inputs
+
+
+class AboveWords(nn.Module):
+    """A transformer's ``embeddings`` without the word vectors."""
+
+    def __init__(self, embeddings: Any) -> None:
+        super().__init__()
+        known = inspect.signature(embeddings.forward).parameters
+        names = [name for name in _ARGUMENTS if name in known]
+        if not names or not hasattr(embeddings, "word_embeddings"):
+            kind = type(embeddings).__name__
+            raise ValueError(f"{kind} accepts no word vectors; expected an argument {' or '.join(_ARGUMENTS)}")
+        self.argument = names[0]
+        self.embeddings = embeddings
+        embeddings.word_embeddings = nn.Identity()
+
+    def forward(self, embedded: Tensor) -> Tensor:
+        above: Tensor = self.embeddings(input_ids=None, **{self.argument: embedded})
+        return above
 
 
 def words_in_span(
@@ -126,3 +169,26 @@ def table_inputs(body: nn.Module, table: TokenTable, length: int) -> Iterator[Te
     """Yield what the first layer reads for the words of a table, some words at a time (:func:`.first_inputs`)."""
     for vectors in torch.split(table.vectors, _CHUNK):
         yield first_inputs(body, vectors, length)
+
+
+def leaked_tokens(observation: Observation, table: TokenTable) -> list[list[str]]:
+    """Return the words of the batch among the shared rows, as one text of distinct words in the order of the rows.
+
+    ``table`` is the attacker's and only identifies the padding. Without shared rows there are no words.
+    """
+    touched = (observation.rows.norm(dim=1) > longest_noise(observation)).tolist()
+    pairs = zip(observation.row_words, touched, strict=True)
+    return [[word for word, used in pairs if used and word != table.padding]]
+
+
+def longest_noise(observation: Observation) -> float:
+    """Return the norm that the longest of R rows of Gaussian noise of the observation's deviation has.
+
+    In half of all observations, one row of pure noise is longer: the squared norm of a row [d], divided by the
+    variance, has a χ² distribution with d degrees of freedom, and the result is its quantile 1 - 1/(2R).
+    """
+    rows, width = observation.rows.shape
+    if not rows or not observation.noise:
+        return 0.0
+    quantile = float(chi2.isf(0.5 / rows, width))
+    return observation.noise * math.sqrt(quantile)
