@@ -20,7 +20,8 @@ from starlette.responses import FileResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .page import PAGE, SCRIPT, STYLE
+from fedapps.report.rendering import render
+
 from .status import Board
 
 #: Seconds between two looks at the folder. A look at large files takes longer, and then the pause is longer, too.
@@ -117,7 +118,9 @@ def board_app(folder: Path, token: str = "", stopping: Callable[[], bool] = lamb
             return PlainTextResponse("There is no such report.", 404)
         return FileResponse(found, media_type="text/html", headers={"Content-Security-Policy": _REPORT_POLICY})
 
-    def text(content: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    def text(template: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+        content = render(template)
+
         async def answer(request: Request) -> Response:
             return Response(content, media_type=kind)
 
@@ -125,9 +128,9 @@ def board_app(folder: Path, token: str = "", stopping: Callable[[], bool] = lamb
 
     return Starlette(
         routes=[
-            Route("/", text(PAGE, "text/html")),
-            Route("/board.js", text(SCRIPT, "text/javascript")),
-            Route("/board.css", text(STYLE, "text/css")),
+            Route("/", text("board.html.md", "text/html")),
+            Route("/board.js", text("board.js.md", "text/javascript")),
+            Route("/board.css", text("board.css.md", "text/css")),
             Route("/events", events),
             Route("/reports/{run:path}", report),
         ],

@@ -41,3 +41,8 @@ def format_duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.3g} s"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things, such as "1 node" or "3 nodes"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from browser_pages import dom_of, in_a_browser, violations
 
-from fedapps.board.page import PAGE, SCRIPT, STYLE
+from fedapps.report.rendering import render
+
+PAGE, STYLE, SCRIPT = (render(f"board.{kind}.md") for kind in ("html", "css", "js"))
 
 HOSTILE = "\"><img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
 STUB = "class EventSource { constructor() { window.feed = this; } }"

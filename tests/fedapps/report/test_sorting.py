@@ -9,7 +9,9 @@ from browser_pages import dom_of, in_a_browser
 
 from fedapps.report.formats import format_bytes, format_duration, format_number
 from fedapps.report.markup import table
-from fedapps.report.script import SCRIPT
+from fedapps.report.rendering import render
+
+SCRIPT = render("script.js.md")
 
 MINUS = "\N{MINUS SIGN}"
 ROWS = [

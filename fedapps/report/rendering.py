@@ -1,0 +1,46 @@
+"""HTML from the templates of the report and the board."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from .formats import counted, format_bytes, format_duration, format_number, format_p_value
+
+# The templates are HTML, CSS and JavaScript. Their names end in .md because the report of a deployed run is written
+# from a Flower app bundle, which carries no such files (flwr.common.constant.FAB_INCLUDE_PATTERNS).
+_FOLDERS = [Path(__file__).parents[1] / room / "templates" for room in ("report", "board")]
+
+_environment = Environment(
+    loader=FileSystemLoader(_FOLDERS),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_environment.filters |= {
+    "bytes": format_bytes,
+    "counted": counted,
+    "duration": format_duration,
+    "number": format_number,
+    "p_value": format_p_value,
+}
+
+
+def render(template: str, **values: Any) -> str:
+    """The text of a template, such as ``page.html.md``. Values are escaped unless they are ``Markup``."""
+    return _environment.get_template(template).render(values)
+
+
+def macro(template: str, name: str, *values: Any, **named: Any) -> Markup:
+    """The markup of one macro of a template; see :func:`render`."""
+    return Markup(getattr(_environment.get_template(template).module, name)(*values, **named))
+
+
+def render_section(name: str, **values: Any) -> Markup:
+    """The markup of a section: the macro of this name in ``sections.html.md``."""
+    return macro("sections.html.md", name, **values)
