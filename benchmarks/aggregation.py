@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from fedapps.strategies.aggregation import StreamingMean
+from fedapps.strategies.aggregation.mean import StreamingMean
 from fedapps.strategies.arrays import Arrays, to_record
 from fedapps.strategies.replies import read_arrays
 from flwr.app import ArrayRecord, MetricRecord, RecordDict

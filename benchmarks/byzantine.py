@@ -25,7 +25,7 @@ from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.matrix import Lines, run_matrix
 from fedapps.sim.seeding import generator
 from fedapps.strategies.arrays import from_record, nbytes
-from fedapps.strategies.round_records import DivergedError, TooFewRepliesError
+from fedapps.strategies.rounds.records import DivergedError, TooFewRepliesError
 from fedapps.tasks.options import listed
 
 from fedapps.app.client_app import app as client_app

@@ -24,9 +24,9 @@ from fedapps.clients.state import DiskState
 from fedapps.sim.inprocess import InProcessGrid, flower_identity
 from fedapps.sim.processes import is_alive, usable_cores
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.profiles import Profile, in_key_order
-from fedapps.strategies.round_records import RoundStep
-from fedapps.strategies.samplers import Sampler
+from fedapps.strategies.nodes.profiles import Profile, in_key_order
+from fedapps.strategies.nodes.samplers import Sampler
+from fedapps.strategies.rounds.records import RoundStep
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 

@@ -2,14 +2,14 @@
 
 ``flwr.app.Array`` encodes with ``np.save`` and decodes with ``np.load``, which copy two or three times and parse a
 header each time. Apps that follow Flower's template call them in every message. Within :func:`direct_arrays` both take
-the way of :mod:`fedapps.strategies.npy`. Bytes, arrays and errors are the same.
+the way of :mod:`fedapps.strategies.arrays`. Bytes, arrays and errors are the same.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedapps.strategies import npy
+from fedapps.strategies import arrays
 from flwr.app import Array
 from numpy.typing import NDArray
 
@@ -21,14 +21,14 @@ def direct_arrays() -> Iterator[None]:
 
     def numpy(array: Array) -> NDArray[Any]:
         try:
-            view = npy.decode(array)
+            view = arrays.decode(array)
         except ValueError:
             return decode(array)  # raises Flower's error
         return view.copy(order="K")  # the app may write into it
 
     def from_numpy_ndarray(cls: type[Array], ndarray: NDArray[Any]) -> Array:
-        if npy.is_plain(ndarray):
-            return npy.encode(ndarray)
+        if arrays.is_plain(ndarray):
+            return arrays.encode(ndarray)
         array: Array = encode.__func__(cls, ndarray)
         return array
 

@@ -1,117 +1,75 @@
 """Flower strategies and their parts; ``from fedapps.strategies import BaseStrategy`` imports only one module.
 
-To add a public name, add it to the imports for type checkers and to ``_MODULES``; a test compares the two lists with
-each other and with the classes of this folder.
+To add a public name, add it to the imports for type checkers: they are the list from which names are found when they
+are first used.
 """
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .adaptive_rates import AdaptiveRates as AdaptiveRates
-    from .admission import Admission as Admission
+    from .aggregation.robust import Krum as Krum
+    from .aggregation.robust import Median as Median
+    from .aggregation.robust import MultiKrum as MultiKrum
+    from .aggregation.robust import RobustAggregation as RobustAggregation
+    from .aggregation.robust import TrimmedMean as TrimmedMean
+    from .algorithms.adaptive_rates import AdaptiveRates as AdaptiveRates
+    from .algorithms.clustered import ClusteredFedAvg as ClusteredFedAvg
+    from .algorithms.clustered import ProfileFeatures as ProfileFeatures
+    from .algorithms.clustered import Similarity as Similarity
+    from .algorithms.clustered import UpdateSketch as UpdateSketch
+    from .algorithms.fedweit import FedWeIT as FedWeIT
+    from .algorithms.fisher_exchange import FisherExchange as FisherExchange
+    from .algorithms.hierarchical import HierarchicalFedAvg as HierarchicalFedAvg
+    from .algorithms.partial_aggregation import PartialAggregation as PartialAggregation
+    from .algorithms.virtual_clients import IndependentDraws as IndependentDraws
+    from .algorithms.virtual_clients import VirtualClients as VirtualClients
     from .base import BaseStrategy as BaseStrategy
-    from .clustered import ClusteredFedAvg as ClusteredFedAvg
-    from .compressed_replies import compression_mod as compression_mod
     from .compression import BFloat16 as BFloat16
     from .compression import Compression as Compression
     from .compression import Int8 as Int8
     from .compression import TopK as TopK
-    from .coordinate_wise import Median as Median
-    from .coordinate_wise import TrimmedMean as TrimmedMean
-    from .example_limits import ExampleLimits as ExampleLimits
-    from .fedweit import FedWeIT as FedWeIT
-    from .fisher_exchange import FisherExchange as FisherExchange
-    from .hierarchical import HierarchicalFedAvg as HierarchicalFedAvg
-    from .krum import Krum as Krum
-    from .krum import MultiKrum as MultiKrum
+    from .compression import compression_mod as compression_mod
+    from .nodes.admission import Admission as Admission
+    from .nodes.admission import ExampleLimits as ExampleLimits
+    from .nodes.profiles import Profile as Profile
+    from .nodes.samplers import DropSchedule as DropSchedule
+    from .nodes.samplers import FixedNodes as FixedNodes
+    from .nodes.samplers import FixedPerCluster as FixedPerCluster
+    from .nodes.samplers import InTurn as InTurn
+    from .nodes.samplers import PoissonSampling as PoissonSampling
+    from .nodes.samplers import ProportionalToSize as ProportionalToSize
+    from .nodes.samplers import Sampler as Sampler
+    from .nodes.samplers import StratifiedFraction as StratifiedFraction
+    from .nodes.samplers import UniformFraction as UniformFraction
     from .optimizers import SGD as SGD
     from .optimizers import AdaGrad as AdaGrad
     from .optimizers import Adam as Adam
     from .optimizers import Momentum as Momentum
+    from .optimizers import ServerOptimizer as ServerOptimizer
     from .optimizers import Yogi as Yogi
-    from .partial_aggregation import PartialAggregation as PartialAggregation
     from .privacy import CentralPrivacy as CentralPrivacy
     from .privacy import PrivacyMechanism as PrivacyMechanism
-    from .profiles import Profile as Profile
-    from .robust_aggregation import RobustAggregation as RobustAggregation
-    from .round_records import Checkpoints as Checkpoints
-    from .round_records import DivergedError as DivergedError
-    from .round_records import NodeReport as NodeReport
-    from .round_records import Refusal as Refusal
-    from .round_records import RoundReport as RoundReport
-    from .round_records import Snapshot as Snapshot
-    from .round_records import TooFewRepliesError as TooFewRepliesError
-    from .round_records import TrackedMetric as TrackedMetric
-    from .samplers import FixedPerCluster as FixedPerCluster
-    from .samplers import InTurn as InTurn
-    from .samplers import PoissonSampling as PoissonSampling
-    from .samplers import ProportionalToSize as ProportionalToSize
-    from .samplers import Sampler as Sampler
-    from .samplers import StratifiedFraction as StratifiedFraction
-    from .samplers import UniformFraction as UniformFraction
-    from .samplers_by_key import DropSchedule as DropSchedule
-    from .samplers_by_key import FixedNodes as FixedNodes
-    from .server_optimizer import ServerOptimizer as ServerOptimizer
-    from .similarity import ProfileFeatures as ProfileFeatures
-    from .similarity import Similarity as Similarity
-    from .similarity import UpdateSketch as UpdateSketch
-    from .virtual_clients import IndependentDraws as IndependentDraws
-    from .virtual_clients import VirtualClients as VirtualClients
+    from .rounds.records import DivergedError as DivergedError
+    from .rounds.records import NodeReport as NodeReport
+    from .rounds.records import Refusal as Refusal
+    from .rounds.records import RoundReport as RoundReport
+    from .rounds.records import TooFewRepliesError as TooFewRepliesError
+    from .rounds.records import TrackedMetric as TrackedMetric
+    from .rounds.snapshots import Checkpoints as Checkpoints
+    from .rounds.snapshots import Snapshot as Snapshot
 
-_MODULES = {
-    "AdaGrad": "optimizers",
-    "Adam": "optimizers",
-    "AdaptiveRates": "adaptive_rates",
-    "Admission": "admission",
-    "BFloat16": "compression",
-    "BaseStrategy": "base",
-    "CentralPrivacy": "privacy",
-    "Checkpoints": "round_records",
-    "ClusteredFedAvg": "clustered",
-    "Compression": "compression",
-    "DivergedError": "round_records",
-    "DropSchedule": "samplers_by_key",
-    "ExampleLimits": "example_limits",
-    "FedWeIT": "fedweit",
-    "FisherExchange": "fisher_exchange",
-    "FixedNodes": "samplers_by_key",
-    "FixedPerCluster": "samplers",
-    "HierarchicalFedAvg": "hierarchical",
-    "Int8": "compression",
-    "InTurn": "samplers",
-    "IndependentDraws": "virtual_clients",
-    "Krum": "krum",
-    "Median": "coordinate_wise",
-    "Momentum": "optimizers",
-    "MultiKrum": "krum",
-    "NodeReport": "round_records",
-    "PartialAggregation": "partial_aggregation",
-    "PoissonSampling": "samplers",
-    "PrivacyMechanism": "privacy",
-    "Profile": "profiles",
-    "ProfileFeatures": "similarity",
-    "ProportionalToSize": "samplers",
-    "Refusal": "round_records",
-    "RobustAggregation": "robust_aggregation",
-    "RoundReport": "round_records",
-    "SGD": "optimizers",
-    "Sampler": "samplers",
-    "ServerOptimizer": "server_optimizer",
-    "Similarity": "similarity",
-    "Snapshot": "round_records",
-    "StratifiedFraction": "samplers",
-    "TopK": "compression",
-    "TooFewRepliesError": "round_records",
-    "TrackedMetric": "round_records",
-    "TrimmedMean": "coordinate_wise",
-    "UniformFraction": "samplers",
-    "UpdateSketch": "similarity",
-    "VirtualClients": "virtual_clients",
-    "Yogi": "optimizers",
-    "compression_mod": "compressed_replies",
-}
 
+def _modules() -> dict[str, str]:
+    """The module of each public name, from the imports for type checkers."""
+    (block,) = (part for part in ast.parse(Path(__file__).read_text("utf-8")).body if isinstance(part, ast.If))
+    imports = (part for part in block.body if isinstance(part, ast.ImportFrom))
+    return {name.name: str(found.module) for found in imports for name in found.names}
+
+
+_MODULES = _modules()
 __all__ = list(_MODULES)
 
 

@@ -20,30 +20,26 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from .admission import Admission
-from .aggregation import Aggregate, IntegerPolicy
+from .aggregation.mean import Aggregate, IntegerPolicy
+from .aggregation.metrics import MetricMean, MetricRule
+from .aggregation.robust import RobustAggregation
 from .arrays import Arrays, from_record, select, to_record
+from .checks import check_values
 from .compression import Compression
-from .example_limits import ExampleLimits
-from .hooks import StrategyHooks
-from .message_loop import exchange
-from .metrics import MetricMean, MetricRule
-from .node_registry import NodeRegistry
-from .optimizers import SGD
+from .hooks import StrategyHooks, build_messages
+from .nodes.admission import Admission, ExampleLimits
+from .nodes.profiles import Profile
+from .nodes.registry import NodeRegistry
+from .nodes.samplers import Sampler, UniformFraction
+from .optimizers import SGD, ServerOptimizer
 from .privacy import PrivacyMechanism
-from .profiles import Profile
-from .replies import count_bytes, max_reply_bytes
-from .reply_filter import ReplyFilter, too_few
-from .robust_aggregation import RobustAggregation
-from .round_loop import RoundConfig, RoundLoop
-from .round_messages import build_messages
-from .round_records import Checkpoints, DivergedError, RoundReport, RoundStep, TooFewRepliesError, TrackedMetric
-from .samplers import Sampler, UniformFraction
-from .server_optimizer import ServerOptimizer
+from .replies import ReplyFilter, Weighting, count_bytes, max_reply_bytes, to_weighting, too_few
+from .rounds.exchange import exchange
+from .rounds.loop import RoundConfig, RoundLoop
+from .rounds.records import DivergedError, RoundReport, RoundStep, TooFewRepliesError, TrackedMetric
+from .rounds.snapshots import Checkpoints
+from .rounds.transport import NodeFailure
 from .stopwatch import timed, timed_items
-from .transport import NodeFailure
-from .validation import check_values
-from .weighting import Weighting, to_weighting
 
 #: Bytes of early replies that the server keeps in memory; other early replies wait in the SuperLink.
 MAX_BUFFERED_BYTES = 2**27
@@ -63,9 +59,8 @@ class BaseStrategy(StrategyHooks, Strategy):
         The weight of a reply in the means of arrays and of metrics.
     aggregation : RobustAggregation
         Combines the arrays of the replies in place of their weighted mean, for federations with Byzantine nodes:
-        :class:`~fedapps.strategies.coordinate_wise.Median`, :class:`~fedapps.strategies.coordinate_wise.TrimmedMean`,
-        :class:`~fedapps.strategies.krum.Krum` or :class:`~fedapps.strategies.krum.MultiKrum`. The server then stores
-        all replies of a round.
+        ``Median``, ``TrimmedMean``, ``Krum`` or ``MultiKrum`` (:mod:`fedapps.strategies.aggregation.robust`). The
+        server then stores all replies of a round.
     metric_means : mapping from names of metrics to "weighted", "uniform", "geometric" or a PooledMetric
         How :class:`MetricMean` averages metrics in both phases; metrics without an entry are "weighted".
     server_optimizer : ServerOptimizer
@@ -88,7 +83,7 @@ class BaseStrategy(StrategyHooks, Strategy):
         ≥ 1, the number of nodes that must be connected before the first round.
     node_wait : float
         ≥ 0, seconds to wait for nodes and profiles after the last sign of life; see
-        :class:`~fedapps.strategies.node_registry.NodeRegistry`.
+        :class:`~fedapps.strategies.nodes.registry.NodeRegistry`.
     poll : float
         > 0, seconds between the first two attempts to fetch a reply; the pause grows up to 0.5 s.
     in_flight : int or None

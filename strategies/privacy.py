@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import wire
-from .aggregation import IntegerPolicy, StreamingMean
+from .aggregation.mean import IntegerPolicy, StreamingMean
 from .arrays import Arrays, is_float
-from .parameter_checks import require_positive
+from .checks import require_positive
 from .replies import Reply
 
 Clipping = Literal["server", "nodes"]

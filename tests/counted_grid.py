@@ -1,6 +1,6 @@
 """A grid whose replies arrive after a given number of attempts."""
 
-from fedapps.strategies.transport import NodeFailure
+from fedapps.strategies.rounds.transport import NodeFailure
 from flwr.app import Error, Message, RecordDict
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.sim.inprocess import run_inprocess
-from fedapps.strategies.profiles import Profile, in_key_order
-from fedapps.strategies.round_records import RoundStep, Snapshot
-from fedapps.strategies.samplers import Sampler
+from fedapps.strategies.nodes.profiles import Profile, in_key_order
+from fedapps.strategies.nodes.samplers import Sampler
+from fedapps.strategies.rounds.records import RoundStep
+from fedapps.strategies.rounds.snapshots import Snapshot
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from fedapps.strategies.snapshot_names import under
+from fedapps.strategies.rounds.snapshots import under
 from fedapps.tasks.base import DataError, NodeData
 from fedapps.tasks.lqr.model import LqrModel
 from fedapps.tasks.lqr.options import LqrOptions

@@ -10,7 +10,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.client import Client, ClientApp
 
 from fedapps.registry.methods import queries
-from fedapps.strategies.compressed_replies import ErrorMemory, compressed
+from fedapps.strategies.compression import ErrorMemory, compressed
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import PROFILE, PROFILE_QUERY
 

@@ -14,7 +14,7 @@ from flwr.app import Context, Message
 from flwr.common.logger import log
 
 from fedapps.clients.files import UnwritableError
-from fedapps.strategies.sanitize import truncate
+from fedapps.strategies.checks import truncate
 from fedapps.tasks.profiles import DataError
 
 Handler = Callable[[Message, Context], Message]

@@ -21,7 +21,7 @@ from .errors import is_simulated, reported
 
 
 def profile_record(context: Context) -> ConfigRecord:
-    """The node's stable key, its number of training examples and its groups (:mod:`fedapps.strategies.profiles`).
+    """The node's stable key, its number of training examples and its groups (:mod:`fedapps.strategies.nodes.profiles`).
 
     A deployed node whose data is missing or cannot be read says so: why in its log, and to the server that it has none,
     which then asks it nothing more. The first method of the run decides how the data are read.

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from fedapps.methods.base import Conflict, Method
-from fedapps.strategies.coordinate_wise import Median, TrimmedMean
-from fedapps.strategies.krum import Krum, MultiKrum
-from fedapps.strategies.robust_aggregation import RobustAggregation
+from fedapps.strategies.aggregation.robust import Krum, Median, MultiKrum, RobustAggregation, TrimmedMean
 
 from .run_config import RunConfig
 

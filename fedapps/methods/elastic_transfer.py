@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.fisher_exchange import FisherExchange
 from fedapps.tasks.options import option
 from fedapps.tasks.search import Range
 

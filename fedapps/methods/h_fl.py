@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fedapps.strategies.algorithms.hierarchical import CLUSTER, HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.hierarchical import CLUSTER, HierarchicalFedAvg
+from fedapps.strategies.nodes.samplers import FixedPerCluster
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
-from fedapps.strategies.samplers import FixedPerCluster
 from fedapps.tasks.options import option
 
 from .base import Conflict, Method

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.samplers import InTurn
+from fedapps.strategies.nodes.samplers import InTurn
 from fedapps.tasks.options import option
 from fedapps.tasks.private_parameters import PrivateParameters
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from fedapps.runs.run_folder import RunFolder
-from fedapps.strategies.snapshot_names import under
+from fedapps.strategies.rounds.snapshots import under
 
 from .frames import metrics_frame, nodes_frame, rounds_frame
 from .reported_result import ReportedResult

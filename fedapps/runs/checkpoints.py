@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fedapps.clients.files import told, write_whole
-from fedapps.strategies.round_records import History, Snapshot
+from fedapps.strategies.rounds.snapshots import History, Snapshot
 
 #: Number of most recent rounds that are kept.
 KEPT_SNAPSHOTS = 2
@@ -38,7 +38,7 @@ class DiskCheckpoints:
         self._recorded: int | None = None  # the last round in the history; None before the first snapshot
 
     def save(self, snapshot: Snapshot, *, best: bool) -> None:
-        """Store a snapshot; see :class:`fedapps.strategies.round_records.Checkpoints`."""
+        """Store a snapshot; see :class:`fedapps.strategies.rounds.snapshots.Checkpoints`."""
         self._record(snapshot)
         self._write(self._path(snapshot.round), snapshot)
         if best:

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.aggregation.robust import Krum, Median, MultiKrum, TrimmedMean
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.coordinate_wise import Median, TrimmedMean
-from fedapps.strategies.krum import Krum, MultiKrum
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg
 from flwr.serverapp.strategy import Krum as FlowersKrum

@@ -48,8 +48,8 @@ from flwr.serverapp import ServerApp
 
 from fedapps.app.server_app import initial_arrays
 from fedapps.config.parsing import parse
-from fedapps.strategies.admission import Admission
-from fedapps.strategies.node_registry import NodeRegistry
+from fedapps.strategies.nodes.admission import Admission
+from fedapps.strategies.nodes.registry import NodeRegistry
 
 app = ServerApp()
 TIMEOUT = 300

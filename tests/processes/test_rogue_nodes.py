@@ -40,7 +40,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.example_limits import ExampleLimits
+from fedapps.strategies.nodes.admission import ExampleLimits
 
 app = ServerApp()
 

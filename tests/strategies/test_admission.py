@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies.admission import Admission
+from fedapps.strategies.algorithms.fisher_exchange import FisherExchange, _Published
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.fisher_exchange import FisherExchange, _Published
-from fedapps.strategies.node_registry import NodeRegistry
-from fedapps.strategies.profiles import Profile
+from fedapps.strategies.nodes.admission import Admission
+from fedapps.strategies.nodes.profiles import Profile
+from fedapps.strategies.nodes.registry import NodeRegistry
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from hypothesis import given

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
-from fedapps.strategies.aggregation import StreamingDeviation, StreamingMean
+from fedapps.strategies.aggregation.mean import StreamingMean
+from fedapps.strategies.algorithms.adaptive_rates import StreamingDeviation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp

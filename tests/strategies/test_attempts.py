@@ -1,7 +1,7 @@
 """The attempts of a run, as the server numbers them and as nodes read them."""
 
 from fedapps.clients.attempts import Attempts
-from fedapps.strategies.attempts import next_attempts, to_text
+from fedapps.strategies.rounds.snapshots import next_attempts, to_text
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from fedapps.strategies import blocks
-from fedapps.strategies.aggregation import StreamingDeviation, StreamingMean, fold
-from fedapps.strategies.masked_mean import MaskedMean
-from fedapps.strategies.validation import check_values
+from fedapps.strategies.aggregation.masked_mean import MaskedMean
+from fedapps.strategies.aggregation.mean import StreamingMean, fold
+from fedapps.strategies.algorithms.adaptive_rates import StreamingDeviation
+from fedapps.strategies.checks import check_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -25,7 +26,7 @@ LAYOUTS = {
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of 8 elements and a thread for every 16, so that small arrays are cut."""
-    for module in ("aggregation", "validation", "masked_mean", "blocks"):
+    for module in ("aggregation.mean", "checks", "aggregation.masked_mean", "blocks"):
         monkeypatch.setattr(f"fedapps.strategies.{module}.BLOCK", 8)
     monkeypatch.setattr(blocks, "_PER_THREAD", 16)
     monkeypatch.setattr(blocks, "_usable_threads", lambda: 3)

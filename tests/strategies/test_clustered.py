@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.algorithms.clustered import ClusteredFedAvg, ProfileFeatures, UpdateSketch
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.clustered import ClusteredFedAvg
+from fedapps.strategies.nodes.samplers import FixedPerCluster, UniformFraction
 from fedapps.strategies.optimizers import SGD, Adam
-from fedapps.strategies.samplers import FixedPerCluster, UniformFraction
-from fedapps.strategies.similarity import ProfileFeatures, UpdateSketch
 from grouped import MemoryCheckpoints, grid_of, grouped_app, interrupted
 from hypothesis import given, settings
 from hypothesis import strategies as st

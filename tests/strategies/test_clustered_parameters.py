@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from fedapps.strategies.clustered import ClusteredFedAvg
+from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
 
 
 @pytest.mark.parametrize(

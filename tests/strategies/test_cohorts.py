@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.round_records import TooFewRepliesError
-from fedapps.strategies.samplers import UniformFraction
+from fedapps.strategies.nodes.samplers import UniformFraction
+from fedapps.strategies.rounds.records import TooFewRepliesError
 from grouped import grouped_app
 from toys import arithmetic_app, federate
 

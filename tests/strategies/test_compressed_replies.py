@@ -5,8 +5,15 @@ import re
 import numpy as np
 import pytest
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.compressed_replies import compression_mod, requested
-from fedapps.strategies.compression import COMPRESSION_NAMES, BFloat16, Int8, TopK, compression_by_name
+from fedapps.strategies.compression import (
+    COMPRESSION_NAMES,
+    BFloat16,
+    Int8,
+    TopK,
+    compression_by_name,
+    compression_mod,
+    requested,
+)
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits

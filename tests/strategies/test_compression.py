@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.strategies.adaptive_rates import AdaptiveRates
-from fedapps.strategies.clustered import ClusteredFedAvg
-from fedapps.strategies.compressed_replies import compress_reply, restored_arrays
-from fedapps.strategies.compression import BFloat16, Int8, TopK
-from fedapps.strategies.fedweit import FedWeIT
-from fedapps.strategies.fisher_exchange import FisherExchange
-from fedapps.strategies.hierarchical import HierarchicalFedAvg
-from fedapps.strategies.virtual_clients import IndependentDraws, VirtualClients
+from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
+from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
+from fedapps.strategies.algorithms.fedweit import FedWeIT
+from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
+from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.algorithms.virtual_clients import IndependentDraws, VirtualClients
+from fedapps.strategies.compression import BFloat16, Int8, TopK, compress_reply, restored_arrays
 from flwr.app import Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies.clustered import ClusteredFedAvg
-from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
+from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
 from grouped import grouped_app
 from toys import federate
 

@@ -3,9 +3,9 @@
 import logging
 
 import pytest
-from fedapps.strategies.example_limits import ExampleLimits
-from fedapps.strategies.profiles import Profile
-from fedapps.strategies.samplers import ProportionalToSize
+from fedapps.strategies.nodes.admission import ExampleLimits
+from fedapps.strategies.nodes.profiles import Profile
+from fedapps.strategies.nodes.samplers import ProportionalToSize
 
 TEN, SILENT = Profile(1, "a", 10), Profile(2, "b")
 

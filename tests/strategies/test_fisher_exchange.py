@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.fisher_exchange import FisherExchange
-from fedapps.strategies.samplers import Sampler
-from fedapps.strategies.samplers_by_key import DropSchedule
+from fedapps.strategies.nodes.samplers import DropSchedule, Sampler
 from fisher_nodes import START, SURE, published, staged, stages, trained
 from flwr.app import ConfigRecord
 from hypothesis import given, settings

@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from fedapps.strategies.fisher_exchange import FisherExchange
-from fedapps.strategies.round_records import TooFewRepliesError
+from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
+from fedapps.strategies.rounds.records import TooFewRepliesError
 from fisher_nodes import FOUND, SURE, published, steady, trained
 from flwr.app import ConfigRecord
 from toys import arrays_of, record_of

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies import fisher_exchange
-from fedapps.strategies.fisher_exchange import FisherExchange
+from fedapps.strategies.algorithms import fisher_exchange
+from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
+from fedapps.strategies.nodes.samplers import DropSchedule
 from fedapps.strategies.replies import count_bytes
-from fedapps.strategies.samplers_by_key import DropSchedule
 from fisher_nodes import START, SURE, published, stages, trained
 from flwr.app import ConfigRecord
 from grouped import MemoryCheckpoints

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from city_nodes import START, add, city, evaluate, place, received
-from fedapps.strategies.admission import Admission
-from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.nodes.admission import Admission
+from fedapps.strategies.nodes.samplers import FixedPerCluster
 from fedapps.strategies.optimizers import SGD, Momentum
-from fedapps.strategies.samplers import FixedPerCluster
 from grouped import grid_of, grouped_app
 from toys import arrays_of, federate, record_of
 

@@ -6,10 +6,10 @@ import tracemalloc
 import numpy as np
 import pytest
 from city_nodes import MIXED, START, add, city, drift, place
+from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.nodes.samplers import UniformFraction
 from fedapps.strategies.optimizers import SGD, Adam, Momentum
-from fedapps.strategies.samplers import UniformFraction
 from grouped import MemoryCheckpoints, grid_of, grouped_app, interrupted
 from hypothesis import given, settings
 from hypothesis import strategies as st

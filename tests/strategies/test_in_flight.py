@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from fedapps.sim.inprocess import InProcessGrid
-from fedapps.strategies import node_registry
 from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.nodes import registry as node_registry
 from toys import arithmetic_app, arrays_of, record_of, same_bits
 
 pytestmark = pytest.mark.usefixtures("flower_identity")

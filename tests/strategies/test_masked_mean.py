@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies.aggregation import StreamingMean
+from fedapps.strategies.aggregation.masked_mean import MaskedMean, mask_error
+from fedapps.strategies.aggregation.mean import StreamingMean
+from fedapps.strategies.algorithms.fedweit import FedWeIT
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.fedweit import FedWeIT
-from fedapps.strategies.masked_mean import MaskedMean, mask_error
 from fedapps.strategies.optimizers import SGD, Momentum
 from flwr.app import MetricRecord, RecordDict
 from hypothesis import given, settings

@@ -7,9 +7,9 @@ import weakref
 
 import pytest
 from counted_grid import CountedGrid, messages, outcome
-from fedapps.strategies import message_loop as module
-from fedapps.strategies.message_loop import exchange
-from fedapps.strategies.transport import NodeFailure
+from fedapps.strategies.rounds import exchange as module
+from fedapps.strategies.rounds.exchange import exchange
+from fedapps.strategies.rounds.transport import NodeFailure
 from flwr.app import Error
 from flwr.common.constant import ErrorCode
 from hypothesis import HealthCheck, given, settings

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from fedapps.strategies.metrics import MetricMean
+from fedapps.strategies.aggregation.metrics import MetricMean
 from flwr.app import MetricRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,9 +1,9 @@
 import time
 
 import pytest
-from fedapps.strategies.example_limits import ExampleLimits
-from fedapps.strategies.node_registry import NodeRegistry
-from fedapps.strategies.round_records import TooFewRepliesError
+from fedapps.strategies.nodes.admission import ExampleLimits
+from fedapps.strategies.nodes.registry import NodeRegistry
+from fedapps.strategies.rounds.records import TooFewRepliesError
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given

@@ -4,15 +4,15 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from fedapps.strategies.adaptive_rates import AdaptiveRates
+from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
+from fedapps.strategies.algorithms.fedweit import FedWeIT
+from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
+from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.fedweit import FedWeIT
-from fedapps.strategies.fisher_exchange import FisherExchange
-from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.nodes.profiles import Profile
+from fedapps.strategies.nodes.samplers import PoissonSampling, UniformFraction
 from fedapps.strategies.optimizers import Adam
-from fedapps.strategies.profiles import Profile
-from fedapps.strategies.round_records import TooFewRepliesError
-from fedapps.strategies.samplers import PoissonSampling, UniformFraction
+from fedapps.strategies.rounds.records import TooFewRepliesError
 from grouped import grouped_app
 from hypothesis import given
 from hypothesis import strategies as st

@@ -5,19 +5,19 @@ from math import erf, exp, inf, log, sqrt
 
 import numpy as np
 import pytest
-from fedapps.strategies.adaptive_rates import AdaptiveRates
+from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
+from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
+from fedapps.strategies.algorithms.fedweit import FedWeIT
+from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
+from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.algorithms.virtual_clients import IndependentDraws, VirtualClients
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.clustered import ClusteredFedAvg
-from fedapps.strategies.fedweit import FedWeIT
-from fedapps.strategies.fisher_exchange import FisherExchange
-from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.nodes.profiles import Profile
+from fedapps.strategies.nodes.samplers import PoissonSampling, ProportionalToSize
 from fedapps.strategies.optimizers import Adam
 from fedapps.strategies.privacy import CentralPrivacy, clip_update
 from fedapps.strategies.privacy_budget import delta_of, epsilon
-from fedapps.strategies.profiles import Profile
 from fedapps.strategies.replies import Reply
-from fedapps.strategies.samplers import PoissonSampling, ProportionalToSize
-from fedapps.strategies.virtual_clients import IndependentDraws, VirtualClients
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from hypothesis import example, given, settings

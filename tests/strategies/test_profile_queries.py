@@ -1,6 +1,6 @@
 import pytest
-from fedapps.strategies import profile_queries as module
-from fedapps.strategies.profile_queries import ProfileQueries
+from fedapps.strategies.nodes import registry as module
+from fedapps.strategies.nodes.registry import ProfileQueries
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity

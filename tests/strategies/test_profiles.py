@@ -1,8 +1,8 @@
 import logging
 
 import pytest
-from fedapps.strategies.profile_queries import ProfileQueries
-from fedapps.strategies.profiles import Profile, in_key_order, with_distinct_keys
+from fedapps.strategies.nodes.profiles import Profile, in_key_order, with_distinct_keys
+from fedapps.strategies.nodes.registry import ProfileQueries
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from fedapps.strategies.rates import adaptive_rates
+from fedapps.strategies.algorithms.adaptive_rates import adaptive_rates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp

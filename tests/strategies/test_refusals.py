@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from adding_nodes import START, add_partition
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.round_records import TooFewRepliesError
+from fedapps.strategies.rounds.records import TooFewRepliesError
 from flwr.app import Array, MetricRecord, RecordDict
 from toys import arithmetic_app, arrays_of, federate, record_of
 

@@ -5,11 +5,11 @@ import weakref
 
 import numpy as np
 import pytest
-from fedapps.strategies.example_limits import ExampleLimits
-from fedapps.strategies.profiles import Profile
-from fedapps.strategies.reply_filter import ReplyFilter
-from fedapps.strategies.round_records import RoundReport
-from fedapps.strategies.transport import NodeFailure
+from fedapps.strategies.nodes.admission import ExampleLimits
+from fedapps.strategies.nodes.profiles import Profile
+from fedapps.strategies.replies import ReplyFilter
+from fedapps.strategies.rounds.records import RoundReport
+from fedapps.strategies.rounds.transport import NodeFailure
 from flwr.app import Message, MetricRecord, RecordDict
 from toys import record_of
 

@@ -6,7 +6,8 @@ from adding_nodes import START, add_partition
 from fedapps.clients.attempts import Attempts
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.optimizers import SGD, Adam
-from fedapps.strategies.round_records import Snapshot, TrackedMetric
+from fedapps.strategies.rounds.records import TrackedMetric
+from fedapps.strategies.rounds.snapshots import Snapshot
 from flwr.app import ArrayRecord, MetricRecord
 from grouped import MemoryCheckpoints, PowerCutError
 from toys import arithmetic_app, arrays_of, federate, same_bits, template_app, template_net

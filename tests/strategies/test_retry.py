@@ -1,8 +1,8 @@
 import logging
 
 import pytest
-from fedapps.strategies import retry as patience
-from fedapps.strategies.retry import retry
+from fedapps.strategies.rounds import transport as patience
+from fedapps.strategies.rounds.transport import retry
 
 
 class Failing:

@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fedapps.strategies.aggregation import StreamingMean
-from fedapps.strategies.coordinate_wise import Median, TrimmedMean
-from fedapps.strategies.krum import Krum, MultiKrum, krum_scores
-from fedapps.strategies.robust_aggregation import BLOCK
-from fedapps.strategies.round_records import TooFewRepliesError
+from fedapps.strategies.aggregation.mean import StreamingMean
+from fedapps.strategies.aggregation.robust import BLOCK, Krum, Median, MultiKrum, TrimmedMean, krum_scores
+from fedapps.strategies.rounds.records import TooFewRepliesError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp

@@ -2,17 +2,16 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies.adaptive_rates import AdaptiveRates
+from fedapps.strategies.aggregation.robust import Krum, Median, MultiKrum, TrimmedMean
+from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
+from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
+from fedapps.strategies.algorithms.fedweit import FedWeIT
+from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
+from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.clustered import ClusteredFedAvg
-from fedapps.strategies.coordinate_wise import Median, TrimmedMean
-from fedapps.strategies.fedweit import FedWeIT
-from fedapps.strategies.fisher_exchange import FisherExchange
-from fedapps.strategies.hierarchical import HierarchicalFedAvg
-from fedapps.strategies.krum import Krum, MultiKrum
 from fedapps.strategies.optimizers import Adam
 from fedapps.strategies.privacy import CentralPrivacy
-from fedapps.strategies.round_records import DivergedError, TooFewRepliesError
+from fedapps.strategies.rounds.records import DivergedError, TooFewRepliesError
 from grouped import MemoryCheckpoints, PowerCutError, grouped_app
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
 

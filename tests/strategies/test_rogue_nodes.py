@@ -7,18 +7,18 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from fedapps.sim.inprocess import run_inprocess
-from fedapps.strategies.adaptive_rates import AdaptiveRates
+from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
+from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
+from fedapps.strategies.algorithms.fedweit import FedWeIT
+from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
+from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
+from fedapps.strategies.algorithms.virtual_clients import VirtualClients
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.clustered import ClusteredFedAvg
-from fedapps.strategies.example_limits import ExampleLimits
-from fedapps.strategies.fedweit import FedWeIT
-from fedapps.strategies.fisher_exchange import FisherExchange
-from fedapps.strategies.hierarchical import HierarchicalFedAvg
+from fedapps.strategies.nodes.admission import ExampleLimits
+from fedapps.strategies.nodes.samplers import ProportionalToSize
 from fedapps.strategies.optimizers import SGD, Adam
-from fedapps.strategies.partial_aggregation import PartialAggregation
-from fedapps.strategies.round_records import DivergedError
-from fedapps.strategies.samplers import ProportionalToSize
-from fedapps.strategies.virtual_clients import VirtualClients
+from fedapps.strategies.rounds.records import DivergedError
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from flwr.serverapp import ServerApp

@@ -5,7 +5,7 @@ import pytest
 from adding_nodes import START, add_partition
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.round_records import TooFewRepliesError, TrackedMetric
+from fedapps.strategies.rounds.records import TooFewRepliesError, TrackedMetric
 from flwr.app import MetricRecord
 from grouped import MemoryCheckpoints
 from toys import arithmetic_app, federate, record_of

@@ -2,8 +2,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from fedapps.strategies.profiles import Profile
-from fedapps.strategies.samplers import (
+from fedapps.strategies.nodes.profiles import Profile
+from fedapps.strategies.nodes.samplers import (
+    DropSchedule,
+    FixedNodes,
     FixedPerCluster,
     InTurn,
     PoissonSampling,
@@ -11,7 +13,6 @@ from fedapps.strategies.samplers import (
     StratifiedFraction,
     UniformFraction,
 )
-from fedapps.strategies.samplers_by_key import DropSchedule, FixedNodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

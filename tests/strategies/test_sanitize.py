@@ -1,6 +1,6 @@
 """What nodes write, cut to a length and freed of control characters."""
 
-from fedapps.strategies.sanitize import MAX_CHARACTERS, is_valid_name, truncate
+from fedapps.strategies.checks import MAX_CHARACTERS, is_valid_name, truncate
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies.profiles import Profile
-from fedapps.strategies.similarity import ProfileFeatures, UpdateSketch
+from fedapps.strategies.algorithms.clustered import ProfileFeatures, UpdateSketch
+from fedapps.strategies.nodes.profiles import Profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from fedapps.strategies.algorithms.fedweit import FedWeIT
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.fedweit import FedWeIT
 from fedapps.strategies.replies import count_bytes
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import given

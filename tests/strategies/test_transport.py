@@ -2,9 +2,9 @@
 
 import pytest
 from counted_grid import CountedGrid, messages, outcome
-from fedapps.strategies import retry
-from fedapps.strategies.message_loop import exchange
-from fedapps.strategies.transport import NodeFailure
+from fedapps.strategies.rounds import transport as retry
+from fedapps.strategies.rounds.exchange import exchange
+from fedapps.strategies.rounds.transport import NodeFailure
 from flwr.app import Error
 from flwr.common.constant import ErrorCode
 

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
-from fedapps.strategies.aggregation import StreamingDeviation, StreamingMean
+from fedapps.strategies.aggregation.mean import StreamingMean
+from fedapps.strategies.algorithms.adaptive_rates import StreamingDeviation
+from fedapps.strategies.checks import LARGEST_COUNT, check_reply
 from fedapps.strategies.optimizers import Adam
-from fedapps.strategies.validation import LARGEST_COUNT, check_reply
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,12 +6,12 @@ from itertools import combinations, permutations
 
 import numpy as np
 import pytest
+from fedapps.strategies.aggregation.robust import Median
+from fedapps.strategies.algorithms.virtual_clients import IndependentDraws, VirtualClients
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.coordinate_wise import Median
+from fedapps.strategies.nodes.profiles import Profile
+from fedapps.strategies.nodes.samplers import ProportionalToSize, UniformFraction
 from fedapps.strategies.optimizers import Adam
-from fedapps.strategies.profiles import Profile
-from fedapps.strategies.samplers import ProportionalToSize, UniformFraction
-from fedapps.strategies.virtual_clients import IndependentDraws, VirtualClients
 from flwr.app import ConfigRecord
 from grouped import grouped_app, interrupted
 from hypothesis import given, settings

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from fedapps.strategies.weight_cap import capped
+from fedapps.strategies.algorithms.tiers import capped
 from hypothesis import given
 from hypothesis import strategies as st
 

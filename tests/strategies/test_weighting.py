@@ -1,5 +1,5 @@
 import pytest
-from fedapps.strategies.weighting import weighting
+from fedapps.strategies.replies import weighting
 
 
 def test_by_examples():

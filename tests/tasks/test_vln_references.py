@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from drawn_houses import PATHS, path_entry, task_with, write_graph, write_world
-from fedapps.strategies.metrics import MetricMean
+from fedapps.strategies.aggregation.metrics import MetricMean
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.vln.bleu import bleu, bleu_statistics
 from fedapps.tasks.vln.connectivity import read_graphs

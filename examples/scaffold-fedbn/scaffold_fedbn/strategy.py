@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 from fedapps.strategies.arrays import Arrays, is_float, to_record
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.profiles import Profile
+from fedapps.strategies.hooks import ExtraRecords
+from fedapps.strategies.nodes.profiles import Profile
 from fedapps.strategies.replies import Reply, read_arrays
-from fedapps.strategies.round_messages import ExtraRecords
 from flwr.app import ArrayRecord, RecordDict
 
 #: The record of a TRAIN message with the server's control variate c.

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from fedapps.sim.inprocess import NodeError
+from fedapps.strategies.aggregation.robust import Median
 from fedapps.strategies.arrays import to_record
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.coordinate_wise import Median
+from fedapps.strategies.nodes.samplers import UniformFraction
 from fedapps.strategies.optimizers import SGD
 from fedapps.strategies.privacy import CentralPrivacy
-from fedapps.strategies.round_records import TooFewRepliesError
-from fedapps.strategies.samplers import UniformFraction
+from fedapps.strategies.rounds.records import TooFewRepliesError
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st

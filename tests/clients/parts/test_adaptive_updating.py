@@ -12,7 +12,7 @@ from fedapps.clients.plateau import Plateau
 from fedapps.clients.round_settings import with_config
 from fedapps.clients.state import ContextState
 from fedapps.clients.training import Phase, run_plan
-from fedapps.strategies.partial_aggregation import PartialAggregation
+from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st

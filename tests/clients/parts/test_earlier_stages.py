@@ -8,8 +8,8 @@ from fedapps.clients.parts.fisher_exchange import FisherPrior
 from fedapps.clients.parts.proximal import Proximal
 from fedapps.clients.round_settings import with_config
 from fedapps.clients.state import ContextState
+from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.fisher_exchange import FisherExchange
 from flwr.app import ConfigRecord, RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, nodes_app, staged
 from toy_nodes import node as node_of

@@ -6,8 +6,8 @@ from decomposed_nodes import PENALTIES, WEIGHTS, initial, kept, knowledge, model
 from fedapps.clients.parts.decomposition import Decomposition
 from fedapps.clients.round_settings import with_config
 from fedapps.clients.state import ContextState
+from fedapps.strategies.algorithms.fedweit import FedWeIT
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.fedweit import FedWeIT
 from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,0 +1,1 @@
+"""Combining what the nodes of a round send: their arrays and their metrics."""

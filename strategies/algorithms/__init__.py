@@ -1,0 +1,1 @@
+"""Algorithms: subclasses of :class:`~fedapps.strategies.base.BaseStrategy`."""

@@ -1,0 +1,359 @@
+"""FisherExchange: a quadratic penalty towards other nodes' solutions, weighted by their Fisher information.
+
+Shoham et al., Overcoming Forgetting in Federated Learning on Non-IID Data, 2019 (FedCurv),
+https://arxiv.org/abs/1910.07796. Elastic Transfer: federated continual learning of social robots, Equation 4 and
+Algorithm 1, which adds penalties towards the solutions of earlier stages. Schwarz et al., Progress & Compress, ICML
+2018, Section 3.2 (Online-EWC), https://arxiv.org/abs/1805.06370.
+
+Σ_j F_j (θ − θ_j)² / 2 equals ½ θᵀPθ − Lᵀθ up to a constant, with P = Σ_j F_j and L = Σ_j F_j θ_j, so two tensors
+represent any number of anchors θ_j (Shoham et al.). A node's own term is left out of the sum that the node receives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from .. import wire
+from ..arrays import Arrays, check_alike, is_float, to_record
+from ..base import BaseStrategy
+from ..blocks import aligned, blocks
+from ..hooks import ExtraRecords, stage_of
+from ..nodes.profiles import Profile
+from ..replies import Reply, read_arrays
+from ..rounds.snapshots import flat_by_key, nested_by_key
+
+Anchors = Literal["online", "separate"]
+_STATE = "fisher."
+
+
+@dataclass(frozen=True)
+class _Published:
+    """The last accepted reply of a node: F ≥ 0 and the parameters θ, in the dtypes of the model."""
+
+    precision: Arrays
+    anchor: Arrays
+
+    def term(self) -> QuadraticTerm:
+        return QuadraticTerm.around(self.anchor, self.precision)
+
+
+class FisherExchange(BaseStrategy):
+    """FedAvg with quadratic penalties towards earlier solutions of the node and of the other nodes.
+
+    Node c minimises its loss + ½ own_past F*_c (θ − θ*_c)² + ½ others_past Σ_{j≠c} F*_j (θ − θ*_j)²
+    + ½ others_now Σ_{j≠c} F̂_j (θ − θ̂_j)². θ̂_j and F̂_j are the parameters and the Fisher information that node j
+    published last in the current stage, θ*_j and F*_j those of earlier stages. FedCurv is ``others_now`` alone (its λ
+    is not multiplied by ½: use twice its value), EWC in FedAvg is ``own_past`` alone, and Elastic Transfer uses all
+    three (λ1, λ2, λ3 in this order). With all three 0 this is FedAvg, and messages contain nothing but the parameters.
+    Without stages only ``others_now`` has an effect.
+
+    On the wire: a TRAIN message contains the ConfigRecord ``fisher`` with the key ``estimator`` and, if any penalty
+    applies to the node, the ArrayRecords ``fisher.prior-precision`` (P ≥ 0) and ``fisher.prior-linear`` (L) with the
+    names, shapes and dtypes of the shared floating-point arrays. The node adds Pθ − L to its gradients. Its reply
+    contains the ArrayRecord ``fisher.precision`` in the same form, finite and ≥ 0: the diagonal of the Fisher
+    information at the returned parameters, zeros where it has none (buffers, frozen layers). A reply without a valid
+    ``fisher.precision`` is refused. In addition to the model, a node thus receives two tensors and sends one,
+    independent of the number of nodes; the exchange as printed in Elastic Transfer sends two tensors from every node to
+    every node.
+
+    The server computes F·θ and subtracts a node's own term from the sums, because only the server knows which replies
+    it accepted and because the subtraction needs more than float32 precision. What a node published is stored under its
+    stable key until the node publishes again, also during rounds that the node misses. This memory grows with the
+    number of nodes: two tensors per node, two more in float64 with ``own_past`` or ``others_past``, and the two of its
+    message during a round; checkpoints contain the first four. Nodes without a profile have no stable key: in a resumed
+    run, what they published stays although they no longer exist under that key.
+
+    The stage is the integer ``stage`` in the train config, 0 if missing. When it changes, what each node published last
+    becomes part of its past, and the new stage starts without solutions (Algorithm 1, lines 2 to 4).
+
+    Parameters
+    ----------
+    own_past, others_past, others_now : float
+        Weights of the three penalties on the scale of the nodes' loss, finite and ≥ 0; the paper tries 0, 0.05 and 0.5.
+        Where the loss is T times a negative log-likelihood (T = 2σ² for a mean squared error with noise of variance
+        σ²), the weight T is Bayes' rule for a solution from as many examples.
+    anchors : "online" or "separate"
+        How to combine several past stages: "online" adds the precisions and centres the sum at the newest solution
+        (Online-EWC, the paper's choice), "separate" centres each precision at its own solution (EWC). After one stage
+        both are equal.
+    estimator : "per-sample", "per-batch" or "per-batch-scaled"
+        How nodes estimate the Fisher information: as the mean squared gradient of the negative log-likelihood of single
+        examples; of whole batches, which is smaller by up to the batch size; or of whole batches, multiplied by the
+        batch size.
+    **base
+        As in :class:`BaseStrategy`.
+
+    Raises
+    ------
+    ValueError
+        A parameter is out of range; the message contains its name, its value and the allowed values.
+    """
+
+    privacy_gap: ClassVar[str] = (
+        "it also stores each node's Fisher information and parameters and sends sums of them to the other nodes"
+    )
+    robustness_gap: ClassVar[str] = (
+        "nodes also receive sums of the other nodes' Fisher information, in which one Byzantine reply can outweigh all "
+        "others"
+    )
+    compression_gap: ClassVar[str] = (
+        "a node's Fisher information belongs to its exact parameters, which the penalties of the other nodes use"
+    )
+    reply_records: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        *,
+        own_past: float = 0.0,
+        others_past: float = 0.0,
+        others_now: float = 0.0,
+        anchors: Anchors = "online",
+        estimator: wire.FisherEstimator = "per-sample",
+        **base: Any,
+    ) -> None:
+        super().__init__(**base)
+        self.own_past = _weight("own_past", own_past)
+        self.others_past = _weight("others_past", others_past)
+        self.others_now = _weight("others_now", others_now)
+        self.anchors = _choice("anchors", anchors, get_args(Anchors))
+        self.estimator = _choice("estimator", estimator, get_args(wire.FisherEstimator))
+        self.stage = 0
+        self._now: dict[str, _Published] = {}
+        self._past: dict[str, QuadraticTerm] = {}
+        self._sum_now = QuadraticTermSum()
+        self._sum_past = QuadraticTermSum()
+        self._num_published = 0  # in this round
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether any penalty has a weight above 0, so that nodes must publish precisions."""
+        return self._uses_past or self.others_now > 0
+
+    @property
+    def _uses_past(self) -> bool:
+        return self.own_past > 0 or self.others_past > 0
+
+    def prepare_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
+        """If ``config`` has a new ``stage``, close the current stage.
+
+        Raises
+        ------
+        ValueError
+            The stage is not an integer.
+        """
+        stage = stage_of(config)
+        if stage != self.stage:
+            self._close_stage()
+            self.stage = stage
+
+    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+        self._num_published = 0
+        if self.exchanges:  # sums are recomputed in the order of the keys, so that a resumed run has the same bits
+            self._sum_now = QuadraticTermSum.of(self._now[key].term() for key in sorted(self._now))
+            self._sum_past = QuadraticTermSum.of(self._past[key] for key in sorted(self._past))
+
+    def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
+        if not self.exchanges:
+            return {}
+        records: dict[str, ArrayRecord | ConfigRecord] = {
+            wire.FISHER: ConfigRecord({wire.FISHER_ESTIMATOR: self.estimator})
+        }
+        if terms := self._terms(profile.key):
+            prior = QuadraticTerm.weighted(terms)
+            records[wire.FISHER_PRIOR_PRECISION] = self._to_record(prior.precision)
+            records[wire.FISHER_PRIOR_LINEAR] = self._to_record(prior.linear)
+        return records
+
+    def refusal_reason(self, reply: Reply) -> str | None:
+        if not self.exchanges:
+            return None
+        try:
+            self._precision_of(reply.content)
+        except ValueError as refusal:
+            return f"{wire.FISHER_PRECISION}: {refusal}"
+        return None
+
+    def fold_reply(self, server_round: int, reply: Reply) -> None:
+        if self.exchanges:
+            precision = self._precision_of(reply.content)
+            anchor = {name: reply.arrays[name] for name in precision}
+            self._now[reply.profile.key] = _Published(precision, anchor)
+            self._num_published += 1
+
+    def state(self) -> Arrays:
+        kept: Arrays = {f"{_STATE}stage": np.array(self.stage, dtype=np.int64)}
+        for key, published in self._now.items():
+            kept |= flat_by_key(f"{_STATE}now.", key, precision=published.precision, anchor=published.anchor)
+        for key, term in self._past.items():
+            kept |= flat_by_key(f"{_STATE}past.", key, precision=term.precision, linear=term.linear)
+        return {**super().state(), **kept}
+
+    def load_state(self, state: Arrays) -> None:
+        super().load_state(state)
+        self.stage = int(state.get(f"{_STATE}stage", np.zeros(())))
+        now, past = (nested_by_key(f"{_STATE}{kind}.", state) for kind in ("now", "past"))
+        self._now = {key: _Published(parts["precision"], parts["anchor"]) for key, parts in now.items()}
+        self._past = {key: QuadraticTerm(parts["precision"], parts["linear"]) for key, parts in past.items()}
+
+    def round_info(self) -> dict[str, Any]:
+        facts = {"estimator": self.estimator, "stage": self.stage, "published": self._num_published}
+        return {"fisher": {**facts, "nodes-now": len(self._now), "nodes-past": len(self._past)}}
+
+    def _terms(self, key: str) -> list[tuple[float, QuadraticTerm]]:
+        """The weighted penalties of a node; empty if there is no published solution that applies to it."""
+        past = self._past.get(key)
+        now = self._now[key].term() if key in self._now else None
+        terms = []
+        if self.own_past > 0 and past:
+            terms.append((self.own_past, past))
+        if self.others_past > 0 and self._sum_past.count > (past is not None):
+            terms.append((self.others_past, self._sum_past.without(past)))
+        if self.others_now > 0 and self._sum_now.count > (now is not None):
+            terms.append((self.others_now, self._sum_now.without(now)))
+        return terms
+
+    def _close_stage(self) -> None:
+        if self._uses_past:
+            for key, published in self._now.items():
+                newest = published.term()
+                past = self._past.get(key)
+                total = QuadraticTerm.weighted([(1.0, past), (1.0, newest)]) if past else newest
+                if self.anchors == "online":
+                    total = QuadraticTerm.around(published.anchor, total.precision)
+                self._past[key] = total
+        self._now = {}
+
+    def _to_record(self, arrays: Arrays) -> ArrayRecord:
+        return to_record({name: array.astype(self._current[name].dtype) for name, array in arrays.items()})
+
+    def _precision_of(self, content: RecordDict) -> Arrays:
+        record = content.get(wire.FISHER_PRECISION)
+        if not isinstance(record, ArrayRecord):
+            raise ValueError("no ArrayRecord of this name in the reply; the node's client must publish it")
+        precision = read_arrays(record, {name: array for name, array in self._current.items() if is_float(array)})
+        if negative := [name for name, array in precision.items() if (array < 0).any()]:
+            raise ValueError(f"values are below 0: {', '.join(negative)}")
+        return precision
+
+
+def _weight(key: str, value: float) -> float:
+    if not (isfinite(value) and value >= 0):
+        raise ValueError(f"{key} = {value!r}: must be a finite number, at least 0 (0 disables the penalty)")
+    return float(value)
+
+
+def _choice(key: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ValueError(f"{key} = {value!r}: must be one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+@dataclass(frozen=True)
+class QuadraticTerm:
+    """The penalty ½ θᵀPθ − Lᵀθ with a diagonal P.
+
+    Parameters
+    ----------
+    precision, linear : dict of arrays
+        P ≥ 0 and L: float64 arrays with the same names and shapes.
+    """
+
+    precision: Arrays
+    linear: Arrays
+
+    @classmethod
+    def around(cls, anchor: Arrays, precision: Arrays) -> QuadraticTerm:
+        """The term (F, F·θ) of an anchor θ. The product of two float32 numbers is exact in float64."""
+        wide = {name: np.asarray(array, dtype=np.float64) for name, array in precision.items()}
+        return cls(wide, {name: wide[name] * np.asarray(anchor[name], dtype=np.float64) for name in wide})
+
+    @classmethod
+    def weighted(cls, terms: Iterable[tuple[float, QuadraticTerm]]) -> QuadraticTerm:
+        """Σ λ·term over at least one pair (λ, term), each λ ≥ 0."""
+        precision: Arrays = {}
+        linear: Arrays = {}
+        for weight, term in terms:
+            for name in term.precision:
+                precision[name] = precision.get(name, 0.0) + weight * term.precision[name]
+                linear[name] = linear.get(name, 0.0) + weight * term.linear[name]
+        return cls(precision, linear)
+
+
+@dataclass
+class QuadraticTermSum:
+    """The sum of terms, and the sum of all terms but one.
+
+    Every value is stored as two float64 numbers, the sum and its rounding error (Knuth, The Art of Computer Programming
+    2, 4.2.2, theorem B). Subtracting a term that is 10¹⁵ times the rest therefore yields the rest, where a plain
+    difference would yield noise. Memory is four float64 copies of the model, whatever the number of terms.
+    """
+
+    count: int = 0
+    _precision: _ExactSum = field(default_factory=lambda: _ExactSum(), repr=False)
+    _linear: _ExactSum = field(default_factory=lambda: _ExactSum(), repr=False)
+
+    @classmethod
+    def of(cls, terms: Iterable[QuadraticTerm]) -> QuadraticTermSum:
+        """The sum of ``terms``; the same order gives the same bits."""
+        total = cls()
+        for term in terms:
+            total.add(term)
+        return total
+
+    def add(self, term: QuadraticTerm) -> None:
+        """Add a term, which is not kept.
+
+        Raises
+        ------
+        ValueError
+            Names or shapes differ from the first term's.
+        """
+        self._precision.add(term.precision)
+        self._linear.add(term.linear)
+        self.count += 1
+
+    def without(self, own: QuadraticTerm | None) -> QuadraticTerm:
+        """The sum without ``own``, which must be one of the terms added; ``None`` leaves out nothing."""
+        precision = self._precision.without(own.precision if own else {})
+        # Rounding of the last bit can give values slightly below 0, which no precision has.
+        clipped = {name: np.maximum(array, 0.0) for name, array in precision.items()}
+        return QuadraticTerm(clipped, self._linear.without(own.linear if own else {}))
+
+
+@dataclass
+class _ExactSum:
+    _sums: Arrays = field(default_factory=dict)
+    _errors: Arrays = field(default_factory=dict)
+
+    def add(self, arrays: Arrays) -> None:
+        if not self._sums:
+            self._sums = {name: np.zeros(array.shape) for name, array in arrays.items()}
+            self._errors = {name: np.zeros(array.shape) for name, array in arrays.items()}
+        check_alike(self._sums, arrays)
+        for name, array in arrays.items():
+            sums, errors, values = aligned(self._sums[name], self._errors[name], array)
+            for block in blocks(0, sums.size):
+                sums[block], error = _two_sum(sums[block], values[block])
+                errors[block] += error
+
+    def without(self, own: Arrays) -> Arrays:
+        remaining: Arrays = {}
+        for name, total in self._sums.items():
+            rest, error = _two_sum(total, -own[name]) if name in own else (total, np.zeros(()))
+            remaining[name] = np.asarray(rest + (self._errors[name] + error))
+        return remaining
+
+
+def _two_sum(a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The rounded sum fl(a + b) and its exact rounding error."""
+    total = np.asarray(a + b)
+    added = total - a
+    return total, np.asarray((a - (total - added)) + (b - added))

@@ -1,0 +1,192 @@
+"""Checks of what comes from outside: parameters of strategies; texts, counts and arrays of nodes.
+
+A reply is checked before aggregation, so that an invalid one neither stops nor corrupts a round.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from math import inf, isfinite
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .arrays import Arrays, is_float
+from .blocks import BLOCK, aligned, blocks, spread
+
+
+def require_integer(name: str, value: int, *, least: int) -> None:
+    """Raise ``ValueError`` unless a parameter is an integer of at least ``least``; booleans are not integers."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} = {value!r}: must be an integer of at least {least}")
+
+
+def require_positive(name: str, value: float) -> None:
+    """Raise ``ValueError`` unless a parameter is finite and above 0."""
+    if not (isfinite(value) and value > 0):
+        raise ValueError(f"{name} = {value!r}: must be finite and above 0")
+
+
+MAX_CHARACTERS = 4000
+MAX_NAME_LENGTH = 200
+#: What stands between two lines of a text.
+CONTINUED = "\n  | "
+_LINE_END = re.compile(r"\n(?!  \| )")
+
+
+def truncate(text: str, limit: int = MAX_CHARACTERS) -> str:
+    r"""Shorten a text and escape its control characters other than line ends and tabs.
+
+    Lines after the first begin with ``"  | "``, so that no text can pass for a line of the log.
+
+    Parameters
+    ----------
+    text : str
+        Any text.
+    limit : int
+        > 0, the number of characters to keep: the first quarter from the start of the text and the rest from its end,
+        where a traceback states the error.
+
+    Returns
+    -------
+    str
+        The text, with a note in place of characters that were left out.
+    """
+    if len(text) > limit:
+        head = limit // 4
+        text = f"{text[:head]} [... {len(text) - limit} characters left out ...] {text[head - limit :]}"
+    shown = "".join(char if char.isprintable() or char in "\n\t" else _escaped(char) for char in text)
+    return _LINE_END.sub(CONTINUED, shown)
+
+
+def is_valid_name(text: object) -> TypeGuard[str]:
+    """Whether a value from a node can be a name: a string of 1 to 200 printable characters on one line."""
+    return isinstance(text, str) and 0 < len(text) <= MAX_NAME_LENGTH and text.isprintable()
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
+
+#: Above this, float64 does not represent every integer.
+LARGEST_COUNT = 2**53
+_LISTED = 5
+
+
+def check_reply(expected: Arrays, received: Arrays, num_examples: object) -> str | None:
+    """Check a reply against what its node received.
+
+    Parameters
+    ----------
+    expected : dict of arrays
+        What the node received: the names, shapes and dtypes that it must return, and the values it started from.
+    received : dict of arrays
+        What the node returned, in any order.
+    num_examples : object
+        The ``num-examples`` metric as received, ``None`` if missing. Numbers above 0 and up to 2^53 are accepted;
+        booleans, strings and lists are not.
+
+    Returns
+    -------
+    str or None
+        Why the reply must be refused, ``None`` if it is accepted. Names are checked first, then shapes, dtypes, values
+        and the number of examples; the first kind of fault is reported.
+    """
+    return check_form(expected, received) or check_values(expected, received) or check_count(num_examples)
+
+
+def check_form(expected: Arrays, received: Arrays) -> str | None:
+    """Check names, shapes and dtypes only."""
+    return _differing_names(expected, received) or _differing_form(expected, received)
+
+
+def check_values(expected: Arrays, received: Arrays) -> str | None:
+    """Check that all floating-point values are finite and not so far from ``expected`` that sums would overflow.
+
+    The limit of the distance is 2^48 ≈ 2.8e14 (2^384 in float64). Within it, values can be subtracted, squared and
+    summed over 2^30 replies or rounds: means, deviations and the moments of server optimizers stay finite. Both
+    arguments must have the same names, shapes and dtypes.
+    """
+    floats = {name: array for name, array in received.items() if is_float(array) and array.size}
+    suspects = {name: array for name, array in floats.items() if not _max_abs(array) <= _max_distance(array.dtype)}
+    if not suspects:
+        return None
+    faults = [(name, array.size - int(np.count_nonzero(np.isfinite(array))), array) for name, array in suspects.items()]
+    if any(bad for _, bad, _ in faults):
+        return f"values are not finite: {_listing(f'{n} ({bad} of {a.size})' for n, bad, a in faults if bad)}"
+    far = {name: _distance(expected[name], array) for name, array in suspects.items()}
+    moved = [f"{name} (by {by:.2g})" for name, by in far.items() if not by <= _max_distance(suspects[name].dtype)]
+    return f"values are too far from those sent: {_listing(moved)}" if moved else None
+
+
+def check_count(num_examples: object) -> str | None:
+    """Check a number of examples; see :func:`check_reply`."""
+    if num_examples is None:
+        return "num-examples is missing"
+    if isinstance(num_examples, bool) or not isinstance(num_examples, int | float | np.integer | np.floating):
+        return f"num-examples is {num_examples!r}, not a number"
+    if num_examples > LARGEST_COUNT and num_examples != inf:
+        return "num-examples is above 2^53"
+    if not isfinite(num_examples):
+        return f"num-examples is {num_examples!r}, not finite"
+    if not num_examples > 0:
+        return f"num-examples is {num_examples!r}, not positive"
+    return None
+
+
+def _differing_names(expected: Arrays, received: Arrays) -> str | None:
+    missing = [name for name in expected if name not in received]
+    extra = [name for name in received if name not in expected]
+    faults = []
+    if missing:
+        faults.append(f"missing {_listing(missing)}")
+    if extra:
+        faults.append(f"unexpected {_listing(extra)}")
+    return f"array names differ: {'; '.join(faults)}" if faults else None
+
+
+def _differing_form(expected: Arrays, received: Arrays) -> str | None:
+    shapes = [
+        f"{name} is {list(received[name].shape)} instead of {list(array.shape)}"
+        for name, array in expected.items()
+        if received[name].shape != array.shape
+    ]
+    if shapes:
+        return f"array shapes differ: {_listing(shapes)}"
+    dtypes = [
+        f"{name} is {received[name].dtype} instead of {array.dtype}"
+        for name, array in expected.items()
+        if received[name].dtype != array.dtype
+    ]
+    return f"array dtypes differ: {_listing(dtypes)}" if dtypes else None
+
+
+def _max_abs(array: NDArray[Any]) -> float:
+    """The largest absolute value, NaN if a value is NaN; unlike np.abs this allocates no memory."""
+    if array.size <= BLOCK:
+        return max(float(array.max()), -float(array.min()))
+    (flat,) = aligned(array)
+
+    def extremes(begin: int, end: int) -> list[float]:
+        parts = [flat[block] for block in blocks(begin, end)]
+        return [value for part in parts for value in (float(part.max()), -float(part.min()))]
+
+    return float(np.max(np.concatenate(spread(extremes, flat.size))))  # unlike Python's max this keeps NaN
+
+
+@cache
+def _max_distance(dtype: np.dtype[Any]) -> float:
+    working = np.finfo(np.result_type(dtype, np.float32))  # the dtype in which optimizers compute
+    return float(2.0 ** (3 * working.maxexp // 8))
+
+
+def _distance(expected: NDArray[Any], received: NDArray[Any]) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.abs(received - expected).max())
+
+
+def _listing(faults: Iterable[str]) -> str:
+    faults = list(faults)
+    more = f" and {len(faults) - _LISTED} more" if len(faults) > _LISTED else ""
+    return ", ".join(truncate(fault, MAX_NAME_LENGTH) for fault in faults[:_LISTED]) + more

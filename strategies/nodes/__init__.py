@@ -1,0 +1,1 @@
+"""The nodes of a run: their profiles, who takes part, and who is drawn."""

@@ -1,0 +1,150 @@
+"""Admission of nodes to a run: their groups, their keys, and the numbers of examples that they may report.
+
+A profile is what a node says of itself. Without further checks, a node can invent a group, which then counts as one
+cluster among others, claim the key of another node, with all that the server keeps under it, or claim more examples
+than it has, for more weight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from logging import WARNING
+
+import numpy as np
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from ..arrays import Arrays
+from ..checks import LARGEST_COUNT, require_integer
+from ..rounds.records import RoundStep
+from ..rounds.transport import retry
+from .profiles import Profile
+
+_OWNERS = "admission.owners"
+
+
+@dataclass
+class Admission:
+    """Decides from its profile whether a node may take part.
+
+    Parameters
+    ----------
+    allowed_groups : mapping of str to collections of str
+        For some kinds of groups, the labels that a node may have. A node with another label of such a kind, or with
+        none, is left out. Other kinds are not checked.
+    bind_keys : bool
+        Whether a key belongs to the public key of the node that claimed it first, for the whole run and while this node
+        is away. Another node that claims it is left out. Meant for SuperLinks that authenticate nodes: there the public
+        key of a node is the registered one. Without authentication Flower makes a new one at each start of a node, so a
+        restarted node would be left out.
+    """
+
+    allowed_groups: Mapping[str, Collection[str]] = field(default_factory=dict)
+    bind_keys: bool = False
+    _owners: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+
+    def apply_to(self, profiles: Iterable[Profile], grid: Grid) -> list[Profile]:
+        """The profiles; nodes that may not take part lose their key and groups, with the reason in ``no_data``."""
+        found = list(profiles)
+        public_keys = _public_keys(grid) if self.bind_keys and found else {}
+        return [self._admitted(profile, public_keys.get(profile.node_id, "")) for profile in found]
+
+    def state(self) -> Arrays:
+        """The owners of keys for a snapshot; empty unless keys are bound."""
+        if not self.bind_keys:
+            return {}
+        return {_OWNERS: np.frombuffer(json.dumps(self._owners, sort_keys=True).encode(), np.uint8).copy()}
+
+    def load_state(self, state: Arrays) -> None:
+        """Restore what :meth:`state` returned."""
+        if self.bind_keys and _OWNERS in state:
+            self._owners = json.loads(state[_OWNERS].tobytes())
+
+    def _admitted(self, profile: Profile, public_key: str) -> Profile:
+        if profile.no_data:  # it takes no part, and must not have a key of others
+            return replace(profile, key=Profile.unknown(profile.node_id).key) if self.bind_keys else profile
+        reason = self._refusal(profile, public_key)
+        if not reason:
+            return profile
+        log(WARNING, "node %s is left out of the run: %s", profile.node_id, reason)
+        return replace(Profile.unknown(profile.node_id), no_data=reason)
+
+    def _refusal(self, profile: Profile, public_key: str) -> str:
+        for kind, allowed in self.allowed_groups.items():
+            label = profile.groups.get(kind, "")
+            if label not in allowed:
+                stated = f"its {kind} is {label!r}" if label else f"it states no {kind}"
+                return f"{stated}; allowed are {', '.join(sorted(allowed))}"
+        if not self.bind_keys:
+            return ""
+        if not public_key:
+            return "Flower gives no public key of this node, which binding keys to nodes needs"
+        if self._owners.setdefault(profile.key, public_key) != public_key:
+            return f"it claims the key {profile.key!r}, which belongs to a node with another public key"
+        return ""
+
+
+def _public_keys(grid: Grid) -> dict[int, str]:
+    """SHA-256 of the public keys of the connected nodes, by Flower's node id, as far as Flower gives them."""
+    get_nodes = getattr(grid, "get_nodes", None)
+    nodes = retry(lambda: list(get_nodes())) if get_nodes else []
+    return {node.node_id: hashlib.sha256(node.public_key).hexdigest() for node in nodes if node.public_key}
+
+
+@dataclass(frozen=True)
+class ExampleLimits:
+    """Limits of the numbers of examples in profiles and replies.
+
+    These numbers determine how often nodes are drawn and their weights in means. Only ``maximum`` limits a node whose
+    profile states no number.
+
+    Parameters
+    ----------
+    maximum : int
+        ≥ 0. Reject numbers above this; 0 allows numbers up to 2^53. A number that is too large is removed from a
+        profile, and a reply with one is refused.
+    may_grow : bool
+        Whether nodes can train on more examples than their profiles state, for example because they collect more. If
+        false, train replies with a larger number are refused.
+    drawn : int
+        ≥ 0. Always accept train replies with up to this number, which nodes draw with replacement
+        (:class:`~fedapps.strategies.algorithms.virtual_clients.VirtualClients`).
+
+    Raises
+    ------
+    ValueError
+        A limit is not an integer of at least 0.
+    """
+
+    maximum: int = 0
+    may_grow: bool = True
+    drawn: int = 0
+
+    def __post_init__(self) -> None:
+        require_integer("maximum", self.maximum, least=0)
+        require_integer("drawn", self.drawn, least=0)
+
+    def refusal_reason(self, num_examples: float, profile: Profile, phase: RoundStep) -> str | None:
+        """Why a reply of ``phase`` with ``num_examples`` must be refused, ``None`` if it is accepted."""
+        maximum = self.maximum or LARGEST_COUNT
+        if num_examples > maximum:
+            return f"num-examples is {num_examples:g}: at most {maximum} are accepted"
+        stated = profile.num_examples
+        if phase == "train" and not self.may_grow and stated is not None and num_examples > max(stated, self.drawn):
+            return f"num-examples is {num_examples:g}, but the profile states {stated}"
+        return None
+
+    def apply_to(self, profiles: Iterable[Profile]) -> list[Profile]:
+        """The profiles; numbers of examples above ``maximum`` are replaced by ``None``, with a warning."""
+        maximum = self.maximum or LARGEST_COUNT
+        limited = []
+        for profile in profiles:
+            stated = profile.num_examples
+            if stated is not None and stated > maximum:
+                log(WARNING, "node %s: num-examples is %s, above %s; ignored", profile.key, stated, maximum)
+                profile = replace(profile, num_examples=None)
+            limited.append(profile)
+        return limited

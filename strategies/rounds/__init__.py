@@ -1,0 +1,1 @@
+"""The rounds of a run: their loop, messages to nodes, records and snapshots."""

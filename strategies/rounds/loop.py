@@ -1,0 +1,179 @@
+"""The loop over rounds: train, evaluate, track the best round, store snapshots and resume from them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from logging import INFO
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from .. import wire
+from ..aggregation.metrics import SERVER
+from ..arrays import from_record, to_record
+from ..checks import check_reply
+from ..stopwatch import measured, timed
+from .records import BestRound, RoundReport, TrackedMetric
+from .snapshots import Attempts, Checkpoints, Snapshot, next_attempts, to_text, under
+
+if TYPE_CHECKING:
+    from ..base import BaseStrategy
+
+RoundConfig = ConfigRecord | Callable[[int], ConfigRecord] | None
+_MAX_LOGGED = 6  # metrics per line of the log
+_HISTORIES = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
+
+
+@dataclass
+class RoundLoop:
+    """The rounds of a run, from the first or from a snapshot; the fields are the parameters of ``start``."""
+
+    strategy: BaseStrategy
+    grid: Grid
+    num_rounds: int
+    timeout: float
+    train_config: RoundConfig
+    evaluate_config: RoundConfig
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
+    evaluate_every: int
+    tracked: TrackedMetric | None
+    checkpoints: Checkpoints | None
+    on_round: Callable[[RoundReport], None] | None
+    result: Result = field(default_factory=Result)
+    best: BestRound = field(default_factory=BestRound)
+    durable_round: int = 0
+    attempts: Attempts = ()
+    saving: dict[str, float] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+
+    def run(self, arrays: ArrayRecord, *, resume: bool) -> Result:
+        """Run the remaining rounds; see :meth:`BaseStrategy.start`."""
+        if self.num_rounds < 1 or self.evaluate_every < 1:
+            raise ValueError(
+                f"num_rounds = {self.num_rounds}, evaluate_every = {self.evaluate_every}: both must be at least 1"
+            )
+        first = 1
+        snapshot = self.checkpoints.latest() if resume and self.checkpoints else None
+        if snapshot is not None:
+            arrays = self._restore(snapshot, arrays)
+            first = snapshot.round + 1
+            log(INFO, "resuming after round %s", snapshot.round)
+            self.attempts = snapshot.attempts
+        elif self.evaluate_fn and (initial := self.evaluate_fn(0, arrays)) is not None:
+            self.result.evaluate_metrics_serverapp[0] = initial
+        self.attempts = next_attempts(self.attempts, first - 1)
+        self.result.arrays = arrays
+        self.strategy.summary()
+        self.strategy.registry.queries.timeout = self.timeout
+        self.strategy.registry.connected(self.grid)  # waits for nodes, which does not count as time of the first round
+        for server_round in range(first, self.num_rounds + 1):
+            if self.tracked and self.best.exhausted(self.tracked):
+                log(INFO, "stopping early: %s has not improved since round %s", self.tracked.metric, self.best.round)
+                break
+            if self._beyond_limit(server_round - 1):
+                log(INFO, "stopping: the tracked metric is beyond its limit of round %s", server_round - 1)
+                break
+            self._round(server_round, first)
+        return self.result
+
+    def _beyond_limit(self, server_round: int) -> bool:
+        """Whether the tracked metric after a round is beyond its limit; also after that round was resumed from."""
+        evaluated = self.result.evaluate_metrics_clientapp.get(server_round)
+        if self.tracked is None or evaluated is None or self.tracked.metric not in evaluated:
+            return False
+        return self.tracked.beyond_limit(server_round, float(evaluated[self.tracked.metric]))  # type: ignore[arg-type]
+
+    def _round(self, server_round: int, first: int) -> None:
+        begun = time.monotonic()
+        with measured() as watch:
+            self._train(server_round)
+            due = server_round % self.evaluate_every == 0 or server_round == self.num_rounds
+            evaluate = self._evaluate(server_round) if due else {}
+        info, seconds = self.strategy.round_info(), time.monotonic() - begun
+        rest = max(seconds - sum(watch.seconds.values()), 0.0)
+        timings = {**watch.seconds, "other": rest, **self.saving}
+        report = replace(self.strategy.report, evaluate=evaluate, strategy=info, seconds=seconds, timings=timings)
+        improved = self._track(server_round, report)
+        with measured() as watch, watch.phase("save"):
+            if self.on_round:
+                self.on_round(report)
+            if self.checkpoints:
+                self.checkpoints.save(self._snapshot(server_round), best=improved)
+        self.saving = watch.seconds
+        self.durable_round = self.checkpoints.oldest_round() if self.checkpoints else server_round
+        done, remaining = server_round - first + 1, self.num_rounds - server_round
+        seconds_left = (time.monotonic() - self.started) / done * remaining
+        log(
+            INFO,
+            "round %s/%s took %.1f s, about %.0f s to go",
+            server_round,
+            self.num_rounds,
+            report.seconds,
+            seconds_left,
+        )
+
+    def _train(self, server_round: int) -> None:
+        config = self._config(self.train_config, server_round)
+        with timed("prepare"):
+            messages = self.strategy.configure_train(server_round, self.result.arrays, config, self.grid)
+        replies = self.strategy.send(self.grid, messages, self.timeout)
+        arrays, metrics = self.strategy.aggregate_train(server_round, replies)
+        if arrays is not None:
+            self.result.arrays = arrays
+        if metrics is not None:
+            self.result.train_metrics_clientapp[server_round] = metrics
+
+    def _evaluate(self, server_round: int) -> dict[str, Any]:
+        """The metrics of the nodes and of the server, whose names have a prefix."""
+        config = self._config(self.evaluate_config, server_round)
+        with timed("prepare"):
+            messages = self.strategy.configure_evaluate(server_round, self.result.arrays, config, self.grid)
+        replies = self.strategy.send(self.grid, messages, self.timeout)
+        metrics = self.strategy.aggregate_evaluate(server_round, replies)
+        if metrics is not None:
+            self.result.evaluate_metrics_clientapp[server_round] = metrics
+            values = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float)]
+            log(INFO, "round %s: %s", server_round, ", ".join(values[:_MAX_LOGGED]))
+        central = self.evaluate_fn(server_round, self.result.arrays) if self.evaluate_fn else None
+        if central is not None:
+            self.result.evaluate_metrics_serverapp[server_round] = central
+        return {**self.strategy.report.evaluate, **{SERVER + name: value for name, value in (central or {}).items()}}
+
+    def _track(self, server_round: int, report: RoundReport) -> bool:
+        if self.tracked is None or not report.evaluate:
+            return False
+        if self.tracked.metric not in report.evaluate:
+            known = ", ".join(sorted(report.evaluate))
+            raise ValueError(f"tracked metric {self.tracked.metric!r} is not reported; reported metrics: {known}")
+        return self.best.update(self.tracked, server_round, float(report.evaluate[self.tracked.metric]))
+
+    def _config(self, given: RoundConfig, server_round: int) -> ConfigRecord:
+        config = given(server_round) if callable(given) else given
+        # Nodes can delete private state that is older than the oldest round that the server can return to, and that of
+        # rounds that the server went back behind.
+        attempts = to_text(self.attempts)
+        return ConfigRecord({**(config or {}), wire.DURABLE_ROUND: self.durable_round, wire.ATTEMPTS: attempts})
+
+    def _snapshot(self, server_round: int) -> Snapshot:
+        shared = {f"shared.{name}": array for name, array in from_record(self.result.arrays).items()}
+        state = {f"state.{name}": array for name, array in self.strategy.state().items()}
+        history = {name: getattr(self.result, name) for name in _HISTORIES}
+        return Snapshot(server_round, {**shared, **state}, {"best": asdict(self.best)}, self.attempts, history)
+
+    def _restore(self, snapshot: Snapshot, initial: ArrayRecord) -> ArrayRecord:
+        shared = under("shared.", snapshot.arrays)
+        mismatch = check_reply(from_record(initial), shared, 1)
+        if mismatch:
+            raise ValueError(f"the checkpoint of round {snapshot.round} does not fit this model: {mismatch}")
+        self.strategy.load_state(under("state.", snapshot.arrays))
+        self.best = BestRound(**snapshot.facts["best"])
+        self.durable_round = self.checkpoints.oldest_round() if self.checkpoints else 0
+        for name, metrics in snapshot.history.items():
+            restored = {r: MetricRecord(dict(of_round)) for r, of_round in metrics.items() if r <= snapshot.round}
+            getattr(self.result, name).update(restored)
+        return to_record({name: shared[name] for name in initial})

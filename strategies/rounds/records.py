@@ -1,0 +1,171 @@
+"""Records of rounds: reports, refusals, and the best round."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isnan
+from typing import Any, Literal
+
+from flwr.app import MessageType
+
+RoundStep = Literal["train", "evaluate"]
+
+
+class TooFewRepliesError(RuntimeError):
+    """A round ended with fewer usable replies than ``min_replies``; the message lists all refusals."""
+
+
+class DivergedError(RuntimeError):
+    """The server's step produced invalid parameters. The last checkpoint has those of the round before."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A reply that was refused.
+
+    Parameters
+    ----------
+    node : str
+        Key of the sender.
+    phase : "train" or "evaluate"
+        The phase of the round.
+    reason : str
+        Why it was refused.
+    """
+
+    node: str
+    phase: RoundStep
+    reason: str
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """The reply of one node in one phase of a round.
+
+    It has metrics, the node's groups in that round, its size in bytes and, if the run asks for them, the seconds of the
+    node's phases.
+    """
+
+    node: str
+    phase: RoundStep
+    num_examples: float
+    metrics: Mapping[str, Any]
+    groups: Mapping[str, str] = field(default_factory=dict)
+    bytes_up: int = 0
+    timings: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class RoundReport:
+    """The report of one round. Sizes are those of the records in the messages.
+
+    The strategy creates a report at the start of each round and is the only writer. At the end of the round, the round
+    loop makes a copy with ``seconds``, the facts of the ``strategy`` and the metrics of the server in ``evaluate``.
+
+    ``bytes_down`` and ``bytes_up`` count all messages and replies of the round: both phases, and further queries of an
+    algorithm. The fields ``train_*`` count only TRAIN messages and their replies, including refused ones, so that
+    ``train_bytes_down / train_messages`` and ``train_bytes_up / train_replies`` are the traffic of one node's training.
+
+    ``timings`` are the seconds of the server's phases: preparing messages, waiting for replies, decoding, folding and
+    the step; ``other`` is the rest. ``save``, recording a round and storing its snapshot, counts for the next round.
+    """
+
+    round: int
+    seconds: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    train_messages: int = 0
+    train_replies: int = 0
+    train_bytes_down: int = 0
+    train_bytes_up: int = 0
+    replies: int = 0
+    train: dict[str, Any] = field(default_factory=dict)
+    evaluate: dict[str, Any] = field(default_factory=dict)
+    strategy: dict[str, Any] = field(default_factory=dict)
+    refused: list[Refusal] = field(default_factory=list)
+    nodes: list[NodeReport] = field(default_factory=list)
+    timings: dict[str, float] = field(default_factory=dict)
+
+    def count_message(self, kind: str, size: int) -> None:
+        """Count a message of ``size`` bytes to a node; ``kind`` is Flower's message type."""
+        self.bytes_down += size
+        if kind == MessageType.TRAIN:
+            self.train_messages += 1
+            self.train_bytes_down += size
+
+    def count_reply(self, phase: RoundStep, size: int) -> None:
+        """Count a reply of ``size`` bytes, including refused replies."""
+        self.bytes_up += size
+        if phase == "train":
+            self.train_replies += 1
+            self.train_bytes_up += size
+
+
+@dataclass(frozen=True)
+class TrackedMetric:
+    """The metric that determines the best round and when to stop early.
+
+    Parameters
+    ----------
+    metric : str
+        Name of an aggregated evaluation metric.
+    mode : "min" or "max"
+        Whether lower or higher values are better.
+    patience : int
+        ≥ 0, stop after this number of evaluations without improvement; 0 never stops early.
+    min_delta : float
+        ≥ 0, a value must be better by more than this to count as an improvement.
+    limits : mapping of int to float
+        By round, the worst value with which training goes on after it; rounds without an evaluation have no effect.
+
+    Raises
+    ------
+    ValueError
+        A parameter is out of range.
+    """
+
+    metric: str
+    mode: Literal["min", "max"] = "min"
+    patience: int = 0
+    min_delta: float = 0.0
+    limits: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max"):
+            raise ValueError(f"mode = {self.mode!r}: must be 'min' or 'max'")
+        if self.patience < 0 or self.min_delta < 0:
+            raise ValueError(f"patience = {self.patience}, min_delta = {self.min_delta}: both must be at least 0")
+
+    def improves(self, value: float, best: float | None) -> bool:
+        """Whether ``value`` is better than ``best`` by more than ``min_delta``; NaN never is."""
+        if best is None:
+            return not isnan(value)
+        gain = best - value if self.mode == "min" else value - best
+        return gain > self.min_delta
+
+    def beyond_limit(self, server_round: int, value: float) -> bool:
+        """Whether ``value`` is worse than the limit of a round; NaN is worse than any limit."""
+        limit = self.limits.get(server_round)
+        if limit is None:
+            return False
+        return not (value <= limit if self.mode == "min" else value >= limit)
+
+
+@dataclass
+class BestRound:
+    """The best round so far according to a tracked metric."""
+
+    round: int = 0
+    value: float | None = None
+    evaluations_since: int = 0
+
+    def update(self, tracked: TrackedMetric, server_round: int, value: float) -> bool:
+        """Record one evaluation. Returns whether it is the new best."""
+        if tracked.improves(value, self.value):
+            self.round, self.value, self.evaluations_since = server_round, value, 0
+            return True
+        self.evaluations_since += 1
+        return False
+
+    def exhausted(self, tracked: TrackedMetric) -> bool:
+        """Whether training must stop early."""
+        return 0 < tracked.patience <= self.evaluations_since
