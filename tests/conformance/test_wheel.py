@@ -14,11 +14,15 @@ pytestmark = pytest.mark.subprocesses
 PROJECT = Path(__file__).parents[2]
 PACKAGES = ("clients", "fedapps", "sim", "strategies", "tasks")
 NO_SOURCE = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")
-DATA = ("fedapps/recipes/*.toml", "fedapps/comparison/paper_numbers/*.toml", "strategies/py.typed")
+DATA = (
+    "fedapps/recipes/*.toml", "fedapps/comparison/paper_numbers/*.toml", "fedapps/py.typed", "strategies/py.typed",
+    "fedapps/*/templates/*.md",
+)  # fmt: skip
 
 IMPORT_ALL = """
-import importlib, importlib.util, pkgutil, strategies
-for module in pkgutil.walk_packages(strategies.__path__, "strategies."):
+import importlib, importlib.util, pkgutil
+from fedapps import strategies
+for module in pkgutil.walk_packages(strategies.__path__, "fedapps.strategies."):
     importlib.import_module(module.name)
     print("imported", module.name)
 for name in ("torch", "scipy", "ray", "safetensors"):
@@ -56,7 +60,8 @@ def python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 def test_the_wheel_holds_the_packages_with_recipes_and_types_and_nothing_else(wheel: Path) -> None:
     modules = {path for package in PACKAGES for path in (PROJECT / package).rglob("*.py")}
     data = {path for pattern in DATA for path in PROJECT.glob(pattern)}
-    wanted = {path.relative_to(PROJECT).as_posix() for path in modules | data}
+    here = (path.relative_to(PROJECT).as_posix() for path in modules | data)
+    wanted = {path if path.startswith("fedapps/") else f"fedapps/{path}" for path in here}
     held = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in held if ".dist-info/" not in name} == wanted
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in held)
