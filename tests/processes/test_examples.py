@@ -91,7 +91,7 @@ def test_a_copy_of_strategies_runs_where_this_project_is_not_installed(tmp_path:
     run_tool("sh", app / "vendor.sh", PROJECT / "strategies")
     engine = tmp_path / "engine"
     for module in _ENGINE:
-        copy = engine / "fedapps" / module if module.startswith("sim/") else engine / module
+        copy = engine / "fedapps" / module if module.startswith(("sim/", "strategies/")) else engine / module
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(PROJECT / module, copy)
     python = make_environment(tmp_path / "environment", "flwr")
