@@ -1,8 +1,17 @@
-"""The base class of all strategies: federated averaging with replaceable parts.
+"""The base class of all strategies: federated averaging with replaceable parts, and the hooks of an algorithm.
 
 The parts are the sampler, the weighting, the aggregation, the server optimizer and the privacy mechanism.
 :class:`BaseStrategy` samples nodes, refuses invalid replies and aggregates the others one at a time. An algorithm is a
-subclass that overrides hooks of :class:`~fedapps.strategies.hooks.StrategyHooks`.
+subclass that overrides hooks, which are called in every round in this order:
+
+1. ``prepare_round`` and ``begin_round``;
+2. ``arrays_for`` and ``train_records`` for each node that trains;
+3. ``refusal_reason``, ``aggregate_for`` and ``fold_reply`` for each train reply;
+4. ``close_round``;
+5. ``arrays_for`` and ``evaluate_records`` for each node that evaluates;
+6. ``round_info`` and, if there are checkpoints, ``state``.
+
+``label`` is called when profiles are read, and ``load_state`` when a run resumes.
 
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
 Reddi et al., Adaptive Federated Optimization, ICLR 2021 (the server optimizers).
@@ -13,39 +22,41 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from logging import INFO
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
 
+from . import wire
 from .aggregation.mean import Aggregate, IntegerPolicy
 from .aggregation.metrics import MetricMean, MetricRule
 from .aggregation.robust import RobustAggregation
 from .arrays import Arrays, from_record, select, to_record
 from .checks import check_values
 from .compression import Compression
-from .hooks import StrategyHooks, build_messages
 from .nodes.admission import Admission, ExampleLimits
 from .nodes.profiles import Profile
 from .nodes.registry import NodeRegistry
 from .nodes.samplers import Sampler, UniformFraction
 from .optimizers import SGD, ServerOptimizer
 from .privacy import PrivacyMechanism
-from .replies import ReplyFilter, Weighting, count_bytes, max_reply_bytes, to_weighting, too_few
+from .replies import Reply, ReplyFilter, Weighting, count_bytes, max_reply_bytes, to_weighting, too_few
 from .rounds.exchange import exchange
-from .rounds.loop import RoundConfig, RoundLoop
-from .rounds.records import DivergedError, RoundReport, RoundStep, TooFewRepliesError, TrackedMetric
-from .rounds.snapshots import Checkpoints
-from .rounds.transport import NodeFailure
+from .rounds.loop import ResumableStrategy
+from .rounds.records import DivergedError, RoundReport, RoundStep, TooFewRepliesError
+from .rounds.snapshots import under
+from .rounds.transport import Outcome
 from .stopwatch import timed, timed_items
 
 #: Bytes of early replies that the server keeps in memory; other early replies wait in the SuperLink.
 MAX_BUFFERED_BYTES = 2**27
+#: Records of a message in addition to ``arrays`` and ``config``, by name.
+ExtraRecords = Mapping[str, ArrayRecord | ConfigRecord]
+_OPTIMIZER = "optimizer."
 
 
-class BaseStrategy(StrategyHooks, Strategy):
+class BaseStrategy(ResumableStrategy):
     """FedAvg over the shared parameters, and the base class of the other strategies.
 
     Parameters
@@ -152,7 +163,6 @@ class BaseStrategy(StrategyHooks, Strategy):
         self.compression = compression
         self.min_replies, self.min_nodes = min_replies, min_nodes
         self.node_wait, self.poll, self.in_flight = node_wait, poll, in_flight
-        #: The report of the current round. Only the strategy writes to it; the round loop completes a copy.
         self.report = RoundReport(0)
         self.registry = NodeRegistry(
             self.example_limits,
@@ -175,78 +185,6 @@ class BaseStrategy(StrategyHooks, Strategy):
             log(INFO, "\t├── compression: %s", self.compression)
         log(INFO, "\t├── aggregation: %s", self.aggregation or "weighted mean")
         log(INFO, "\t└── server optimizer: %s; at least %s replies", self.server_optimizer, self.min_replies)
-
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: RoundConfig = None,
-        evaluate_config: RoundConfig = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-        *,
-        evaluate_every: int = 1,
-        tracked: TrackedMetric | None = None,
-        checkpoints: Checkpoints | None = None,
-        resume: bool = False,
-        on_round: Callable[[RoundReport], None] | None = None,
-    ) -> Result:
-        """Run all rounds. The parameters up to ``evaluate_fn`` are Flower's, and the others extend them.
-
-        Parameters
-        ----------
-        grid : Grid
-            Flower's grid.
-        initial_arrays : ArrayRecord
-            All parameters of the model.
-        num_rounds : int
-            ≥ 1.
-        timeout : float
-            > 0, seconds that a node has to reply to a message.
-        train_config, evaluate_config : ConfigRecord, or a function of the round that returns one
-            Entries of the config of the messages.
-        evaluate_fn : function of the round and the shared parameters
-            Evaluates on the server: once before the first round, and after each evaluation by nodes.
-        evaluate_every : int
-            ≥ 1, rounds between two evaluations. The last round is always evaluated.
-        tracked : TrackedMetric
-            The metric that determines the best round and when to stop early.
-        checkpoints : Checkpoints
-            Stores a snapshot after every round.
-        resume : bool
-            Whether to continue from the newest snapshot, if there is one.
-        on_round : function of a RoundReport
-            Called after every round, before its snapshot is stored.
-
-        Returns
-        -------
-        Result
-            Flower's result; its ``arrays`` are the shared parameters.
-
-        Raises
-        ------
-        TooFewRepliesError
-            A round had fewer usable replies than ``min_replies``.
-        DivergedError
-            The server's step produced invalid parameters.
-        ValueError
-            The snapshot does not fit the model, or a parameter is out of range.
-        """
-        loop = RoundLoop(
-            strategy=self,
-            grid=grid,
-            num_rounds=num_rounds,
-            timeout=timeout,
-            train_config=train_config,
-            evaluate_config=evaluate_config,
-            evaluate_fn=evaluate_fn,
-            evaluate_every=evaluate_every,
-            tracked=tracked,
-            checkpoints=checkpoints,
-            on_round=on_round,
-        )
-        return loop.run(self.share(initial_arrays), resume=resume)
 
     def share(self, arrays: ArrayRecord) -> ArrayRecord:
         """The shared parameters of a model.
@@ -274,12 +212,10 @@ class BaseStrategy(StrategyHooks, Strategy):
         self._needed_replies = min(self.min_replies, len(cohort)) if self.sampler.random_size else self.min_replies
         compression = self.compression.train_config() if self.compression else {}
         config = ConfigRecord({**config, **self.privacy.train_config(), **compression})
-        return build_messages(
-            cohort, MessageType.TRAIN, server_round, arrays, config, self.arrays_for, self.train_records
-        )
+        return self._messages(cohort, MessageType.TRAIN, server_round, arrays, config, self.train_records)
 
     def aggregate_train(
-        self, server_round: int, replies: Iterable[Message | NodeFailure]
+        self, server_round: int, replies: Iterable[Outcome]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add the replies to the aggregate one at a time, then take the server's step.
 
@@ -316,11 +252,9 @@ class BaseStrategy(StrategyHooks, Strategy):
         """One EVALUATE message per sampled node, in the order of the stable keys."""
         arrays = self.share(arrays)
         nodes = self.evaluate_sampler.sample(self.profiles(grid), server_round, "evaluate")
-        return build_messages(
-            nodes, MessageType.EVALUATE, server_round, arrays, config, self.arrays_for, self.evaluate_records
-        )
+        return self._messages(nodes, MessageType.EVALUATE, server_round, arrays, config, self.evaluate_records)
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message | NodeFailure]) -> MetricRecord | None:
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Outcome]) -> MetricRecord | None:
         """The means of the metrics, ``None`` if there is no usable reply."""
         metrics = MetricMean(self.metric_means)
         for reply in self._reply_filter("evaluate").usable(replies):
@@ -334,11 +268,16 @@ class BaseStrategy(StrategyHooks, Strategy):
 
     # -- messages and replies -------------------------------------------------------------------------------------
 
+    def await_nodes(self, grid: Grid, timeout: float) -> None:
+        """Wait for the nodes of the first round; ``timeout`` is the seconds that a node has to send its profile."""
+        self.registry.queries.timeout = timeout
+        self.registry.connected(grid)
+
     def profiles(self, grid: Grid) -> list[Profile]:
         """The connected nodes with a profile and data, in the order of their keys."""
         return [self.label(node) for node in self.registry.connected(grid) if not node.no_data]
 
-    def send(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message | NodeFailure]:
+    def send(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Outcome]:
         """Send messages and yield one reply or failure for each, in the order of the messages; counts their bytes."""
         with timed("prepare"):
             outgoing, largest = list(messages), 1
@@ -357,6 +296,24 @@ class BaseStrategy(StrategyHooks, Strategy):
             on_wait=partial(self.registry.poll, grid),
         )
         return timed_items("wait", replies)
+
+    def _messages(
+        self,
+        cohort: Iterable[Profile],
+        kind: str,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        records_for: Callable[[int, Profile], ExtraRecords],
+    ) -> list[Message]:
+        """One message for each node of the cohort, in the same order; each has its own copy of the config."""
+        numbered = ConfigRecord({**config, wire.SERVER_ROUND: server_round})
+        messages = []
+        for node in cohort:
+            further = records_for(server_round, node)
+            content = RecordDict({wire.ARRAYS: self.arrays_for(node, arrays), wire.CONFIG: numbered.copy(), **further})
+            messages.append(Message(content, node.node_id, kind))
+        return messages
 
     def new_aggregate(self, label: str = "") -> Aggregate:
         """An empty aggregate for the replies of this round; ``label`` names its cluster, if it is that of a cluster."""
@@ -378,3 +335,70 @@ class BaseStrategy(StrategyHooks, Strategy):
             refusal_reason=self.refusal_reason,
             compression=self.compression,
         )
+
+    # -- hooks --------------------------------------------------------------------------------------------------------
+
+    def prepare_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
+        """Called first in a round, with the shared parameters; can query nodes before any are sampled."""
+
+    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+        """Called before the messages of a round are built; ``arrays`` are the shared parameters."""
+
+    def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
+        """Records that a training node receives in addition to ``arrays`` and ``config``, by name."""
+        return {}
+
+    def evaluate_records(self, server_round: int, profile: Profile) -> ExtraRecords:
+        """Records that an evaluating node receives in addition to ``arrays`` and ``config``, by name."""
+        return {}
+
+    def label(self, profile: Profile) -> Profile:
+        """The profile that samplers and reports see: an algorithm can add groups."""
+        return profile
+
+    def arrays_for(self, profile: Profile, shared: ArrayRecord) -> ArrayRecord:
+        """The arrays that a node receives in both phases, with the names, shapes and dtypes of ``shared``."""
+        return shared
+
+    def refusal_reason(self, reply: Reply) -> str | None:
+        """Why the algorithm cannot use a train reply that passed all other checks; ``None`` if it can."""
+        return None
+
+    def aggregate_for(self, reply: Reply, aggregate: Aggregate) -> Aggregate:
+        """The aggregate that a usable train reply is added to; ``aggregate`` is that of the round."""
+        return aggregate
+
+    def fold_reply(self, server_round: int, reply: Reply) -> None:
+        """Called with each usable train reply. Copy what the algorithm needs, but keep no reference to the reply."""
+
+    def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
+        """The next shared parameters, from the current ones and the aggregate, which is empty without replies."""
+        return self.server_optimizer.step(current, aggregate) if aggregate else current
+
+    def state(self) -> Arrays:
+        """Arrays that a snapshot stores in addition to the shared parameters; :meth:`load_state` restores them."""
+        moments = {_OPTIMIZER + name: array for name, array in self.server_optimizer.state().items()}
+        return {**moments, **self.registry.admission.state()}
+
+    def load_state(self, state: Arrays) -> None:
+        """Restore the state of a snapshot."""
+        self.server_optimizer.load_state(under(_OPTIMIZER, state))
+        self.registry.admission.load_state(state)
+
+    def round_info(self) -> dict[str, Any]:
+        """Facts about the round for the records of the run, after its last phase. They must be JSON serialisable."""
+        return {}
+
+
+def stage_of(config: ConfigRecord) -> int:
+    """The stage in the config of a round, 0 if it names none.
+
+    Raises
+    ------
+    ValueError
+        The stage is not an integer.
+    """
+    stage = config.get(wire.STAGE, 0)
+    if not isinstance(stage, int) or isinstance(stage, bool):
+        raise ValueError(f"config {wire.STAGE} = {stage!r}: must be an integer")
+    return stage

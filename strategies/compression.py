@@ -13,6 +13,7 @@ node without it replies as before, and the server accepts both.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import floor
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -21,7 +22,6 @@ from numpy.typing import NDArray
 
 from . import wire
 from .arrays import Arrays, from_record, is_float, to_record, views
-from .nodes.samplers import rounded_share
 
 #: The records of a compressed reply by their names on the wire.
 Records = dict[str, Arrays]
@@ -162,7 +162,9 @@ class TopK(Compression):
         return {**super().train_config(), wire.COMPRESSION_SHARE: float(self.share)}
 
     def encode(self, update: Arrays) -> Records:
-        places = {name: _largest(array, rounded_share(self.share, array.size)) for name, array in update.items()}
+        # halves are rounded up, and at least one value is sent
+        counts = {name: max(1, floor(self.share * array.size + 0.5)) for name, array in update.items()}
+        places = {name: _largest(array, counts[name]) for name, array in update.items()}
         values = {name: array.reshape(-1)[places[name]].astype(np.float32) for name, array in update.items()}
         return {wire.COMPRESSED_VALUES: values, wire.COMPRESSED_PLACES: places}
 

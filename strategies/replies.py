@@ -18,7 +18,7 @@ from .compression import Compression, floats_of, restored_arrays
 from .nodes.admission import ExampleLimits
 from .nodes.profiles import Profile
 from .rounds.records import NodeReport, Refusal, RoundReport, RoundStep
-from .rounds.transport import NodeFailure
+from .rounds.transport import NodeFailure, Outcome
 from .stopwatch import timed
 
 #: Maps the number of examples of a reply (> 0) to its weight (> 0).
@@ -91,7 +91,7 @@ class Reply:
 
 
 def read_reply(
-    reply: Message | NodeFailure,
+    reply: Outcome,
     profile: Profile,
     expected: Arrays | None,
     weight_of: Weighting,
@@ -275,7 +275,7 @@ class ReplyFilter:
     refusal_reason: Callable[[Reply], str | None] | None = None
     compression: Compression | None = None
 
-    def usable(self, replies: Iterable[Message | NodeFailure]) -> Iterator[Reply]:
+    def usable(self, replies: Iterable[Outcome]) -> Iterator[Reply]:
         """Yield the replies that pass all checks, in their order. No reply is kept while waiting for the next one."""
         for reply in replies:
             node_id = reply.node_id if isinstance(reply, NodeFailure) else reply.metadata.src_node_id
@@ -287,7 +287,7 @@ class ReplyFilter:
                 yield usable
             del usable
 
-    def _read(self, reply: Message | NodeFailure, profile: Profile) -> Reply | None:
+    def _read(self, reply: Outcome, profile: Profile) -> Reply | None:
         """The checked reply, or ``None`` if it is refused; both are recorded in the report."""
         size = 0
         if isinstance(reply, Message) and reply.has_content():

@@ -71,6 +71,8 @@ COUNT_SUFFIX = ".count"
 #: Suffix of a list of numbers from which a pooled metric is computed: the sums of ``bleu.statistics`` over nodes give
 #: the ``bleu`` of all nodes.
 STATISTICS_SUFFIX = ".statistics"
+#: Prefix of the metrics that the server evaluates itself. The names of a node's metrics must not begin with it.
+SERVER_METRICS_PREFIX = "server."
 #: Metric of replies to TRAIN: optimizer steps of the round.
 STEPS = "steps"
 #: Metric of replies to EVALUATE: optimizer steps that the node took before the evaluation, for example to personalise

@@ -27,8 +27,6 @@ class PooledMetric(Protocol):
 
 
 MetricRule = MeanRule | PooledMetric
-#: Prefix of the metrics that the server evaluates itself.
-SERVER = "server."
 _MAX_METRICS = 1000
 _MAX_NUMBERS = 100_000
 _LARGEST = 1e200  # its products with counts, and their sums, are finite
@@ -121,9 +119,10 @@ class MetricMean:
         if numbers > _MAX_NUMBERS:
             return f"{numbers} numbers in metrics: at most {_MAX_NUMBERS} are accepted"
         for name, value in metrics.items():
-            if not is_valid_name(name) or name.startswith(SERVER):
+            if not is_valid_name(name) or name.startswith(wire.SERVER_METRICS_PREFIX):
                 shown = truncate(repr(name), MAX_NAME_LENGTH)
-                return f"metric {shown}: must have a short, printable name that does not begin with {SERVER!r}"
+                reserved = wire.SERVER_METRICS_PREFIX
+                return f"metric {shown}: must have a short, printable name that does not begin with {reserved!r}"
             if isinstance(value, list):
                 continue
             rule = (rules or {}).get(name)

@@ -20,14 +20,13 @@ from .. import wire
 from ..aggregation.masked_mean import MaskedMean, mask_error
 from ..aggregation.mean import Aggregate
 from ..arrays import Arrays, from_record, is_float, to_record
-from ..base import BaseStrategy
+from ..base import BaseStrategy, ExtraRecords, stage_of
 from ..checks import truncate
-from ..hooks import ExtraRecords, stage_of
 from ..nodes.profiles import Profile
 from ..replies import Reply, check_size, count_bytes, max_reply_bytes, read_arrays
 from ..rounds.records import Refusal
 from ..rounds.snapshots import flat_by_key, nested_by_key, under
-from ..rounds.transport import NodeFailure
+from ..rounds.transport import NodeFailure, Outcome
 
 _STATE = "fedweit."
 
@@ -223,7 +222,7 @@ class FedWeIT(BaseStrategy):
         log(INFO, "%s of %s nodes sent adaptive parameters of stage %s", len(found), len(nodes), config[wire.STAGE])
         return found
 
-    def _adaptive_of(self, answer: Message | NodeFailure, weights: Arrays) -> Arrays:
+    def _adaptive_of(self, answer: Outcome, weights: Arrays) -> Arrays:
         if isinstance(answer, NodeFailure):
             raise ValueError(answer.reason)
         self.report.bytes_up += count_bytes(answer.content)

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from .. import wire
 from ..arrays import Arrays, check_alike, is_float, to_record
-from ..base import BaseStrategy
+from ..base import BaseStrategy, ExtraRecords, stage_of
 from ..blocks import aligned, blocks
-from ..hooks import ExtraRecords, stage_of
 from ..nodes.profiles import Profile
 from ..replies import Reply, read_arrays
 from ..rounds.snapshots import flat_by_key, nested_by_key

@@ -14,7 +14,7 @@ from flwr.common.logger import log
 
 from .. import wire
 from ..checks import is_valid_name, truncate
-from ..rounds.transport import NodeFailure
+from ..rounds.transport import NodeFailure, Outcome
 
 MAX_GROUPS = 32
 
@@ -55,7 +55,7 @@ def profile_query(node_id: int) -> Message:
     return Message(RecordDict(), dst_node_id=node_id, message_type=wire.PROFILE_QUERY)
 
 
-def read_profile(node_id: int, reply: Message | NodeFailure) -> Profile | None:
+def read_profile(node_id: int, reply: Outcome) -> Profile | None:
     """Read the answer of a node to the profile query.
 
     A node answers with the ConfigRecord ``profile``: ``key`` (str), ``num-examples`` (int) and ``group.<kind>`` (str)

@@ -15,7 +15,7 @@ from math import inf
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from .transport import NodeFailure, Sent, pauses, pull, push
+from .transport import NodeFailure, Outcome, Sent, pauses, pull, push
 
 _MAX_EARLY_PULLS = 16  # attempts to fetch later replies, each time that the next one is not there
 
@@ -30,7 +30,7 @@ def exchange(
     in_flight: int | None = None,
     count_busy: Callable[[], int] = lambda: 0,
     on_wait: Callable[[int], None] = lambda working: None,
-) -> Iterator[Message | NodeFailure]:
+) -> Iterator[Outcome]:
     """Send messages and yield one reply or failure for each, in the order of the messages.
 
     The first messages are sent when the first item is requested. Release each reply before requesting the next one:
@@ -109,9 +109,9 @@ class _Mailbox:
         self._later: OrderedDict[str, _Awaited] = OrderedDict()  # those of _turns without a reply, by message id
         self._deadlines: deque[_Awaited] = deque()  # those sent, in this order, whose time was not over when last seen
         self._overdue: set[str] = set()  # those of _later whose time is over
-        self._early: dict[str, Message | NodeFailure] = {}
+        self._early: dict[str, Outcome] = {}
 
-    def outcomes(self, poll: float, on_wait: Callable[[int], None]) -> Iterator[Message | NodeFailure]:
+    def outcomes(self, poll: float, on_wait: Callable[[int], None]) -> Iterator[Outcome]:
         """Yield one reply or failure per message."""
         while self._unsent or self._turns:
             self._send()
@@ -133,7 +133,7 @@ class _Mailbox:
                 self._deadlines.append(sent)
             self._turns.append(sent)
 
-    def _next(self, poll: float, on_wait: Callable[[int], None]) -> Message | NodeFailure:
+    def _next(self, poll: float, on_wait: Callable[[int], None]) -> Outcome:
         """The reply or failure of the next message; tries at least once to fetch the reply."""
         turn = self._turns.popleft()
         if isinstance(turn, NodeFailure):

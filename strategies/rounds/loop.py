@@ -3,37 +3,148 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from logging import INFO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Result, Strategy
 
 from .. import wire
-from ..aggregation.metrics import SERVER
-from ..arrays import from_record, to_record
+from ..arrays import Arrays, from_record, to_record
 from ..checks import check_reply
 from ..stopwatch import measured, timed
 from .records import BestRound, RoundReport, TrackedMetric
 from .snapshots import Attempts, Checkpoints, Snapshot, next_attempts, to_text, under
-
-if TYPE_CHECKING:
-    from ..base import BaseStrategy
+from .transport import Outcome
 
 RoundConfig = ConfigRecord | Callable[[int], ConfigRecord] | None
 _MAX_LOGGED = 6  # metrics per line of the log
 _HISTORIES = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
 
 
-@dataclass
-class RoundLoop:
-    """The rounds of a run, from the first or from a snapshot; the fields are the parameters of ``start``."""
+class ResumableStrategy(Strategy):
+    """A strategy of Flower whose rounds are recorded, and whose run can stop early and be resumed."""
 
-    strategy: BaseStrategy
+    #: The report of the current round. Only the strategy writes to it; the loop completes a copy.
+    report: RoundReport
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: RoundConfig = None,
+        evaluate_config: RoundConfig = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *,
+        evaluate_every: int = 1,
+        tracked: TrackedMetric | None = None,
+        checkpoints: Checkpoints | None = None,
+        resume: bool = False,
+        on_round: Callable[[RoundReport], None] | None = None,
+    ) -> Result:
+        """Run all rounds. The parameters up to ``evaluate_fn`` are Flower's, and the others extend them.
+
+        Parameters
+        ----------
+        grid : Grid
+            Flower's grid.
+        initial_arrays : ArrayRecord
+            All parameters of the model.
+        num_rounds : int
+            ≥ 1.
+        timeout : float
+            > 0, seconds that a node has to reply to a message.
+        train_config, evaluate_config : ConfigRecord, or a function of the round that returns one
+            Entries of the config of the messages.
+        evaluate_fn : function of the round and the shared parameters
+            Evaluates on the server: once before the first round, and after each evaluation by nodes.
+        evaluate_every : int
+            ≥ 1, rounds between two evaluations. The last round is always evaluated.
+        tracked : TrackedMetric
+            The metric that determines the best round and when to stop early.
+        checkpoints : Checkpoints
+            Stores a snapshot after every round.
+        resume : bool
+            Whether to continue from the newest snapshot, if there is one.
+        on_round : function of a RoundReport
+            Called after every round, before its snapshot is stored.
+
+        Returns
+        -------
+        Result
+            Flower's result; its ``arrays`` are the shared parameters.
+
+        Raises
+        ------
+        TooFewRepliesError
+            A round had fewer usable replies than ``min_replies``.
+        DivergedError
+            The server's step produced invalid parameters.
+        ValueError
+            The snapshot does not fit the model, or a parameter is out of range.
+        """
+        loop = _RoundLoop(
+            strategy=self,
+            grid=grid,
+            num_rounds=num_rounds,
+            timeout=timeout,
+            train_config=train_config,
+            evaluate_config=evaluate_config,
+            evaluate_fn=evaluate_fn,
+            evaluate_every=evaluate_every,
+            tracked=tracked,
+            checkpoints=checkpoints,
+            on_round=on_round,
+        )
+        return loop.run(self.share(initial_arrays), resume=resume)
+
+    @abstractmethod
+    def share(self, arrays: ArrayRecord) -> ArrayRecord:
+        """The shared parameters of a model."""
+
+    @abstractmethod
+    def await_nodes(self, grid: Grid, timeout: float) -> None:
+        """Wait for the nodes of the first round; ``timeout`` is the seconds that a node has to send its profile."""
+
+    @abstractmethod
+    def send(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Outcome]:
+        """Send messages and yield one reply or failure for each, in the order of the messages."""
+
+    @abstractmethod
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Outcome]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The next shared parameters and the metrics of a training, from what :meth:`send` yields."""
+
+    @abstractmethod
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Outcome]) -> MetricRecord | None:
+        """The metrics of an evaluation, from what :meth:`send` yields."""
+
+    @abstractmethod
+    def state(self) -> Arrays:
+        """Arrays that a snapshot stores in addition to the shared parameters."""
+
+    @abstractmethod
+    def load_state(self, state: Arrays) -> None:
+        """Restore what :meth:`state` returned."""
+
+    @abstractmethod
+    def round_info(self) -> dict[str, Any]:
+        """Facts about the round for the records of the run, after its last phase."""
+
+
+@dataclass
+class _RoundLoop:
+    """The rounds of a run, from the first or from a snapshot; see :meth:`ResumableStrategy.start`."""
+
+    strategy: ResumableStrategy
     grid: Grid
     num_rounds: int
     timeout: float
@@ -52,7 +163,7 @@ class RoundLoop:
     started: float = field(default_factory=time.monotonic)
 
     def run(self, arrays: ArrayRecord, *, resume: bool) -> Result:
-        """Run the remaining rounds; see :meth:`BaseStrategy.start`."""
+        """Run the remaining rounds; see :meth:`ResumableStrategy.start`."""
         if self.num_rounds < 1 or self.evaluate_every < 1:
             raise ValueError(
                 f"num_rounds = {self.num_rounds}, evaluate_every = {self.evaluate_every}: both must be at least 1"
@@ -69,8 +180,7 @@ class RoundLoop:
         self.attempts = next_attempts(self.attempts, first - 1)
         self.result.arrays = arrays
         self.strategy.summary()
-        self.strategy.registry.queries.timeout = self.timeout
-        self.strategy.registry.connected(self.grid)  # waits for nodes, which does not count as time of the first round
+        self.strategy.await_nodes(self.grid, self.timeout)  # does not count as time of the first round
         for server_round in range(first, self.num_rounds + 1):
             if self.tracked and self.best.exhausted(self.tracked):
                 log(INFO, "stopping early: %s has not improved since round %s", self.tracked.metric, self.best.round)
@@ -142,7 +252,8 @@ class RoundLoop:
         central = self.evaluate_fn(server_round, self.result.arrays) if self.evaluate_fn else None
         if central is not None:
             self.result.evaluate_metrics_serverapp[server_round] = central
-        return {**self.strategy.report.evaluate, **{SERVER + name: value for name, value in (central or {}).items()}}
+        of_server = {wire.SERVER_METRICS_PREFIX + name: value for name, value in (central or {}).items()}
+        return {**self.strategy.report.evaluate, **of_server}
 
     def _track(self, server_round: int, report: RoundReport) -> bool:
         if self.tracked is None or not report.evaluate:

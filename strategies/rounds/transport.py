@@ -85,6 +85,10 @@ class NodeFailure:
     by_node: bool = False
 
 
+#: A reply, or why there is none.
+Outcome = Message | NodeFailure
+
+
 @dataclass(frozen=True)
 class Sent:
     """A message that the grid accepted."""
@@ -110,7 +114,7 @@ def push(grid: Grid, messages: Iterable[Message]) -> list[Sent | NodeFailure]:
     return [_sent(message.metadata.dst_node_id, message_id) for message, message_id in zip(sent, ids, strict=True)]
 
 
-def pull(grid: Grid, sent: Sent) -> Message | NodeFailure | None:
+def pull(grid: Grid, sent: Sent) -> Outcome | None:
     """Fetch the reply to a message.
 
     Returns

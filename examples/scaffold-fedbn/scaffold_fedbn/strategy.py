@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from fedapps.strategies.arrays import Arrays, is_float, to_record
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.hooks import ExtraRecords
+from fedapps.strategies.base import BaseStrategy, ExtraRecords
 from fedapps.strategies.nodes.profiles import Profile
 from fedapps.strategies.replies import Reply, read_arrays
 from flwr.app import ArrayRecord, RecordDict
