@@ -10,15 +10,10 @@ HTTP_KEY := $(shell cat pyproject.toml constraints.txt constraints-http.txt | sh
 HTTP_STAMP := .venv-http/.built-$(HTTP_KEY)
 DOCS_KEY := $(shell cat pyproject.toml constraints.txt constraints-docs.txt | sha256sum | cut -c1-16)
 DOCS_STAMP := .venv-docs/.built-$(DOCS_KEY)
-FAULT_TESTS := tests/processes/test_faults.py
-EXAMPLE_TESTS := tests/processes/test_examples.py
-HTTP_FLEET_TESTS := tests/processes/test_http.py
-OTHER_FLEET_TESTS := $(filter-out $(FAULT_TESTS) $(EXAMPLE_TESTS) $(HTTP_FLEET_TESTS),$(wildcard tests/processes/test_*.py))
-# Tests of behaviour that may differ between versions of Flower.
-HTTP_TESTS := tests/conformance tests/sim/test_inprocess.py
+# Tests of behaviour that may differ between versions of Flower; they run with both.
+BOTH_FLOWERS := tests/conformance tests/sim/test_inprocess.py
 # The cores that this process may use; `taskset` or a container can reduce them.
 CORES := $(shell nproc)
-GROUPS := $(shell echo $$(( $(CORES) / 2 > 1 ? $(CORES) / 2 : 1 )))
 # The tests of a file share fixtures, so whole files are distributed to the workers; each worker has one thread.
 ON_ALL_CORES := --numprocesses $(CORES) --dist loadfile
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
@@ -33,49 +28,38 @@ export FLWR_DISABLE_UPDATE_CHECK := 1
 # Tests start hundreds of processes; bytecode that is not written is compiled in each of them.
 unexport PYTHONDONTWRITEBYTECODE
 
-test-without-processes test-alone: export OMP_NUM_THREADS := 1
-
-.PHONY: run check test test-without-processes test-alone test-fleet-groups test-faults test-fleets test-http test-examples
-.PHONY: fuzz lint lint-style lint-types bench docs env config clean
+.PHONY: run check test test-all test-more quick-tests fuzz lint lint-style lint-types bench docs env config clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)  ## ten devices learn from made-up texts alone, together and with private words; writes a report
 	$(BIN)/python -m fedapps run quickstart
 
-# The type checker runs on one core; the tests take the others.
-check: lint-style  ## lint, types, and the tests that start no process and need no data
-	$(MAKE) --no-print-directory --jobs $(CORES) lint-types test-without-processes
+check: lint-style  ## lint, types, and the quick tests that start no process and need no data
+	env -u FEDAPPS_DATA $(MAKE) --no-print-directory --jobs 2 lint-types quick-tests QUICK="not slow and not processes and not subprocesses"
 
-test-without-processes: $(STAMP)
-	env -u FEDAPPS_DATA $(BIN)/python -m pytest -m "not processes and not subprocesses" $(ON_ALL_CORES)
+# A fleet that gets no processor time loses its nodes. Therefore tests that start fleets run after all others.
+test: lint-style $(HTTP_STAMP)  ## the gate, in eight minutes: lint, types, architecture and all tests but the slow ones
+	$(MAKE) --no-print-directory --jobs 2 lint-types quick-tests
+	.venv-http/bin/python -m pytest -m "not slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
+	$(BIN)/python -m pytest -m "processes and not slow" tests/processes
+	.venv-http/bin/python -m pytest -m "processes and not slow" tests/processes/test_http.py
 
-# A fleet that gets no processor time loses its nodes. Therefore the tests that start fleets run after all others, and
-# one group of them for every two cores.
-test: lint-style $(HTTP_STAMP)  ## lint, types, architecture and all tests
-	$(MAKE) --no-print-directory --jobs $(CORES) lint-types test-alone
-	$(MAKE) --no-print-directory test-fleet-groups
+QUICK := not slow and not processes
+quick-tests: export OMP_NUM_THREADS := 1
+quick-tests: $(STAMP)
+	$(BIN)/python -m pytest -m "$(QUICK)" $(ON_ALL_CORES)
 
-test-alone: $(STAMP) $(HTTP_STAMP)
-	$(BIN)/python -m pytest -m "not processes" $(ON_ALL_CORES)
-	.venv-http/bin/python -m pytest $(HTTP_TESTS) $(ON_ALL_CORES)
+test-more: export OMP_NUM_THREADS := 1
+test-more: $(STAMP) $(HTTP_STAMP)  ## the slow tests, which `test` leaves out
+	$(BIN)/python -m pytest -m "slow and not processes" $(ON_ALL_CORES)
+	.venv-http/bin/python -m pytest -m "slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
+	$(BIN)/python -m pytest -m "slow and processes" tests/processes
 
-test-fleet-groups: $(STAMP) $(HTTP_STAMP)
-	$(MAKE) --no-print-directory --jobs $(GROUPS) test-faults test-fleets test-http test-examples
+test-all: test  ## all tests
+	$(MAKE) --no-print-directory test-more
 
 fuzz: $(STAMP)  ## property tests with fifty times as many examples as in `test`, newly drawn
 	nice -n 19 $(BIN)/python -m pytest -m hypothesis --hypothesis-profile fuzz --timeout 0
-
-test-faults: $(STAMP)
-	$(BIN)/python -m pytest $(FAULT_TESTS)
-
-test-fleets: $(STAMP)
-	$(BIN)/python -m pytest -m processes $(OTHER_FLEET_TESTS)
-
-test-examples: $(STAMP)
-	$(BIN)/python -m pytest -m processes $(EXAMPLE_TESTS)
-
-test-http: $(HTTP_STAMP)
-	.venv-http/bin/python -m pytest $(HTTP_FLEET_TESTS)
 
 lint: lint-style lint-types
 
@@ -85,9 +69,10 @@ lint-style: $(STAMP)
 
 # The tools read the package as a wheel has it: with the folders that stand beside fedapps/ here in it.
 lint-types: $(STAMP)
+	rm -rf build/package
 	mkdir -p build/package/fedapps
-	ln -sfn $(CURDIR)/benchmarks build/package/
-	ln -sfn $(addprefix $(CURDIR)/,$(wildcard fedapps/*) strategies clients tasks sim) build/package/fedapps/
+	ln -s ../../benchmarks build/package/
+	ln -s $(addprefix ../../../,$(filter-out %/__pycache__,$(wildcard fedapps/*)) strategies clients tasks sim) build/package/fedapps/
 	$(BIN)/mypy
 	cd build/package && $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml
 

@@ -152,6 +152,7 @@ def test_arguments_out_of_range_are_refused(arguments, capsys):
     assert arguments[1] in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_attackers_a_run_is_an_ordinary_one_and_an_attack_changes_it(tmp_path):
     keys = {"task": "lqr", "num-nodes": 5, "rounds": 3, "evaluate-every": 3, "epochs": 1, "collect-after": 0,
             "batch-size": 32, "learning-rate": 0.01,

@@ -93,6 +93,7 @@ def history(*parts):
     return seen, received, client.private.load(9)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.sets(st.sampled_from(NEUTRAL), min_size=1).filter(lambda chosen: not {Ewc(0.0), L2Transfer(0.0)} <= chosen))
 def test_neutral_parts_are_plain_training_bit_for_bit(parts):

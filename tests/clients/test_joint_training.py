@@ -61,6 +61,7 @@ def test_each_node_has_its_own_prior_rate_and_learning_rate():
 # -- as alone ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["adam", "adamw", "rmsprop", "sgd"]),
     st.lists(st.integers(1, 12), min_size=2, max_size=4),

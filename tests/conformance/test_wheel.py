@@ -1,52 +1,27 @@
-"""The wheel holds the five packages and nothing else, and its strategies run where there are flwr and NumPy alone."""
+"""The wheel holds one package and nothing else, and its strategies run where there are flwr and NumPy alone."""
 
-import shutil
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 from example_apps import EXAMPLES, told
-from lean_environment import install, make_environment, run_example, run_python, run_tool
+from lean_environment import install, make_environment, run_example, run_python
 
 pytestmark = pytest.mark.subprocesses
 
 PROJECT = Path(__file__).parents[2]
-PACKAGES = ("clients", "fedapps", "sim", "strategies", "tasks")
-NO_SOURCE = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")
-DATA = (
-    "fedapps/recipes/*.toml", "fedapps/comparison/paper_numbers/*.toml", "fedapps/py.typed", "strategies/py.typed",
-    "fedapps/*/templates/*.md",
-)  # fmt: skip
+#: The folders that stand beside ``fedapps/`` in the repository, and in it in the wheel.
+BESIDE = ("clients", "sim", "strategies", "tasks")
 
 IMPORT_ALL = """
-import importlib, importlib.util, pkgutil
-from fedapps import strategies
-for module in pkgutil.walk_packages(strategies.__path__, "fedapps.strategies."):
+import importlib, importlib.util, pkgutil, fedapps.strategies
+for module in pkgutil.walk_packages(fedapps.strategies.__path__, "fedapps.strategies."):
     importlib.import_module(module.name)
     print("imported", module.name)
-for name in ("torch", "scipy", "ray", "safetensors"):
+for name in ("torch", "scipy", "ray", "safetensors", "strategies"):
     assert importlib.util.find_spec(name) is None, name
-print("from", strategies.__file__)
+print("from", fedapps.strategies.__file__)
 """
-
-
-def _no_source(folder: str, names: list[str]) -> set[str]:
-    """What is left out of the copy; ``runs`` at the root holds run folders, elsewhere it is a package."""
-    return {*NO_SOURCE(folder, names), *({"runs"} if Path(folder) == PROJECT else ())}
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: setuptools leaves its work in the tree, and takes what an earlier build left there."""
-    folder = tmp_path_factory.mktemp("wheel")
-    shutil.copytree(PROJECT, folder / "source", ignore=_no_source)
-    run_tool(
-        sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps", "--no-index",
-        "--no-build-isolation", "--wheel-dir", folder, folder / "source",
-    )  # fmt: skip
-    (built,) = folder.glob("*.whl")
-    return built
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +32,14 @@ def python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     return python
 
 
-def test_the_wheel_holds_the_packages_with_recipes_and_types_and_nothing_else(wheel: Path) -> None:
-    modules = {path for package in PACKAGES for path in (PROJECT / package).rglob("*.py")}
-    data = {path for pattern in DATA for path in PROJECT.glob(pattern)}
-    here = (path.relative_to(PROJECT).as_posix() for path in modules | data)
-    wanted = {path if path.startswith("fedapps/") else f"fedapps/{path}" for path in here}
+def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -> None:
+    places = {"fedapps": "fedapps"} | {folder: f"fedapps/{folder}" for folder in BESIDE}
+    wanted = {
+        f"{place}/{path.relative_to(PROJECT / folder).as_posix()}"
+        for folder, place in places.items()
+        for path in (PROJECT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
     held = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in held if ".dist-info/" not in name} == wanted
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in held)
@@ -69,9 +47,12 @@ def test_the_wheel_holds_the_packages_with_recipes_and_types_and_nothing_else(wh
 
 def test_without_torch_and_scipy_every_module_of_strategies_can_be_imported(python: Path) -> None:
     output = run_python(python, "-c", IMPORT_ALL)
-    modules = {path.stem for path in (PROJECT / "strategies").rglob("*.py")} - {"__init__"}
-    imported = {line.rpartition(".")[2] for line in output.splitlines() if line.startswith("imported")}
-    assert modules <= imported
+    below = (
+        path.relative_to(PROJECT / "strategies").with_suffix("") for path in (PROJECT / "strategies").rglob("*.py")
+    )
+    modules = {".".join(path.parts).removesuffix(".__init__") for path in below} - {"__init__"}
+    found = {line.split()[1] for line in output.splitlines() if line.startswith("imported")}
+    assert found == {f"fedapps.strategies.{name}" for name in modules}
     assert f"from {python.parents[1]}" in output
 
 

@@ -27,6 +27,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_the_files_and_commands_of_the_page_make_a_comparison(project: Path, tmp_path: Path) -> None:
     (commands,) = (text.splitlines() for language, text in BLOCKS if language == "sh")

@@ -38,6 +38,7 @@ def test_each_system_has_a_notebook():
     assert [path.stem for path in NOTEBOOKS] == ["driving", "quickstart", "social", "text", "vln", "vpr"]
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_gives_outputs_like_the_kept_ones(path, kernel, tmp_path):

@@ -15,7 +15,7 @@ from fedapps.app.server_app import initial_arrays
 from fedapps.config.parsing import parse
 from fedapps.deployment.superlink import deployment
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 #: A key from the name of a file: a backslash, which steps down a folder on some systems, and a quoted slash.
 KEY = "robot-\\%2Fescaped"

@@ -100,6 +100,7 @@ def test_a_copy_of_strategies_runs_where_this_project_is_not_installed(tmp_path:
     assert losses[-1] < 0.2 * losses[0]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_numpy_example_in_ray(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lines: list[str] = []
@@ -118,6 +119,7 @@ def asking_for_heads(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_pytorch_example_on_a_superlink_with_two_supernodes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -168,6 +170,7 @@ def run_extended(command: list[str], packages: Path, folder: Path) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("command", [["run", "--engine", "ray"], ["fleet"]], ids=["ray", "fleet"])
 def test_methods_and_tasks_of_other_packages_give_the_same_bits_on_every_engine(

@@ -26,7 +26,7 @@ from fedapps.launch.launch import resolve
 from fedapps.runs.checkpoints import DiskCheckpoints
 from fedapps.runs.run_folder import RunFolder, run_path
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 NUMPY = EXAMPLES / "numpy-hierarchy"
 LQR = {

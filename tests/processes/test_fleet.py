@@ -123,7 +123,7 @@ def mentions(pid: int, needle: bytes) -> bool:
     return needle in known and is_alive(pid)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ["text", *(pytest.param(task, marks=pytest.mark.slow) for task in ("driving", "vln"))])
 def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: Path, task: str) -> None:
     given = settings(tmp_path) | TASKS[task](tmp_path)
     with fleet(tmp_path, "--tls", "--auth", **given) as process:
@@ -162,6 +162,7 @@ def test_strangers_and_plain_text_are_refused(tmp_path: Path) -> None:
         assert guarded.count_online() == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     with fleet(tmp_path) as process:
         wait_for(lambda: forked_workers(process.pid), process, tmp_path)
@@ -171,6 +172,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     assert_nothing_is_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_being_terminated_at_the_start_ends_everything(tmp_path: Path) -> None:
     with fleet(tmp_path, "--tls") as process:
         wait_for(lambda: named(process.pid, "flower-superlink"), process, tmp_path)
@@ -179,6 +181,7 @@ def test_being_terminated_at_the_start_ends_everything(tmp_path: Path) -> None:
     assert_nothing_is_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_supernode_that_dies_at_the_start_is_told_of_and_ends_the_fleet(tmp_path: Path) -> None:
     with fleet(tmp_path) as process:
         node, *_ = wait_for(lambda: named(process.pid, "flower-supernode"), process, tmp_path)

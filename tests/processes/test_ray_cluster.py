@@ -18,7 +18,7 @@ from small_runs import LQR
 
 from fedapps.comparison.compare import compare_recipe
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 ROUNDS = 60
 

@@ -11,7 +11,7 @@ from toys import same_bits
 
 from fedapps.deployment.superlink import deployment
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 PROJECT = """
 [project]

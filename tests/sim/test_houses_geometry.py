@@ -230,6 +230,7 @@ def test_rooms_fill_the_outline_and_objects_do_not_overlap(house):
             assert (a.min(axis=0) >= b.max(axis=0)).any() or (b.min(axis=0) >= a.max(axis=0)).any()
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(houses)
 def test_objects_are_in_views_where_a_line_to_them_is_clear(house):

@@ -128,6 +128,7 @@ def test_a_snapshot_of_other_tiers_is_refused(other):
 # -- memory ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_memory_grows_with_clusters_and_not_with_nodes():
     size = 20_000
     start = {"w": np.zeros(size, np.float32)}

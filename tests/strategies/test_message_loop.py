@@ -51,6 +51,7 @@ def test_nothing_to_send_sends_nothing():
     assert list(exchange(None, [], 1)) == []
 
 
+@pytest.mark.slow
 def test_no_reply_is_held_while_the_next_one_is_awaited(monkeypatch):
     grid, seen = CountedGrid({1: 0, 2: 3, 3: 0}), []
 

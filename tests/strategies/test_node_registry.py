@@ -206,6 +206,7 @@ def test_many_names_are_cut(clock):
     assert slow.endswith(" and 3 more.")
 
 
+@pytest.mark.slow
 @given(
     times=st.dictionaries(st.integers(1, 9), st.tuples(st.integers(0, 200), st.integers(0, 200)), min_size=1),
     in_flight=st.none() | st.integers(1, 3),

@@ -34,6 +34,7 @@ def moves(partition, received, config):
     return {name: (a + (partition + 1)).astype(a.dtype) for name, a in received.items()}, {"num-examples": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [5, None])
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
 def test_each_node_takes_part_with_the_probability_and_independently_of_the_others(probability, seed):

@@ -162,6 +162,7 @@ def test_trials_are_recorded_not_made(tmp_path):
         DrivingTask(Options(scenario="trials")).make_world(tmp_path, 7, seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
 def test_a_pooled_model_of_the_recorded_trials_beats_constant_velocity():
     task = DrivingTask(Options(scenario="trials"))

@@ -183,6 +183,7 @@ def test_a_foreign_table_reads_no_better_than_chance(inverted):
         assert recall < chance + 4 * (chance * (1 - chance) / 5 / trials) ** 0.5
 
 
+@pytest.mark.slow
 def test_adam_finds_it_too():
     victim = make_victim()
     seen = victim.share([TARGET], [2], FEDVOCAB)

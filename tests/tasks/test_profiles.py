@@ -73,6 +73,7 @@ def test_the_names_that_options_know_are_those_there_are():
     assert tuple(pooling.POOLINGS) == options.POOLINGS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "given"), CASES)
 def test_a_profile_says_what_the_loaded_data_say(worlds, name, given):
     chosen = profiles_class(name).Options(**given)

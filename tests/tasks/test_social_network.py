@@ -108,6 +108,7 @@ def relational_oracle(model, scene):
 ORACLES = {"compact": compact_oracle, "relational": relational_oracle}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BOTH)
 @given(batch=batches)
 @settings(max_examples=40, deadline=None)

@@ -149,6 +149,7 @@ def test_metrics_are_mean_squared_errors_of_scores_from_0_to_1(world, graph):
         assert scores.max() <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", BOTH)
 def test_a_taste_is_learned(world, graph):
     task = SocialTask(replace(SMALL, graph=graph, layers=3))
@@ -257,6 +258,7 @@ def test_participants_that_are_not_there_or_rated_too_little(world, tmp_path):
 # -- published data --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
 @pytest.mark.parametrize("graph", BOTH)
 def test_one_persons_ratings_are_learned(graph):

@@ -56,6 +56,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path):
     assert read_table(written(tmp_path, "a.csv", "\ufeffname\nx\n"), ["name"]).texts("name") == ["x"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(TEXTS, NUMBERS), min_size=1))
 def test_what_was_written_is_read(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("tables")

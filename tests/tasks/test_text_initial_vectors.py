@@ -160,6 +160,7 @@ class TestDigitsOfTheirOwn:
         words = [word for word in node.extra["vocabulary"].words if word not in {*SPECIAL, DIGITS}]
         assert task.evaluate(model, node, seed=0, final=True).metrics["vocabulary.words"] == len(words)
 
+    @pytest.mark.slow
     def test_an_lstm_with_the_tokens_of_a_file(self, world, tmp_path):
         renamed(encoder_folder(tmp_path), "tokenizer.json", {"two": "##1", "three": "7"})
         task = TextTask(replace(SMALL, vocabulary_file=str(tmp_path / "tokenizer.json"))).under(FEDRECON)

@@ -70,6 +70,7 @@ def test_the_last_states_of_both_directions_are_classified():
         torch.testing.assert_close(found[row], model.classifier(both))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(1, 10), min_size=1, max_size=6), min_size=1, max_size=4), st.integers(0, 4))
 def test_padding_never_changes_what_the_lstm_says_or_learns(texts, more):

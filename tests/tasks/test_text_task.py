@@ -254,6 +254,7 @@ def test_a_transformer_learns_with_its_own_tokens(world, tmp_path):
         TextTask(replace(task.options, max_length=0)).load_node(world, 0, NODES)
 
 
+@pytest.mark.slow
 @REAL
 def test_a_node_learns_to_tell_news_from_real_vectors():
     folder = Path(os.environ["FEDAPPS_DATA"]) / "text"

@@ -65,6 +65,7 @@ def test_what_travels_of_the_papers_network():
     assert round(4e-6 * numbers(state[name] for name in trained_names(model)), 1) == 8.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backbone", "height", "width", "frozen", "trained"),
     [
@@ -95,6 +96,7 @@ def test_images_too_small():
         map_shape(network(), 16, 16)
 
 
+@pytest.mark.slow
 def test_resnet_is_that_of_the_library_transformers():
     """Its layers come in the same order but for shortcuts, which it lists first."""
     from transformers import ResNetConfig, ResNetModel
@@ -150,6 +152,7 @@ def test_names_are_those_of_torchvisions_files():
         assert set(names) == {f"features.{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_networks_are_those_of_their_papers(backbone):
     """Against formulas with the same weights. The maps that are cached are part of it."""
@@ -167,6 +170,7 @@ def test_networks_are_those_of_their_papers(backbone):
     assert torch.equal(maps, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "trained_from", "width", "trained"),
     [

@@ -118,6 +118,7 @@ def test_weights_that_cannot_be_downloaded(cache):
     )
 
 
+@pytest.mark.slow
 def test_published_weights_of_another_network_or_normalisation():
     with pytest.raises(DataError, match=r"publishes for resnet18 ResNet18_Weights\.IMAGENET1K_V1; name one of them"):
         place_network("resnet18-layer3", weights="VGG16_Weights.IMAGENET1K_V1")
@@ -125,6 +126,7 @@ def test_published_weights_of_another_network_or_normalisation():
         place_network("efficientnet_v2_l@features.6", weights="EfficientNet_V2_L_Weights.IMAGENET1K_V1")
 
 
+@pytest.mark.slow
 def test_published_names_of_densenets(tmp_path):
     """Their files are older than the names in torchvision."""
     model = network("densenet121@features.denseblock2", seed=1)

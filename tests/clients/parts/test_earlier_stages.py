@@ -137,6 +137,7 @@ def run(strategy, **config):
     return arrays_of(result.arrays)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("flower_identity")
 @pytest.mark.parametrize("anchors", ["separate", "online"])
 def test_ewc_on_the_node_is_the_exchange_of_the_own_past_alone(anchors):

@@ -49,6 +49,7 @@ def test_a_node_that_never_trained_is_evaluated_with_what_it_receives(tmp_path):
     assert alone == node(tmp_path / "plain").evaluate_round(received(2.0), at(3)).metrics
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(drawn=st.lists(st.booleans(), min_size=1, max_size=6), names=st.sampled_from([ENCODER, NAMES, []]))
 def test_whichever_rounds_a_node_trains_in_its_last_model_is_evaluated(tmp_path_factory, drawn, names):

@@ -65,6 +65,7 @@ def test_in_each_round_the_model_moves_by_the_clip_at_most(run, dp):
     assert 1e-4 < distance(last_model(begin), last_model(held)) <= 2e-3 * (1 + 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dp", ["local", "central-server"])
 def test_seeded_noise_repeats_and_is_as_large_as_it_says(run, dp):
     first, again = (run(dp=dp, dp_clip=1e-9, dp_noise=1e9, dp_seeded=True) for _ in range(2))
@@ -149,6 +150,7 @@ def test_a_run_with_poisson_sampling_survives_rounds_without_nodes_and_repeats(r
     assert distance(last_model(first, rounds=6), last_model(again, rounds=6)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dp", ["local", "central-client"])
 def test_methods_that_the_table_allows_run_to_their_end(run, dp):
     names = [

@@ -149,6 +149,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(federate):
     assert not any(np.array_equal(ours[name], theirs[name]) for name in ours if name.startswith("shared."))
 
 
+@pytest.mark.slow
 def test_the_order_of_the_nodes_does_not_matter(federate):
     backwards = [{"partition-id": index, "num-partitions": NODES} for index in reversed(range(NODES))]
     given = {"methods": "local,cloud,apfl", "fraction_train": 0.7, "server_optimizer": "adam"}
@@ -161,6 +162,7 @@ def test_private_state_in_the_context_computes_the_same(federate):
     assert outputs_of(disk)[2:] == outputs_of(context)[2:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["local", "apfl"])
 @pytest.mark.parametrize("when", ["before the lines", "before the checkpoint"])
 def test_a_resumed_run_ends_as_if_nothing_had_happened(federate, monkeypatch, method, when):

@@ -43,6 +43,7 @@ def passes(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "method", "together"),
     [

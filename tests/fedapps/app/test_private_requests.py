@@ -79,6 +79,7 @@ def test_what_the_method_shares_is_answered_as_before(folder):
     assert list(both.asks(["embedding.weight"]).content["arrays"]) == ["embedding.weight"], "fedavg shares it"
 
 
+@pytest.mark.slow
 def test_the_operators_patterns_win_over_method_and_run_config(folder):
     """The server sets methods and message; ``private`` is in the node config."""
     server = text_server(folder, "fedavg,fedcurv", private="embedding.*")

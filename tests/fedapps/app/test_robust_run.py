@@ -35,6 +35,7 @@ def test_the_strategy_has_the_aggregation_of_the_run(name, expected):
         assert build_strategy(config, label).aggregation == expected
 
 
+@pytest.mark.slow
 def test_trimming_nothing_is_the_mean_and_the_others_are_not(tmp_path):
     def model(aggregation):
         changes = {"aggregation": aggregation, "byzantine-fraction": 0.0, "cache-dir": str(tmp_path / "worlds")}

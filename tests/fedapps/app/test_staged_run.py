@@ -10,6 +10,8 @@ from fedapps.launch.launch import check_data
 from fedapps.report import write_report
 from fedapps.runs.run_folder import RunFolder
 
+pytestmark = pytest.mark.slow
+
 ALL_HALF = "elastic-transfer(own-past=0.5,others-past=0.5,others-now=0.5)"
 MOSTLY_HALF = "elastic-transfer(own-past=0.5,others-past=0.05,others-now=0.5)"
 NOTHING = "elastic-transfer(own-past=0,others-past=0,others-now=0)"

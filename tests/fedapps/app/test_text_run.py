@@ -95,6 +95,7 @@ def test_nodes_keep_what_is_private_and_nothing_else(whole):
     assert all("classifier.weight" in arrays for arrays in states(whole, "local").values())
 
 
+@pytest.mark.slow
 def test_a_node_that_was_never_drawn_is_evaluated_from_its_start(worlds, tmp_path):
     changes = {"methods": "fedvocab,fedrecon", "rounds": 1, "fraction_train": 0.25}
     folder = run_inline(with_changes(SMALL | worlds, changes), tmp_path)
@@ -103,12 +104,14 @@ def test_a_node_that_was_never_drawn_is_evaluated_from_its_start(worlds, tmp_pat
     assert len(evaluated) == 2 * NODES
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits(worlds, tmp_path):
     changes = {"methods": "fedvocab(own-start=true),fedrecon", "rounds": 1}
     one, two = (run_inline(with_changes(SMALL | worlds, changes), tmp_path / place) for place in ("one", "two"))
     assert_same(one, two)
 
 
+@pytest.mark.slow
 def test_a_table_of_ones_own_needs_run_config_keys_alone(tmp_path):
     for name, count in (("train", 40), ("test", 12)):
         rows = [
@@ -126,6 +129,7 @@ def test_a_table_of_ones_own_needs_run_config_keys_alone(tmp_path):
         assert facts["final"]["test.global_accuracy"] > 0.9  # one word tells the topic
 
 
+@pytest.mark.slow
 def test_columns_of_a_file_without_a_header_are_numbers(tmp_path, capsys):
     for name in ("train", "test"):
         (tmp_path / f"{name}.csv").write_text("price,cheap\nspeed,fast\n" * 8)

@@ -37,6 +37,7 @@ def recipe(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_the_words_of_instructions_are_read(recipe, tmp_path, capsys):
     asked = tmp_path / "asked.json"
     arguments = ["audit", str(recipe), "--sentences", "4", "--batch-sizes", "1,2", "--json", str(asked)]

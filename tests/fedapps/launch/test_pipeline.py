@@ -68,6 +68,7 @@ def cut(monkeypatch, stage, server_round):
     monkeypatch.setattr(RunFolder, "record", interrupted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server_round", [1, 2])
 def test_a_pipeline_that_was_cut_resumes_with_the_same_bits(whole, tmp_path, place, server_round, capsys):
     with pytest.MonkeyPatch.context() as patch:
@@ -85,6 +86,7 @@ def test_a_pipeline_that_was_cut_resumes_with_the_same_bits(whole, tmp_path, pla
         assert_same_results(results(folder / stage), results(whole / stage))
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_was_cut_in_its_first_stage_goes_on_with_the_later_ones(whole, tmp_path, place):
     with pytest.MonkeyPatch.context() as patch:
         cut(patch, "first", 1)
@@ -98,6 +100,7 @@ def test_a_pipeline_that_was_cut_in_its_first_stage_goes_on_with_the_later_ones(
         assert_same_results(results(folder / stage), results(whole / stage))
 
 
+@pytest.mark.slow
 def test_a_finished_stage_without_a_report_is_resumed(tmp_path, place, capsys):
     assert run_pipeline(place / "two.toml", tmp_path / "runs", "name=pipe") == 0
     report = tmp_path / "runs" / "pipe" / "first" / "report.html"
@@ -122,6 +125,7 @@ def test_the_first_stage_that_fails_ends_the_pipeline(tmp_path, place, capsys):
     assert not (tmp_path / "runs" / "pipe" / "second").exists()
 
 
+@pytest.mark.slow
 def test_a_file_that_no_stage_wrote_is_named_when_its_stage_begins(whole, tmp_path, place, capsys):
     wrong = place / "wrong.toml"
     wrong.write_text(RECIPE.replace("round-000002", "best"))

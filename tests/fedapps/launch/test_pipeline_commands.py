@@ -44,6 +44,7 @@ def test_a_stage_is_compared_as_a_recipe(place, tmp_path, in_turn):
     assert '"recipe": "two:first"' in (folder / "compare.json").read_text()
 
 
+@pytest.mark.slow
 def test_each_run_of_a_comparison_starts_from_the_run_of_its_method_and_seed(place, tmp_path, in_turn):
     def compare(stage, name, *settings):
         given = ["--methods", "fedavg", "--output-dir", str(tmp_path / name), "--set", f"cache-dir={place / 'worlds'}"]

@@ -144,6 +144,7 @@ def test_only_the_encoder_is_on_the_wire(explore, monkeypatch):
     assert all(name.startswith("shared.encoder.") for name in folder.checkpoints("fedvln").latest().arrays)
 
 
+@pytest.mark.slow
 def test_bytes_of_the_encoder_and_of_the_agent(explore):
     """A reply is as much smaller as the decoder and the critic are large."""
     folder = explore("fed-lan,fed-full,env-based")
@@ -160,6 +161,7 @@ def test_bytes_of_the_encoder_and_of_the_agent(explore):
 # -- degenerate cases ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_with_a_frozen_encoder_nothing_is_shared(keys, explore, monkeypatch):
     """Without a gradient the encoder stays the agent's, so the houses train as if each were alone."""
     forward = LanguageEncoder.forward
@@ -176,6 +178,7 @@ def test_with_a_frozen_encoder_nothing_is_shared(keys, explore, monkeypatch):
     assert same_bits(shared.checkpoints("fedvln").latest().arrays, encoder)
 
 
+@pytest.mark.slow
 def test_with_all_shared_and_all_houses_the_server_is_fedavgs(explore):
     label = f"fedvln(share=all,{EVERY_HOUSE})"
     explored, averaged = explore(label, "a", rounds=3), explore("fedavg", "b", rounds=3)
@@ -184,6 +187,7 @@ def test_with_all_shared_and_all_houses_the_server_is_fedavgs(explore):
     assert evaluated(explored, label)[3] != evaluated(averaged, "fedavg")[3]  # the local models before the average
 
 
+@pytest.mark.slow
 def test_with_nothing_shared_and_all_houses_it_is_local_training(explore):
     label = f"fedvln(share=none,{EVERY_HOUSE})"
     explored, local = explore(label, "a"), explore("local", "b")
@@ -194,6 +198,7 @@ def test_with_nothing_shared_and_all_houses_it_is_local_training(explore):
 # -- what is evaluated ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_house_that_was_not_drawn_is_evaluated_with_its_old_model(explore):
     folder = explore("fedvln(seen-fraction=0.5,unseen-fraction=0.5)", rounds=6)
     (label,) = folder.summary()["methods"]
@@ -212,6 +217,7 @@ def test_a_house_that_was_not_drawn_is_evaluated_with_its_old_model(explore):
     assert waited > 4
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_ends_as_if_nothing_had_happened(explore, monkeypatch):
     given = {"rounds": 4, "server_optimizer": "momentum"}
     undisturbed = explore("fedvln,fed-full", "undisturbed", **given)
@@ -229,6 +235,7 @@ def test_a_run_that_was_cut_ends_as_if_nothing_had_happened(explore, monkeypatch
     assert_same(undisturbed, explore("fedvln,fed-full", "cut", resume=True, **given))
 
 
+@pytest.mark.slow
 def test_private_state_in_the_context_computes_the_same(explore):
     disk, context = (explore("fedvln,fed-full", kind, state_backend=kind) for kind in ("disk", "context"))
     assert not (context.path / "nodes").exists()

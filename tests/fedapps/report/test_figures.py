@@ -10,6 +10,7 @@ from fedapps.report.markup import swatch
 from fedapps.report.palette import plot_styles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "columns"), [(1, 1), (2, 2), (3, 3), (4, 4), (5, 3), (8, 4), (9, 3), (28, 4)])
 def test_small_axes_are_laid_out_in_rows(count: int, columns: int) -> None:
     assert panels_per_row(count) == columns
@@ -18,6 +19,7 @@ def test_small_axes_are_laid_out_in_rows(count: int, columns: int) -> None:
         assert len({axes.get_position().y0 for axes in figure.axes}) == math.ceil(count / columns)
 
 
+@pytest.mark.slow
 def test_a_large_figure_is_stored_as_png() -> None:
     with drawing("forty thousand points") as figure:
         figure.axes[0].scatter(*np.random.default_rng(0).random((2, 40_000)), s=1)

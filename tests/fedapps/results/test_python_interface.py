@@ -127,6 +127,7 @@ def test_open_run_reads_the_same_result_again(result):
     assert "<table" in again._repr_html_()
 
 
+@pytest.mark.slow
 def test_the_command_line_gives_the_same_bits(result, tmp_path, worlds):
     keys = SMALL | {"cache-dir": worlds, "seed": 3, "lqr.noise-variance": 0.02, "name": "small"}
     settings = [f"--set={key}={value}" for key, value in keys.items()]
@@ -234,6 +235,7 @@ def test_a_comparison_is_opened_again(compared, tmp_path):
         fedapps.open_run(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_pipeline_has_a_result_for_each_stage(tmp_path, worlds):
     (tmp_path / "two.toml").write_text(PIPELINE)
     done = fedapps.run(tmp_path / "two.toml", engine="inline", output_dir=tmp_path / "runs", cache_dir=worlds)

@@ -18,6 +18,8 @@ from fedapps.launch.references import add_references, find_references
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import number, summary_table
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("features", "feature_file", "feature_width", "vocabulary_size", "hidden", "word_width", "action_width")
 SMALL = {
     "task": "vln", "methods": "fedavg", "num-nodes": 3, "rounds": 1, "steps": 1, "batch-size": 4, "collect-after": 0,

@@ -28,6 +28,7 @@ def study_in(folder, label="fedavg", seed=0, mode="min"):
     return Study(folder / "study.db", label, mode=mode, seed=seed)
 
 
+@pytest.mark.slow
 def test_a_known_best_is_approached(tmp_path):
     study = study_in(tmp_path)
     advance(study, 40)
@@ -42,6 +43,7 @@ def test_a_known_best_is_approached(tmp_path):
     assert sum(trial.value for trial in trials[-20:]) / 20 < sum(random) / len(random)
 
 
+@pytest.mark.slow
 def test_an_interrupted_study_continues_as_if_it_had_not_been(tmp_path):
     (tmp_path / "whole").mkdir()
     whole = study_in(tmp_path / "whole")
@@ -51,6 +53,7 @@ def test_an_interrupted_study_continues_as_if_it_had_not_been(tmp_path):
     assert study_in(tmp_path).trials() == whole.trials()
 
 
+@pytest.mark.slow
 def test_random_settings_are_the_same_for_all_methods_and_others_with_another_seed(tmp_path):
     def first(label, seed):
         study = study_in(tmp_path, label, seed)
@@ -61,6 +64,7 @@ def test_random_settings_are_the_same_for_all_methods_and_others_with_another_se
     assert first("apfl", 1) != first("fedavg", 0)
 
 
+@pytest.mark.slow
 def test_settings_lie_in_the_space_with_four_digits(tmp_path):
     study = study_in(tmp_path)
     advance(study, 15)

@@ -124,6 +124,7 @@ def test_trials_measure_nothing_on_test_data_and_keep_no_models(tuned):
         assert not (path / "nodes").exists()
 
 
+@pytest.mark.slow
 def test_other_test_data_change_nothing(tuned, robots, tmp_path):
     result, _, _ = tuned
     for path in robots.iterdir():
@@ -156,6 +157,7 @@ class KilledError(Exception):
     """Stands for the end of the process."""
 
 
+@pytest.mark.slow
 def test_an_interrupted_tuning_ends_as_if_it_had_not_been(tuned, robots, tmp_path, monkeypatch, capsys):
     whole, _, _ = tuned
     count = 0
@@ -179,6 +181,7 @@ def test_an_interrupted_tuning_ends_as_if_it_had_not_been(tuned, robots, tmp_pat
     assert json.loads((folder / "tune.json").read_text()) == json.loads(json.dumps(whole))
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_worse_than_the_median_is_pruned_and_one_that_diverges_fails(robots, tmp_path, monkeypatch):
     """Rates from good to useless: the last ones stop after the first round."""
     rates = iter([0.02, 0.03, 0.04, 0.05, 1e-6, 0.06, 0.03])
