@@ -1,0 +1,114 @@
+"""How the folder in which an experiment has run becomes a result."""
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import date
+from importlib.metadata import version
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from fedapps.comparison.paired_seeds import seed_values
+from fedapps.registry.methods import canonical
+from fedapps.report.metrics import bare, columns
+
+from .results import Estimate
+
+_PACKAGES = ("flwr", "torch", "numpy")
+
+
+def of_folder(folder: Path) -> dict[str, Any]:
+    """What came out of an experiment, as fields of :class:`Result`, from the folder in which it has run.
+
+    This is a comparison, a tuning or an audit of fedapps, or ``rows.json`` of a benchmark.
+    """
+    if (rows := folder / "rows.json").exists():
+        lines = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+        found = {"methods": {}, "rows": [line for line in lines if "methods" not in line]}
+        for line in lines:
+            found["methods"] |= _estimates(line.get("methods", {}))
+        return found
+    run = run_folder(folder)
+    if (comparison := run / "compare.json").exists():
+        return _of_comparison(json.loads(comparison.read_text()), json.loads((run / "plan.json").read_text()))
+    if (tuning := run / "tune.json").exists():
+        return _of_tuning(json.loads(tuning.read_text()))
+    return _of_audit(json.loads((run / "audit.json").read_text()))
+
+
+def run_folder(folder: Path) -> Path:
+    """The newest comparison, tuning or audit in the folder of an experiment."""
+    found = [path for kind in ("compare", "tune", "audit") for path in folder.glob(f"{kind}-*")]
+    if not found:
+        raise ValueError(f"{folder} has no comparison, tuning or audit")
+    return max(found, key=lambda path: path.stat().st_mtime)
+
+
+def provenance() -> dict[str, Any]:
+    """The date, the machine and the versions of the packages that decide the bits."""
+    model = platform.processor() or platform.machine()
+    machine = f"{len(os.sched_getaffinity(0))} cores, {model}, {platform.system()}"
+    versions = {"python": platform.python_version()} | {package: version(package) for package in _PACKAGES}
+    return {"date": date.today().isoformat(), "machine": machine, "versions": versions}
+
+
+def _of_comparison(compared: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
+    methods: dict[str, Any] = {}
+    differences: list[dict[str, Any]] = []
+    parts = compared["varied"]["values"] if "varied" in compared else [compared]
+    for part in parts:
+        at = f" at {part['value']}" if "value" in part else ""
+        rows = [row for row in compared["rows"] if not at or row["varied"]["value"] == part["value"]]
+        for label, of_method in seed_values(rows).items():
+            kept = set(columns(of_method))
+            methods[canonical(label) + at] = {name: values for name, values in of_method.items() if name in kept}
+        for name, row in part.get("references", {}).items():
+            methods[name + at] = {metric: [facts["mean"]] for metric, facts in row.items()}
+        for test in part["tests"]:
+            a, b = (_canonical(test[side]) + at for side in "ab")
+            facts = {key: test[key] for key in ("low", "high", "p", "p_holm", "seeds", "nodes_lower", "nodes_higher")}
+            differences.append(
+                {"metric": bare(test["metric"]), "a": a, "b": b, "mean": test["mean_difference"], **facts}
+            )
+    keys = {key: value for key, value in plan["config"].items() if key not in ("name", "output-dir", "methods")}
+    return {
+        "recipe": compared["recipe"],
+        "keys": {key: value for key, value in keys.items() if not str(value).startswith("/")},
+        "seeds": plan["seeds"],
+        "methods": _estimates(methods),
+        "differences": differences,
+    }
+
+
+def _of_tuning(tuning: Mapping[str, Any]) -> dict[str, Any]:
+    rows = [
+        {"method": _canonical(label), "metric": tuning["metric"]}
+        | {key: found[key] for key in ("current", "tuned", "settings", "near_end", "counts")}
+        for label, found in tuning["methods"].items()
+    ]
+    return {"recipe": tuning["recipe"], "seeds": tuning["seeds"], "rows": rows}
+
+
+def _of_audit(audit: Mapping[str, Any]) -> dict[str, Any]:
+    methods: dict[str, Any] = {}
+    for row in audit["rows"]:
+        label = f"{row['method']}, {row['attack']} on {row['on']}, {row['attacker']} at {row['batch_size']}"
+        measured = {key: row.get(key) for key in ("recall", "precision", "ptlr", "seconds")}
+        methods[label] = {key: [value] for key, value in measured.items() if value is not None}
+    return {"recipe": audit["recipe"], "methods": _estimates(methods)}
+
+
+def _estimates(methods: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, Estimate]]:
+    return {
+        method: {metric: Estimate.of(values) for metric, values in of_method.items() if all(map(isfinite, values))}
+        for method, of_method in methods.items()
+    }
+
+
+def _canonical(label: str) -> str:
+    try:
+        return canonical(label)
+    except ValueError:  # a reference, such as the robot without a forecaster
+        return label

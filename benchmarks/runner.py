@@ -1,0 +1,137 @@
+"""Run experiments one after another, skip those that have finished, and write their results."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from fedapps.runs.tables import text_table
+
+from .collected import of_folder, provenance, run_folder
+from .experiments import DATA, Experiment
+from .results import FOLDER, Result
+
+#: The commands of fedapps that can resume, and the file that they write at the end.
+_RESUMABLE = {"compare": "compare.json", "tune": "tune.json"}
+
+
+def chosen(table: Mapping[str, Experiment], only: str) -> list[Experiment]:
+    """The experiments that match one of the patterns, separated by commas; all if ``only`` is empty.
+
+    Raises
+    ------
+    ValueError
+        If a pattern matches none.
+    """
+    patterns = [pattern.strip() for pattern in only.split(",") if pattern.strip()] or ["*"]
+    if unknown := [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in table)]:
+        raise ValueError(f"{', '.join(unknown)}: no such experiment; --list shows all, and * stands for any letters")
+    return [one for name, one in table.items() if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def listing(experiments: Sequence[Experiment], output: Path) -> str:
+    """The experiments as a table."""
+    rows = [
+        [
+            one.name,
+            f"{one.minutes:g}",
+            ", ".join([*(["data"] if one.needs_data else []), *one.after]) or "-",
+            "yes" if finished(output / one.name) else "-",
+            "yes" if (FOLDER / f"{one.name}.json").exists() else "-",
+            one.answers,
+        ]
+        for one in experiments
+    ]
+    return text_table(["experiment", "minutes", "needs", "has run here", "result", "question"], rows)
+
+
+def run_all(experiments: Sequence[Experiment], output: Path, results: Path, *, data: str, again: bool) -> int:
+    """Run experiments; those that have finished are skipped unless ``again``.
+
+    Parameters
+    ----------
+    experiments : sequence of Experiment
+    output : Path
+        Has a folder for each experiment.
+    results : Path
+        Where the results are written.
+    data : str
+        The folder of the published data sets; experiments that need it are skipped if it is empty.
+    again : bool
+        Remove what has run before.
+
+    Returns
+    -------
+    int
+        The number of experiments that failed.
+    """
+    left = [one for one in experiments if again or not finished(output / one.name)]
+    if done := len(experiments) - len(left):
+        print(f"{done} finished before; --again repeats them")
+    skipped: dict[str, str] = {}
+    failed: list[str] = []
+    spent = planned = 0.0
+    for number, one in enumerate(left):
+        if missing := _missing(one, output, data):
+            skipped[one.name] = missing
+            continue
+        pace = spent / planned if planned else 1.0
+        to_go = pace * sum(other.minutes for other in left[number:] if not _missing(other, output, data))
+        print(f"\n[{number + 1}/{len(left)}] {one.name}: {one.answers} About {_duration(to_go)} to go.", flush=True)
+        if again:
+            shutil.rmtree(output / one.name, ignore_errors=True)
+        begun = time.monotonic()
+        status = subprocess.run(_command(one, output, data), check=False).returncode
+        minutes = (time.monotonic() - begun) / 60
+        spent, planned = spent + minutes, planned + one.minutes
+        if status:
+            failed.append(f"{one.name} failed with exit status {status}")
+        else:
+            _record(one, output / one.name, results, minutes)
+    print("\n".join(["", *(f"{name} skipped: {why}" for name, why in skipped.items()), *failed]))
+    return len(failed)
+
+
+def finished(folder: Path) -> bool:
+    """Whether the experiment of a folder has finished."""
+    return (folder / "result.json").exists()
+
+
+def _missing(one: Experiment, output: Path, data: str) -> str:
+    """Why the experiment cannot run; empty if it can."""
+    if one.needs_data and not data:
+        return "set FEDAPPS_DATA to the folder of the published data sets"
+    before = [name for name in one.after if not finished(output / name)]
+    return f"it needs the models of {', '.join(before)}, which must run first" if before else ""
+
+
+def _command(one: Experiment, output: Path, data: str) -> list[str]:
+    """The command that runs an experiment, or resumes it where it was interrupted."""
+    folder = output / one.name
+    folder.mkdir(parents=True, exist_ok=True)
+    folders = {DATA: data} | {name: str(run_folder(output / name)) for name in one.after}
+    python, m, module, *words = one.command(folders)
+    if module != "fedapps":
+        rows = folder / "rows.json"
+        rows.unlink(missing_ok=True)  # benchmarks add lines to it
+        return [python, m, module, *words, "--json", str(rows)]
+    end = _RESUMABLE.get(words[0])
+    begun = sorted(path.parent for path in folder.glob("*/plan.json"))
+    if end and begun and not (begun[-1] / end).exists():
+        return [python, m, module, words[0], "--resume", str(begun[-1])]
+    return [python, m, module, *words, "--output-dir", str(folder)]
+
+
+def _record(one: Experiment, folder: Path, results: Path, minutes: float) -> None:
+    found = Result(one.name, one.shown, minutes=round(minutes, 1), **provenance(), **of_folder(folder))
+    results.mkdir(parents=True, exist_ok=True)
+    for path in (results / f"{one.name}.json", folder / "result.json"):
+        path.write_text(found.text(), encoding="utf-8")
+    print(f"{one.name} took {_duration(minutes)}; result: {results / one.name}.json")
+
+
+def _duration(minutes: float) -> str:
+    hours, rest = divmod(round(minutes), 60)
+    return f"{hours} h {rest} min" if hours else f"{rest} min"
