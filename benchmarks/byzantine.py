@@ -15,7 +15,7 @@ import json
 import sys
 import tracemalloc
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import floor
 from pathlib import Path
 from statistics import fmean
@@ -115,8 +115,9 @@ def _run(given: argparse.Namespace) -> None:
     replies = f"models, for {first.run.training_nodes} replies"
     print(text_table(("peak memory of an aggregation", replies), [(name, number(memory[name])) for name in memory]))
     if given.json:
-        rows = [{"recipe": given.recipe, "method": given.method, **asdict(outcome)} for outcome in outcomes]
-        Path(given.json).write_text(json.dumps({"rows": rows, "memory": memory}, indent=2) + "\n")
+        peaks = [{"aggregation": name, "models": models} for name, models in memory.items()]
+        lines = [{"methods": by_condition(outcomes)}, *peaks]
+        Path(given.json).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def run_under_attack(
@@ -218,6 +219,16 @@ def outcome_table(outcomes: Sequence[Outcome]) -> str:
         for aggregation in aggregations
     ]
     return text_table([f"{outcomes[0].metric} of", *(f"{share:.0%} attackers" for share in shares)], rows)
+
+
+def by_condition(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[float]]]:
+    """The values of the seeds by condition, such as ``median at sign-flip 0.4``, and metric, without failed runs."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for one in outcomes:
+        values = found.setdefault(f"{one.aggregation} at {one.attack} {one.attackers:g}", {}).setdefault(one.metric, [])
+        if one.value is not None:
+            values.append(one.value)
+    return found
 
 
 def _cell(outcomes: Sequence[Outcome]) -> str:

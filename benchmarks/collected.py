@@ -39,7 +39,9 @@ def of_folder(folder: Path) -> dict[str, Any]:
 
 
 def run_folder(folder: Path) -> Path:
-    """The newest comparison, tuning or audit in the folder of an experiment."""
+    """The newest comparison, tuning or audit in the folder of an experiment; the folder itself of a benchmark."""
+    if (folder / "rows.json").exists():
+        return folder
     found = [path for kind in ("compare", "tune", "audit") for path in folder.glob(f"{kind}-*")]
     if not found:
         raise ValueError(f"{folder} has no comparison, tuning or audit")
@@ -102,7 +104,9 @@ def _of_audit(audit: Mapping[str, Any]) -> dict[str, Any]:
 
 def _estimates(methods: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, Estimate]]:
     return {
-        method: {metric: Estimate.of(values) for metric, values in of_method.items() if all(map(isfinite, values))}
+        method: {
+            metric: Estimate.of(values) for metric, values in of_method.items() if values and all(map(isfinite, values))
+        }
         for method, of_method in methods.items()
     }
 

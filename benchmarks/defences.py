@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -128,7 +128,7 @@ def _run(given: argparse.Namespace) -> None:
     costs = [Cost(one.name, one.attacker, words[one.name], *accuracies[one.name]) for one in DEFENCES]
     print(f"\n{cost_table(costs)}")
     if given.json:
-        Path(given.json).write_text(json.dumps([asdict(cost) for cost in costs], indent=2) + "\n")
+        Path(given.json).write_text(json.dumps({"methods": {cost.name: cost.measured() for cost in costs}}) + "\n")
     if given.plot:
         cost_figure(costs, Path(given.plot))
 
@@ -149,10 +149,10 @@ def _accuracies(settings: dict[str, dict[str, Any]], seeds: Sequence[int], jobs:
 
 def read_accuracies(path: Path) -> dict[str, Accuracies]:
     """Read the accuracies of all defences from a file of an earlier run. Raise ``ValueError`` if one is missing."""
-    costs = {cost["name"]: cost for cost in json.loads(path.read_text())}
-    if missing := [defence.name for defence in DEFENCES if defence.name not in costs]:
+    found = json.loads(path.read_text())["methods"]
+    if missing := [defence.name for defence in DEFENCES if defence.name not in found]:
         raise ValueError(f"--accuracies {path}: has no {', '.join(missing)}")
-    return {name: (cost["global_accuracy"], cost["local_accuracy"]) for name, cost in costs.items()}
+    return {name: (of["global_accuracy"], of["local_accuracy"]) for name, of in found.items()}
 
 
 def _words_read(
@@ -196,6 +196,11 @@ class Cost:
     words: Mapping[str, float]
     global_accuracy: Sequence[float]
     local_accuracy: Sequence[float]
+
+    def measured(self) -> dict[str, Sequence[float]]:
+        """All values by metric; the share of words that an attack reads is the metric ``words, ATTACK``."""
+        words = {f"words, {attack}": [share] for attack, share in self.words.items()}
+        return {**words, "global_accuracy": self.global_accuracy, "local_accuracy": self.local_accuracy}
 
     @property
     def strongest(self) -> str:

@@ -9,12 +9,13 @@ A new process measures the peak memory of each size. For rounds, memory is the r
 """
 
 import argparse
+import json
 import logging
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for table in measured(given):
         print(f"{table.text()}\n", flush=True)
         tables.append(table)
+    if given.json:
+        Path(given.json).write_text("".join(json.dumps(asdict(table)) + "\n" for table in tables))
     if given.plot:
         draw(tables, Path(given.plot))
     return 0
@@ -122,6 +125,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--cohort", type=int, default=100, help="nodes that train in a round (default 100)")
     parser.add_argument("--parameters", type=int, nargs="+", default=[], help="sizes of the model")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of a run of two nodes with checkpoints")
+    parser.add_argument("--json", default="", help="append the tables to this file, as JSON lines")
     parser.add_argument("--plot", default="", metavar="FILE", help="draw the tables as a picture")
     return parser
 

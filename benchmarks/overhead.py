@@ -19,7 +19,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from statistics import fmean, median
@@ -31,6 +31,8 @@ from numpy.typing import NDArray
 from fedapps.deployment.processes import FleetError
 from fedapps.deployment.superlink import Deployment, deployment
 from fedapps.runs.tables import number, text_table
+
+from .sides import Row
 
 _HEADER = ("seconds", "first round", "later rounds", "nodes", "fetch", "server", "peak MB")
 
@@ -97,6 +99,20 @@ class Pair:
         return self.ours.later / self.flower.later
 
 
+def row(nodes: int, megabytes: float, pairs: Sequence[Pair]) -> Row:
+    """The later rounds of one model size as a row of all measurements of speed."""
+    ratios = sorted(pair.ratio() for pair in pairs)
+    ours, flower = (
+        [median(getattr(getattr(pair, side), part) for pair in pairs) for part in ("later", "peak")]
+        for side in ("ours", "flower")
+    )
+    return Row(
+        name=f"round of {nodes} nodes, {megabytes:g} MB [s]", side="Flower's FedAvg", ours=ours[0], reference=flower[0],
+        ratio=median(ratios), least=ratios[0], most=ratios[-1], goal="", setup=f"wall clock; {len(pairs)} pairs",
+        ours_megabytes=ours[1], reference_megabytes=flower[1],
+    )  # fmt: skip
+
+
 def report(megabytes: float, pairs: Sequence[Pair]) -> str:
     """The table of one model size: medians over the pairs, and the ratio of the durations."""
     sides = {"Flower's FedAvg": [pair.flower for pair in pairs], "BaseStrategy": [pair.ours for pair in pairs]}
@@ -143,6 +159,7 @@ def parser() -> argparse.ArgumentParser:
         "--megabytes", type=_sizes, default=[0.01, 10.0], help="model sizes, separated by commas (default 0.01,10)"
     )
     parser.add_argument("--arrays", type=_at_least(1), default=20, help="number of arrays in the model (default 20)")
+    parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
     parser.add_argument("--pairs", type=_at_least(1), default=3, help="runs per strategy and model size (default 3)")
     return parser
 
@@ -157,6 +174,9 @@ def _measure(fleet: Deployment, given: argparse.Namespace) -> None:
         run = settings | {"rounds": given.rounds, "megabytes": megabytes}
         pairs = [_pair(fleet, run, STRATEGIES if i % 2 == 0 else STRATEGIES[::-1]) for i in range(given.pairs)]
         print(f"\n{report(megabytes, pairs)}", flush=True)
+        if given.json:
+            with Path(given.json).open("a") as lines:
+                lines.write(json.dumps(asdict(row(given.nodes, megabytes, pairs))) + "\n")
 
 
 def _pair(fleet: Deployment, settings: Settings, order: Iterable[str]) -> Pair:

@@ -7,6 +7,7 @@ random``. What is not known is left out.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -135,8 +136,11 @@ class Result:
         content = {key: value for key, value in asdict(self).items() if value not in ("", None, (), {}, [])}
         for of_method in content.get("methods", {}).values():
             for metric, facts in of_method.items():
-                of_method[metric] = {key: value for key, value in facts.items() if value not in (None, (), [], False)}
-        return json.dumps(_rounded(content), indent=1, ensure_ascii=False) + "\n"
+                of_method[metric] = {key: value for key, value in facts.items() if value or isinstance(value, float)}
+        text = json.dumps(_rounded(content), indent=1, ensure_ascii=False)
+        for innermost in (r"\[[^][{}]*\]", r"\{[^{}]*\}"):  # on one line, which keeps the files short
+            text = re.sub(innermost, lambda found: re.sub(r"\s*\n\s*", " ", found[0]), text)
+        return text + "\n"
 
 
 _ESTIMATE = {one.name for one in fields(Estimate)}

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from fedapps.runs.tables import text_table
-
 from .collected import of_folder, provenance, run_folder
 from .experiments import DATA, Experiment
-from .results import FOLDER, Result
+from .results import Result
 
 #: The commands of fedapps that can resume, and the file that they write at the end.
 _RESUMABLE = {"compare": "compare.json", "tune": "tune.json"}
@@ -32,19 +30,13 @@ def chosen(table: Mapping[str, Experiment], only: str) -> list[Experiment]:
 
 
 def listing(experiments: Sequence[Experiment], output: Path) -> str:
-    """The experiments as a table."""
-    rows = [
-        [
-            one.name,
-            f"{one.minutes:g}",
-            ", ".join([*(["data"] if one.needs_data else []), *one.after]) or "-",
-            "yes" if finished(output / one.name) else "-",
-            "yes" if (FOLDER / f"{one.name}.json").exists() else "-",
-            one.answers,
-        ]
-        for one in experiments
-    ]
-    return text_table(["experiment", "minutes", "needs", "has run here", "result", "question"], rows)
+    """The experiments, one a line: minutes, whether they have finished, what they answer and need."""
+    lines = []
+    for one in experiments:
+        needs = ", ".join([*(["data"] if one.needs_data else []), *one.after]) or "nothing"
+        done = "done" if finished(output / one.name) else ""
+        lines.append(f"{one.name:32} {one.minutes:5g} min  {done:5} {one.answers} Needs {needs}.")
+    return "\n".join(lines)
 
 
 def run_all(experiments: Sequence[Experiment], output: Path, results: Path, *, data: str, again: bool) -> int:
@@ -78,7 +70,7 @@ def run_all(experiments: Sequence[Experiment], output: Path, results: Path, *, d
             skipped[one.name] = missing
             continue
         pace = spent / planned if planned else 1.0
-        to_go = pace * sum(other.minutes for other in left[number:] if not _missing(other, output, data))
+        to_go = pace * sum(other.minutes for other in left[number:] if data or not other.needs_data)
         print(f"\n[{number + 1}/{len(left)}] {one.name}: {one.answers} About {_duration(to_go)} to go.", flush=True)
         if again:
             shutil.rmtree(output / one.name, ignore_errors=True)

@@ -243,6 +243,7 @@ def main() -> int:
     parser.add_argument("--in-flight", type=int, default=most, help=f"nodes working at the same time (default {most})")
     parser.add_argument("--pause", type=float, default=4.0, help="mean seconds between two faults (default 4)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the faults (default 0)")
+    parser.add_argument("--json", default="", help="append what happened to this file, as a JSON line")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fedapps-soak-"))
     config = {
@@ -265,6 +266,11 @@ def main() -> int:
     print(f"\n{len(soak.rounds())} rounds in {minutes:.1f} minutes on {given.nodes} nodes; {_listed(soak.faults)}")
     print(f"{used} replies used; refused: {_listed(refused) or 'none'}")
     print("\n".join([f"PROBLEM: {line}" for line in wrong]) or "no problems found", flush=True)
+    if given.json:
+        happened = {"rounds": len(soak.rounds()), "nodes": given.nodes, "minutes": round(minutes, 1)}
+        counts = {"faults": soak.faults, "used": used, "refused": refused, "problems": wrong}
+        with Path(given.json).open("a") as lines:
+            lines.write(json.dumps(happened | counts) + "\n")
     if wrong:
         print(f"all files are kept in {folder}", file=sys.stderr)
         return 1

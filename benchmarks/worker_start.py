@@ -12,12 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from statistics import median
+from functools import partial
 
 from fedapps.deployment.supernode import LIBRARIES
-from fedapps.runs.tables import number, text_table
+
+from .sides import alternate, compare, show
 
 _WORKER = "flwr-clientapp"
+FORK, NEW = "fork", "new process"
 _NEW = """
 import sys
 from importlib import import_module
@@ -35,17 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.worker_start", description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=5, help="number of starts of each kind (default 5)")
-    pairs = range(max(1, parser.parse_args(arguments).pairs))
+    parser.add_argument("--json", default="", help="append the row to this file, as JSON lines")
+    given = parser.parse_args(arguments)
     command = [sys.executable, "-P", "-m", "fedapps.deployment.forks", _WORKER, *LIBRARIES]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         for _ in range(2):  # the libraries are imported after the first call
             _fork(server)
-        seconds = [(_new_process(), _fork(server)) for _ in pairs]
-    new, fork = (sorted(of_kind) for of_kind in zip(*seconds, strict=True))
-    ratios = sorted(one / other for one, other in seconds)
-    found = {"new process [s]": new, "fork [s]": fork, "ratio": ratios}
-    rows = [(name, *map(number, (median(values), values[0], values[-1]))) for name, values in found.items()]
-    print(text_table(("start of a worker", "median", "least", "most"), rows))
+        seconds = alternate({FORK: partial(_fork, server), NEW: _new_process}, given.pairs)
+    setup = "until the worker can work on its message, wall clock"
+    show(compare("start of a worker [s]", seconds, FORK, "", setup, dict.fromkeys(seconds)), given.json)
     return 0
 
 

@@ -43,13 +43,22 @@ def test_every_defence_is_attacked_and_run(recipe, tmp_path, capsys):
     given = ["--recipe", str(recipe), "--sentences", "2", "--per-update", "1", "--set", f"cache-dir={tmp_path}"]
     files = ["--json", str(tmp_path / "costs.json"), "--plot", str(tmp_path / "costs.png")]
     assert defences.main([*given, *files]) == 0
-    costs = {cost["name"]: cost for cost in json.loads((tmp_path / "costs.json").read_text())}
+    costs = json.loads((tmp_path / "costs.json").read_text())["methods"]
     assert list(costs) == ["none", "private encoder", "own start", "noise .01"]
-    assert costs["none"]["words"]["rows"] == 1, "shared rows tell all words"
-    assert costs["private encoder"]["words"].keys() == {"rows", "frequency"}
-    assert costs["private encoder"]["words"]["rows"] == 0
-    assert max(costs["own start"]["words"][name] for name in ("subspace", "sparse", "rows")) < 0.5
-    assert max(costs["noise .01"]["words"].values()) < 1
+    words = {
+        name: {
+            key.removeprefix("words, "): value
+            for key, values in cost.items()
+            for value in values
+            if key.startswith("words, ")
+        }
+        for name, cost in costs.items()
+    }
+    assert words["none"]["rows"] == 1, "shared rows tell all words"
+    assert words["private encoder"].keys() == {"rows", "frequency"}
+    assert words["private encoder"]["rows"] == 0
+    assert max(words["own start"][name] for name in ("subspace", "sparse", "rows")) < 0.5
+    assert max(words["noise .01"].values()) < 1
     assert all(0 <= value <= 1 for cost in costs.values() for value in cost["local_accuracy"])
     assert (tmp_path / "costs.png").read_bytes().startswith(b"\x89PNG")
     assert "own start" in capsys.readouterr().out
@@ -73,7 +82,7 @@ def test_the_table_by_hand():
 
 def test_accuracies_of_an_earlier_run_are_taken_from_its_file(tmp_path, monkeypatch):
     path = tmp_path / "costs.json"
-    path.write_text(json.dumps([{"name": "none", "global_accuracy": [0.5, 0.75], "local_accuracy": []}]))
+    path.write_text(json.dumps({"methods": {"none": {"global_accuracy": [0.5, 0.75], "local_accuracy": []}}}))
     monkeypatch.setattr(defences, "DEFENCES", defences.DEFENCES[:1])
     assert defences.read_accuracies(path) == {"none": ([0.5, 0.75], [])}
     monkeypatch.undo()

@@ -1,0 +1,137 @@
+"""The table of experiments and its runner: choice, order, resume, results; experiments are small programs here."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as command_line
+from benchmarks.collected import of_folder
+from benchmarks.experiments import Experiment, experiments
+from benchmarks.results import Result
+from benchmarks.runner import chosen, run_all
+
+TABLE = """
+[words]
+data-dir = "--set data-dir={data}/x"
+[first]
+answers = "Is it first?"
+run = "program {data-dir} 'two words' {method}"
+minutes = 1
+page = "benchmarks"
+[second]
+answers = "Is it second?"
+run = "program --model={first}/{method}.bin"
+minutes = 2
+page = "benchmarks"
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> dict[str, Experiment]:
+    path = tmp_path / "table.toml"
+    path.write_text(TABLE)
+    return experiments(path)
+
+
+def test_words_stand_for_words_and_other_braces_stay(table: dict[str, Experiment]) -> None:
+    assert table["first"].command({"data": "/d"})[1:] == [
+        "-m",
+        "program",
+        "--set",
+        "data-dir=/d/x",
+        "two words",
+        "{method}",
+    ]
+    assert table["second"].command({"first": "/f"})[3:] == ["--model=/f/{method}.bin"]
+    assert [(one.needs_data, one.after) for one in table.values()] == [(True, ()), (False, ("first",))]
+
+
+def test_an_experiment_stands_after_those_that_it_uses(tmp_path: Path) -> None:
+    path = tmp_path / "late.toml"
+    path.write_text(TABLE.replace("'two words'", "{second}"))
+    with pytest.raises(ValueError, match=r"late.toml, \[first\]: second must stand before it"):
+        experiments(path)
+    path.with_name("bare.toml").write_text("[one]\nrun = 'x'\n")
+    with pytest.raises(ValueError, match=r"bare.toml, \[one\].*answers"):
+        experiments(path.with_name("bare.toml"))
+
+
+def test_the_published_table_is_sound() -> None:
+    for one in experiments().values():
+        assert one.minutes > 0
+        assert one.answers.endswith("?")
+        assert one.command({})[2] == "fedapps" or one.command({})[2].startswith("benchmarks.")
+
+
+def test_patterns_choose_and_an_unknown_name_is_told(table: dict[str, Experiment]) -> None:
+    assert [one.name for one in chosen(table, "s*, first")] == ["first", "second"]
+    assert len(chosen(table, "")) == 2
+    with pytest.raises(ValueError, match="gone, x\\*: no such experiment"):
+        chosen(table, "gone,x*,first")
+    assert command_line.main(["run", "--only", "gone"]) == 2
+
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+Path(sys.argv[-1]).write_text(json.dumps({"name": "speed", "ours": len(sys.argv), "ratio": 0.5}) + "\\n")
+sys.exit(int(Path("fail").exists()))
+"""
+
+
+@pytest.mark.subprocesses
+def test_what_has_finished_is_skipped_and_what_is_missing_is_named(
+    table: dict[str, Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    both, places = list(table.values()), (tmp_path / "output", tmp_path / "results")
+
+    def told(data: str = "/d", *, again: bool = False) -> tuple[int, str]:
+        failed = run_all(both, *places, data=data, again=again)
+        return failed, capsys.readouterr().out
+
+    failed, said = told(data="")
+    assert failed == 0
+    assert "first skipped: set FEDAPPS_DATA" in said
+    assert "second skipped: it needs the models of first" in said
+    Path("fail").touch()
+    failed, said = told()
+    assert (failed, "first failed with exit status 1" in said) == (1, True)
+    Path("fail").unlink()
+    failed, said = told()
+    assert failed == 0
+    assert "[1/2] first: Is it first? About 3 min to go." in said
+    found = Result.read(places[1] / "first.json")
+    assert found.rows == [{"name": "speed", "ours": 7, "ratio": 0.5}]
+    assert found.command == "python -m program --set data-dir={data}/x 'two words' {method}"
+    assert found.versions["python"] == sys.version.partition(" ")[0]
+    assert "2 finished before" in told()[1]
+    assert "[2/2] second" in told(again=True)[1]
+
+
+def test_the_result_of_a_comparison_with_a_varied_key(tmp_path: Path) -> None:
+    run = tmp_path / "compare-lqr-1"
+    run.mkdir()
+    rows = [
+        {"method": method, "seed": seed, "metrics": {"loss": at + seed}, "varied": {"key": "k", "value": at}}
+        for at in (1, 5)
+        for method in ("sfl", "local")
+        for seed in (0, 1)
+    ]
+    test = {"metric": "test.loss", "a": "sfl", "b": "local", "mean_difference": 0.5, "low": 0.25, "high": 0.75}
+    test |= {"p": 1.0, "p_holm": 1.0, "seeds": 2, "nodes_lower": 0, "nodes_higher": 1}
+    parts = [{"value": 1, "tests": [test], "references": {"floor": {"loss": {"mean": 9.0, "std": 0.0}}}}]
+    compared = {"recipe": "lqr", "rows": rows, "varied": {"key": "k", "values": [*parts, {"value": 5, "tests": []}]}}
+    (run / "compare.json").write_text(json.dumps(compared))
+    (run / "plan.json").write_text(
+        json.dumps({"seeds": [0, 1], "config": {"rounds": 2, "cache-dir": "/c", "name": "n"}})
+    )
+    found = Result("lqr", "", **of_folder(tmp_path))
+    assert (found.keys, found.seeds) == ({"rounds": 2}, [0, 1])
+    assert found.of("fedavg at 5", "loss").mean == 5.5
+    assert found.of("fedavg at 5", "loss").values == (5, 6)
+    assert found.of("floor at 1", "loss").mean == 9
+    assert found.difference("loss", "local at 1", "fedavg at 1").low == -0.75
