@@ -1,12 +1,17 @@
-"""The base strategy: the mean, and what it sends, in whole federations of foreign clients in one process."""
+"""The base strategy in whole federations: the mean, who is asked, and what happens while nodes take their time."""
 
 import numpy as np
 import pytest
 from adding_nodes import START, add_partition
+from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.nodes import registry as node_registry
+from fedapps.strategies.nodes.samplers import UniformFraction
+from fedapps.strategies.rounds.records import TooFewRepliesError
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
-from toys import arithmetic_app, arrays_of, federate, same_bits, template_app, template_net
+from grouped import grouped_app
+from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, template_app, template_net
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 
@@ -148,3 +153,135 @@ def test_flowers_own_loop_drives_it():
         ("part-0", "evaluate"),
         ("part-1", "evaluate"),
     ]
+
+
+PHASES = ("train", "evaluate")
+PAIR = {"w": np.array([1.0, 2.0], np.float32)}
+
+
+def train(partition, arrays, config):
+    return arrays, {"num-examples": partition + 1}
+
+
+def evaluate(partition, arrays, config):
+    return {}, {"num-examples": 1}
+
+
+def test_equal_samplers_draw_different_nodes_to_train_and_to_evaluate():
+    def cohorts():
+        reports = []
+        strategy = BaseStrategy(sampler=UniformFraction(0.5, seed=1), evaluate_sampler=UniformFraction(0.5, seed=1))
+        app = arithmetic_app(train, evaluate)
+        federate(strategy, app, PAIR, num_nodes=8, num_rounds=6, on_round=reports.append)
+        return [[{n.node for n in report.nodes if n.phase == phase} for phase in PHASES] for report in reports]
+
+    first = cohorts()
+    assert all(len(cohort) == 4 for pair in first for cohort in pair)
+    assert sum(trained == evaluated for trained, evaluated in first) <= 1
+    assert first == cohorts()
+
+
+def test_a_node_with_zero_examples_evaluates_but_does_not_train():
+    examples, seen = [4, 0, None, 0], []
+
+    def profile(partition):
+        return {} if examples[partition] is None else {"num-examples": examples[partition]}
+
+    federate(BaseStrategy(), grouped_app(profile, train, evaluate, seen), PAIR, num_nodes=4, num_rounds=1)
+    kinds = [message.metadata.message_type for message in seen]
+    assert (kinds.count("train"), kinds.count("evaluate")) == (2, 4)
+
+
+def test_a_node_without_data_gets_no_message():
+    seen = []
+    app = grouped_app(lambda partition: {"no-data": "gone"} if partition else {}, train, seen=seen)
+    federate(BaseStrategy(), app, PAIR, num_nodes=2, num_rounds=2)
+    assert [message.metadata.message_type for message in seen].count("train") == 2
+    assert {message.metadata.dst_node_id for message in seen} == {seen[0].metadata.dst_node_id}
+
+
+def test_a_round_fails_if_no_node_has_examples():
+    app = grouped_app(lambda partition: {"num-examples": 0}, train)
+    with pytest.raises(
+        TooFewRepliesError,
+        match=r"0 usable replies.*\. No node was asked to train\. Connected, but left out or without data",
+    ):
+        federate(BaseStrategy(), app, PAIR, num_nodes=2, num_rounds=1)
+
+
+ONES = {"w": np.ones(3, np.float32)}
+
+
+class SlowGrid(InProcessGrid):
+    """Every reply is there at the third look; a ``latecomer``, the last node, joins when the others train."""
+
+    def __init__(self, nodes, latecomer=False):
+        super().__init__(arithmetic_app(doubled), [{}] * nodes, {}, errors="reply")
+        self.latecomer, self.out, self.looks, self.log = latecomer, set(), {}, []
+
+    def get_node_ids(self):
+        nodes = list(super().get_node_ids())
+        waits = self.latecomer and all(kind != "train" for _, kind, _ in self.log)
+        return nodes[:-1] if waits else nodes
+
+    def push_messages(self, messages):
+        sent = list(messages)
+        ids = list(super().push_messages(sent))
+        self.out |= set(ids)
+        self.log += [("out", message.metadata.message_type, len(self.out)) for message in sent]
+        return ids
+
+    def pull_messages(self, message_ids):
+        (wanted,) = message_ids
+        self.looks[wanted] = self.looks.get(wanted, 0) + 1
+        if wanted not in self.out or self.looks[wanted] < 3:
+            return []
+        self.out.remove(wanted)
+        replies = list(super().pull_messages([wanted]))
+        self.log += [("reply", reply.metadata.message_type, len(self.out)) for reply in replies]
+        return replies
+
+
+def doubled(partition, arrays, config):
+    return {"w": arrays["w"] * 2 + partition}, {"num-examples": partition + 1}
+
+
+def run(grid, **options):
+    result = BaseStrategy(poll=1e-4, **options).start(grid, record_of(ONES), num_rounds=2)
+    return arrays_of(result.arrays)
+
+
+def test_profiles_training_and_evaluation_keep_to_the_number_and_to_the_bits():
+    free, bound = SlowGrid(5), SlowGrid(5)
+    assert same_bits(run(free), run(bound, in_flight=2))
+    for kind in ("query.profile", "train", "evaluate"):
+        assert max(out for what, told, out in free.log if (what, told) == ("out", kind)) == 5
+        assert max(out for what, told, out in bound.log if (what, told) == ("out", kind)) == 2
+
+
+def test_who_joins_in_a_round_is_asked_before_it_is_over(monkeypatch):
+    monkeypatch.setattr(node_registry, "POLL_SECONDS", 0.0)
+    grid = SlowGrid(3, latecomer=True)
+    run(grid)
+    asked = [index for index, (what, kind, _) in enumerate(grid.log) if (what, kind) == ("out", "query.profile")]
+    trained = [index for index, (what, kind, _) in enumerate(grid.log) if (what, kind) == ("reply", "train")]
+    assert len(asked) == 3
+    assert asked[2] < trained[0]
+    assert len(trained) == 2 + 3, "and takes part in the next round"
+
+
+def test_who_joins_in_a_round_is_asked_when_there_is_room(monkeypatch):
+    monkeypatch.setattr(node_registry, "POLL_SECONDS", 0.0)
+    grid = SlowGrid(4, latecomer=True)
+    run(grid, in_flight=2)
+    out = [(kind, number) for what, kind, number in grid.log if what == "out"]
+    assert max(number for _, number in out) == 2, "profile queries count as the others do"
+    kinds = [kind for kind, _ in out]
+    assert kinds.index("query.profile", 3) > kinds.index("train") + 1
+    assert kinds.count("train") == 3 + 4, "and takes part in the next round"
+
+
+@pytest.mark.parametrize(("name", "least"), [("in_flight", 1), ("min_nodes", 1), ("min_replies", 0)])
+def test_numbers_that_are_too_small_are_refused(name, least):
+    with pytest.raises(ValueError, match=f"{name} = {least - 1}: must be at least {least}"):
+        BaseStrategy(**{name: least - 1})

@@ -1,3 +1,5 @@
+"""The registry: whom it waits for, and which node gets a key."""
+
 import time
 
 import pytest

@@ -1,9 +1,12 @@
-"""ClusteredFedAvg: clusters found by hand-made updates, late nodes, schedules, and restarts."""
+"""ClusteredFedAvg: similarity of nodes, clusters found by hand-made updates, late nodes, schedules, and restarts."""
+
+import sys
 
 import numpy as np
 import pytest
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg, ProfileFeatures, UpdateSketch
 from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies.nodes.profiles import Profile
 from fedapps.strategies.nodes.samplers import FixedPerCluster, UniformFraction
 from fedapps.strategies.optimizers import SGD, Adam
 from grouped import MemoryCheckpoints, grid_of, grouped_app, interrupted
@@ -269,3 +272,77 @@ def test_a_snapshot_has_a_vector_per_node_and_a_model_per_cluster():
     assert arrays["state.clustered.vectors"].shape == (40, 8)
     assert arrays["state.clustered.centres"].shape == (2, 8)
     assert sum(array.size >= 5000 for array in arrays.values()) == 4  # shared result, top and two clusters
+
+
+NODE = Profile(1, "part-0")
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**31), cosine=st.floats(-1, 1))
+def test_sketches_keep_the_cosine_of_updates(seed, cosine):
+    rng = np.random.default_rng(seed)
+    one, other = rng.normal(size=(2, 3000))
+    other -= one * (one @ other) / (one @ one)
+    other = cosine * one / np.linalg.norm(one) + np.sqrt(1 - cosine**2) * other / np.linalg.norm(other)
+    zero = {"a": np.zeros(1000), "b": np.zeros((20, 100)), "count": np.array(1)}
+    sketch = UpdateSketch(dimension=1024, seed=seed % 7)
+    vectors = [
+        sketch.of_update(NODE, zero, {"a": update[:1000], "b": update[1000:].reshape(20, 100), "count": np.array(9)})
+        for update in (one, other)
+    ]
+    assert [np.linalg.norm(vector) for vector in vectors] == pytest.approx([1, 1])
+    assert abs(vectors[0] @ vectors[1] - cosine) < 6 / np.sqrt(1024)
+
+
+def test_a_sketch_depends_on_seed_and_names_and_is_of_fixed_length():
+    rng = np.random.default_rng(0)
+    before = {"w": rng.normal(size=200_000).astype(np.float32), "v": np.zeros(3, np.float32)}
+    after = {"w": before["w"] + rng.normal(size=200_000).astype(np.float32), "v": np.zeros(3, np.float32)}
+    one = UpdateSketch(16, seed=1)
+    vector = one.of_update(NODE, before, after)
+    assert (vector.shape, vector.dtype) == ((16,), np.float64)
+    assert np.array_equal(vector, one.of_update(NODE, before, after))
+    assert np.array_equal(vector, one.of_update(NODE, dict(reversed(before.items())), after))
+    assert not np.array_equal(vector, UpdateSketch(16, seed=2).of_update(NODE, before, after))
+    assert np.array_equal(UpdateSketch(16, parameters=["v"]).of_update(NODE, before, after), np.zeros(16))
+    assert one.of_profile(NODE) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: UpdateSketch(0), "dimension = 0: must be an integer of at least 1"),
+        (lambda: UpdateSketch(seed=-1), "seed = -1: must be an integer of at least 0"),
+        (lambda: UpdateSketch(parameters="w"), "parameters = 'w': must be a list"),
+        (lambda: ProfileFeatures("x"), "groups = 'x': must be a list"),
+        (lambda: ProfileFeatures([]), r"groups = \[\]: must be a list"),
+    ],
+)
+def test_a_bad_similarity_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "num_clusters = 0, threshold = 0.0: set exactly one of them"),
+        ({"num_clusters": 2, "threshold": 0.5}, "set exactly one of them"),
+        ({"threshold": float("nan")}, "threshold = nan: set exactly one of them"),
+        ({"num_clusters": -1}, "num_clusters = -1: must be an integer of at least 0"),
+        ({"num_clusters": 2.0}, "num_clusters = 2.0: must be an integer"),
+        ({"num_clusters": 2, "first": 0}, "first = 0: must be an integer of at least 1"),
+        ({"num_clusters": 2, "every": -1}, "every = -1: must be an integer of at least 0"),
+        ({"num_clusters": 2, "linkage": "median"}, "linkage = 'median': must be one of average"),
+        ({"num_clusters": 2, "interval": -2}, r"intervals = \[-2\]: must be integers"),
+    ],
+)
+def test_bad_parameters_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        ClusteredFedAvg(**options)
+
+
+def test_scipy_is_asked_for_by_name_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.cluster", None)
+    with pytest.raises(ImportError, match="ClusteredFedAvg needs SciPy for clustering: pip install"):
+        ClusteredFedAvg(num_clusters=2)

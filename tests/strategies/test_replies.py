@@ -1,16 +1,76 @@
-"""Replies that are refused, and rounds with too few usable replies."""
+"""Replies as a round takes them in: what is refused is told, and nothing is held longer than needed."""
 
+import logging
 import re
+import weakref
 
 import numpy as np
 import pytest
 from adding_nodes import START, add_partition
 from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.rounds.records import TooFewRepliesError
-from flwr.app import Array, MetricRecord, RecordDict
+from fedapps.strategies.nodes.admission import ExampleLimits
+from fedapps.strategies.nodes.profiles import Profile
+from fedapps.strategies.replies import ReplyFilter, weighting
+from fedapps.strategies.rounds.records import RoundReport, TooFewRepliesError
+from fedapps.strategies.rounds.transport import NodeFailure
+from flwr.app import Array, Message, MetricRecord, RecordDict
 from toys import arithmetic_app, arrays_of, federate, record_of
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
+EXPECTED = {"w": np.zeros(3, np.float32)}
+
+
+def reply_filter(report, phase="train"):
+    expected = EXPECTED if phase == "train" else None
+    return ReplyFilter(
+        report, phase, {}, expected, lambda examples: examples, {}, max_bytes=10_000, example_limits=ExampleLimits()
+    )
+
+
+def answer(arrays, examples):
+    metrics = MetricRecord({"num-examples": examples, "loss": 0.5})
+    message = Message(RecordDict({}), dst_node_id=1, message_type="train")
+    return Message(RecordDict({"arrays": record_of(arrays), "metrics": metrics}), reply_to=message)
+
+
+@pytest.mark.parametrize("phase", ["train", "evaluate"])
+def test_no_reply_is_held_while_the_next_one_is_awaited(phase, caplog):
+    """Neither a used one nor a refused one, though a log keeps what it was told (as pytest's does)."""
+    caplog.set_level(logging.WARNING, logger="flwr")
+    made, held = [], []
+
+    def made_anew(examples):
+        message = answer(EXPECTED, examples)
+        made.append(weakref.ref(message.content["arrays"]))
+        return message
+
+    def replies():
+        for examples in (2, 0, 0, 3, 0):  # without examples a reply is refused
+            yield made_anew(examples)
+            held.append(sum(arrays() is not None for arrays in made))
+
+    used, report = [], RoundReport(1)
+    for reply in reply_filter(report, phase).usable(replies()):
+        used.append(reply.num_examples)
+        del reply
+    assert used == [2, 3]
+    assert len(report.refused) == 3
+    assert held == [0] * 5
+
+
+def test_the_report_tells_of_every_reply():
+    report = RoundReport(1)
+    mismatch = {"w": np.zeros(4, np.float32)}
+    replies = [answer(EXPECTED, 2), NodeFailure(7, "the camera is dark"), answer(mismatch, 2)]
+    node = Profile.unknown(replies[0].metadata.src_node_id).key
+    assert [reply.weight for reply in reply_filter(report).usable(replies)] == [2]
+    (told,) = report.nodes
+    assert (told.node, told.phase, told.num_examples, told.metrics) == (node, "train", 2, {"loss": 0.5})
+    assert [(r.node, r.phase) for r in report.refused] == [("node-7", "train"), (node, "train")]
+    assert report.refused[0].reason == "the camera is dark"
+    assert "w" in report.refused[1].reason
+    assert report.train_replies == 2  # a failure brings no bytes
+    assert report.train_bytes_up == report.bytes_up > 2 * 12
 
 
 def raises(arrays, metrics):
@@ -77,7 +137,7 @@ def test_a_round_without_usable_replies_tells_every_reason():
     for partition in (0, 1):
         assert f"part-{partition}: Traceback" in told
         assert f"camera {partition} is dark" in told
-    assert "test_refusals.py" in told  # the node's own traceback
+    assert "test_replies.py" in told  # the node's own traceback
 
 
 def test_min_replies_counts_usable_replies():
@@ -100,3 +160,16 @@ def test_a_bad_evaluation_is_refused_and_costs_no_round():
     federate(BaseStrategy(), app, START, num_nodes=2, num_rounds=1, on_round=reports.append)
     assert [(r.node, r.phase) for r in reports[0].refused] == [("part-1", "evaluate")]
     assert reports[0].evaluate == {"loss": 0.5, "num-examples": 2}
+
+
+def test_by_examples():
+    assert [weighting("num-examples")(examples) for examples in (1, 7.5)] == [1.0, 7.5]
+
+
+def test_uniform():
+    assert [weighting("uniform")(examples) for examples in (1, 7.5)] == [1.0, 1.0]
+
+
+def test_unknown_names_are_answered_with_the_known_ones():
+    with pytest.raises(ValueError, match="weighting = 'size': must be one of num-examples, uniform"):
+        weighting("size")

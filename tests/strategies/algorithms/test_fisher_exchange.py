@@ -1,12 +1,18 @@
-"""FisherExchange: the priors that it sends, by hand and against the sum over all pairs of nodes."""
+"""FisherExchange: its priors by hand and against the sum over all pairs, refusals, traffic, and resumed runs."""
+
+import re
 
 import numpy as np
 import pytest
+from fedapps.strategies.algorithms import fisher_exchange
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.samplers import DropSchedule, Sampler
-from fisher_nodes import START, SURE, published, staged, stages, trained
+from fedapps.strategies.replies import count_bytes
+from fedapps.strategies.rounds.records import TooFewRepliesError
+from fisher_nodes import FOUND, START, SURE, published, staged, stages, steady, trained
 from flwr.app import ConfigRecord
+from grouped import MemoryCheckpoints
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arithmetic_app, arrays_of, federate, record_of, same_bits, template_app, template_net
@@ -246,3 +252,149 @@ def test_a_node_of_numpy_alone_takes_part():
     # FedAvg ends in the middle between the nodes, FedCurv nearer to the optimum of both.
     np.testing.assert_allclose(after(BaseStrategy()), [2.0, 0.0], atol=1e-5)
     assert np.abs(after(FisherExchange(others_now=1.0)) - best).max() < np.abs(np.array([2.0, 0.0]) - best).max()
+
+
+@pytest.mark.parametrize("key", ["own_past", "others_past", "others_now"])
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
+def test_a_lambda_below_zero_or_not_finite_is_an_error(key, value):
+    with pytest.raises(ValueError, match=f"{key} = {value}: must be a finite number, at least 0"):
+        FisherExchange(**{key: value})
+
+
+@pytest.mark.parametrize(("key", "allowed"), [("anchors", "'online', 'separate'"), ("estimator", "'per-sample', ")])
+def test_an_unknown_choice_is_an_error_that_lists_the_known(key, allowed):
+    with pytest.raises(ValueError, match=f"{key} = 'other': must be one of {allowed}"):
+        FisherExchange(**{key: "other"})
+
+
+def test_a_stage_that_is_no_integer_is_an_error():
+    with pytest.raises(ValueError, match="config stage = '2': must be an integer"):
+        trained(FisherExchange(others_now=1.0), train_config=ConfigRecord({"stage": "2"}))
+
+
+def reply_with(precision):
+    reply = published(FOUND[2], SURE[2])
+    if precision is None:
+        del reply["fisher.precision"]
+    else:
+        reply["fisher.precision"] = record_of(precision)
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("precision", "reason"),
+    [
+        (None, "no ArrayRecord of this name in the reply"),
+        ({"w": np.array([1, -1], np.float32)}, "values are below 0: w"),
+        ({"w": np.array([1, np.nan], np.float32)}, r"values are not finite: w \(1 of 2\)"),
+        ({"w": np.array([np.inf, 1], np.float32)}, r"values are not finite: w \(1 of 2\)"),
+        ({"w": np.ones(3, np.float32)}, r"w is \[3\] instead of \[2\]"),
+        ({"w": np.ones(2)}, "w is float64 instead of float32"),
+        ({"v": np.ones(2, np.float32)}, "missing w; unexpected v"),
+        ({"w": np.ones(2, np.float32), "steps": np.array(1)}, "unexpected steps"),
+        ({}, "missing w"),
+    ],
+)
+def test_a_precision_that_cannot_be_used_is_refused_and_the_round_goes_on(precision, reason):
+    reports = []
+
+    def train(partition, arrays, config):
+        return reply_with(precision) if partition == 2 else steady(partition, arrays, config)
+
+    result, priors = trained(FisherExchange(others_now=1.0), train, on_round=reports.append)
+    for report in reports:
+        (refusal,) = report.refused
+        assert refusal.node == "part-2"
+        assert re.search(reason, refusal.reason)
+        assert refusal.reason.startswith("fisher.precision: ")
+        assert report.replies == 2
+        assert report.bytes_up > 0
+    np.testing.assert_array_equal(arrays_of(result.arrays)["w"], [2.0, 0.5])  # of nodes 0 and 1
+    assert priors[2, 0] == ([2.0, 4.0], [6.0, -4.0])
+    assert priors[2, 2] == ([3.0, 4.0], [7.0, -4.0])  # the refused node is still held by the others
+
+
+def test_a_refused_reply_leaves_what_the_node_published_before():
+    def train(partition, arrays, config):
+        bad = partition == 2 and config["server-round"] == 2
+        return reply_with({"w": np.array([-1, -1], np.float32)}) if bad else steady(partition, arrays, config)
+
+    _, priors = trained(FisherExchange(others_now=1.0), train, num_rounds=3)
+    assert priors[3, 0] == ([2.5, 5.0], [5.0, 0.0])
+
+
+def test_an_arrays_fault_is_still_named():
+    def train(partition, arrays, config):
+        return published([np.nan, 0], SURE[2]) if partition == 2 else steady(partition, arrays, config)
+
+    reports = []
+    trained(FisherExchange(others_now=1.0), train, on_round=reports.append)
+    assert [refusal.reason for refusal in reports[1].refused] == ["values are not finite: w (1 of 2)"]
+
+
+def test_too_few_usable_precisions_fail_the_round():
+    with pytest.raises(TooFewRepliesError, match=r"part-0: fisher\.precision: no ArrayRecord"):
+        trained(FisherExchange(others_now=1.0), lambda k, arrays, config: reply_with(None))
+
+
+@pytest.mark.parametrize("weights", [{"others_now": 0.5}, {"own_past": 0.1, "others_past": 0.5, "others_now": 0.5}])
+def test_bytes_of_a_node_do_not_depend_on_how_many_there_are(weights):
+    def train(partition, arrays, config):
+        return published([partition, -partition], [partition, 1])
+
+    down, up = set(), set()
+    for num_nodes in (3, 10, 100):
+        seen, reports = [], []
+        federate(
+            FisherExchange(**weights),
+            arithmetic_app(train, seen=seen),
+            START,
+            num_nodes=num_nodes,
+            num_rounds=4,
+            evaluate_every=4,
+            train_config=lambda r: ConfigRecord({"stage": r // 3}),
+            on_round=reports.append,
+        )
+        down |= {
+            count_bytes(message.content)
+            for message in seen
+            if message.metadata.message_type == "train" and message.content["config"]["server-round"] == 2
+        }
+        second = reports[1]
+        assert second.bytes_down == num_nodes * min(down)
+        up.add(second.bytes_up / num_nodes)
+        assert second.strategy["fisher"]["published"] == num_nodes
+    assert len(down) == len(up) == 1
+
+
+@pytest.mark.parametrize("cut_after", [1, 2, 3, 4])
+@pytest.mark.parametrize("anchors", ["online", "separate"])
+def test_a_resumed_run_sends_and_ends_bit_for_bit_the_same(cut_after, anchors):
+    options = {"train_config": stages}
+
+    def held(partition, arrays, config):
+        server_round = config["server-round"]
+        return published(arrays["w"] / 3 + np.float32(partition / 7), np.array(SURE[partition]) / (3 * server_round))
+
+    def strategy():
+        weights = {"own_past": 0.05, "others_past": 0.5, "others_now": 0.3}
+        return FisherExchange(**weights, anchors=anchors, sampler=DropSchedule(["part-1", "part-0", "part-2"]))
+
+    whole, parts = MemoryCheckpoints(), MemoryCheckpoints()
+    result, priors = trained(strategy(), held, num_rounds=5, checkpoints=whole, **options)
+    trained(strategy(), held, num_rounds=cut_after, checkpoints=parts, **options)
+    again, later = trained(strategy(), held, num_rounds=5, checkpoints=parts, resume=True, **options)
+    assert same_bits(arrays_of(again.arrays), arrays_of(result.arrays))
+    assert later == {key: prior for key, prior in priors.items() if key[0] > cut_after}
+    assert same_bits(parts.latest().arrays, whole.latest().arrays)
+
+
+def test_keys_and_names_of_any_form_survive_a_restart():
+    before = FisherExchange(others_now=1.0)
+    for key in ("node.1", "a/b %2E", "ü"):
+        arrays = {"enc.0.weight": np.ones(2, np.float32), "fisher.now.x": np.ones((), np.float32)}
+        before._now[key] = fisher_exchange._Published(arrays, arrays)
+    after = FisherExchange(others_now=1.0)
+    after.load_state(before.state())
+    assert same_bits(after.state(), before.state())
+    assert sorted(after._now) == sorted(before._now)
