@@ -6,7 +6,6 @@ from fedapps.clients.composed_parts import ComposedParts
 from fedapps.clients.parts.earlier_stages import Ewc, FreshStages, L2Transfer
 from fedapps.clients.parts.fisher_exchange import FisherPrior
 from fedapps.clients.parts.proximal import Proximal
-from fedapps.clients.round_settings import with_config
 from fedapps.clients.state import ContextState
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.base import BaseStrategy
@@ -122,7 +121,7 @@ def staged_app():
     def client_of(partition, message, context):
         config = message.content["config"]
         parts = ComposedParts((Ewc(), FisherPrior())).read(config, message.content).parts
-        settings = with_config(SETTINGS, config)
+        settings = SETTINGS.with_config(config)
         return node_of(ContextState(context.state), *parts, data=staged(partition)), settings
 
     return nodes_app(client_of)
