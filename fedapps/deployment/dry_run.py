@@ -22,7 +22,7 @@ from fedapps.methods.base import Method
 from fedapps.report.formats import format_bytes
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
 from fedapps.sim.inprocess import InProcessGrid, flower_identity
-from fedapps.strategies.rounds.records import RoundReport, TooFewRepliesError
+from fedapps.strategies import RoundReport, TooFewRepliesError
 from fedapps.tasks.base import NodeData, Task
 
 #: Versions of its private arrays that a node stores: one for each snapshot of the server, the newest, and the one that

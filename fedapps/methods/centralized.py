@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy
 from fedapps.tasks.options import option
 
 from .base import Conflict, Method, Round, Scalar

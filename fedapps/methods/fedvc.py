@@ -4,9 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedapps.strategies.algorithms.virtual_clients import IndependentDraws, VirtualClients
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.samplers import ProportionalToSize, Sampler
+from fedapps.strategies import BaseStrategy, IndependentDraws, ProportionalToSize, Sampler, VirtualClients
 from fedapps.tasks.options import option
 
 from .base import Conflict, Method

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy, PartialAggregation
 from fedapps.tasks.private_parameters import PrivateParameters
 
 from .base import Method, Round, Scalar

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy
 from fedapps.tasks.options import option
 
 from fedapps.methods.base import Conflict, Method

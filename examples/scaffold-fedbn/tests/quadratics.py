@@ -12,7 +12,7 @@ from fedapps.clients.node_memory import memory_of
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState
 from fedapps.sim.inprocess import InProcessGrid, flower_identity
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy
 from fedapps.tasks.base import Batch, Evaluation, NodeData, Task
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp

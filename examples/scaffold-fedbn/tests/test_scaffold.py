@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 from fedapps.sim.inprocess import NodeError
-from fedapps.strategies.aggregation.robust import Median
-from fedapps.strategies.arrays import to_record
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.samplers import UniformFraction
-from fedapps.strategies.optimizers import SGD
-from fedapps.strategies.privacy import CentralPrivacy
-from fedapps.strategies.rounds.records import TooFewRepliesError
+from fedapps.strategies import SGD, BaseStrategy, CentralPrivacy, Median, TooFewRepliesError, UniformFraction, to_record
 from fedapps.tasks.options import with_values
 from flwr.app import RecordDict
 from hypothesis import given, settings

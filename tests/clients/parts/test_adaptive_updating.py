@@ -12,7 +12,7 @@ from fedapps.clients.plateau import Plateau
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.state import ContextState
 from fedapps.clients.training import Phase, run_plan
-from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
+from fedapps.strategies import PartialAggregation
 from fedapps.tasks.options import with_values
 from flwr.app import RecordDict
 from hypothesis import given, settings

@@ -7,8 +7,7 @@ from fedapps.clients.parts.earlier_stages import Ewc, FreshStages, L2Transfer
 from fedapps.clients.parts.fisher_exchange import FisherPrior
 from fedapps.clients.parts.proximal import Proximal
 from fedapps.clients.state import ContextState
-from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy, FisherExchange
 from flwr.app import ConfigRecord, RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, nodes_app, staged
 from toy_nodes import node as node_of

@@ -5,8 +5,7 @@ import pytest
 from decomposed_nodes import PENALTIES, WEIGHTS, initial, kept, knowledge, model_at, node
 from fedapps.clients.parts.decomposition import Decomposition
 from fedapps.clients.state import ContextState
-from fedapps.strategies.algorithms.fedweit import FedWeIT
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy, FedWeIT
 from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st

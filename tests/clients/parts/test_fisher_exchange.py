@@ -9,8 +9,7 @@ from fedapps.clients.parts.proximal import Proximal
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.state import ContextState
 from fedapps.sim.seeding import torch_seed
-from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy, FisherExchange
 from flwr.app import ConfigRecord, RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, node, nodes_app, staged
 from toys import ToyModel, ToyTask, arrays_of, federate, record_of, same_bits
