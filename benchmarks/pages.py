@@ -7,10 +7,14 @@ written between two marks of ``README.md``.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cache
+from math import isfinite
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
+from fedapps.strategies.privacy_budget import epsilon
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedapps.comparison.papers import paper_of
@@ -22,6 +26,8 @@ from .results import Estimate, Result, result
 ROOT = Path(__file__).parents[1]
 TEMPLATES = Path(__file__).with_name("pages")
 _README = "readme.md.jinja"
+_WIDTH = 120
+_KEPT = re.compile(r"[\n|#<]|    |$")
 _MARKS = re.compile(r"(<!-- results: quickstart[^>]*-->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -48,7 +54,7 @@ def pages() -> dict[Path, str]:
     texts = {}
     for path in sorted(TEMPLATES.rglob("*.md.jinja")):
         name = path.relative_to(TEMPLATES).as_posix()
-        text = environment.get_template(name).render()
+        text = _wrapped(environment.get_template(name).render())
         if name == _README:
             readme = ROOT / "README.md"
             texts[readme] = _MARKS.sub(lambda marks, text=text: f"{marks[1]}\n{text}\n{marks[2]}", readme.read_text())
@@ -97,8 +103,9 @@ class Numbers:
     @staticmethod
     def command(name: str) -> str:
         """The command that repeats an experiment."""
-        if name not in experiments():
-            raise KeyError(f"no experiment {name}")
+        for part in name.strip("'").split(","):
+            if not any(fnmatchcase(one, part) for one in experiments()):
+                raise KeyError(f"no experiment {part}")
         return f"`make bench ONLY={name}`"
 
     @staticmethod
@@ -154,16 +161,75 @@ class Numbers:
         """
         found, sign = result(name), describe(metric).better or 1
         ours = found.difference(metric, better, worse)
-        printed = paper_of(paper or found.recipe, [better, worse])
+        printed = paper_of(paper or found.recipe, [one for one in (better, worse) if _is_method(one)])
         theirs = [printed.get(method, {}).get(metric) for method in (better, worse)]
         differ = "-" if None in theirs else shown(theirs[0] - theirs[1], digits, sign=True)
         said = [verdict(ours if sign > 0 else ours.negated(), by), *([because] if because else [])]
         return _row(text, differ, _with_limits(ours, digits), str(ours.seeds), ", ".join(said))
 
     @staticmethod
+    def claims_head() -> str:
+        """The head of a table of claims."""
+        return _row("claim", "paper", "here", "seeds", "verdict") + "\n" + "|---" * 5 + "|"
+
+    @staticmethod
     def untested(text: str, because: str) -> str:
         """A row of a table of claims for a claim that has no result."""
         return _row(text, "", "", "", f"cannot be tested here: {because}")
+
+    @staticmethod
+    def change(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
+        """The difference a - b with half of its interval."""
+        found = result(name).difference(metric, a, b)
+        return shown(found.mean, digits, sign=True) + ("" if found.half is None else f" ± {shown(found.half, digits)}")
+
+    @staticmethod
+    def strongest(name: str, defence: str) -> str:
+        """The share of words that the strongest attack reads under a defence."""
+        read = {metric.removeprefix("words, "): one.mean for metric, one in result(name).methods[defence].items()
+                if metric.startswith("words, ") and not metric.endswith("frequency")}  # fmt: skip
+        attack = max(read, key=read.__getitem__)
+        return shown(read[attack], 3)
+
+    @staticmethod
+    def listed(name: str, metric: str, key: str = "", method: str = "", digits: int = 3) -> str:
+        """A metric at each value of a varied key, in a line, with the paper's numbers at the values of ``key``."""
+        found, parts = result(name), []
+        for label, of_method in found.methods.items():
+            own, _, value = label.partition(" at ")
+            if own == (method or own):
+                printed = paper_of(found.recipe, [own], key, value).get(own, {}).get(metric) if key else None
+                name_of = f"{own} " if not method and len({m.partition(" at ")[0] for m in found.methods}) > 1 else ""
+                parts.append(f"{name_of}{value} {_cell(of_method[metric], printed, digits)}")
+        return ", ".join(parts)
+
+    @staticmethod
+    def epsilon(noise: float, rounds: int, *, local: bool = False) -> str:
+        """ε at δ = 10⁻⁵ of central or local privacy without sampling."""
+        spent = epsilon(noise, rounds, 1e-5, sensitivity=2.0 if local else 1.0)
+        return f"{spent:.3g}" if spent < 1000 else f"{float(f'{spent:.3g}'):,.0f}" if isfinite(spent) else "∞"
+
+    @staticmethod
+    def speed(row: Mapping[str, Any], what: str) -> str:
+        """Ours, the reference or their ratio with its range, of a row of a measurement of speed."""
+        ratio, ours, reference = row.get("ratio"), row.get("ours"), row.get("reference")
+        if what != "ratio":
+            unit = row["name"].partition("[")[2].partition("]")[0]
+            return "" if row.get(what) is None else f"{row[what]:.3g} {unit}"
+        if ratio is None and ours is not None and reference is not None:
+            ratio = ours / reference
+        least, most = row.get("least"), row.get("most")
+        return _ratio(ratio) + (f" [{_ratio(least)}, {_ratio(most)}]" if least and most else "")
+
+    @staticmethod
+    def speed_name(name: str, what: str) -> str:
+        """What a row measures, in words: ``what``, and which part or size of it."""
+        own = name.partition(" [")[0]
+        if "," not in own and "[s], " not in name:
+            return what
+        if own.startswith("beyond"):
+            return f"{what}, beyond the loop"
+        return what + (", wall clock" if "perf_counter" in name else f", {own.split(', ')[1]}" if "MB" in own else "")
 
     @staticmethod
     def rows(name: str) -> Sequence[Mapping[str, Any]]:
@@ -191,12 +257,14 @@ def verdict(better: Estimate, by: float) -> str:
     if better.seeds < 2:
         return "cannot be tested here: one seed"
     if better.low is None or better.high is None:
-        return f"{'so' if better.mean > by else 'not so'} in the mean; no interval"
+        if better.p is not None and better.p <= 0.05 and better.mean > by == 0:
+            return f"holds (p = {shown(better.p, 3)})"
+        return f"cannot be tested here: spread not recorded ({'so' if better.mean > by else 'not so'} in the mean)"
     if better.low > by:
         return "holds"
     if better.high < by:
         return "does not hold"
-    return "not shown: within noise" if not better.widest else "not shown by these seeds"
+    return "within noise" if not better.widest else "cannot be tested here: pairs not recorded"
 
 
 def shown(value: float, digits: int = 3, *, sign: bool = False) -> str:
@@ -213,7 +281,7 @@ def _cell(known: Estimate | None, bracket: float | None, digits: int) -> str:
 
 
 def _with_half(known: Estimate, digits: int) -> str:
-    return shown(known.mean, digits) + ("" if known.half is None else f" ± {shown(known.half, digits)}")
+    return shown(known.mean, digits) + (f" ± {shown(known.half, digits)}" if known.half else "")
 
 
 def _with_limits(known: Estimate, digits: int) -> str:
@@ -221,6 +289,10 @@ def _with_limits(known: Estimate, digits: int) -> str:
         return shown(known.mean, digits, sign=True)
     least = "at most " if known.widest else ""
     return f"{shown(known.mean, digits, sign=True)} ({least}{shown(known.low, digits)} to {shown(known.high, digits)})"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def _scaled(known: Estimate, scale: float) -> Estimate:
@@ -234,6 +306,21 @@ def _is_method(label: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _wrapped(text: str) -> str:
+    """The text with its paragraphs and lists at the width of all pages; tables, code and comments stay as they are."""
+    parts = re.split(r"(```.*?```)", text.strip() + "\n", flags=re.DOTALL)
+    for i, part in enumerate(parts[::2]):
+        blocks = re.split(r"(\n{2,}|\n$)", part)
+        parts[2 * i] = "".join(block if _KEPT.match(block) else _refilled(block) for block in blocks)
+    return re.sub(r"\n{3,}", "\n\n", "".join(parts))
+
+
+def _refilled(block: str) -> str:
+    items = [" ".join(item.split()) for item in re.split(r"\n(?=- )", block)]
+    options: dict[str, Any] = {"width": _WIDTH, "break_long_words": False, "break_on_hyphens": False}
+    return "\n".join(fill(item, subsequent_indent="  " * item.startswith("- "), **options) for item in items)
 
 
 def _row(*cells: str) -> str:

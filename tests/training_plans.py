@@ -2,9 +2,7 @@
 
 import torch
 from fedapps.clients.named_arrays import get_arrays
-from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
-from fedapps.tasks.options import with_values
 from torch import nn
 from toys import ToyModel, ToyTask
 
@@ -31,7 +29,7 @@ def train(model, *plan, scale=1.0):
 
 
 def phase(**changes):
-    return with_values(Phase(LocalTraining(epochs=2, learning_rate=0.1, batch_size=4)), changes)
+    return Phase(**{"epochs": 2, "learning_rate": 0.1, "batch_size": 4, **changes})
 
 
 class Scalar(nn.Module):

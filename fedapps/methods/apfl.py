@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from fedapps.strategies import AdaptiveRates, BaseStrategy
+from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
+from fedapps.strategies.base import BaseStrategy
 from fedapps.tasks.options import option
 from fedapps.tasks.search import Choices
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fedapps.strategies import BaseStrategy, FisherExchange
+from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
+from fedapps.strategies.base import BaseStrategy
 from fedapps.tasks.options import option
 from fedapps.tasks.search import Range
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from .arrays import Array
@@ -67,7 +66,7 @@ class City:
         return (node.removeprefix(self.name).strip("-_ ") if self.name else node) or node
 
 
-def maps(cities: Sequence[City], colours: Mapping[str, str]) -> Markup:
+def maps(cities: Sequence[City], colours: Mapping[str, str]) -> str:
     """Draw one map per city, each with a scale bar.
 
     Parameters
@@ -79,8 +78,8 @@ def maps(cities: Sequence[City], colours: Mapping[str, str]) -> Markup:
 
     Returns
     -------
-    Markup
-        The figure.
+    str
+        Markup of the figure.
     """
     sizes = "; ".join(f"{city.title} within {length(float(city.extent.max()))}" for city in cities)
     with small_multiples(f"Maps of image positions. {sizes}", len(cities), height=2.3) as figure:
@@ -89,7 +88,7 @@ def maps(cities: Sequence[City], colours: Mapping[str, str]) -> Markup:
     return figure.markup
 
 
-def strips(cities: Sequence[City], colours: Mapping[str, str]) -> Markup:
+def strips(cities: Sequence[City], colours: Mapping[str, str]) -> str:
     """Draw one strip per city whose positions lie on a line; returns the markup of the figure."""
     sizes = "; ".join(f"{city.title} along {length(float(city.extent.max()))}" for city in cities)
     reach = max(float(city.extent.max()) for city in cities) or 1.0

@@ -4,7 +4,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from vendored_app.strategies import BaseStrategy, Momentum
+from vendored_app.strategies.base import BaseStrategy
+from vendored_app.strategies.optimizers import Momentum
 
 # Create ServerApp
 app = ServerApp()

@@ -1,0 +1,119 @@
+"""Results and the pages made of them: estimates, verdicts, numbers as text, and whether the pages are up to date."""
+
+from pathlib import Path
+
+import pytest
+from scipy.stats import t
+
+from benchmarks.experiments import experiments
+from benchmarks.pages import ROOT, Numbers, pages, shown, stale, verdict
+from benchmarks.results import FOLDER, Estimate, Result, result
+
+TWO = Result(
+    "two",
+    "python -m two",
+    methods={
+        "a": {"loss": Estimate.of([1.0, 2.0, 3.0]), "old": Estimate(1.0, 4, 0.25)},
+        "b": {"loss": Estimate.of([2.0, 2.0, 5.0]), "old": Estimate(3.0, 4, 0.75), "bare": Estimate(1.0, 4)},
+    },
+    differences=[{"metric": "said", "a": "a", "b": "b", "mean": 1.0, "low": 0.5, "high": 2.0, "seeds": 5, "p": 0.0625}],
+)
+
+
+def test_no_page_is_stale() -> None:
+    assert stale() == [], "run: make results"
+
+
+def test_every_result_is_that_of_an_experiment_as_the_table_has_it() -> None:
+    for path in FOLDER.glob("*.json"):
+        found = Result.read(path)
+        assert found.experiment == path.stem
+        assert found.command == experiments()[path.stem].shown
+        assert found.text() == path.read_text(), "written in another form"
+
+
+def test_the_page_of_every_experiment_exists_and_short_pages_stay_short() -> None:
+    made = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in pages() if path.name != "README.md"}
+    assert {one.page for one in experiments().values()} - made == {"faults"}
+    sizes = {path: len(text.encode()) for path, text in pages().items() if path.parent == ROOT / "docs" / "results"}
+    assert max(sizes.values()) <= 8000
+    assert sum(sizes.values()) <= 28_000
+
+
+def test_the_interval_of_a_mean_by_hand() -> None:
+    of = Estimate.of([1.0, 2.0, 3.0])
+    half = t.ppf(0.975, 2) / 3**0.5
+    assert (of.mean, of.sd, of.seeds) == (2, 1, 3)
+    assert (of.low, of.high, of.half) == pytest.approx((2 - half, 2 + half, half))
+    assert Estimate(2.0, 3, 1.0).half == pytest.approx(half)
+    assert Estimate.of([1.0]).half is None
+    assert Estimate(1.0, 3).half is None
+
+
+def test_differences_are_paired_where_the_values_are_known_and_else_as_wide_as_they_can_be() -> None:
+    paired = TWO.difference("loss", "a", "b")
+    assert paired.mean == -1
+    assert paired.high == pytest.approx(-1 + t.ppf(0.975, 2) / 3**0.5)
+    assert not paired.widest
+    widest = TWO.difference("old", "b", "a")
+    assert (widest.mean, widest.widest) == (2, True)
+    assert widest.half == pytest.approx(t.ppf(0.975, 3) * 1.0 / 2)
+    other_way = TWO.difference("said", "b", "a")
+    assert (other_way.mean, other_way.low, other_way.high, other_way.p) == (-1, -2, -0.5, 0.0625)
+    with pytest.raises(KeyError, match=r"results/two.json has no 'gone' of 'a', but loss, old"):
+        TWO.difference("gone", "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("better", "by", "said"),
+    [
+        (Estimate(1.0, 3, low=0.5, high=1.5), 0.4, "holds"),
+        (Estimate(1.0, 3, low=0.5, high=1.5), 0.6, "within noise"),
+        (Estimate(1.0, 3, low=0.5, high=1.5), 1.6, "does not hold"),
+        (Estimate(1.0, 3, low=0.5, high=1.5, widest=True), 0.6, "cannot be tested here: pairs not recorded"),
+        (Estimate(1.0, 3, low=0.5, high=1.5, widest=True), 0.4, "holds"),
+        (Estimate(1.0), 0.0, "cannot be tested here: one seed"),
+        (Estimate(1.0, 10, p=0.002), 0.0, "holds (p = .002)"),
+        (Estimate(1.0, 10), 2.0, "cannot be tested here: spread not recorded (not so in the mean)"),
+    ],
+)
+def test_verdicts_follow_from_intervals(better: Estimate, by: float, said: str) -> None:
+    assert verdict(better, by) == said
+
+
+def test_numbers_as_the_pages_show_them() -> None:
+    assert [shown(0.25), shown(-0.25), shown(-0.0001), shown(1810517, 0), shown(2, 1, sign=True)] == [
+        ".250", "−.250", ".000", "1,810,517", "+2.0",
+    ]  # fmt: skip
+
+
+def test_a_table_has_ours_and_the_papers_number_and_a_claim_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = {"apfl": {"total_loss": Estimate(0.02, 2, 0.01)}, "spfl": {"total_loss": Estimate(0.03, 2)}}
+    difference = {
+        "metric": "total_loss",
+        "a": "apfl",
+        "b": "spfl",
+        "mean": -0.01,
+        "low": -0.02,
+        "high": -0.005,
+        "seeds": 2,
+    }
+    known = Result("lqr", "", recipe="lqr", methods=losses, differences=[difference | {"seeds": 2}])
+    monkeypatch.setattr("benchmarks.pages.result", lambda name: known)
+    head, _, apfl, spfl = Numbers.table("lqr", ["apfl", "spfl"], {"total_loss:2": "loss"}, head="by").splitlines()
+    assert head == "| by | loss |"
+    assert apfl == "| `apfl` | .02 ± .09 [.02] |"
+    assert spfl == "| `spfl` | .03 [.02] |"
+    row = Numbers.claim("APFL is better", "lqr", "total_loss", "apfl", "spfl", digits=5)
+    assert row == "| APFL is better | −.00004 | −.01000 (−.02000 to −.00500) | 2 | holds |"
+    with pytest.raises(KeyError, match="no experiment gone"):
+        Numbers.command("gone")
+
+
+def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "two.json"
+    path.write_text(TWO.text())
+    again = Result.read(path)
+    assert again.text() == TWO.text()
+    assert again.of("b", "old").sd == 0.75
+    assert result("lqr").experiment == "lqr"
