@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+from fedapps.strategies import Arrays, read_arrays, to_record
 from fedapps.strategies.aggregation.mean import StreamingMean
-from fedapps.strategies.arrays import Arrays, to_record
-from fedapps.strategies.replies import read_arrays
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 

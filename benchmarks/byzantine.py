@@ -24,8 +24,8 @@ from typing import Any
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.matrix import Lines, run_matrix
 from fedapps.sim.seeding import generator
-from fedapps.strategies.arrays import from_record, nbytes
-from fedapps.strategies.rounds.records import DivergedError, TooFewRepliesError
+from fedapps.strategies import DivergedError, TooFewRepliesError, from_record
+from fedapps.strategies.arrays import nbytes
 from fedapps.tasks.options import listed
 
 from fedapps.app.client_app import app as client_app

@@ -24,10 +24,7 @@ from typing import Any, ClassVar
 import torch
 from fedapps.sim.direct_arrays import direct_arrays
 from fedapps.sim.inprocess import InProcessGrid, flower_identity
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.profiles import Profile
-from fedapps.strategies.nodes.samplers import Sampler
-from fedapps.strategies.rounds.records import RoundStep
+from fedapps.strategies import BaseStrategy, Profile, RoundStep, Sampler
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, Strategy

@@ -25,9 +25,7 @@ from typing import Any
 import numpy as np
 from fedapps.sim.direct_arrays import direct_arrays
 from fedapps.sim.inprocess import InProcessGrid, flower_identity
-from fedapps.strategies.arrays import to_record
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.samplers import UniformFraction
+from fedapps.strategies import BaseStrategy, UniformFraction, to_record
 from fedapps.strategies.wire import KEY, NUM_EXAMPLES, PROFILE
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp

@@ -23,10 +23,7 @@ import numpy as np
 from fedapps.clients.state import DiskState
 from fedapps.sim.inprocess import InProcessGrid, flower_identity
 from fedapps.sim.processes import is_alive, usable_cores
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.profiles import Profile, in_key_order
-from fedapps.strategies.nodes.samplers import Sampler
-from fedapps.strategies.rounds.records import RoundStep
+from fedapps.strategies import BaseStrategy, Profile, RoundStep, Sampler, in_key_order
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 

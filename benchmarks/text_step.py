@@ -58,7 +58,7 @@ def _work(data_dir: str, dataset: str, batches: int, kinds: Sequence[str]) -> Ca
     torch.set_num_threads(1)
     config = parse(read_recipe(Path("fedvocab-small"), {"data-dir": data_dir, "text.dataset": dataset}))
     data = config.task.load_node(Path(data_dir), 0, config.run.num_nodes)
-    return partial(_steps, config.task, data, config.run.batch_size, batches, kinds)
+    return partial(_steps, config.task, data, config.run.training.batch_size, batches, kinds)
 
 
 def _steps(task: Task, data: Any, batch_size: int, count: int, kinds: Sequence[str]) -> dict[str, list[float]]:

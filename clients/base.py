@@ -25,8 +25,9 @@ from .node_memory import STAGE, from_other_stage, kept_arrays, memory_of, privat
 from .numpy_client import NumPyClientAdapter
 from .plateau import Plateau
 from .round_result import RoundResult
-from .round_settings import RoundSettings
+from .settings import RoundSettings
 from .state import PrivateState
+from .training import Phase
 from .training_job import Job
 
 
@@ -122,9 +123,8 @@ class FederatedClient(NumPyClientAdapter):
         model = self._model(node_round)
         shared = self.parts.shared_parameters(model, node_round)
         plateau = self._plateau(node_round)
-        joint = replace(
-            settings.phase(settings.epochs),
-            steps=settings.steps,
+        joint = Phase(
+            settings.training,
             prior=self.parts.prior(shared, model, node_round),
             plateau=plateau,
             validation_loss=lambda: self._validation_loss(model, node_round),
@@ -257,7 +257,7 @@ class FederatedClient(NumPyClientAdapter):
     # -- training ------------------------------------------------------------------------------------------------
 
     def _plateau(self, node_round: NodeRound) -> Plateau | None:
-        plateau = Plateau.of(node_round.settings, memory_of(node_round.kept))
+        plateau = Plateau.of(node_round.settings.training, memory_of(node_round.kept))
         if plateau and node_round.data.count("validation") == 0:
             raise ValueError(
                 f"plateau-patience = {plateau.patience}: node {node_round.data.key} has no validation "

@@ -59,7 +59,7 @@ def _kind(job: Job, phase: Phase) -> Hashable:
     except ValueError:  # raised again where the node trains alone
         return object()
     parameters = tuple((name, p.shape, p.dtype, p.device) for name, p in job.model.named_parameters())
-    recipe = (phase.optimizer, phase.weight_decay, phase.clip_norm)
+    recipe = (phase.training.optimizer, phase.training.weight_decay, phase.training.clip_norm)
     return type(job.model), parameters, names, recipe, job.loss_of, job.padded
 
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from .named_arrays import Arrays
 from .penalties import QuadraticPrior
-from .round_settings import RoundSettings, with_config
+from .settings import RoundSettings, with_config
 from .training import Loss, Phase
 
 #: What a part can need for itself (``LocalPart.exclusive``).

@@ -83,7 +83,7 @@ def fisher_of_node(model: nn.Module, node_round: NodeRound, estimator: Estimator
     task, data = node_round.task, node_round.data
     with node_round.torch_seed("fisher"):
         loss_of = negative_log_likelihood(task, model, data, node_round.device)
-        batches = _fisher_batches(task, model, data, node_round.settings.batch_size, estimator)
+        batches = _fisher_batches(task, model, data, node_round.settings.training.batch_size, estimator)
         fisher = diagonal_fisher(model, batches, loss_of, estimator, vectorised=task.vectorises)
     parameters = dict(model.named_parameters())
     return {name: f.to(parameters[name].dtype).cpu().numpy() for name, f in fisher.items()}

@@ -16,7 +16,7 @@ from flwr.common.typing import Scalar
 from .composed_parts import ComposedParts
 from .named_arrays import Arrays
 from .round_result import RoundResult
-from .round_settings import RoundSettings, with_config
+from .settings import RoundSettings
 
 _COUNTER = "fedapps.fits"
 
@@ -89,7 +89,7 @@ class NumPyClientAdapter(NumPyClient):
 
     def _settings(self, config: Mapping[str, object], *, fitting: bool) -> RoundSettings:
         """The settings of a message. If it has no round number, the round is counted in the context."""
-        settings = with_config(self.settings, config)
+        settings = self.settings.with_config(config)
         if SERVER_ROUND in config or self.memory is None:
             return settings
         before = self.memory.config_records.get(_COUNTER, ConfigRecord({"fits": 0}))

@@ -7,14 +7,11 @@ node's round is often one epoch long, so the count continues from round to round
 
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .named_arrays import Arrays
-
-if TYPE_CHECKING:
-    from .round_settings import RoundSettings
+from .settings import LocalTraining
 
 _NAME = "plateau"
 
@@ -43,12 +40,12 @@ class Plateau:
     stale: int = 0
 
     @classmethod
-    def of(cls, settings: "RoundSettings", memory: Arrays) -> "Plateau | None":
+    def of(cls, training: LocalTraining, memory: Arrays) -> "Plateau | None":
         """The plateau of a round, continued from the memory; ``None`` if the settings have none."""
-        if settings.plateau_patience == 0:
+        if training.plateau_patience == 0:
             return None
         plateau = cls(
-            settings.plateau_patience, settings.plateau_factor, settings.min_learning_rate, settings.learning_rate
+            training.plateau_patience, training.plateau_factor, training.min_learning_rate, training.learning_rate
         )
         plateau.resume(memory)
         return plateau

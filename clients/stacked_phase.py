@@ -45,7 +45,7 @@ class _Row:
         """The next batch, with whether it is the first of its epoch; ``None`` after the last one."""
         if self.batches is None:
             epoch = self.phase.epoch or self.job.epoch
-            if self.phase.linear_decay:
+            if self.phase.training.linear_decay:
                 epoch, self.length = counted(self.phase, epoch)
             self.batches = stream(self.phase, epoch)
         return next(self.batches, None)
@@ -55,9 +55,9 @@ class _Row:
         """The learning rate of the next step."""
         if self.phase.plateau is not None:
             return self.phase.plateau.learning_rate
-        if self.phase.linear_decay:
-            return self.phase.learning_rate * (self.length - self.steps) / self.length
-        return self.phase.learning_rate
+        if self.phase.training.linear_decay:
+            return self.phase.training.learning_rate * (self.length - self.steps) / self.length
+        return self.phase.training.learning_rate
 
 
 class StackedPhase:
@@ -97,7 +97,7 @@ class StackedPhase:
                 self._backward(places, batch)
             if self.prior is not None:
                 self.prior.add_gradient(self.trained)  # type: ignore[arg-type]
-            if self.phase.clip_norm:
+            if self.phase.training.clip_norm:
                 self._clip()
             self._step()
         return self.results
@@ -183,7 +183,7 @@ class StackedPhase:
         """Scale the gradient of each row down to ``clip_norm``, as ``torch.nn.utils.clip_grad_norm_`` does."""
         gradients = [tensor.grad for tensor in self.trained.values() if tensor.grad is not None]
         norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
-        scale = (self.phase.clip_norm / (norms + 1e-6)).clamp(max=1.0)
+        scale = (self.phase.training.clip_norm / (norms + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(_by_row(scale, gradient))
 

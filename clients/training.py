@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal
 
 import torch
 from fedapps.tasks.base import Batch
@@ -13,8 +12,8 @@ from torch import Tensor, nn
 from .named_arrays import matches
 from .penalties import QuadraticPrior
 from .plateau import Plateau
+from .settings import LocalTraining
 
-OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
 #: The loss of a model on a batch: a scalar.
 Loss = Callable[[nn.Module, Batch], Tensor]
 
@@ -29,32 +28,18 @@ class Phase:
 
     Parameters
     ----------
-    epochs : int
-        Passes over the training data, at least 0.
-    learning_rate : float
-        Above 0.
-    batch_size : int
-        At least 1.
-    steps : int
-        Above 0: the number of optimizer steps, in place of ``epochs``.
+    training : LocalTraining
+        The optimizer, its learning rate, and how long it trains. A plateau sets the learning rate in its place.
     trainable : sequence of str
         Glob patterns of the parameters to train. The others are frozen.
-    optimizer : "adam", "adamw", "rmsprop" or "sgd"
     rates : mapping of names to tensors, or None
         Factors for the optimizer's steps, of the parameter's shape or without dimensions. Under Adam this is not the
         same as a factor for the gradient. Parameters without an entry take the full step.
     prior : QuadraticPrior, optional
         Its gradient is added to that of the loss.
-    weight_decay : float
-        λ ≥ 0. The optimizer adds λθ to the gradient; "adamw" instead subtracts λθ times the learning rate from the
-        parameters (Loshchilov and Hutter 2019).
     plateau : Plateau, optional
         Sets the learning rate after every epoch, from ``validation_loss()``.
     validation_loss : callable, optional
-    clip_norm : float
-        Above 0: scale the gradient, with the prior's, down to this Euclidean norm over all trainable parameters.
-    linear_decay : bool
-        Step s of n, counted from 0, has the learning rate times (n − s) / n.
     epoch : callable, optional
         ``epoch(batch_size)`` yields the batches of one epoch, in place of the plan's.
 
@@ -64,25 +49,18 @@ class Phase:
         ``clip_norm`` is negative, or ``linear_decay`` comes with a plateau.
     """
 
-    epochs: int
-    learning_rate: float
-    batch_size: int
-    steps: int = 0
+    training: LocalTraining
     trainable: Sequence[str] = ("*",)
-    optimizer: OptimizerName = "adam"
     rates: Mapping[str, Tensor] | None = None
     prior: QuadraticPrior | None = None
-    weight_decay: float = 0.0
     plateau: Plateau | None = None
     validation_loss: Callable[[], float] | None = None
-    clip_norm: float = 0.0
-    linear_decay: bool = False
     epoch: Callable[[int], Iterator[Batch]] | None = None
 
     def __post_init__(self) -> None:
-        if not self.clip_norm >= 0:
-            raise ValueError(f"clip_norm = {self.clip_norm}: must be above 0, or 0 for no clipping")
-        if self.linear_decay and self.plateau is not None:
+        if not self.training.clip_norm >= 0:
+            raise ValueError(f"clip_norm = {self.training.clip_norm}: must be above 0, or 0 for no clipping")
+        if self.training.linear_decay and self.plateau is not None:
             raise ValueError("linear_decay = True: must be false with a plateau, which sets the learning rate itself")
 
 
@@ -98,7 +76,7 @@ class Trained:
         """The result of a phase. Raises :class:`DivergedError` if the loss is not finite."""
         if not math.isfinite(loss):
             raise DivergedError(
-                f"the training loss is {loss} after {steps} steps at learning rate {phase.learning_rate}: "
+                f"the training loss is {loss} after {steps} steps at learning rate {phase.training.learning_rate}: "
                 "lower the learning rate or check the data for outliers"
             )
         return cls(steps, loss)
@@ -158,7 +136,7 @@ def run_phase(
     step = _scaled_step(optimizer, named, phase.rates)
     device = next(iter(named.values())).device
     total, count, steps = torch.zeros((), device=device), 0, 0
-    if phase.linear_decay:
+    if phase.training.linear_decay:
         epoch, length = counted(phase, epoch)
     try:
         for first_of_epoch, batch in stream(phase, epoch):
@@ -171,10 +149,10 @@ def run_phase(
             loss.backward()
             if phase.prior is not None:
                 phase.prior.add_gradient(named)
-            if phase.clip_norm:
-                nn.utils.clip_grad_norm_(named.values(), phase.clip_norm)
-            if phase.linear_decay:
-                set_rate(optimizer, phase.learning_rate * (length - steps) / length)
+            if phase.training.clip_norm:
+                nn.utils.clip_grad_norm_(named.values(), phase.training.clip_norm)
+            if phase.training.linear_decay:
+                set_rate(optimizer, phase.training.learning_rate * (length - steps) / length)
             step()
             total, count, steps = total + loss.detach(), count + 1, steps + 1
         if steps:
@@ -208,10 +186,10 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 def counted(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> tuple[Callable[[int], Iterator[Batch]], int]:
     """The same epochs, and the number of steps in the phase, which is known from the first epoch, held in memory."""
-    if phase.steps > 0:
-        return epoch, phase.steps
-    held = [list(epoch(phase.batch_size))]
-    return lambda batch_size: iter(held.pop()) if held else epoch(batch_size), phase.epochs * len(held[0])
+    if phase.training.steps > 0:
+        return epoch, phase.training.steps
+    held = [list(epoch(phase.training.batch_size))]
+    return lambda batch_size: iter(held.pop()) if held else epoch(batch_size), phase.training.epochs * len(held[0])
 
 
 def stream(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> Iterator[tuple[bool, Batch]]:
@@ -220,28 +198,29 @@ def stream(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> Iterator[tu
     def epochs() -> Iterator[tuple[bool, Batch]]:
         while True:
             index = -1
-            for index, batch in enumerate(epoch(phase.batch_size)):
+            for index, batch in enumerate(epoch(phase.training.batch_size)):
                 yield index == 0, batch
             if index < 0:
-                raise ValueError(f"steps = {phase.steps}, but there are no training batches to take them on")
+                raise ValueError(f"steps = {phase.training.steps}, but there are no training batches to take them on")
 
-    if phase.steps > 0:
-        return islice(epochs(), phase.steps)
-    return ((index == 0, batch) for _ in range(phase.epochs) for index, batch in enumerate(epoch(phase.batch_size)))
+    if phase.training.steps > 0:
+        return islice(epochs(), phase.training.steps)
+    lengths = range(phase.training.epochs)
+    return ((index == 0, batch) for _ in lengths for index, batch in enumerate(epoch(phase.training.batch_size)))
 
 
 def new_optimizer(phase: Phase, parameters: list[Tensor]) -> torch.optim.Optimizer:
     """The optimizer of a phase, at its first learning rate. Raises ``ValueError`` for an unknown name."""
-    rate = phase.plateau.learning_rate if phase.plateau else phase.learning_rate
-    if phase.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=rate, weight_decay=phase.weight_decay, fused=True)
-    if phase.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=rate, weight_decay=phase.weight_decay, fused=True)
-    if phase.optimizer == "rmsprop":
-        return torch.optim.RMSprop(parameters, lr=rate, weight_decay=phase.weight_decay)
-    if phase.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, weight_decay=phase.weight_decay)
-    raise ValueError(f"optimizer = {phase.optimizer!r}: must be 'adam', 'adamw', 'rmsprop' or 'sgd'")
+    rate = phase.plateau.learning_rate if phase.plateau else phase.training.learning_rate
+    if phase.training.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=phase.training.weight_decay, fused=True)
+    if phase.training.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=rate, weight_decay=phase.training.weight_decay, fused=True)
+    if phase.training.optimizer == "rmsprop":
+        return torch.optim.RMSprop(parameters, lr=rate, weight_decay=phase.training.weight_decay)
+    if phase.training.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=rate, weight_decay=phase.training.weight_decay)
+    raise ValueError(f"optimizer = {phase.training.optimizer!r}: must be 'adam', 'adamw', 'rmsprop' or 'sgd'")
 
 
 def _end_epoch(phase: Phase, optimizer: torch.optim.Optimizer) -> None:

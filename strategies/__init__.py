@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from .algorithms.partial_aggregation import PartialAggregation as PartialAggregation
     from .algorithms.virtual_clients import IndependentDraws as IndependentDraws
     from .algorithms.virtual_clients import VirtualClients as VirtualClients
+    from .arrays import Arrays as Arrays
+    from .arrays import from_record as from_record
+    from .arrays import is_float as is_float
+    from .arrays import to_record as to_record
     from .base import BaseStrategy as BaseStrategy
+    from .base import ExtraRecords as ExtraRecords
     from .compression import BFloat16 as BFloat16
     from .compression import Compression as Compression
     from .compression import Int8 as Int8
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
     from .nodes.admission import Admission as Admission
     from .nodes.admission import ExampleLimits as ExampleLimits
     from .nodes.profiles import Profile as Profile
+    from .nodes.profiles import in_key_order as in_key_order
     from .nodes.samplers import DropSchedule as DropSchedule
     from .nodes.samplers import FixedNodes as FixedNodes
     from .nodes.samplers import FixedPerCluster as FixedPerCluster
@@ -52,10 +58,14 @@ if TYPE_CHECKING:
     from .optimizers import Yogi as Yogi
     from .privacy import CentralPrivacy as CentralPrivacy
     from .privacy import PrivacyMechanism as PrivacyMechanism
+    from .privacy_budget import epsilon as epsilon
+    from .replies import Reply as Reply
+    from .replies import read_arrays as read_arrays
     from .rounds.records import DivergedError as DivergedError
     from .rounds.records import NodeReport as NodeReport
     from .rounds.records import Refusal as Refusal
     from .rounds.records import RoundReport as RoundReport
+    from .rounds.records import RoundStep as RoundStep
     from .rounds.records import TooFewRepliesError as TooFewRepliesError
     from .rounds.records import TrackedMetric as TrackedMetric
     from .rounds.snapshots import Checkpoints as Checkpoints

@@ -1,10 +1,12 @@
 """The options of tasks, methods and trackers: dataclass fields with a description and the allowed values."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 from .search import Search
+
+Options = TypeVar("Options")
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,36 @@ def key_of(field_name: str) -> str:
     return field_name.rstrip("_").replace("_", "-")
 
 
+def option_fields(cls: type) -> dict[str, Field[Any]]:
+    """Return the fields of a dataclass of options by key; those of a dataclass nested in it stand in its place."""
+    found: dict[str, Field[Any]] = {}
+    for own in fields(cls):
+        nested = is_dataclass(own.default)
+        found |= option_fields(type(own.default)) if nested else {key_of(own.name): own}
+    return found
+
+
+def option_values(options: Any) -> dict[str, Any]:
+    """Return the values of options by key, as :func:`option_fields` has them."""
+    found: dict[str, Any] = {}
+    for own in fields(options):
+        value = getattr(options, own.name)
+        found |= option_values(value) if is_dataclass(value) else {key_of(own.name): value}
+    return found
+
+
+def with_values(options: Options, values: Mapping[str, Any]) -> Options:
+    """Return options with other values, by the name of their fields, also of fields of nested dataclasses."""
+    changes: dict[str, Any] = {}
+    for own in fields(options):  # type: ignore[arg-type]
+        value = getattr(options, own.name)
+        if is_dataclass(value):
+            changes[own.name] = with_values(value, values)
+        elif own.name in values:
+            changes[own.name] = values[own.name]
+    return replace(options, **changes)  # type: ignore[type-var]
+
+
 def allowed(metadata: Any, kind: type) -> str:
     """Describe the values that a field allows, for error messages and documentation."""
     if metadata.get("choices"):
@@ -86,12 +118,12 @@ def parse_options(cls: type, values: dict[str, Any], prefix: str = "") -> tuple[
     Returns
     -------
     tuple of dict and list of str
-        The keyword arguments of the dataclass, and one message for each invalid value or unknown key. Nothing is
+        The values by the name of their fields, and one message for each invalid value or unknown key. Nothing is
         raised, so that the caller can report the errors of several sections together.
     """
     arguments: dict[str, Any] = {}
     errors: list[str] = []
-    known = {key_of(f.name): f for f in fields(cls)}
+    known = option_fields(cls)
     for key, value in values.items():
         name = prefix + key
         if key not in known:

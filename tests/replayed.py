@@ -6,10 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.sim.inprocess import run_inprocess
-from fedapps.strategies.nodes.profiles import Profile, in_key_order
-from fedapps.strategies.nodes.samplers import Sampler
-from fedapps.strategies.rounds.records import RoundStep
-from fedapps.strategies.rounds.snapshots import Snapshot
+from fedapps.strategies import Profile, RoundStep, Sampler, Snapshot, in_key_order
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 

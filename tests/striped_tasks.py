@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.vpr.options import Options
@@ -24,7 +25,7 @@ def model_of(task, seed=0):
 def train(task, model, data, epochs, seed=0):
     """As a client trains."""
     with torch_seed(seed):
-        plan = [Phase(epochs, 0.01, 4)]
+        plan = [Phase(LocalTraining(epochs=epochs, learning_rate=0.01, batch_size=4))]
         trained = run_plan(model, plan, lambda size: task.training_batches(model, data, size), task.loss)
     model.eval()
     return trained

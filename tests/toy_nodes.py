@@ -9,17 +9,18 @@ import torch
 from fedapps.clients.base import FederatedClient
 from fedapps.clients.local_part import LocalPart
 from fedapps.clients.named_arrays import get_arrays
-from fedapps.clients.round_settings import RoundSettings
+from fedapps.clients.settings import LocalTraining, RoundSettings
 from fedapps.clients.state import ContextState, DiskState
 from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import NodeData, Task
+from fedapps.tasks.options import with_values
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from toys import Arrays, ToyTask, arrays_of, record_of
 
 NAMES = ["encoder.weight", "head.weight", "head.bias", "passes"]
 SEED = 3
-SETTINGS = RoundSettings(epochs=2, learning_rate=0.05, batch_size=4)
+SETTINGS = RoundSettings(training=LocalTraining(epochs=2, learning_rate=0.05, batch_size=4))
 
 ClientOf = Callable[[int, Message, Context], tuple[FederatedClient, RoundSettings]]
 Records = Mapping[str, ArrayRecord]
@@ -58,7 +59,7 @@ def node(
 
 def at(server_round: int, stage: int = 0, **changes: Any) -> RoundSettings:
     """The settings of a round."""
-    return replace(SETTINGS, server_round=server_round, stage=stage, **changes)
+    return with_values(SETTINGS, {"server_round": server_round, "stage": stage, **changes})
 
 
 def partition_of(context: Context) -> int:

@@ -2,7 +2,9 @@
 
 import torch
 from fedapps.clients.named_arrays import get_arrays
+from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
+from fedapps.tasks.options import with_values
 from torch import nn
 from toys import ToyModel, ToyTask
 
@@ -29,7 +31,7 @@ def train(model, *plan, scale=1.0):
 
 
 def phase(**changes):
-    return Phase(**{"epochs": 2, "learning_rate": 0.1, "batch_size": 4, **changes})
+    return with_values(Phase(LocalTraining(epochs=2, learning_rate=0.1, batch_size=4)), changes)
 
 
 class Scalar(nn.Module):

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from fedapps.clients.files import write_whole
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.samplers import UniformFraction
-from fedapps.strategies.rounds.records import RoundReport
+from fedapps.strategies import BaseStrategy, RoundReport, UniformFraction
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 

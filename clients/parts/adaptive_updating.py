@@ -56,15 +56,15 @@ class AdaptiveUpdating(LocalPart):
 
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
         joint = plan[-1]
-        rate = joint.plateau.learning_rate if joint.plateau else joint.learning_rate
+        rate = joint.plateau.learning_rate if joint.plateau else joint.training.learning_rate
         return [*plan[:-1], *self._adapt(joint, rate, model, node_round), joint]
 
     def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
         """Adapt the private parameters of ``model``, without the prior of training."""
         if not self.adapt_before_evaluation or node_round.data.count("train") == 0:
             return Prepared()
-        phase = node_round.settings.phase(self.adapt_epochs)
-        rate = kept_rate(memory_of(node_round.kept), phase.learning_rate)
+        phase = Phase(node_round.settings.training)
+        rate = kept_rate(memory_of(node_round.kept), phase.training.learning_rate)
         plan = self._adapt(phase, rate, model, node_round)
         with node_round.torch_seed("adapt"):
             trained = run_plan(model, plan, node_round.epochs(model, node_round.data), node_round.task.loss)
@@ -78,5 +78,5 @@ class AdaptiveUpdating(LocalPart):
         private = [name for name, _ in model.named_parameters() if name not in node_round.received]
         if self.adapt_epochs == 0 or not private:
             return []
-        adapting = replace(joint, epochs=self.adapt_epochs, steps=0, learning_rate=rate * self.adapt_rate)
-        return [replace(adapting, trainable=private, plateau=None, validation_loss=None)]
+        training = replace(joint.training.for_epochs(self.adapt_epochs), learning_rate=rate * self.adapt_rate)
+        return [replace(joint, training=training, trainable=private, plateau=None, validation_loss=None)]

@@ -20,7 +20,7 @@ from fedapps.clients.local_part import EARLIER_STAGES, EVALUATED_MODEL, PARAMETE
 from fedapps.clients.named_arrays import Arrays, get_arrays
 from fedapps.clients.node_memory import PREFIX
 from fedapps.clients.penalties import QuadraticPrior
-from fedapps.clients.round_settings import check_choice
+from fedapps.clients.settings import check_choice
 from fedapps.clients.training import Loss
 from fedapps.strategies.wire import ADAPTIVE_QUERY, FEDWEIT, FEDWEIT_ADAPTIVE, FEDWEIT_MASK
 from flwr.app import Array, ArrayRecord, RecordDict
@@ -166,7 +166,7 @@ class Decomposition(LocalPart):
         parts = decomposed.parts()
         drift = None
         if self.drift and len(parts.old):
-            drift = Drift(self.drift, decomposed.layout, parts.old, node_round.settings.weight_decay)
+            drift = Drift(self.drift, decomposed.layout, parts.old, node_round.settings.training.weight_decay)
         # Without A_s and m_s to train, the drift is quadratic in the base.
         fixed = drift.on_base(parts) if drift and self.decomposition == "fedweit" else None
         quadratic = fixed or QuadraticPrior({}, {})

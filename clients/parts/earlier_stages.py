@@ -18,7 +18,7 @@ from fedapps.clients.measurements import fisher_of_node
 from fedapps.clients.named_arrays import Arrays, get_arrays
 from fedapps.clients.node_memory import kept_arrays, memory_of
 from fedapps.clients.penalties import QuadraticPrior
-from fedapps.clients.round_settings import check_choice
+from fedapps.clients.settings import check_choice
 from torch import nn
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
 from fedapps.clients.named_arrays import get_arrays
+from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.strategies.wire import ADAPTIVE_RATES
 from flwr.app import RecordDict
@@ -52,11 +53,14 @@ class Personalisation(LocalPart):
         """Personalise ``model``, and return its arrays under the name ``personal``."""
         if not self.personalise:
             return Prepared()
+        given = node_round.settings.training
         phase = Phase(
-            epochs=self.personal_epochs,
-            learning_rate=self.personal_learning_rate,
-            batch_size=node_round.settings.batch_size,
-            optimizer=node_round.settings.optimizer,
+            LocalTraining(
+                epochs=self.personal_epochs,
+                learning_rate=self.personal_learning_rate,
+                batch_size=given.batch_size,
+                optimizer=given.optimizer,
+            ),
             rates=None if self.rates is None else {n: torch.as_tensor(r) for n, r in self.rates.items()},
         )
         with node_round.torch_seed("personalise"):

@@ -52,7 +52,7 @@ class Reconstruction(Stateless):
 
     def check(self, node_round: NodeRound) -> None:
         """Raise ``ValueError`` if the learning rate follows the validation loss of earlier rounds."""
-        if patience := node_round.settings.plateau_patience:
+        if patience := node_round.settings.training.plateau_patience:
             raise ValueError(
                 f"plateau-patience = {patience}: must be 0 with reconstruction, because the private parameters are not "
                 "those of the last round"
@@ -79,9 +79,9 @@ class Reconstruction(Stateless):
         private = [name for name, _ in model.named_parameters() if name not in node_round.received]
         if not private:
             return []
-        phase = node_round.settings.phase(self.reconstruct_epochs)
+        training = node_round.settings.training.for_epochs(self.reconstruct_epochs)
         support = node_round.epochs(model, replace(data, splits={"train": data.splits[_SUPPORT]}))
-        return [replace(phase, trainable=private, epoch=support)]
+        return [Phase(training, trainable=private, epoch=support)]
 
 
 def _split(data: NodeData, share: float, draw: np.random.Generator) -> NodeData:

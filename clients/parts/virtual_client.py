@@ -37,4 +37,7 @@ class VirtualClient(LocalPart):
         return of_virtual_client(data, self.virtual_examples)
 
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
-        return [*plan[:-1], replace(plan[-1], epochs=1)] if self.virtual_examples else plan
+        if not self.virtual_examples:
+            return plan
+        joint = plan[-1]
+        return [*plan[:-1], replace(joint, training=replace(joint.training, epochs=1))]

@@ -4,7 +4,7 @@ from flwr.app import Context, Message
 
 from fedapps.clients.attempts import Attempts
 from fedapps.clients.named_arrays import Arrays
-from fedapps.clients.round_settings import RoundSettings
+from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import PrivateState
 
 from .node import Node

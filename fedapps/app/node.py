@@ -12,7 +12,7 @@ from fedapps.clients.base import FederatedClient
 from fedapps.clients.data_sources import cached_load
 from fedapps.clients.guard import Guard
 from fedapps.clients.round_result import RoundResult
-from fedapps.clients.round_settings import RoundSettings, with_config
+from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState, DiskState, PrivateState
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
@@ -41,7 +41,7 @@ class Node:
         sent = message.content.get(CONFIG)
         self.round_config = sent if isinstance(sent, ConfigRecord) else ConfigRecord()
         label = str(self.round_config.get("method", ""))
-        self.settings = with_config(default_settings(self.config.run_of(label), context), self.round_config)
+        self.settings = default_settings(self.config.run_of(label), context).with_config(self.round_config)
         self.method = self._method()
         self.source = data_source(self.config.run, self.config.task, context.node_config)
 
@@ -142,19 +142,7 @@ def run_config_of(context: Context) -> Config:
 
 def default_settings(run: RunConfig, context: Context) -> RoundSettings:
     """How a node trains when the message does not say, as under Flower's own strategies."""
-    return RoundSettings(
-        run=f"run-{context.run_id}",
-        epochs=run.epochs,
-        learning_rate=run.learning_rate,
-        batch_size=run.batch_size,
-        optimizer=run.optimizer,  # type: ignore[arg-type]
-        weight_decay=run.weight_decay,
-        clip_norm=run.clip_norm,
-        linear_decay=run.linear_decay,
-        plateau_patience=run.plateau_patience,
-        plateau_factor=run.plateau_factor,
-        min_learning_rate=run.min_learning_rate,
-    )
+    return RoundSettings(run=f"run-{context.run_id}", training=run.training)
 
 
 def state_root(run: RunConfig, context: Context) -> Path:

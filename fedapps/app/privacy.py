@@ -14,8 +14,7 @@ from fedapps.clients.dp_mods import Mod, on_floats
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.sim.seeding import derive_seed
-from fedapps.strategies.privacy import CentralPrivacy
-from fedapps.strategies.privacy_budget import epsilon
+from fedapps.strategies import CentralPrivacy, epsilon
 from fedapps.strategies.wire import CLIPPING_NORM, CONFIG, SERVER_ROUND, VIRTUAL_DRAW
 
 CENTRAL = ("central-server", "central-client")

@@ -6,6 +6,7 @@ from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Round
 from fedapps.strategies.wire import TIMINGS_WANTED
+from fedapps.tasks.options import option_values
 
 
 def stage_of(run: RunConfig, server_round: int, num_stages: int = 1) -> int:
@@ -32,17 +33,7 @@ def train_config(config: Config, label: str, run_label: str, server_round: int) 
             "method": label,
             **timings_wanted(run),
             "stage": stage_of(run, server_round, config.num_stages),
-            "epochs": run.epochs,
-            "steps": run.steps,
-            "learning-rate": run.learning_rate_in(server_round),
-            "batch-size": run.batch_size,
-            "optimizer": run.optimizer,
-            "weight-decay": run.weight_decay,
-            "plateau-patience": run.plateau_patience,
-            "plateau-factor": run.plateau_factor,
-            "min-learning-rate": run.min_learning_rate,
-            "clip-norm": run.clip_norm,
-            "linear-decay": run.linear_decay,
+            **option_values(run.training_in(server_round)),
             **config.methods[label].round_config(Round(run, server_round, "train")),
         }
     )
@@ -57,8 +48,8 @@ def evaluate_config(config: Config, label: str, run_label: str, server_round: in
             "method": label,
             **timings_wanted(run),
             "stage": stage_of(run, server_round, config.num_stages),
-            "batch-size": run.batch_size,
-            "optimizer": run.optimizer,
+            "batch-size": run.training.batch_size,
+            "optimizer": run.training.optimizer,
             "final": server_round == run.rounds,
             "collect": server_round == run.collect_after,
             **config.methods[label].round_config(Round(run, server_round, "evaluate")),

@@ -19,7 +19,7 @@ from fedapps.runs.tables import summary_table
 from fedapps.runs.tracking import Tracking
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.seeding import torch_seed
-from fedapps.strategies.rounds.records import RoundReport
+from fedapps.strategies import RoundReport
 
 from .cost import cost_to_target, steps_per_node, traffic
 from .privacy import guarantee, spent

@@ -10,11 +10,17 @@ from fedapps.config.parsing import Config
 from fedapps.config.round_limits import read_limits
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.strategy_parts import StrategyParts
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.admission import Admission, ExampleLimits
-from fedapps.strategies.nodes.samplers import DropSchedule, PoissonSampling, Sampler, UniformFraction
+from fedapps.strategies import (
+    Admission,
+    BaseStrategy,
+    DropSchedule,
+    ExampleLimits,
+    PoissonSampling,
+    Sampler,
+    TrackedMetric,
+    UniformFraction,
+)
 from fedapps.strategies.optimizers import optimizer_by_name
-from fedapps.strategies.rounds.records import TrackedMetric
 from fedapps.tasks.private_parameters import PrivateParameters
 
 from .privacy import central_privacy, sampling_seed

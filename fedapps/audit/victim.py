@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import Context, RecordDict
 from torch import Tensor, nn
 
-from fedapps.app.node import choose_device, default_settings
+from fedapps.app.node import choose_device
 from fedapps.app.profile_query import data_source
 from fedapps.clients.data_sources import cached_load
-from fedapps.clients.training import run_plan
+from fedapps.clients.training import Phase, run_plan
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import check_folder
@@ -118,12 +117,11 @@ def trained_victim(flat: tuple[tuple[str, Any], ...], count: int) -> TrainedVict
     with torch_seed(run.seed, "model"):
         model = task.build_model_for(data).to(device)
     before = subject.victim(task, model, data)
-    settings = default_settings(run, Context(0, 0, {}, RecordDict(), {}))
 
     def train(local: nn.Module, examples: NodeData, *purpose: str | int) -> int:
         with torch_seed(run.seed, *purpose):
             epoch = partial(task.batches, examples, "train")
-            return run_plan(local, [settings.phase(settings.epochs)], epoch, task.loss).steps
+            return run_plan(local, [Phase(replace(run.training, steps=0))], epoch, task.loss).steps
 
     def train_on(rows: Tensor, lengths: Tensor, labels: Tensor) -> tuple[Victim, int]:
         local = deepcopy(model)
@@ -133,8 +131,8 @@ def trained_victim(flat: tuple[tuple[str, Any], ...], count: int) -> TrainedVict
 
     train(model, data, "train", 1, data.key)
     victim = subject.victim(task, model, data)
-    plain_adam = run.optimizer in ("adam", "adamw") and not run.weight_decay
-    rate = run.learning_rate if plain_adam else 0.0
+    plain_adam = run.training.optimizer in ("adam", "adamw") and not run.training.weight_decay
+    rate = run.training.learning_rate if plain_adam else 0.0
     updated = UpdatedVictim(victim.body, victim.table, train_on, rate, _noise(run), _compress(run))
     frequencies = partial(subject.frequencies, task, data, chosen.folder)
     return TrainedVictim(victim, updated, before, chosen.sentences, subject.special_tokens(data), frequencies)

@@ -23,7 +23,7 @@ from fedapps.runs.continual import stage_metrics, train_test_matrix
 from fedapps.runs.run_folder import RunFolder, begun
 from fedapps.sim.matrix import Workers, run_matrix
 from fedapps.sim.ray_cluster import RayCluster, WorkerLostError
-from fedapps.strategies.rounds.records import DivergedError, TooFewRepliesError
+from fedapps.strategies import DivergedError, TooFewRepliesError
 
 from .matrix import Plan, Vary
 from .progress import MatrixProgress, log_of

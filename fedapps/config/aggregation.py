@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from fedapps.methods.base import Conflict, Method
-from fedapps.strategies.aggregation.robust import Krum, Median, MultiKrum, RobustAggregation, TrimmedMean
+from fedapps.strategies import Krum, Median, MultiKrum, RobustAggregation, TrimmedMean
 
 from .run_config import RunConfig
 

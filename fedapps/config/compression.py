@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from fedapps.methods.base import Conflict, Method
-from fedapps.strategies.compression import Compression, compression_by_name
+from fedapps.strategies import Compression
+from fedapps.strategies.compression import compression_by_name
 
 from .run_config import RunConfig
 

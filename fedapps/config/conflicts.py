@@ -90,7 +90,7 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
             {"stop_beyond", "track_metric"},
             f"stop-beyond = {run.stop_beyond!r}: needs a track-metric, to say which metric stops the run",
         )
-    if run.total_steps and not run.steps:
+    if run.total_steps and not run.training.steps:
         yield (
             {"total_steps", "steps"},
             f"total-steps = {run.total_steps}: needs steps, the local steps of a round",
@@ -100,17 +100,18 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
             {"patience", "track_metric"},
             f"patience = {run.patience}: needs a track-metric, whose lack of improvement stops the run",
         )
-    if run.plateau_patience and run.linear_decay:
+    patience = run.training.plateau_patience
+    if patience and run.training.linear_decay:
         yield (
             {"linear_decay", "plateau_patience"},
-            f"linear-decay = true: must be false with plateau-patience = {run.plateau_patience}, which sets the "
+            f"linear-decay = true: must be false with plateau-patience = {patience}, which sets the "
             "learning rate of each node",
         )
-    if run.plateau_patience and run.learning_rate_schedule != "constant":
+    if patience and run.learning_rate_schedule != "constant":
         yield (
             {"learning_rate_schedule", "plateau_patience"},
             f"learning-rate-schedule = {run.learning_rate_schedule!r}: must be 'constant' with plateau-patience = "
-            f"{run.plateau_patience}, which sets the learning rate of each node",
+            f"{patience}, which sets the learning rate of each node",
         )
     if run.target and not run.track_metric:
         yield (

@@ -2,7 +2,6 @@
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from typing import Any
 
 import tomli_w
@@ -10,14 +9,14 @@ import tomli_w
 from fedapps.registry.methods import METHODS, method_class
 from fedapps.registry.tasks import own_tasks, profiles_class, usable_tasks
 from fedapps.registry.trackers import TRACKERS
-from fedapps.tasks.options import allowed, key_of
+from fedapps.tasks.options import allowed, option_fields
 
 from .run_config import RunConfig
 
 
 def options_by_key(prefix: str, options: type) -> dict[str, Any]:
     """The dataclass fields of options by their keys, ``prefix`` included."""
-    return {prefix + key_of(setting.name): setting for setting in fields(options)}
+    return {prefix + key: setting for key, setting in option_fields(options).items()}
 
 
 def declared() -> dict[str, Any]:

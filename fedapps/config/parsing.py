@@ -1,7 +1,7 @@
 """The run config: typed, validated, with all its errors at once."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from fedapps.registry.methods import (
 )
 from fedapps.registry.tasks import profiles_class, task_class, task_names
 from fedapps.registry.trackers import TRACKERS
-from fedapps.tasks.options import key_of, parse_options
+from fedapps.tasks.options import key_of, option_values, parse_options, with_values
 from fedapps.trackers.base import Tracker
 
 from .keys import with_extra
@@ -62,7 +62,7 @@ class Config:
 
     def run_of(self, label: str) -> RunConfig:
         """The run as the method of this label sees it."""
-        return replace(self.run, **self.own_keys.get(label, {}))
+        return with_values(self.run, self.own_keys.get(label, {}))
 
     @cached_property
     def task(self) -> "Task":
@@ -85,8 +85,8 @@ class Config:
 
     def flat(self) -> dict[str, Any]:
         """The keys of the run, its task and its methods with their values, as in a run-config file."""
-        flat = {key_of(name): value for name, value in asdict(self.run).items()}
-        options = {f"{self.run.task}.{key_of(n)}": value for n, value in asdict(self.options).items()}
+        flat = option_values(self.run)
+        options = {f"{self.run.task}.{key}": value for key, value in option_values(self.options).items()}
         return flat | options | dict(self.blocks) | tracker_keys(self.trackers)
 
 
@@ -135,8 +135,8 @@ def _read(given: Mapping[str, Any], *, others: bool, tracked: bool) -> tuple[Con
         return None, [str(error)], set()
     general, of_tasks, of_methods, errors = _sorted_keys(flat)
     arguments, bad = parse_options(RunConfig, general)
-    run, refused = _with_rounds(RunConfig(**arguments)), set(general) - {key_of(name) for name in arguments}
-    run = replace(run, extra="")  # its keys stand beside the others
+    refused = set(general) - {key_of(name) for name in arguments}
+    run = _with_rounds(with_values(RunConfig(), {**arguments, "extra": ""}))  # its keys stand beside the others
     options, bad_options = _task_options(run, of_tasks, others=others)
     methods, own_keys, bad_methods = _methods(run, of_methods)
     trackers, bad_trackers = read_trackers(run.trackers, of_trackers) if tracked else ({}, [])
@@ -266,4 +266,5 @@ def _blocks(methods: Mapping[str, Method], of_methods: Mapping[str, Any]) -> dic
 
 def _with_rounds(run: RunConfig) -> RunConfig:
     """With the number of rounds that ``total_steps`` asks for."""
-    return replace(run, rounds=max(1, round(run.total_steps / run.steps))) if run.total_steps and run.steps else run
+    steps = run.training.steps
+    return replace(run, rounds=max(1, round(run.total_steps / steps))) if run.total_steps and steps else run

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from math import cos, floor, pi
 from typing import Any
 
+from fedapps.clients.settings import LocalTraining
 from fedapps.strategies.compression import COMPRESSION_NAMES
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.tasks.options import option
-from fedapps.tasks.search import Around
 
 #: The keys that a method can set for itself, as in ``fedavg(run.learning-rate=0.01)``: how nodes train, what they
 #: send and what step the server takes, but not who takes part or how long.
@@ -57,27 +57,15 @@ class RunConfig:
     )
     state_backend: str = option("disk", "where nodes keep private parameters", choices=["disk", "context"])
 
-    epochs: int = option(10, "local epochs per round", minimum=1)
-    steps: int = option(0, "local optimizer steps per round instead of epochs; 0 = use epochs", minimum=0)
+    training: LocalTraining = LocalTraining()
     total_steps: int = option(
         0, "local steps over all rounds; sets rounds to total-steps / steps; 0 = use rounds", minimum=0
     )
-    learning_rate: float = option(0.001, "local learning rate", above=0, search=Around(10))
     learning_rate_schedule: str = option(
         "constant",
         "local learning rate over the rounds; cosine: from learning-rate in round 1 down to almost 0 in the last round",
         choices=["constant", "cosine"],
     )
-    batch_size: int = option(128, "examples per local step", minimum=1)
-    optimizer: str = option("adam", "local optimizer", choices=["adam", "adamw", "rmsprop", "sgd"])
-    weight_decay: float = option(0.0, "weight decay of the local optimizer", minimum=0)
-    clip_norm: float = option(0.0, "clip local gradients to this norm; 0 = no clipping", minimum=0)
-    linear_decay: bool = option(False, "decay the local learning rate linearly to 0 within each round")
-    plateau_patience: int = option(
-        0, "epochs without a lower validation loss before the local learning rate is reduced; 0 = never", minimum=0
-    )
-    plateau_factor: float = option(0.5, "factor of that reduction", above=0, maximum=1)
-    min_learning_rate: float = option(1e-5, "lower bound of the reduced learning rate", above=0)
     collect_after: int = option(6, "round after which nodes collect new data with their model; 0 = never", minimum=0)
 
     fraction_train: float = option(1.0, "fraction of the nodes that train in a round", above=0, maximum=1)
@@ -173,15 +161,16 @@ class RunConfig:
                 "once only with --engine inline"
             )
 
-    def learning_rate_in(self, server_round: int) -> float:
-        """The local learning rate of a round, counted from 1.
+    def training_in(self, server_round: int) -> LocalTraining:
+        """The settings of local training in a round, counted from 1.
 
-        "cosine" is ½ η (1 + cos(π (t - 1) / T)) in round t of T (Loshchilov and Hutter, SGDR, ICLR 2017, eq. 5, without
-        restarts).
+        The learning rate of "cosine" is ½ η (1 + cos(π (t - 1) / T)) in round t of T (Loshchilov and Hutter, SGDR, ICLR
+        2017, eq. 5, without restarts).
         """
         if self.learning_rate_schedule == "constant":
-            return self.learning_rate
-        return 0.5 * self.learning_rate * (1 + cos(pi * (server_round - 1) / self.rounds))
+            return self.training
+        factor = 0.5 * self.training.learning_rate
+        return replace(self.training, learning_rate=factor * (1 + cos(pi * (server_round - 1) / self.rounds)))
 
     @property
     def training_nodes(self) -> int:

@@ -22,7 +22,7 @@ from fedapps.methods.base import Method
 from fedapps.report.formats import format_bytes
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
 from fedapps.sim.inprocess import InProcessGrid, flower_identity
-from fedapps.strategies.rounds.records import RoundReport, TooFewRepliesError
+from fedapps.strategies import RoundReport, TooFewRepliesError
 from fedapps.tasks.base import NodeData, Task
 
 #: Versions of its private arrays that a node stores: one for each snapshot of the server, the newest, and the one that
@@ -78,8 +78,9 @@ class DryRun:
         private : str
             The key ``private`` of the node config.
         """
-        alone = replace(config, run=replace(config.run, num_nodes=1, min_replies=1, steps=1, sampling="fixed"))
-        run = alone.run
+        one_step = replace(config.run.training, steps=1)
+        run = replace(config.run, num_nodes=1, min_replies=1, training=one_step, sampling="fixed")
+        alone = replace(config, run=run)
         seconds: dict[str, float] = {}
         reports: list[RoundReport] = []
         result = cls(method, data)
@@ -105,8 +106,9 @@ class DryRun:
         result.problems += [f"{method}: {refusal.phase} failed: {refusal.reason}" for refusal in report.refused]
         versions = DiskState.of(state, _LABEL, method).folder.rglob("round-*")
         result.version_bytes = sum(path.stat().st_size for path in versions if path.is_file())
-        examples = min(run.batch_size, data.count("train"))
-        steps = config.run.steps or config.run.epochs * ceil(data.count("train") / run.batch_size)
+        training, count = config.run.training, data.count("train")
+        examples = min(training.batch_size, count)
+        steps = training.steps or training.epochs * ceil(count / training.batch_size)
         result.lines.append(
             f"{method}: one step of {examples} examples took {seconds['train']:.2f} s (steps per round: {steps}), "
             f"the evaluation {seconds.get('evaluate', 0):.2f} s; training messages per round: "

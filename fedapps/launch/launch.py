@@ -17,7 +17,7 @@ from fedapps.runs.tables import summary_table
 from fedapps.sim.flower_run import Fleet, flower_run
 from fedapps.sim.inprocess import run_inprocess
 from fedapps.sim.processes import usable_cores
-from fedapps.strategies.rounds.records import DivergedError, TooFewRepliesError
+from fedapps.strategies import DivergedError, TooFewRepliesError
 from fedapps.tasks.base import DataError, Task
 
 from .app_folder import app_folder

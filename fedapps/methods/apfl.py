@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import AdaptiveRates, BaseStrategy
 from fedapps.tasks.options import option
 from fedapps.tasks.search import Choices
 

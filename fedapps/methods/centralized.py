@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy
 from fedapps.tasks.options import option
 
 from .base import Conflict, Method, Round, Scalar
@@ -42,7 +42,7 @@ class Centralized(Method):
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
         if server_round.message != "train":
             return {}
-        return {"pooled": True, "steps": self.options.steps or server_round.run.steps}
+        return {"pooled": True, "steps": self.options.steps or server_round.run.training.steps}
 
     def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
         if run.collect_after and run.state_backend == "context":

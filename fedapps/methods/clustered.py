@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy, ClusteredFedAvg
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.tasks.options import option
 

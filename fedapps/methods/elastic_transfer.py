@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy, FisherExchange
 from fedapps.tasks.options import option
 from fedapps.tasks.search import Range
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy
 from fedapps.tasks.options import option
 from fedapps.tasks.search import Around
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy, FisherExchange
 from fedapps.tasks.options import option
 from fedapps.tasks.search import Range
 

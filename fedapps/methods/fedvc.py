@@ -4,9 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedapps.strategies.algorithms.virtual_clients import IndependentDraws, VirtualClients
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.samplers import ProportionalToSize, Sampler
+from fedapps.strategies import BaseStrategy, IndependentDraws, ProportionalToSize, Sampler, VirtualClients
 from fedapps.tasks.options import option
 
 from .base import Conflict, Method
@@ -54,14 +52,14 @@ class FedVc(Method):
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
         run = parts.run
-        work = {"steps": run.steps} if run.steps else {"examples": self.options.examples}
+        work = {"steps": run.training.steps} if run.training.steps else {"examples": self.options.examples}
         kind = IndependentDraws if self._repeats else ProportionalToSize
         sampler: Sampler = kind(run.training_nodes, run.seed)
         return parts.without("weighting").build(VirtualClients, sampler=sampler, **work)
 
     def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
-        longest = task.longest_epoch
-        if 0 < longest < self.options.examples and not run.steps:
+        longest, patience = task.longest_epoch, run.training.plateau_patience
+        if 0 < longest < self.options.examples and not run.training.steps:
             yield (
                 {"methods", "steps"},
                 f"fedvc.examples = {self.options.examples}: must be at most {longest}, the most examples of an epoch "
@@ -73,10 +71,10 @@ class FedVc(Method):
                 f"sampling = 'poisson': must be 'fixed' with the method {self.name}, which draws its nodes in "
                 "proportion to their size",
             )
-        if run.plateau_patience and self._repeats:
+        if patience and self._repeats:
             yield (
                 {"methods", "plateau_patience"},
-                f"plateau-patience = {run.plateau_patience}: must be 0 with the method {self.name}, because a node "
+                f"plateau-patience = {patience}: must be 0 with the method {self.name}, because a node "
                 f"that is drawn several times in a round has no single learning rate; or {_DISTINCT}",
             )
         if run.drop_nodes:

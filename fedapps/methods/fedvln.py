@@ -4,9 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.samplers import StratifiedFraction
+from fedapps.strategies import BaseStrategy, PartialAggregation, StratifiedFraction
 from fedapps.tasks.options import option
 from fedapps.tasks.private_parameters import PrivateParameters
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy, PartialAggregation
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.options import option
 from fedapps.tasks.private_parameters import PrivateParameters

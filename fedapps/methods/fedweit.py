@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord
 
-from fedapps.strategies.algorithms.fedweit import FedWeIT as FedWeITStrategy
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy
+from fedapps.strategies import FedWeIT as FedWeITStrategy
 from fedapps.tasks.options import option
 from fedapps.tasks.search import Around
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fedapps.strategies.algorithms.hierarchical import CLUSTER, HierarchicalFedAvg
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.samplers import FixedPerCluster
+from fedapps.strategies import BaseStrategy, FixedPerCluster, HierarchicalFedAvg
+from fedapps.strategies.algorithms.hierarchical import CLUSTER
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.tasks.options import option
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.samplers import InTurn
+from fedapps.strategies import BaseStrategy, InTurn
 from fedapps.tasks.options import option
 from fedapps.tasks.private_parameters import PrivateParameters
 

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy, PartialAggregation
 from fedapps.tasks.private_parameters import PrivateParameters
 
 from .base import Method, Round, Scalar
@@ -15,12 +14,12 @@ if TYPE_CHECKING:
 
 def optimizer_config(server_round: Round) -> dict[str, Scalar]:
     """The settings of the local optimizer, which EVALUATE messages need if nodes train before an evaluation."""
-    run = server_round.run
+    training = server_round.run.training_in(server_round.number)
     return {
-        "learning-rate": run.learning_rate_in(server_round.number),
-        "weight-decay": run.weight_decay,
-        "clip-norm": run.clip_norm,
-        "linear-decay": run.linear_decay,
+        "learning-rate": training.learning_rate,
+        "weight-decay": training.weight_decay,
+        "clip-norm": training.clip_norm,
+        "linear-decay": training.linear_decay,
     }
 
 

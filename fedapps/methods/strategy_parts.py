@@ -6,11 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.profiles import Profile, in_key_order
-from fedapps.strategies.nodes.samplers import Sampler
-from fedapps.strategies.optimizers import ServerOptimizer, optimizer_by_name
-from fedapps.strategies.rounds.records import RoundStep
+from fedapps.strategies import BaseStrategy, Profile, RoundStep, Sampler, ServerOptimizer, in_key_order
+from fedapps.strategies.optimizers import optimizer_by_name
 
 if TYPE_CHECKING:
     from fedapps.config.run_config import RunConfig

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy
 
 from .base import Method, Role, Round, Scalar
 from .strategy_parts import FirstNode, StrategyParts

@@ -1,13 +1,13 @@
 """Methods by their names: the modules of ``fedapps/methods``, and the entry points ``fedapps.methods`` of others."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from fedapps import methods
 from fedapps.methods.base import Method
-from fedapps.tasks.options import key_of, parse_options
+from fedapps.tasks.options import option_fields, option_values, parse_options
 
 from .classes import Registry
 from .expressions import Expression, read_expression
@@ -107,13 +107,10 @@ def canonical(label: str) -> str:
     """
     call = resolved(read_expression(label))
     kind = method_class(call.name)
-    make: Any = kind.Options
-    standard = make()
     differing = {
-        key_of(f.name): text
-        for f in fields(kind.Options)
-        if (text := call.arguments.get(key_of(f.name))) is not None
-        and typed_argument(kind.Options, key_of(f.name), text) != getattr(standard, f.name)
+        key: text
+        for key, value in option_values(kind.Options()).items()
+        if (text := call.arguments.get(key)) is not None and typed_argument(kind.Options, key, text) != value
     }
     differing |= {RUN_PREFIX + key: text for key, text in call.run.items()}
     return Expression(call.name, tuple(differing.items())).label
@@ -121,7 +118,7 @@ def canonical(label: str) -> str:
 
 def options_of(name: str) -> Mapping[str, Any]:
     """The default options of a method, by their keys in the run config."""
-    return {f"{name}.{key_of(f.name)}": f.default for f in fields(method_class(name).Options)}
+    return {f"{name}.{key}": value for key, value in option_values(method_class(name).Options()).items()}
 
 
 def method_lines() -> Mapping[str, str]:
@@ -142,7 +139,8 @@ def queries() -> tuple[str, ...]:
 
 def typed_argument(options: type, key: str, text: str) -> Any:
     """The text of an argument as its option's type, or unchanged where it is none; then it is refused as it stands."""
-    kind: Any = next((type(f.default) for f in fields(options) if key_of(f.name) == key), str)
+    known = option_fields(options)
+    kind: Any = type(known[key].default) if key in known else str
     if kind is bool:
         return {"true": True, "false": False}.get(text, text)
     try:

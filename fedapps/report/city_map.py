@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from .arrays import Array
@@ -66,7 +67,7 @@ class City:
         return (node.removeprefix(self.name).strip("-_ ") if self.name else node) or node
 
 
-def maps(cities: Sequence[City], colours: Mapping[str, str]) -> str:
+def maps(cities: Sequence[City], colours: Mapping[str, str]) -> Markup:
     """Draw one map per city, each with a scale bar.
 
     Parameters
@@ -78,8 +79,8 @@ def maps(cities: Sequence[City], colours: Mapping[str, str]) -> str:
 
     Returns
     -------
-    str
-        Markup of the figure.
+    Markup
+        The figure.
     """
     sizes = "; ".join(f"{city.title} within {length(float(city.extent.max()))}" for city in cities)
     with small_multiples(f"Maps of image positions. {sizes}", len(cities), height=2.3) as figure:
@@ -88,7 +89,7 @@ def maps(cities: Sequence[City], colours: Mapping[str, str]) -> str:
     return figure.markup
 
 
-def strips(cities: Sequence[City], colours: Mapping[str, str]) -> str:
+def strips(cities: Sequence[City], colours: Mapping[str, str]) -> Markup:
     """Draw one strip per city whose positions lie on a line; returns the markup of the figure."""
     sizes = "; ".join(f"{city.title} along {length(float(city.extent.max()))}" for city in cities)
     reach = max(float(city.extent.max()) for city in cities) or 1.0

@@ -7,6 +7,7 @@ compared with the distance driven, so a second plot shows the gap between the ca
 from __future__ import annotations
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.path import Path as Outline
@@ -24,7 +25,7 @@ _CAR = Outline([(-1, -0.5), (1, -0.5), (1, 0.5), (-1, 0.5), (-1, -0.5)])
 _SHOULDER = 2.2
 
 
-def draw_session(method: str, node: str, trace: DrivingTrace, colour: str, limits: tuple[float, float]) -> str:
+def draw_session(method: str, node: str, trace: DrivingTrace, colour: str, limits: tuple[float, float]) -> Markup:
     """Draw one session.
 
     Parameters
@@ -42,8 +43,8 @@ def draw_session(method: str, node: str, trace: DrivingTrace, colour: str, limit
 
     Returns
     -------
-    str
-        Markup of the figure.
+    Markup
+        The figure.
     """
     change = f"starts at step {trace.start}" if trace.start is not None else "never starts"
     alt = f"Paths of the robot and of {node} under {method}; the lane change {change}."

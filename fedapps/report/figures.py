@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from html import escape
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from .palette import INK, NEUTRAL
+from .rendering import macro
 from .series import named_series
 
 _HEAVIEST_SVG = 300_000
@@ -61,7 +62,7 @@ class Drawing:
         The matplotlib figure.
     axes : list of Axes
         Its axes, row by row.
-    markup : str
+    markup : Markup
         The ``<figure>`` element; empty until the context of the drawing has ended.
     """
 
@@ -69,7 +70,7 @@ class Drawing:
         self.alt = alt
         self.figure = figure
         self.axes = axes
-        self.markup = ""
+        self.markup = Markup()
 
     def __repr__(self) -> str:
         return f"Drawing({self.alt!r})"
@@ -112,7 +113,7 @@ def drawing(
         figure = Figure(figsize=(width, height), layout="constrained")
         drawn = Drawing(alt, figure, list(figure.subplots(rows, columns, squeeze=False).flat))
         yield drawn
-        drawn.markup = f"<figure>{_image(figure, alt)}</figure>"
+        drawn.markup = _markup(figure, alt)
     if (collection := _collected.get()) is not None:
         collection.append(drawn)
 
@@ -145,7 +146,7 @@ def panels_per_row(count: int) -> int:
     return min(count, 3 if count in (5, 6, 9) else 4)
 
 
-def _image(figure: Figure, alt: str) -> str:
+def _markup(figure: Figure, alt: str) -> Markup:
     for words in figure.findobj(lambda artist: isinstance(artist, Text) and "$" in artist.get_text()):
         words.set_parse_math(False)  # type: ignore[attr-defined]  # a $ in a name does not start a formula
     stream = io.BytesIO()
@@ -157,13 +158,13 @@ def _image(figure: Figure, alt: str) -> str:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=160, metadata={"Software": None})
     encoded = base64.b64encode(stream.getvalue()).decode("ascii")
-    return f'<img alt="{escape(alt)}" src="data:image/png;base64,{encoded}">'
+    return macro("parts.html.md", "picture", f"data:image/png;base64,{encoded}", alt)
 
 
-def _inline(svg: str, alt: str) -> str:
+def _inline(svg: str, alt: str) -> Markup:
     """Prepare an SVG for embedding: no prologue, no fixed size, no metadata."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    opening, closing, rest = svg.partition(">")
+    opening, _, rest = svg.partition(">")
     opening = re.sub(r' (width|height|version|xmlns(:xlink)?)="[^"]*"', "", opening)
-    return f'{opening} role="img" aria-label="{escape(alt)}"{closing}<title>{escape(alt)}</title>{rest.strip()}'
+    return macro("parts.html.md", "drawing", Markup(opening), Markup(rest.strip()), alt)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7F4F24")
 _DASHES = ("-", "--", ":", "-.")
+#: Length of a dash within five pixels, for methods that are not drawn as solid lines.
+_STRIPES = {"--": "3px", ":": "1px", "-.": "2px"}
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 NEUTRAL = "#6b7280"
 INK = "#1f2937"
@@ -24,6 +26,13 @@ class PlotStyle:
     colour: str
     marker: str
     dash: str
+
+    @property
+    def background(self) -> str:
+        """The background of its swatch in CSS: the colour, with stripes if the method is not drawn as a solid line."""
+        if self.dash not in _STRIPES:
+            return self.colour
+        return f"repeating-linear-gradient(90deg,{self.colour} 0 {_STRIPES[self.dash]},#fff 0 5px)"
 
 
 def plot_styles(methods: Sequence[str]) -> dict[str, PlotStyle]:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from .caveats import SIGNIFICANT, about_claims, about_tests
 from .formats import counted, format_bytes, format_duration, format_number, format_p_value
+from .metrics import describe
+from .records import PairedTest
 
 # The templates are HTML, CSS and JavaScript. Their names end in .md because the report of a deployed run is written
 # from a Flower app bundle, which carries no such files (flwr.common.constant.FAB_INCLUDE_PATTERNS).
 _FOLDERS = [Path(__file__).parents[1] / room / "templates" for room in ("report", "board")]
+
+
+def _about_tests(tests: Sequence[PairedTest]) -> str:
+    together = max(Counter(test.metric for test in tests).values())
+    return about_tests(tests[0].seeds, together)
+
 
 _environment = Environment(
     loader=FileSystemLoader(_FOLDERS),
@@ -23,12 +35,16 @@ _environment = Environment(
     keep_trailing_newline=True,
 )
 _environment.filters |= {
+    "about_claims": about_claims,
+    "about_tests": _about_tests,
+    "axis": lambda name: describe(name).axis,
     "bytes": format_bytes,
     "counted": counted,
     "duration": format_duration,
     "number": format_number,
     "p_value": format_p_value,
 }
+_environment.tests |= {"nan": math.isnan, "significant": lambda p: p < SIGNIFICANT}
 
 
 def render(template: str, **values: Any) -> str:

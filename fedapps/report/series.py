@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from html import escape
 from urllib.parse import quote, unquote
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -47,11 +47,11 @@ def named_series(figure: Figure, svg: str) -> str:
     return re.sub(r'<g id="([^"]*)"', lambda group: f"<g{groups.get(group[1], '')}", svg)
 
 
-def _attributes(artist: Artist, figure: Figure) -> str:
+def _attributes(artist: Artist, figure: Figure) -> Markup:
     name, at = json.loads(unquote(str(artist.get_gid()).removeprefix(_GID)))
-    attributes = f' data-series="{escape(name)}"'
+    attributes = Markup(' data-series="{}"').format(name)
     if isinstance(artist, Line2D) and np.size(artist.get_xdata()) <= _MOST_POINTS:
-        attributes += f' data-points="{escape(json.dumps(_points(artist, figure, at)))}"'
+        attributes += Markup(' data-points="{}"').format(json.dumps(_points(artist, figure, at)))
     return attributes
 
 

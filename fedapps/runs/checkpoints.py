@@ -15,7 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fedapps.clients.files import told, write_whole
-from fedapps.strategies.rounds.snapshots import History, Snapshot
+from fedapps.strategies import Snapshot
+from fedapps.strategies.rounds.snapshots import History
 
 #: Number of most recent rounds that are kept.
 KEPT_SNAPSHOTS = 2

@@ -18,7 +18,7 @@ from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.registry.trackers import TRACKERS
-from fedapps.strategies.rounds.records import RoundReport
+from fedapps.strategies import RoundReport
 
 from .checkpoints import DiskCheckpoints
 

@@ -11,8 +11,8 @@ from typing import Any
 from flwr.common.logger import log
 
 from fedapps.config.parsing import Config
+from fedapps.strategies import RoundReport
 from fedapps.strategies.checks import truncate
-from fedapps.strategies.rounds.records import RoundReport
 from fedapps.trackers.base import TrackedRecord, TrackedRun, Tracker
 
 from .run_folder import RunFolder

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass
 from typing import Any, TypeAlias
 
 from fedapps.config.parsing import Config
@@ -10,7 +10,7 @@ from fedapps.config.run_config import METHOD_KEYS, RunConfig
 from fedapps.methods.base import Method
 from fedapps.registry.expressions import Expression, read_expression
 from fedapps.registry.methods import RUN_PREFIX, method_class, method_names, resolved, typed_argument
-from fedapps.tasks.options import key_of, parse_options
+from fedapps.tasks.options import option_fields, option_values, parse_options
 from fedapps.tasks.search import Choices, Range, range_at
 
 Domain: TypeAlias = Range | Choices
@@ -128,16 +128,13 @@ def _space(config: Config, label: str, given: Sequence[GivenRange], used: set[Gi
 
 def _arguments(method: Method) -> dict[str, Field[Any]]:
     """The fields that a method can tune, by argument: the keys of the run before its own options."""
-    of_run = {key_of(field.name): field for field in fields(RunConfig)}
-    own = {key_of(field.name): field for field in fields(method.Options)}
-    return {RUN_PREFIX + key: of_run[key] for key in method.tuned_keys} | own
+    of_run = option_fields(RunConfig)
+    return {RUN_PREFIX + key: of_run[key] for key in method.tuned_keys} | option_fields(method.Options)
 
 
 def _present(config: Config, label: str, argument: str) -> Any:
     holder: Any = config.run_of(label) if argument.startswith(RUN_PREFIX) else config.methods[label].options
-    key = argument.removeprefix(RUN_PREFIX)
-    (name,) = [field.name for field in fields(holder) if key_of(field.name) == key]
-    return getattr(holder, name)
+    return option_values(holder)[argument.removeprefix(RUN_PREFIX)]
 
 
 def _rounded(domain: Domain, value: Any) -> Domain:

@@ -15,7 +15,7 @@ from fedapps.config.round_limits import written_limits
 from fedapps.launch.runner import RunFailedError
 from fedapps.runs.run_folder import RunFolder
 from fedapps.sim.matrix import Chain
-from fedapps.strategies.rounds.records import TrackedMetric
+from fedapps.strategies import TrackedMetric
 
 from .plan import TuningPlan
 from .pruning import median_limits

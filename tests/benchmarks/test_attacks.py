@@ -5,7 +5,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 from adding_nodes import START, add_partition
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy
 from small_runs import run_inline
 from toys import arithmetic_app, record_of
 

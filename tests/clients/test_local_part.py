@@ -51,10 +51,10 @@ class Scaffold(LocalPart):
         return QuadraticPrior({n: torch.zeros_like(a) for n, a in added.items()}, {n: -a for n, a in added.items()})
 
     def remember(self, model, node_round):
-        mine, server, steps = self._mine(node_round), self._server(node_round), node_round.settings.epochs
+        mine, server, training = self._mine(node_round), self._server(node_round), node_round.settings.training
         trained = get_arrays(model, node_round.received)
         return {
-            f"control.{n}": mine[n] - server[n] + (a - trained[n]) / (steps * node_round.settings.learning_rate)
+            f"control.{n}": mine[n] - server[n] + (a - trained[n]) / (training.epochs * training.learning_rate)
             for n, a in node_round.received.items()
         }
 

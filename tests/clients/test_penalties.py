@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.penalties import QuadraticPrior
+from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -85,7 +86,8 @@ def trained(prior, optimizer):
     torch.manual_seed(0)
     task = ToyTask()
     model, data = task.build_model(), task.data(2)
-    plan = [Phase(epochs=3, learning_rate=0.05, batch_size=4, optimizer=optimizer, prior=prior(model))]
+    training = LocalTraining(epochs=3, learning_rate=0.05, batch_size=4, optimizer=optimizer)
+    plan = [Phase(training, prior=prior(model))]
     run_plan(model, plan, lambda size: task.batches(data, "train", size), task.loss)
     return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
 

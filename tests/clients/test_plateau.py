@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.plateau import Plateau
+from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,9 +64,8 @@ def test_training_asks_after_every_epoch_and_steps_at_the_new_rate(length):
         return net.head.bias.sum()  # its gradient is 1: the bias falls by the rate in every step
 
     model.head.bias.data.zero_()
-    phase = Phase(
-        learning_rate=9.0, batch_size=3, optimizer="sgd", plateau=plateau, validation_loss=validation_loss, **length
-    )
+    training = LocalTraining(learning_rate=9.0, batch_size=3, optimizer="sgd", **length)
+    phase = Phase(training, plateau=plateau, validation_loss=validation_loss)
     run_plan(model, [phase], lambda size: task.batches(data, "train", size), linear)
     # two steps an epoch: at 1, then, as the first loss is the best, at 1 again, then at 1/16
     expected = [-2.0, -4.0, -4.125] if "steps" not in length else [-2.0, -4.0, -4.0625]

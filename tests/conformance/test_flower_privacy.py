@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fedapps.sim.inprocess import run_inprocess
-from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.privacy import CentralPrivacy
-from fedapps.strategies.rounds.records import TooFewRepliesError
+from fedapps.strategies import BaseStrategy, CentralPrivacy, PartialAggregation, TooFewRepliesError
 from fedapps.strategies.wire import CLIPPING_NORM
 from flwr.app import ConfigRecord, Context, RecordDict
 from flwr.client import ClientApp

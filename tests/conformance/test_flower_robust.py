@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies.aggregation.robust import Krum, Median, MultiKrum, TrimmedMean
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy, Krum, Median, MultiKrum, TrimmedMean
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg
 from flwr.serverapp.strategy import Krum as FlowersKrum

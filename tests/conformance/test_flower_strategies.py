@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fedapps.sim.inprocess import run_inprocess
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy
 from flwr.app import Context
 from flwr.client import ClientApp
 from flwr.common import parameters_to_ndarrays

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.keep_private import keep_private
-from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy, PartialAggregation
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn

@@ -13,7 +13,7 @@ from example_apps import EXAMPLES, load_example, told
 from fedapps.sim.inprocess import run_inprocess
 from fedapps.sim.lqr import write_world
 from fedapps.sim.processes import descendants
-from fedapps.strategies.rounds.snapshots import Snapshot
+from fedapps.strategies import Snapshot
 from hand_made_node import HandMadeNode
 from replayed import replay
 from toys import same_bits

@@ -39,8 +39,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.admission import ExampleLimits
+from fedapps.strategies import BaseStrategy
+from fedapps.strategies import ExampleLimits
 
 app = ServerApp()
 

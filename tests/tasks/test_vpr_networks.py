@@ -5,6 +5,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.tasks.vpr.features import describe, describe_maps, frozen_maps, map_bytes, map_shape
 from fedapps.tasks.vpr.networks import Normalise, place_network
@@ -99,7 +100,7 @@ def test_a_plan_that_trains_everything_leaves_alone_what_is_frozen():
         found = model.trained_part(batch["maps"].flatten(0, 1)).view(*batch["maps"].shape[:2], -1)
         return triplet_loss(triplet_terms(found[:, 0], found[:, 1], found[:, 2:], margin=2.0))
 
-    phase = Phase(epochs=1, learning_rate=1e-3, batch_size=1, weight_decay=0.1)
+    phase = Phase(LocalTraining(epochs=1, learning_rate=1e-3, batch_size=1, weight_decay=0.1))
     assert run_plan(model, [phase], lambda size: iter([{"maps": maps[None]}] * 2), loss).steps == 2
     after = model.state_dict()
     assert {name for name in after if not torch.equal(after[name], before[name])} == trained_names(model)

@@ -1,7 +1,7 @@
 """fedcurv-toy: A Flower / NumPy app."""
 
 import numpy as np
-from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
+from fedapps.strategies import FisherExchange
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 

@@ -1,9 +1,7 @@
 """numpy-hierarchy: A Flower / NumPy app."""
 
 import numpy as np
-from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.optimizers import Adam, Momentum, Yogi
+from fedapps.strategies import Adam, BaseStrategy, HierarchicalFedAvg, Momentum, Yogi
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 

@@ -1,7 +1,7 @@
 """pytorch-partial: A Flower / PyTorch app."""
 
 import torch
-from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
+from fedapps.strategies import PartialAggregation
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 

@@ -86,7 +86,7 @@ class ControlVariates(LocalPart):
         """c_i⁺ in the dtypes of c, computed in float64; c_i for what is not a parameter (buffers)."""
         own, parameters = self._own(node_round), {name for name, _ in model.named_parameters()}
         trained = get_arrays(model, [name for name in own if name in parameters])
-        drift = node_round.steps * node_round.settings.learning_rate
+        drift = node_round.steps * node_round.settings.training.learning_rate
         updated = dict(own)
         for name, y in trained.items():
             x = node_round.received[name].astype(np.float64)

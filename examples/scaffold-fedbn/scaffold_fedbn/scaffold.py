@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy
 from fedapps.tasks.options import option
 
 from fedapps.methods.base import Conflict, Method
@@ -43,14 +43,18 @@ class Scaffold(Method):
 
     def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
         steps = "a control variate is the mean of K gradients, taken from K steps of SGD at one learning rate"
-        if run.optimizer != "sgd":
-            yield {"optimizer", "methods"}, f"optimizer = {run.optimizer!r}: must be 'sgd' with scaffold: {steps}"
-        if run.clip_norm:
-            yield {"clip_norm", "methods"}, f"clip-norm = {run.clip_norm:g}: must be 0 with scaffold: {steps}"
-        if run.linear_decay:
+        training = run.training
+        if training.optimizer != "sgd":
+            yield (
+                {"optimizer", "methods"},
+                f"optimizer = {training.optimizer!r}: must be 'sgd' with scaffold: {steps}",
+            )
+        if training.clip_norm:
+            yield {"clip_norm", "methods"}, f"clip-norm = {training.clip_norm:g}: must be 0 with scaffold: {steps}"
+        if training.linear_decay:
             yield {"linear_decay", "methods"}, f"linear-decay = true: must be false with scaffold: {steps}"
-        if run.plateau_patience:
-            given = f"plateau-patience = {run.plateau_patience}"
+        if training.plateau_patience:
+            given = f"plateau-patience = {training.plateau_patience}"
             yield {"plateau_patience", "methods"}, f"{given}: must be 0 with scaffold: {steps}"
         if run.weighting != "uniform":
             given = f"weighting = {run.weighting!r}"

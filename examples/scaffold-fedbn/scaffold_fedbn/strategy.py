@@ -7,10 +7,7 @@ https://arxiv.org/abs/1910.06378.
 from typing import Any, ClassVar
 
 import numpy as np
-from fedapps.strategies.arrays import Arrays, is_float, to_record
-from fedapps.strategies.base import BaseStrategy, ExtraRecords
-from fedapps.strategies.nodes.profiles import Profile
-from fedapps.strategies.replies import Reply, read_arrays
+from fedapps.strategies import Arrays, BaseStrategy, ExtraRecords, Profile, Reply, is_float, read_arrays, to_record
 from flwr.app import ArrayRecord, RecordDict
 
 #: The record of a TRAIN message with the server's control variate c.

@@ -9,10 +9,10 @@ import torch
 from fedapps.clients.base import FederatedClient
 from fedapps.clients.local_part import LocalPart
 from fedapps.clients.node_memory import memory_of
-from fedapps.clients.round_settings import RoundSettings
+from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState
 from fedapps.sim.inprocess import InProcessGrid, flower_identity
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy
 from fedapps.tasks.base import Batch, Evaluation, NodeData, Task
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
@@ -103,13 +103,7 @@ class Federation:
             index = int(context.node_config["partition-id"])
             self.states[index] = context.state
             config: Mapping[str, Any] = message.content["config"]
-            settings = RoundSettings(
-                server_round=config["server-round"],
-                steps=config["steps"],
-                learning_rate=config["learning-rate"],
-                optimizer=config["optimizer"],
-                batch_size=config["batch-size"],
-            )
+            settings = RoundSettings().with_config(config)
             parts = [part.read(config, message.content) for part in self.parts]
             state = ContextState(context.state)
             device = torch.device("cpu")

@@ -3,13 +3,8 @@
 import numpy as np
 import pytest
 from fedapps.sim.inprocess import NodeError
-from fedapps.strategies.aggregation.robust import Median
-from fedapps.strategies.arrays import to_record
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.samplers import UniformFraction
-from fedapps.strategies.optimizers import SGD
-from fedapps.strategies.privacy import CentralPrivacy
-from fedapps.strategies.rounds.records import TooFewRepliesError
+from fedapps.strategies import SGD, BaseStrategy, CentralPrivacy, Median, TooFewRepliesError, UniformFraction, to_record
+from fedapps.tasks.options import with_values
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -155,11 +150,11 @@ def test_central_privacy_and_robust_aggregations_are_refused():
      {"weighting": "num-examples"}],
 )  # fmt: skip
 def test_what_breaks_the_control_variates_is_a_conflict(given):
-    run = RunConfig(**{"optimizer": "sgd"} | given)
+    run = with_values(RunConfig(), {"optimizer": "sgd"} | given)
     ((names, message),) = Scaffold().conflicts(run, TWO)
     assert names == {*given, "methods"}
     assert "with scaffold" in message
-    assert not list(Scaffold().conflicts(RunConfig(optimizer="sgd"), TWO))
+    assert not list(Scaffold().conflicts(with_values(RunConfig(), {"optimizer": "sgd"}), TWO))
 
 
 def test_a_new_stage_keeps_the_control_variate():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.tasks.base import DataError
 from fedapps.tasks.options import parse_options
@@ -102,7 +103,7 @@ def test_the_model_learns(world, batch_norm):
     model, data = task.build_model(), task.load_all(world)
     assert any(isinstance(module, nn.BatchNorm1d) for module in model) == batch_norm
     before = task.evaluate(model.eval(), data, seed=0, final=True).metrics
-    plan = [Phase(epochs=5, learning_rate=0.01, batch_size=32)]
+    plan = [Phase(LocalTraining(epochs=5, learning_rate=0.01, batch_size=32))]
     run_plan(model, plan, lambda size: task.training_batches(model, data, size), task.loss)
     after = task.evaluate(model.eval(), data, seed=0, final=True).metrics
     assert after["test.loss"] < before["test.loss"]

@@ -4,8 +4,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from vendored_app.strategies.base import BaseStrategy
-from vendored_app.strategies.optimizers import Momentum
+from vendored_app.strategies import BaseStrategy, Momentum
 
 # Create ServerApp
 app = ServerApp()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from markupsafe import Markup
+
 from fedapps.report.arrays import Arrays
 from fedapps.report.city_map import City, maps, strips
-from fedapps.report.markup import panels, render_section
+from fedapps.report.formats import counted
 from fedapps.report.palette import plot_styles
 from fedapps.report.places import Positions, read_positions
+from fedapps.report.rendering import render_section
 from fedapps.report.run_data import RunData
 
 _MOST = 6  # maximum number of maps
@@ -16,7 +19,7 @@ _LISTED = 8
 ORDER = 130
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """Draw up to six cities, preferring those with most nodes; None for tasks without positions."""
     own, common = _positions(run)
     cities = _cities(own, common)
@@ -26,9 +29,16 @@ def section(run: RunData) -> str | None:
     colours = {node: style.colour for node, style in plot_styles(sorted(own)).items()}
     flat = [city for city in chosen if city.is_line]
     wide = [city for city in chosen if not city.is_line]
-    figures = [panels([maps(wide, colours)], wide=True)] if wide else []
-    figures += [panels([strips(flat, colours)], wide=True)] if flat else []
-    return render_section("map", "Image positions", *figures, lead=_lead(own, cities, chosen))
+    left = [city for city in cities if city not in chosen]
+    return render_section(
+        "client_map",
+        nodes=len(own),
+        areas=sum(bool(city.nodes) for city in cities),
+        common=any(city.common is not None for city in cities),
+        missing=[f"{city.name} ({_contents(city)})" for city in left[:_LISTED]],
+        hidden=len(left[_LISTED:]),
+        figures=[*([maps(wide, colours)] if wide else []), *([strips(flat, colours)] if flat else [])],
+    )
 
 
 def _positions(run: RunData) -> tuple[dict[str, Positions], Positions | None]:
@@ -70,26 +80,5 @@ def _chosen(cities: list[City]) -> list[City]:
     return sorted(with_nodes[:room], key=lambda city: city.name) + others[: _MOST - room]
 
 
-def _lead(own: dict[str, Positions], cities: list[City], chosen: list[City]) -> str:
-    areas = sum(bool(city.nodes) for city in cities)
-    parts = [
-        f"{_count(len(own), 'node', 'nodes')} in {_count(areas, 'area', 'areas')}. Each mark is an image; for nodes "
-        "with many images, a few hundred evenly spaced ones are shown. Each colour is a node; colours repeat if there "
-        "are many nodes."
-    ]
-    if any(city.common is not None for city in cities):
-        parts.append("Grey marks belong to the common test set.")
-    left = [city for city in cities if city not in chosen]
-    if left:
-        listed = ", ".join(f"{city.name} ({_contents(city)})" for city in left[:_LISTED])
-        more = f" and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
-        parts.append(f"Not drawn: {listed}{more}.")
-    return " ".join(parts)
-
-
 def _contents(city: City) -> str:
-    return _count(len(city.nodes), "node", "nodes") if city.nodes else "common test"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+    return counted(len(city.nodes), "node") if city.nodes else "common test"

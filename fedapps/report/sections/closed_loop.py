@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from html import escape
 from statistics import median
 
+from markupsafe import Markup
+
 from fedapps.report.figures import drawing
-from fedapps.report.markup import panels, render_section
 from fedapps.report.palette import NEUTRAL, plot_styles
 from fedapps.report.records import NodeRecord
+from fedapps.report.rendering import render_section
 from fedapps.report.results import last_evaluations
 from fedapps.report.run_data import RunData
 
@@ -30,7 +31,7 @@ Group = tuple[list[NodeRecord], str]
 ORDER = 90
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """Box plots over all sessions of all nodes; None for tasks without driving."""
     evaluations = last_evaluations(run)
     groups: dict[str, Group] = {method: (list(nodes.values()), "closed_loop") for method, nodes in evaluations.items()}
@@ -42,16 +43,12 @@ def section(run: RunData) -> str | None:
     drawn = [panel for key, title in _MEASURES if (panel := _panel(run, groups, key, title))]
     if not drawn:
         return None
-    lead = (
-        "All sessions of all nodes at the last evaluation. A box spans the middle half of the sessions, its white bar "
-        "is the median, and dots are outliers."
-    )
-    started = [text for method, group in groups.items() if (text := _started(method, *group))]
-    note = f'<p class="note">Sessions in which the lane change started: {", ".join(started)}.</p>' if started else ""
-    return render_section("driving", "Closed-loop driving", panels(drawn), note, lead=lead)
+    started = {name: _started(*group) for name, group in groups.items()}
+    counts = [(name, sum(map(bool, flags)), len(flags)) for name, flags in started.items() if flags]
+    return render_section("closed_loop", figures=drawn, started=counts)
 
 
-def _panel(run: RunData, groups: dict[str, Group], key: str, title: str) -> str | None:
+def _panel(run: RunData, groups: dict[str, Group], key: str, title: str) -> Markup | None:
     boxes = {name: list(_sessions(nodes, f"{prefix}.{key}")) for name, (nodes, prefix) in groups.items()}
     boxes = {name: values for name, values in boxes.items() if values}
     if not boxes:
@@ -97,6 +94,6 @@ def _sessions(nodes: list[NodeRecord], name: str) -> Iterator[float]:
         yield from (value for value, go in zip(values, started, strict=True) if go and math.isfinite(value))
 
 
-def _started(name: str, nodes: list[NodeRecord], prefix: str) -> str:
-    flags = [flag for node in nodes for flag in node.series.get(f"{prefix}.started", ())]
-    return f"{escape(name)} {sum(map(bool, flags))} of {len(flags)}" if flags else ""
+def _started(nodes: list[NodeRecord], prefix: str) -> list[float]:
+    """Whether the lane change started, for each session of all nodes."""
+    return [flag for node in nodes for flag in node.series.get(f"{prefix}.started", ())]

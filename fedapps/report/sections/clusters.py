@@ -6,20 +6,20 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 from statistics import fmean
 from textwrap import fill
 
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedapps.report.figures import drawing
 from fedapps.report.formats import format_number
-from fedapps.report.markup import panels, render_section
 from fedapps.report.metrics import SHARED, Metric
 from fedapps.report.palette import INK, plot_styles
+from fedapps.report.rendering import render_section
 from fedapps.report.results import leading_in_rounds
 from fedapps.report.run_data import RunData
 
@@ -60,7 +60,7 @@ class Clusters:
     averaged: tuple[int, ...]
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """One figure per method whose nodes report both models; None if there is none."""
     metric = leading_in_rounds(run)
     if metric is None:
@@ -68,18 +68,11 @@ def section(run: RunData) -> str | None:
     found = {method: of for method in run.methods if (of := clusters_of(run, method, metric.name))}
     if not found:
         return None
-    lead = (
-        "Each node is evaluated with the model of its cluster and with the global model. Coloured lines show the "
-        "cluster models, each as the mean over the nodes of its cluster; the thick dark line shows the global model, "
-        "as the mean over all nodes."
+    return render_section(
+        "clusters",
+        averaged=any(of.averaged for of in found.values()),
+        methods=[(_said(method, of, metric), _figure(method, of, metric)) for method, of in found.items()],
     )
-    if any(of.averaged for of in found.values()):
-        lead += " Light vertical lines mark rounds after which the clusters were averaged."
-    parts = []
-    for method, of in found.items():
-        said = f'<p class="lead">{escape(_said(method, of, metric))}</p>'
-        parts += [said, panels([_figure(method, of, metric)], wide=True)]
-    return render_section("clusters", "Cluster models and the global model", *parts, lead=lead)
 
 
 def clusters_of(run: RunData, method: str, metric: str) -> Clusters | None:
@@ -142,7 +135,7 @@ def _averaging(rounds: Sequence[int]) -> str:
     return f"Clusters were averaged after round{'s' if len(rounds) > 1 else ''} {listed}."
 
 
-def _figure(method: str, found: Clusters, metric: Metric) -> str:
+def _figure(method: str, found: Clusters, metric: Metric) -> Markup:
     last = max(found.shared)
     ends = ", ".join(f"{label} {format_number(line[max(line)])}" for label, line in found.lines.items())
     alt = (

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from fedapps.report.caveats import SIGNIFICANT, about_claims, about_tests
-from fedapps.report.formats import format_number, format_p_value
-from fedapps.report.markup import details, render_section, swatch, table
-from fedapps.report.metrics import STEPS_PER_NODE, Metric, bare, columns, describe
+from markupsafe import Markup
+
+from fedapps.report.metrics import STEPS_PER_NODE, bare, columns, describe
 from fedapps.report.palette import plot_styles
 from fedapps.report.records import CheckedClaim, Comparison, PairedTest, Spread
+from fedapps.report.rendering import render_section
 from fedapps.report.results import leading_metric
 from fedapps.report.run_data import RunData
+from fedapps.report.tables import Cell, MetricTable, Row, best_methods
 from fedapps.runs.tables import reference_label
 
 _COLUMNS = 5
@@ -23,127 +22,70 @@ _DRIVEN = "closed_loop.mean_cost"
 ORDER = 30
 
 
-def section(run: RunData) -> str | None:
+@dataclass(frozen=True)
+class _Part:
+    """What is shown of a comparison, or of its part at one value of a varied key."""
+
+    title: str
+    main: MetricTable
+    more: MetricTable | None
+    claims: Sequence[CheckedClaim]
+    tests: Sequence[PairedTest]
+    other_tests: Sequence[PairedTest]
+
+
+def section(run: RunData) -> Markup | None:
     """The tables of a comparison; None if the folder holds none."""
     compared = {title: part for title, part in (run.comparison.parts if run.comparison else {}).items() if part.table}
-    if not compared:
+    if run.comparison is None or not compared:
         return None
-    parts = []
-    for title, found in compared.items():
-        parts += [details(title, *_part(run, found))] if title else _part(run, found)
-    if run.comparison and run.comparison.varied and run.comparison.claims:
-        parts += ["<h3>Claims of the paper</h3>", _claims(run.comparison.claims)]
-    count = max(found.seeds for found in compared.values())
-    seeds = f"{count} seed{'s' if count > 1 else ''}. " if count else ""
-    lead = f"{seeds}Mean ± standard deviation over seeds. ★ marks the best mean; grey numbers are the paper's."
-    return render_section("comparison", "Comparison over seeds", *parts, lead=lead)
+    return render_section(
+        "comparison",
+        seeds=max(found.seeds for found in compared.values()),
+        parts=[_part(run, title, found) for title, found in compared.items()],
+        claims=run.comparison.claims if run.comparison.varied else (),
+    )
 
 
-def _part(run: RunData, found: Comparison) -> list[str]:
+def _part(run: RunData, title: str, found: Comparison) -> _Part:
     leading = leading_metric(run)
     names = columns(name for row in found.table.values() for name in row)
     names.sort(key=lambda name: leading is None or name != leading.name)
     budget = [name for name in names if name == STEPS_PER_NODE]
     others = [name for name in names if name != STEPS_PER_NODE]
-    parts = [_table(run, found, [*others[:_COLUMNS], *budget])]
-    if others[_COLUMNS:]:
-        parts.append(details("More metrics", _table(run, found, others[_COLUMNS:])))
-    if found.claims:
-        parts += ["<h3>Claims of the paper</h3>", _claims(found.claims)]
-    if found.tests:
-        parts.append("<h3>Paired tests</h3>")
-        first = [test for test in found.tests if bare(test.metric) in (bare(leading.name) if leading else "", _DRIVEN)]
-        rest = [test for test in found.tests if test not in first]
-        parts.append(_tests(first) if first else "")
-        parts.append(details("Tests on other metrics", _tests(rest)) if rest else "")
-    return parts
+    shown = (bare(leading.name) if leading else "", _DRIVEN)
+    tests = [test for test in found.tests if bare(test.metric) in shown]
+    return _Part(
+        title,
+        main=_table(run, found, [*others[:_COLUMNS], *budget]),
+        more=_table(run, found, others[_COLUMNS:]) if others[_COLUMNS:] else None,
+        claims=found.claims,
+        tests=tests,
+        other_tests=[test for test in found.tests if test not in tests],
+    )
 
 
-def _table(run: RunData, found: Comparison, names: Sequence[str]) -> str:
+def _table(run: RunData, found: Comparison, names: Sequence[str]) -> MetricTable:
     styles = plot_styles(run.methods)
     metrics = [describe(name) for name in names]
-    best = {}
-    for metric in metrics:
-        means = {method: row[metric.name].mean for method, row in found.table.items() if metric.name in row}
-        best[metric.name] = metric.best(means)
-    rows = [
-        [
-            f"{swatch(styles[method])}{escape(method)}",
-            *(_cell(found, metric, method, best[metric.name] == method) for metric in metrics),
+    means = {method: {name: spread.mean for name, spread in row.items()} for method, row in found.table.items()}
+    best = best_methods(metrics, means)
+
+    def cells(row: Mapping[str, Spread], method: str = "") -> list[Cell]:
+        paper = found.paper.get(method, {})
+        return [
+            Cell(
+                row[name].mean if name in row else None,
+                best=bool(method) and best[name] == method,
+                std=row[name].std if name in row else None,
+                paper=paper.get(name),
+            )
+            for name in names
         ]
-        for method in run.methods
-        if method in found.table
-    ]
-    for name, row in found.references.items():
-        rows.append([escape(reference_label(name)), *(_mean(row[m.name]) if m.name in row else "–" for m in metrics)])
-    for method in found.paper:
+
+    rows = [Row(name, cells(found.table[name], name), styles[name]) for name in run.methods if name in found.table]
+    rows += [Row(reference_label(name), cells(row)) for name, row in found.references.items()]
+    for method, row in found.paper.items():
         if method not in found.table:
-            rows.append([f"{escape(method)} (paper)", *(_paper(found, metric, method) for metric in metrics)])
-    head = ["method", *(f"{escape(m.axis)}<small>{m.direction}</small>" for m in metrics)]
-    return table(head, rows, caption="Mean and standard deviation of each method over seeds")
-
-
-def _cell(found: Comparison, metric: Metric, method: str, best: bool) -> str:
-    spread = found.table[method].get(metric.name)
-    if spread is None:
-        return "–" + _paper(found, metric, method)
-    return _mean(spread, best) + _paper(found, metric, method)
-
-
-def _mean(spread: Spread, best: bool = False) -> str:
-    mean = f'<b class="best">★ {format_number(spread.mean)}</b>' if best else format_number(spread.mean)
-    return f"{mean} <small>± {format_number(spread.std, 2)}</small>"
-
-
-def _paper(found: Comparison, metric: Metric, method: str) -> str:
-    values = found.paper.get(method, {})
-    return f'<span class="paper">{format_number(values[metric.name])}</span>' if metric.name in values else ""
-
-
-def _claims(claims: Sequence[CheckedClaim]) -> str:
-    head = ["claim", "metric", "methods", "difference<small>first − second</small>", "interval", "claimed", "verdict"]
-    rows = [
-        [
-            escape(claim.line),
-            escape(describe(claim.metric).axis),
-            f"{escape(claim.method)} against {escape(claim.rival)}",
-            format_number(claim.difference),
-            _interval(claim),
-            f"&gt; {format_number(claim.by)}",
-            claim.verdict if claim.verdict == "holds" else f"<b>{escape(claim.verdict)}</b>",
-        ]
-        for claim in claims
-    ]
-    note = f'<p class="note">{escape(about_claims(claims[0].seeds))}</p>'
-    return note + table(head, rows, texts=3, caption="Claims of the paper and the differences found here")
-
-
-def _tests(tests: Sequence[PairedTest]) -> str:
-    head = [
-        "metric",
-        "methods",
-        "mean difference<small>first − second</small>",
-        "95 % interval",
-        "p",
-        "p, Holm-corrected<small>bold below 0.05</small>",
-        "nodes<small>lower : higher</small>",
-    ]
-    rows = [
-        [
-            escape(describe(test.metric).axis),
-            f"{escape(test.a)} against {escape(test.b)}",
-            format_number(test.mean_difference),
-            _interval(test),
-            format_p_value(test.p),
-            f"<b>{format_p_value(test.p_holm)}</b>" if test.p_holm < SIGNIFICANT else format_p_value(test.p_holm),
-            f"{test.nodes_lower} : {test.nodes_higher}" if test.nodes_lower + test.nodes_higher else "–",
-        ]
-        for test in tests
-    ]
-    together = max(Counter(test.metric for test in tests).values())
-    note = f'<p class="note">{escape(about_tests(tests[0].seeds, together))}</p>'
-    return note + table(head, rows, texts=2, caption="Paired tests between methods over seeds")
-
-
-def _interval(found: PairedTest | CheckedClaim) -> str:
-    return "–" if math.isnan(found.low) else f"{format_number(found.low)} to {format_number(found.high)}"
+            rows.append(Row(f"{method} (paper)", [Cell(None, paper=row.get(name), missing="") for name in names]))
+    return MetricTable(metrics, rows)

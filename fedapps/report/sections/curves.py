@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedapps.report.figures import drawing
-from fedapps.report.markup import details, legend, panels, render_section
 from fedapps.report.metrics import columns, describe
 from fedapps.report.palette import PlotStyle, plot_styles
 from fedapps.report.records import RoundRecord
+from fedapps.report.rendering import render_section
 from fedapps.report.results import curve, main_metrics
 from fedapps.report.run_data import RunData
 from fedapps.report.series import mark
@@ -24,7 +25,7 @@ _WIDE_RANGE = 30
 ORDER = 60
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """Up to 12 panels, two of them open; None if no round has metrics."""
     wanted = [("evaluate", name) for name in _names(run, "evaluate")]
     wanted += [("train", name) for name in _names(run, "train") if not name.endswith("_parameters")]
@@ -33,8 +34,7 @@ def section(run: RunData) -> str | None:
     drawn = [panel for phase, name in wanted if (panel := _panel(run, phase, name, kept=name in main))][:_MOST]
     if not drawn:
         return None
-    more = [details("More curves", panels(drawn[_OPEN:]))] if drawn[_OPEN:] else []
-    return render_section("curves", "Learning curves", legend(plot_styles(run.methods)), panels(drawn[:_OPEN]), *more)
+    return render_section("curves", styles=plot_styles(run.methods), shown=drawn[:_OPEN], more=drawn[_OPEN:])
 
 
 def _rank(main: Sequence[str], phase: str, name: str) -> tuple[int, int]:
@@ -53,7 +53,7 @@ def _values(record: RoundRecord, phase: str) -> dict[str, float]:
     return dict(record.evaluate if phase == "evaluate" else record.train)
 
 
-def _panel(run: RunData, phase: str, name: str, *, kept: bool) -> str | None:
+def _panel(run: RunData, phase: str, name: str, *, kept: bool) -> Markup | None:
     """The curves of a metric; None if there are none or, unless the metric is ``kept``, if it never changes."""
     metric = describe(name)
     curves = {method: curve(run, method, lambda r: _values(r, phase).get(name)) for method in run.methods}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedapps.report.figures import panels_per_row, small_multiples
-from fedapps.report.markup import details, panels, render_section
 from fedapps.report.metrics import Metric, describe
 from fedapps.report.palette import NEUTRAL, PlotStyle, plot_styles
+from fedapps.report.rendering import render_section
 from fedapps.report.results import last_evaluations
 from fedapps.report.run_data import RunData
 
@@ -23,26 +24,16 @@ ORDER = 80
 Values = dict[str, dict[str, float]]
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """One figure for unseen and one for seen houses; None for tasks without houses."""
-    figures = {}
-    for name in _METRICS:
-        values = _values(run, name)
-        if values:
-            figures[name] = _figure(run, describe(name), values)
-    if not figures:
+    found = {describe(name): values for name in _METRICS if (values := _values(run, name))}
+    if not found:
         return None
-    baseline = _baseline(_values(run, next(iter(figures))))
-    several = len(run.methods) > 1
-    lead = "Each row is a house, at the last evaluation." + (
-        f" Open circles: {baseline}. Filled markers: the method above the panel; solid lines lead to better values, "
-        "dashed lines to worse ones."
-        if several
-        else ""
+    return render_section(
+        "house_results",
+        baseline=_baseline(next(iter(found.values()))) if len(run.methods) > 1 else "",
+        figures=[(metric.axis, *_figure(run, metric, values)) for metric, values in found.items()],
     )
-    first, *others = figures.values()
-    more = [details(describe(name).axis, other) for name, other in zip(list(figures)[1:], others, strict=True)]
-    return render_section("house-results", "Results by house", first, *more, lead=lead)
 
 
 def _values(run: RunData, name: str) -> Values:
@@ -59,7 +50,8 @@ def _baseline(values: Values) -> str:
     return next(iter(values))
 
 
-def _figure(run: RunData, metric: Metric, values: Values) -> str:
+def _figure(run: RunData, metric: Metric, values: Values) -> tuple[Markup, bool]:
+    """The figure, and whether it is wide."""
     baseline = _baseline(values)
     before = values[baseline]
     others = {method: row for method, row in values.items() if method != baseline} or {baseline: before}
@@ -76,7 +68,7 @@ def _figure(run: RunData, metric: Metric, values: Values) -> str:
         for axes in figure.axes:
             axes.set_xlim(-0.03 * highest, 1.05 * highest if highest else 1.0)
         figure.figure.supxlabel(metric.title, fontsize=9)
-    return panels([figure.markup], wide=len(others) > 2)
+    return figure.markup, len(others) > 2
 
 
 def _title(method: str, before: dict[str, float], after: dict[str, float], metric: Metric) -> str:

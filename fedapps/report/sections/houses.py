@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from textwrap import fill
+
+from markupsafe import Markup
 
 from fedapps.report.arrays import Arrays
 from fedapps.report.figures import drawing
 from fedapps.report.house_drawing import draw_walk, layout_of
 from fedapps.report.house_traces import House, Walk, read_house, read_walks
-from fedapps.report.markup import details, panels, render_section
 from fedapps.report.palette import plot_styles
+from fedapps.report.rendering import render_section
 from fedapps.report.run_data import RunData
 
 _MOST_NODES = 4
@@ -25,7 +26,7 @@ ORDER = 105
 Walks = Mapping[str, Mapping[str, Walk]]
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """Two paths of each of up to four houses, under up to four methods; None for tasks without houses."""
     found: dict[str, tuple[House, Walks]] = {}
     for node in sorted({node for _, node in run.traces}):
@@ -35,16 +36,8 @@ def section(run: RunData) -> str | None:
         return None
     # Unseen houses first.
     nodes = sorted(found, key=lambda node: not next(iter(found[node][1])).startswith("val_unseen"))[:_MOST_NODES]
-    parts = {node: [_path(run, found[node][0], of) for of in _chosen(found[node][1])] for node in nodes}
-    first, *others = nodes
-    lead = (
-        f"Walks through {first} from above. Broad band: the path that the instruction describes, up to the goal "
-        "(diamond). Line: the agent, from the circle to ✓ for a success or ✗ for a failure; the number is the distance "
-        "from the end to the goal. Dotted lines lead to another floor. Of the recorded paths, the section shows those "
-        "on which the methods differ most."
-    )
-    more = [details(f"Walks through {node}", *parts[node]) for node in others]
-    return render_section("houses", "Walks through houses", *parts[first], *more, lead=lead)
+    paths = {node: [_path(run, found[node][0], of) for of in _chosen(found[node][1])] for node in nodes}
+    return render_section("houses", nodes=paths)
 
 
 def _walks(run: RunData, node: str) -> tuple[House, Walks] | None:
@@ -71,8 +64,8 @@ def _chosen(walks: Walks) -> list[Mapping[str, Walk]]:
     return [walks[path] for path in sorted(walks, key=disagreement, reverse=True)[:_MOST_PATHS]]
 
 
-def _path(run: RunData, house: House, walks: Mapping[str, Walk]) -> str:
-    """The instruction and a drawing for each method."""
+def _path(run: RunData, house: House, walks: Mapping[str, Walk]) -> tuple[str, Markup, bool]:
+    """The instruction, the figure with a drawing for each method, and whether it is wide."""
     layout = layout_of(house, list(walks.values()))
     columns = len(walks) if layout.width < 0.8 * layout.height else min(len(walks), 2)
     rows = -(-len(walks) // columns)
@@ -87,8 +80,7 @@ def _path(run: RunData, house: House, walks: Mapping[str, Walk]) -> str:
         for axes, (method, walk) in zip(figure.axes, walks.items(), strict=False):
             draw_walk(axes, house, layout, walk, plot_styles(run.methods)[method])
             axes.set_title(f"{fill(method, 22)}: {_outcome(walk)}", fontsize=8.5)
-    text = f'<blockquote class="instruction">{escape(instruction)}</blockquote>'
-    return text + panels([figure.markup], wide=columns > 1)
+    return instruction, figure.markup, columns > 1
 
 
 def _outcome(walk: Walk) -> str:

@@ -10,15 +10,16 @@ from collections.abc import Mapping
 from textwrap import fill
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 
 from fedapps.report.figures import panels_per_row, small_multiples
 from fedapps.report.formats import format_number
-from fedapps.report.markup import details, panels, render_section
 from fedapps.report.metrics import bare, describe
 from fedapps.report.palette import INK
 from fedapps.report.records import Matrix
+from fedapps.report.rendering import render_section
 from fedapps.report.run_data import RunData
 from fedapps.runs.continual import average, backward_transfer, forward_transfer, stage_metrics, train_test_matrix
 
@@ -28,7 +29,7 @@ _WIDE_RANGE = 10
 ORDER = 40
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """One figure of all methods, or one per value of a varied key; None for tasks without stages."""
     found = (
         {title: part.matrices for title, part in run.comparison.parts.items()} if run.comparison else {"": _own(run)}
@@ -39,17 +40,8 @@ def section(run: RunData) -> str | None:
         metric = next((name for of_method in matrices.values() for name in of_method if "." not in name), "")
         shown = {method: matrices[method][metric] for method in run.methods if metric in matrices.get(method, {})}
         if any(np.isfinite(matrix).any() for matrix in shown.values()):
-            figure = panels([_figure(shown, metric)], wide=panels_per_row(len(shown)) > 2)
-            parts.append(details(title, figure) if title else figure)
-    if not parts:
-        return None
-    lead = (
-        "Test error after training on each stage (rows), measured on each stage (columns)"
-        f"{', mean over seeds' if run.comparison else ''}. The mean of the diagonal is the average error (AMSE). Below "
-        "the diagonal are earlier stages: if the error grows down a column, the stage is being forgotten (backward "
-        "transfer, BWT). Above the diagonal are later stages, not trained on yet (forward transfer, FWT)."
-    )
-    return render_section("stages", "Errors by stage", *parts, lead=lead)
+            parts.append((title, _figure(shown, metric), panels_per_row(len(shown)) > 2))
+    return render_section("matrices", over_seeds=bool(run.comparison), parts=parts) if parts else None
 
 
 def _own(run: RunData) -> dict[str, dict[str, Matrix]]:
@@ -66,7 +58,7 @@ def _own(run: RunData) -> dict[str, dict[str, Matrix]]:
     return found
 
 
-def _figure(matrices: Mapping[str, Matrix], metric: str) -> str:
+def _figure(matrices: Mapping[str, Matrix], metric: str) -> Markup:
     scale = _scale(np.concatenate([matrix.ravel() for matrix in matrices.values()]))
     label = describe(metric).label
     summaries = (average, backward_transfer, forward_transfer)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.colors import LogNorm, Normalize
 
 from fedapps.report.figures import drawing
-from fedapps.report.markup import panels, render_section
 from fedapps.report.records import RoundRecord
+from fedapps.report.rendering import render_section
 from fedapps.report.run_data import RunData
 
 _MOST_TENSORS = 40
@@ -16,23 +17,17 @@ _LOWEST = 1e-4
 ORDER = 140
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """One heat map per method with learned rates; None if there is none."""
     drawn = []
     for method in run.methods:
         records = [record for record in run.of(method) if record.rates]
         if records:
             drawn.append(_map(method, records))
-    if not drawn:
-        return None
-    lead = (
-        "Learning rate of each tensor during personalisation, relative to the largest. Bright tensors differ between "
-        "nodes and are personalised most; dark tensors stay close to the shared model."
-    )
-    return render_section("rates", "Learned rates", panels(drawn, wide=True), lead=lead)
+    return render_section("rates", figures=drawn) if drawn else None
 
 
-def _map(method: str, records: list[RoundRecord]) -> str:
+def _map(method: str, records: list[RoundRecord]) -> Markup:
     names = list(dict.fromkeys(name for record in records for name in record.rates))
     rates = np.array([[record.rates.get(name, np.nan) for record in records] for name in names])
     cut = ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from html import escape
+from markupsafe import Markup
 
-from fedapps.report.markup import render_section, table
+from fedapps.report.rendering import render_section
 from fedapps.report.run_data import RunData
 
 _MOST = 50
@@ -12,7 +12,7 @@ _MOST = 50
 ORDER = 160
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """One row per method, node and reason; None if no reply was refused."""
     found: dict[tuple[str, str, str], list[int]] = {}
     for record in run.rounds:
@@ -21,15 +21,8 @@ def section(run: RunData) -> str | None:
     if not found:
         return None
     often = sorted(found.items(), key=lambda item: -len(item[1]))
-    rows = [[*map(escape, key), _spans(sorted(set(rounds))), str(len(rounds))] for key, rounds in often[:_MOST]]
-    total = sum(map(len, found.values()))
-    hidden = f" The {len(often) - _MOST} least frequent reasons are not listed." if len(often) > _MOST else ""
-    lead = (
-        f"{total} repl{'y was' if total == 1 else 'ies were'} refused and not aggregated; the rounds continued "
-        f"without {'it' if total == 1 else 'them'}.{hidden}"
-    )
-    head = ["method", "node", "reason", "rounds", "count"]
-    return render_section("refused", "Refused replies", table(head, rows, texts=4), lead=lead)
+    rows = [[*key, _spans(sorted(set(rounds))), len(rounds)] for key, rounds in often[:_MOST]]
+    return render_section("refused", total=sum(map(len, found.values())), hidden=len(often[_MOST:]), rows=rows)
 
 
 def _spans(rounds: list[int]) -> str:

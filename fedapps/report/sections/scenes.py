@@ -7,9 +7,10 @@ from math import ceil, floor
 from textwrap import fill
 
 import numpy as np
+from markupsafe import Markup
 
 from fedapps.report.figures import panels_per_row, small_multiples
-from fedapps.report.markup import details, panels, render_section
+from fedapps.report.rendering import render_section
 from fedapps.report.run_data import RunData
 from fedapps.report.social_drawing import SocialScene, draw_scene, read_scene
 
@@ -18,7 +19,7 @@ _MOST_NODES = 4
 ORDER = 110
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """One scene of each of up to four nodes; None for tasks without scenes."""
     found: dict[str, dict[str, SocialScene]] = {}
     for (method, node), path in sorted(run.traces.items(), key=lambda item: item[0][1]):
@@ -28,20 +29,11 @@ def section(run: RunData) -> str | None:
     if not found:
         return None
     shown = {node: {m: found[node][m] for m in run.methods if m in found[node]} for node in list(found)[:_MOST_NODES]}
-    first, *others = shown
-    figures = {node: panels([_figure(node, of)], wide=panels_per_row(len(of)) > 2) for node, of in shown.items()}
-    rating = _truth(shown[first])
-    lead = (
-        f"A scene of {first} from above, with the score that the model predicts for the robot at each position: at "
-        "bright positions it disturbs nobody. Circles: people; arrows: their gaze. Squares: objects. Dashed lines: "
-        f"interactions. Cross: the recorded position of the robot, which a person rated {rating:.2f}; the number above "
-        "each panel is the score predicted there."
-    )
-    more = [details(f"A scene of {node}, rated {_truth(shown[node]):.2f}", figures[node]) for node in others]
-    return render_section("scenes", "Predicted social scores", figures[first], *more, lead=lead)
+    nodes = [(node, _truth(of), _figure(node, of), panels_per_row(len(of)) > 2) for node, of in shown.items()]
+    return render_section("scenes", nodes=nodes)
 
 
-def _figure(node: str, scenes: Mapping[str, SocialScene]) -> str:
+def _figure(node: str, scenes: Mapping[str, SocialScene]) -> Markup:
     limits = _limits(scenes)
     said = ", ".join(f"{method} {scene.here:.2f}" for method, scene in scenes.items())
     alt = f"Maps of the score predicted for each position in a scene of {node}; at the robot's position: {said}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from markupsafe import Markup
+
 from fedapps.report.figures import drawing
-from fedapps.report.markup import legend, panels, render_section
 from fedapps.report.metrics import describe, main_metric
 from fedapps.report.palette import PlotStyle, plot_styles
 from fedapps.report.records import Metrics
+from fedapps.report.rendering import render_section
 from fedapps.report.run_data import RunData
 from fedapps.report.series import mark
 
@@ -18,7 +20,7 @@ _DYNAMICS, _GAIN = "dynamics_distance", "gain_distance"
 ORDER = 50
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """A figure of the main metric by seed, and one of the distances if runs report them; None without runs."""
     if run.comparison is None or not run.comparison.runs:
         return None
@@ -30,11 +32,10 @@ def section(run: RunData) -> str | None:
     figures = [_by_seed(runs, styles, metric)]
     if {_DYNAMICS, _GAIN} <= set(names):
         figures.append(_divergence(runs, styles))
-    lead = "Each line is a method. With the same seed, all methods use the same data and the same random draws."
-    return render_section("seeds", "Results by seed", legend(styles), panels(figures), lead=lead)
+    return render_section("seeds", styles=styles, figures=figures)
 
 
-def _by_seed(runs: Runs, styles: Mapping[str, PlotStyle], name: str) -> str:
+def _by_seed(runs: Runs, styles: Mapping[str, PlotStyle], name: str) -> Markup:
     metric = describe(name)
     with drawing(f"{metric.label} of each method by seed") as figure:
         axes = figure.axes[0]
@@ -53,7 +54,7 @@ def _by_seed(runs: Runs, styles: Mapping[str, PlotStyle], name: str) -> str:
     return figure.markup
 
 
-def _divergence(runs: Runs, styles: Mapping[str, PlotStyle]) -> str:
+def _divergence(runs: Runs, styles: Mapping[str, PlotStyle]) -> Markup:
     with drawing("Scatter plot: distance of the gain and of the dynamics from the true ones, by method") as figure:
         axes = figure.axes[0]
         for method, of_method in runs.items():

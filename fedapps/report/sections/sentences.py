@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from textwrap import shorten
 
+from markupsafe import Markup
+
 from fedapps.report.arrays import Arrays
-from fedapps.report.formats import format_number
 from fedapps.report.house_traces import Sentence, read_sentences
-from fedapps.report.markup import render_section, swatch, table
 from fedapps.report.metrics import describe
 from fedapps.report.palette import plot_styles
-from fedapps.report.records import Metrics
+from fedapps.report.rendering import render_section
 from fedapps.report.results import final_metrics
 from fedapps.report.run_data import RunData
+from fedapps.report.tables import Cell, MetricTable, Row
 from fedapps.runs.tables import reference_label
 
 _MOST_PATHS = 6
@@ -25,7 +25,7 @@ _METRICS = ("val_unseen.bleu", "val_unseen.distinct", "val_seen.bleu", "val_seen
 ORDER = 125
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """A table of scores and a table of sentences; None for tasks without a speaker."""
     found: dict[tuple[str, str], dict[str, Sentence]] = {}  # by (node, path) and method
     for (method, node), path in sorted(run.traces.items(), key=lambda item: item[0][1]):
@@ -34,33 +34,22 @@ def section(run: RunData) -> str | None:
                 found.setdefault((node, number), {})[method] = sentence
     if not found:
         return None
-    lead = "What the speaker of each method says about a few paths, beside what one person wrote about them."
-    parts = (_scores(run), "<h3>Sentences about the same paths</h3>", _sentences(run, found))
-    return render_section("sentences", "Sentences of the speaker", *parts, lead=lead)
-
-
-def _scores(run: RunData) -> str:
-    final = final_metrics(run)
-    names = [name for name in _METRICS if any(name in row for row in final.values())]
-    head = ["method", *(f"{escape(describe(name).axis)}<small>{describe(name).direction}</small>" for name in names)]
-    styles = plot_styles(run.methods)
-    rows = [[f"{swatch(styles[method])}{escape(method)}", *_numbers(names, row)] for method, row in final.items()]
-    rows += [[escape(reference_label(name)), *_numbers(names, row)] for name, row in run.references.items()]
-    return table(head, rows, caption="Scores of the sentences")
-
-
-def _numbers(names: list[str], row: Metrics) -> list[str]:
-    return [format_number(row[name]) if name in row else "–" for name in names]
-
-
-def _sentences(run: RunData, found: Mapping[tuple[str, str], Mapping[str, Sentence]]) -> str:
     methods = [method for method in run.methods if any(method in row for row in found.values())]
     rows = []
     for (node, _), row in _spread(found):
-        said = [escape(_short(row[method].said)) if method in row else "–" for method in methods]
-        rows.append([escape(node), escape(_short(next(iter(row.values())).instruction)), *said])
-    head = ["house", "written by a person", *map(escape, methods)]
-    return table(head, rows, texts=len(head), caption="Sentences about the same paths")
+        said = [_short(row[method].said) if method in row else "–" for method in methods]
+        rows.append([node, _short(next(iter(row.values())).instruction), *said])
+    return render_section("sentences", scores=_scores(run), methods=methods, rows=rows)
+
+
+def _scores(run: RunData) -> MetricTable:
+    final = final_metrics(run)
+    names = [name for name in _METRICS if any(name in row for row in final.values())]
+    styles = plot_styles(run.methods)
+    rows = [Row(method, [Cell(row.get(name)) for name in names], styles[method]) for method, row in final.items()]
+    for reference, row in run.references.items():
+        rows.append(Row(reference_label(reference), [Cell(row.get(name)) for name in names]))
+    return MetricTable([describe(name) for name in names], rows)
 
 
 def _short(text: str) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from markupsafe import Markup
 
 from fedapps.report.figures import drawing
-from fedapps.report.markup import panels, render_section
 from fedapps.report.metrics import describe
 from fedapps.report.palette import NEUTRAL, plot_styles
+from fedapps.report.rendering import render_section
 from fedapps.report.results import last_evaluations, main_metrics
 from fedapps.report.run_data import RunData
 from fedapps.report.series import mark
@@ -19,7 +20,7 @@ _ROOM = 55  # letters of method names that fit side by side
 ORDER = 70
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """The main metric that differs between the nodes of most methods, at the last evaluation; None if none differs.
 
     Nodes with the same model report the same value where all of them are tested on the same examples.
@@ -59,11 +60,7 @@ def section(run: RunData) -> str | None:
         axes.set_xticks(range(len(methods)), methods, rotation=35 * crowded, ha="right" if crowded else "center")
         axes.set_xlim(-0.5, len(methods) - 0.5)
         axes.set_title(metric.title)
-    lead = (
-        f"{len(nodes)} node{'' if len(nodes) == 1 else 's'} at the last evaluation. Each dot is a node, thin lines "
-        "connect the dots of the same node, and bars are medians."
-    )
-    return render_section("nodes", "Results by node", panels([figure.markup]), lead=lead)
+    return render_section("spread", nodes=len(nodes), figure=figure.markup)
 
 
 def _values(run: RunData, metric: str) -> dict[str, dict[str, float]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from markupsafe import Markup
+
 from fedapps.report.figures import drawing
 from fedapps.report.formats import format_duration
-from fedapps.report.markup import panels, render_section
 from fedapps.report.palette import INK, NEUTRAL
 from fedapps.report.records import Metrics
+from fedapps.report.rendering import render_section
 from fedapps.report.run_data import RunData
 
 ORDER = 160
@@ -22,10 +24,9 @@ _COLOURS = {
 }  # fmt: skip
 #: Phases whose part is smaller in every bar count as other.
 _LEAST_PART = 0.01
-NOTE = "Means in seconds. Waiting for replies includes the work of the nodes. Phases below 1 % count as other."
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """Bars of the phases of a round on the server and of a reply on a node, by method; only with ``timings = true``."""
     rounds = {method: [record.timings for record in run.of(method) if record.timings] for method in run.methods}
     replies = {
@@ -40,10 +41,10 @@ def section(run: RunData) -> str | None:
         for title, found in (("server, per round", rounds), ("nodes, per reply", replies))
         if any(found.values())
     ]
-    return render_section("timings", "Where the time goes", f"<p>{NOTE}</p>", panels(figures)) if figures else None
+    return render_section("timings", figures=figures) if figures else None
 
 
-def _stacked(title: str, phases: Sequence[str], found: Mapping[str, Sequence[Metrics]]) -> str:
+def _stacked(title: str, phases: Sequence[str], found: Mapping[str, Sequence[Metrics]]) -> Markup:
     means = {label: _means(timings, phases) for label, timings in found.items() if timings}
     totals = {label: sum(of.values()) for label, of in means.items()}
     large = [

@@ -6,12 +6,13 @@ import math
 from itertools import accumulate
 
 import numpy as np
+from markupsafe import Markup
 
 from fedapps.report.figures import drawing
 from fedapps.report.formats import BYTE_UNITS, format_bytes
-from fedapps.report.markup import legend, panels, render_section
 from fedapps.report.metrics import Metric
 from fedapps.report.palette import NEUTRAL, plot_styles
+from fedapps.report.rendering import render_section
 from fedapps.report.results import leading_in_rounds
 from fedapps.report.run_data import RunData
 
@@ -20,7 +21,7 @@ from .curves import draw_line
 ORDER = 150
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """Bytes per round in both directions, and the main metric against all bytes sent so far."""
     most = max((max(r.bytes_down, r.bytes_up) for r in run.rounds), default=0.0)
     if not most > 0:
@@ -28,14 +29,14 @@ def section(run: RunData) -> str | None:
     metric = leading_in_rounds(run)
     by_bytes = _by_bytes(run, metric) if metric else None
     figures = [_per_round(run, most), *([by_bytes] if by_bytes else [])]
-    return render_section("traffic", "Network traffic", legend(plot_styles(run.methods)), panels(figures))
+    return render_section("traffic", styles=plot_styles(run.methods), figures=figures)
 
 
 def _scale(most: float) -> tuple[str, float]:
     return next(((unit, scale) for unit, scale in BYTE_UNITS if most >= scale), ("B", 1.0))
 
 
-def _per_round(run: RunData, most: float) -> str:
+def _per_round(run: RunData, most: float) -> Markup:
     unit, scale = _scale(most)
     styles = plot_styles(run.methods)
     totals = ", ".join(f"{m} {format_bytes(sum(r.bytes_down + r.bytes_up for r in run.of(m)))}" for m in run.methods)
@@ -60,7 +61,7 @@ def _per_round(run: RunData, most: float) -> str:
     return figure.markup
 
 
-def _by_bytes(run: RunData, metric: Metric) -> str | None:
+def _by_bytes(run: RunData, metric: Metric) -> Markup | None:
     curves = {}
     for method in run.methods:
         records = run.of(method)

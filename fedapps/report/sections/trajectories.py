@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
 from fedapps.report.driving_drawing import draw_session, gap
 from fedapps.report.driving_traces import DrivingTrace, read_traces
-from fedapps.report.markup import details, panels, render_section
 from fedapps.report.palette import plot_styles
+from fedapps.report.rendering import render_section
 from fedapps.report.run_data import RunData
 
 _MOST_NODES = 4
@@ -18,7 +19,7 @@ _MARGIN = 4.0
 ORDER = 100
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """The first node's session under each method; the other nodes' sessions are collapsed; None without traces."""
     by_node: dict[str, dict[str, Path]] = {}
     for (method, node), path in run.traces.items():
@@ -27,19 +28,10 @@ def section(run: RunData) -> str | None:
     # Nodes that have traces of most methods come first, because they allow a comparison.
     nodes = sorted(by_node, key=lambda node: (-len(by_node[node]), node))[:_MOST_NODES]
     drawn = {node: figures for node in nodes if (figures := _pictures(run, node, by_node[node]))}
-    if not drawn:
-        return None
-    first, *others = drawn
-    more = [details(f"With {node}", panels(drawn[node])) for node in others]
-    lead = (
-        f"One session with {first}: the road from above (its width is exaggerated), and the lead of the human over the "
-        "robot. Dark: the robot. Coloured: the human. Grey: a third car, if there is one. Thin lines: forecasts of the "
-        "human's path, sampled at a few moments. Diamonds: the start of the lane change."
-    )
-    return render_section("paths", "Driving paths", panels(drawn[first]), *more, lead=lead)
+    return render_section("trajectories", nodes=drawn) if drawn else None
 
 
-def _pictures(run: RunData, node: str, paths: dict[str, Path]) -> list[str]:
+def _pictures(run: RunData, node: str, paths: dict[str, Path]) -> list[Markup]:
     traces = {method: _drawable(read_traces(paths[method])) for method in run.methods if method in paths}
     traces = {method: found for method, found in traces.items() if found}
     if not traces:

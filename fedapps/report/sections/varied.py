@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from markupsafe import Markup
+
 from fedapps.report.figures import drawing
-from fedapps.report.markup import legend, panels, render_section
 from fedapps.report.metrics import ROUNDS_TO_TARGET, STEPS_TO_TARGET, Metric, describe
 from fedapps.report.palette import plot_styles
 from fedapps.report.records import Varied
+from fedapps.report.rendering import render_section
 from fedapps.report.results import leading_metric
 from fedapps.report.run_data import RunData
 from fedapps.report.series import mark
@@ -16,25 +18,25 @@ _WIDE_RANGE = 10
 ORDER = 20
 
 
-def section(run: RunData) -> str | None:
+def section(run: RunData) -> Markup | None:
     """A figure of all methods for each of these metrics; None if no key was varied."""
     varied, metric = run.comparison and run.comparison.varied, leading_metric(run)
     if not varied or metric is None:
         return None
     seeds = max(part.seeds for _, part in varied.values)
-    lead = (
-        f"Each method at each value of {varied.key}. Lines are means over {seeds} seed{'s' if seeds != 1 else ''}, "
-        "bands extend one standard deviation to both sides."
-    )
     found = {name for _, part in varied.values for row in part.table.values() for name in row}
     metrics = [metric, *(describe(name) for name in (ROUNDS_TO_TARGET, STEPS_TO_TARGET) if name in found)]
-    if metrics[1:]:
-        lead += " Rounds and steps to the target are means over the seeds that reach it; steps are those of all nodes."
-    drawn = panels([_figure(run, varied, each) for each in metrics], wide=True)
-    return render_section("varied", f"Results by {varied.key}", legend(plot_styles(run.methods)), drawn, lead=lead)
+    return render_section(
+        "varied",
+        key=varied.key,
+        seeds=seeds,
+        targets=bool(metrics[1:]),
+        styles=plot_styles(run.methods),
+        figures=[_figure(run, varied, each) for each in metrics],
+    )
 
 
-def _figure(run: RunData, varied: Varied, metric: Metric) -> str:
+def _figure(run: RunData, varied: Varied, metric: Metric) -> Markup:
     places = _places(varied)
     texts = {place: str(value) for place, (value, _) in zip(places, varied.values, strict=True)}
     lines = {}

@@ -9,10 +9,11 @@ from fedapps.clients.local_part import NodeRound
 from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.plateau import Plateau
-from fedapps.clients.round_settings import with_config
+from fedapps.clients.settings import LocalTraining
 from fedapps.clients.state import ContextState
 from fedapps.clients.training import Phase, run_plan
-from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
+from fedapps.strategies import PartialAggregation
+from fedapps.tasks.options import with_values
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,7 +50,8 @@ def train(model, plan):
 
 
 def joint(**changes):
-    return Phase(**{"epochs": 1, "learning_rate": 0.01, "batch_size": 1, "optimizer": "sgd", **changes})
+    training = LocalTraining(epochs=1, learning_rate=0.01, batch_size=1, optimizer="sgd")
+    return with_values(Phase(training), changes)
 
 
 def test_two_phases_by_hand():
@@ -79,8 +81,9 @@ def test_all_but_the_length_is_that_of_the_joint_phase():
     first, second = adaptive_updating(given, ToyModel(), ["encoder.weight"], 3)
     assert second is given
     private = ["head.weight", "head.bias"]
+    training = replace(given.training, epochs=3, steps=0, learning_rate=0.1)
     assert first == replace(
-        given, epochs=3, steps=0, learning_rate=0.1, trainable=private, plateau=None, validation_loss=None
+        given, training=training, trainable=private, plateau=None, validation_loss=None
     )  # fmt: skip
 
 
@@ -144,7 +147,7 @@ def test_a_federation_by_hand(tmp_path):
         return node(tmp_path / folder / str(partition), AdaptiveUpdating(1), data=TASK.data(partition))
 
     def work(partition, arrays, config):
-        reply = member("federated", partition).train_round(arrays, with_config(SETTINGS, config))
+        reply = member("federated", partition).train_round(arrays, SETTINGS.with_config(config))
         return reply.arrays, {"num-examples": reply.num_examples, **reply.metrics}
 
     seen = []

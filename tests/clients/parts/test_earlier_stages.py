@@ -6,10 +6,8 @@ from fedapps.clients.composed_parts import ComposedParts
 from fedapps.clients.parts.earlier_stages import Ewc, FreshStages, L2Transfer
 from fedapps.clients.parts.fisher_exchange import FisherPrior
 from fedapps.clients.parts.proximal import Proximal
-from fedapps.clients.round_settings import with_config
 from fedapps.clients.state import ContextState
-from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy, FisherExchange
 from flwr.app import ConfigRecord, RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, nodes_app, staged
 from toy_nodes import node as node_of
@@ -122,7 +120,7 @@ def staged_app():
     def client_of(partition, message, context):
         config = message.content["config"]
         parts = ComposedParts((Ewc(), FisherPrior())).read(config, message.content).parts
-        settings = with_config(SETTINGS, config)
+        settings = SETTINGS.with_config(config)
         return node_of(ContextState(context.state), *parts, data=staged(partition)), settings
 
     return nodes_app(client_of)

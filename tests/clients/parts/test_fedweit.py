@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from decomposed_nodes import PENALTIES, WEIGHTS, initial, kept, knowledge, model_at, node
 from fedapps.clients.parts.decomposition import Decomposition
-from fedapps.clients.round_settings import with_config
 from fedapps.clients.state import ContextState
-from fedapps.strategies.algorithms.fedweit import FedWeIT
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy, FedWeIT
 from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -116,7 +114,7 @@ def app(kind, masks=None):
     def client_of(partition, message, context):
         config = message.content["config"]
         part = Decomposition(kind, **PENALTIES).read(config, message.content)
-        return node_of(ContextState(context.state), part, data=staged(partition)), with_config(SETTINGS, config)
+        return node_of(ContextState(context.state), part, data=staged(partition)), SETTINGS.with_config(config)
 
     def lenders(client, records):
         if masks is not None:

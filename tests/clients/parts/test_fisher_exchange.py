@@ -7,11 +7,9 @@ from fedapps.clients.fisher import diagonal_fisher
 from fedapps.clients.parts.fisher_exchange import FisherPrior
 from fedapps.clients.parts.proximal import Proximal
 from fedapps.clients.penalties import QuadraticPrior
-from fedapps.clients.round_settings import with_config
 from fedapps.clients.state import ContextState
 from fedapps.sim.seeding import torch_seed
-from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
-from fedapps.strategies.base import BaseStrategy
+from fedapps.strategies import BaseStrategy, FisherExchange
 from flwr.app import ConfigRecord, RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, node, nodes_app, staged
 from toys import ToyModel, ToyTask, arrays_of, federate, record_of, same_bits
@@ -186,7 +184,7 @@ def toy_app(priors=None):
     """A ClientApp of toy nodes; ``priors`` collects what each message held the node to."""
 
     def client_of(partition, message, context):
-        settings, part = with_config(SETTINGS, message.content["config"]), read(message.content)
+        settings, part = SETTINGS.with_config(message.content["config"]), read(message.content)
         if priors is not None:
             priors.append(part.received_prior)
         return node(ContextState(context.state), part, data=ToyTask().data(partition)), settings

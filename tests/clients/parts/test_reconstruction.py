@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.parts.reconstruction import Reconstruction, _split
-from fedapps.clients.round_settings import RoundSettings
+from fedapps.clients.settings import LocalTraining, RoundSettings
 from fedapps.sim.seeding import generator
 from fedapps.tasks.base import NodeData
+from fedapps.tasks.options import with_values
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from toys import ToyOptions, ToyTask, same_bits
 
 ENCODER = ["encoder.weight"]
 TASK = ToyTask()
-SETTINGS = RoundSettings(epochs=2, learning_rate=0.05, batch_size=6, optimizer="sgd")
+SETTINGS = RoundSettings(training=LocalTraining(epochs=2, learning_rate=0.05, batch_size=6, optimizer="sgd"))
 
 
 def node(folder, *, task=TASK):
@@ -26,7 +27,7 @@ def node(folder, *, task=TASK):
 
 
 def at(server_round, **changes):
-    return replace(SETTINGS, server_round=server_round, **changes)
+    return with_values(SETTINGS, {"server_round": server_round, **changes})
 
 
 def parts(server_round, share=0.5, partition=1):

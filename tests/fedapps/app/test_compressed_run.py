@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies.compression import BFloat16, Int8, TopK
+from fedapps.strategies import BFloat16, Int8, TopK
 from run_outputs import assert_same
 from safetensors.numpy import load_file
 from small_runs import LQR

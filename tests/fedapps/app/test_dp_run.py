@@ -5,8 +5,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from fedapps.strategies.nodes.samplers import PoissonSampling
-from fedapps.strategies.privacy_budget import epsilon
+from fedapps.strategies import PoissonSampling, epsilon
 from safetensors.numpy import load_file
 from small_runs import run_inline
 

@@ -4,7 +4,7 @@ import csv
 
 import numpy as np
 import pytest
-from fedapps.strategies.rounds.records import TooFewRepliesError
+from fedapps.strategies import TooFewRepliesError
 from fedapps.tasks.lqr.options import LqrOptions
 from fedapps.tasks.lqr.task import LqrTask
 from small_runs import LQR

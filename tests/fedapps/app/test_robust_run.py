@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fedapps.strategies.aggregation.robust import Krum, Median, MultiKrum, TrimmedMean
+from fedapps.strategies import Krum, Median, MultiKrum, TrimmedMean
 from safetensors.numpy import load_file
 from small_runs import run_inline
 

@@ -1,7 +1,7 @@
 """The config of the messages of each round of a method."""
 
 import pytest
-from fedapps.clients.round_settings import RoundSettings, with_config
+from fedapps.clients.settings import LocalTraining, RoundSettings
 
 from fedapps.app.round_config import evaluate_config, stage_of, train_config
 from fedapps.config.parsing import ConfigError, parse
@@ -114,10 +114,10 @@ def test_the_nodes_parts_read_every_key(label):
     config = parse(given | {"methods": label})
     added = set(train | evaluate) - set(configs("fedavg", given=given)[0]) - {"final", "collect"}
     parts = config.methods[label].local_parts()
-    read = {name.replace("_", "-") for part in (*parts, RoundSettings()) for name in vars(part)}
+    read = {name.replace("_", "-") for part in (*parts, RoundSettings(), LocalTraining()) for name in vars(part)}
     assert added <= read
     for message in (train, evaluate):
-        with_config(RoundSettings(), message)
+        RoundSettings().with_config(message)
 
 
 def test_steps_in_place_of_epochs():

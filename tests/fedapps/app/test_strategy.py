@@ -1,18 +1,28 @@
 """The strategy of a method has the parts of the run."""
 
 import pytest
-from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
-from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
-from fedapps.strategies.algorithms.fedweit import FedWeIT
-from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
-from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
-from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
-from fedapps.strategies.algorithms.virtual_clients import IndependentDraws, VirtualClients
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.profiles import Profile
-from fedapps.strategies.nodes.samplers import DropSchedule, FixedPerCluster, ProportionalToSize, UniformFraction
-from fedapps.strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
-from fedapps.strategies.rounds.records import TrackedMetric
+from fedapps.strategies import (
+    SGD,
+    AdaGrad,
+    Adam,
+    AdaptiveRates,
+    BaseStrategy,
+    ClusteredFedAvg,
+    DropSchedule,
+    FedWeIT,
+    FisherExchange,
+    FixedPerCluster,
+    HierarchicalFedAvg,
+    IndependentDraws,
+    Momentum,
+    PartialAggregation,
+    Profile,
+    ProportionalToSize,
+    TrackedMetric,
+    UniformFraction,
+    VirtualClients,
+    Yogi,
+)
 from fedapps.tasks.private_parameters import PrivateParameters
 
 from fedapps.app.strategy import build_strategy, shared_names, tracked_metric

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from fedapps.sim.lqr import write_world
-from fedapps.strategies.rounds.records import TooFewRepliesError
+from fedapps.strategies import TooFewRepliesError
 from flwr.app import Context, Message, RecordDict
 from small_runs import run_inline, with_changes
 

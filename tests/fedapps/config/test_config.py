@@ -125,7 +125,7 @@ def test_no_method_is_an_error():
 
 
 def test_whole_numbers_are_numbers_but_truth_values_are_not():
-    assert repr(parse({"learning-rate": 1}).run.learning_rate) == "1.0"
+    assert repr(parse({"learning-rate": 1}).run.training.learning_rate) == "1.0"
     assert errors({"learning-rate": True, "rounds": True, "resume": 1, "seed": 1.0}) == [
         "learning-rate = True: must be a number above 0",
         "rounds = True: must be a whole number at least 1",

@@ -18,7 +18,7 @@ def test_only_the_method_itself_sees_them():
     config = config_of("fedavg,fedadam(run.learning-rate=0.5,learning-rate=0.2,run.epochs=7)", learning_rate=0.3)
     first, second = config.methods
     assert config.run_of(first) == config.run
-    assert (config.run_of(second).learning_rate, config.run_of(second).epochs) == (0.5, 7)
+    assert (config.run_of(second).training.learning_rate, config.run_of(second).training.epochs) == (0.5, 7)
     assert config.methods[second].options.learning_rate == 0.2  # its own option of that name, the server's rate
     assert parse(config.flat()) == config
 

@@ -4,9 +4,7 @@ import pytest
 import small_runs
 import torch
 from drawn_houses import run_keys, saved, speaking, task_with, write_world
-from fedapps.strategies.algorithms.partial_aggregation import PartialAggregation
-from fedapps.strategies.base import BaseStrategy
-from fedapps.strategies.nodes.profiles import Profile
+from fedapps.strategies import BaseStrategy, PartialAggregation, Profile
 from fedapps.tasks.vln.agent import LanguageEncoder
 from flwr.app import ArrayRecord
 from hypothesis import given, settings

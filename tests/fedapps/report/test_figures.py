@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedapps.report.figures import drawing, panels_per_row, small_multiples
-from fedapps.report.markup import swatch
 from fedapps.report.palette import plot_styles
 
 
@@ -28,4 +27,4 @@ def test_a_large_figure_is_stored_as_png() -> None:
 
 def test_methods_with_the_same_colour_have_different_swatches() -> None:
     found = plot_styles([f"method-{place}" for place in range(28)])
-    assert len({swatch(style) for style in found.values()}) == 28
+    assert len({style.background for style in found.values()}) == 28

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from fedapps.clients.files import UnwritableError
-from fedapps.strategies.rounds.snapshots import Snapshot
+from fedapps.strategies import Snapshot
 from full_disk import full_disk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -5,7 +5,7 @@ import tomllib
 from dataclasses import replace
 
 import pytest
-from fedapps.strategies.rounds.records import NodeReport, Refusal, RoundReport
+from fedapps.strategies import NodeReport, Refusal, RoundReport
 
 from fedapps.config.parsing import parse
 from fedapps.runs.run_folder import RunFolder, run_path

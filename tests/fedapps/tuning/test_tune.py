@@ -147,7 +147,7 @@ def test_the_written_recipe_runs_with_the_settings_of_each_method(tuned, tmp_pat
     assert config.options.validation_share == 0  # a comparison trains on all training data again
     for found in result["methods"].values():
         settings = found["settings"]
-        assert config.run_of(found["label"]).learning_rate == settings.get("run.learning-rate", 0.01)
+        assert config.run_of(found["label"]).training.learning_rate == settings.get("run.learning-rate", 0.01)
     label = result["methods"]["fedprox"]["label"]
     one = flat | {"methods": label, "output-dir": str(tmp_path), "name": "tuned"}
     assert run_cell(label, 0, one, "inline")["metrics"]["total_loss"] > 0

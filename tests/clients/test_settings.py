@@ -1,11 +1,11 @@
 """Values of a message's config in dataclasses, by type."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from fedapps.clients.round_settings import RoundSettings, check_choice, with_config
-from fedapps.tasks.options import key_of
+from fedapps.clients.settings import RoundSettings, check_choice, with_config
+from fedapps.tasks.options import option_values
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +23,7 @@ class Options:
 
 def test_without_a_key_nothing_changes():
     assert with_config(Options(), {"other": 3}) == Options()
-    assert with_config(RoundSettings(), {}) == RoundSettings()
+    assert RoundSettings().with_config({}) == RoundSettings()
 
 
 def test_keys_are_the_names_with_hyphens():
@@ -62,14 +62,12 @@ def test_fields_of_other_types_come_from_records_and_not_from_the_config():
 
 
 VALUES = {int: st.integers(), float: st.floats(allow_nan=False), bool: st.booleans(), str: st.just("name")}
-CONFIGS = {key_of(f.name): VALUES[type(f.default)] for f in fields(RoundSettings)}
+CONFIGS = {key: VALUES[type(default)] for key, default in option_values(RoundSettings()).items()}
 
 
 @given(st.fixed_dictionaries({}, optional=CONFIGS))
 def test_every_setting_can_be_in_the_config_and_the_others_stay(config):
-    found = with_config(RoundSettings(), config)
-    for setting in fields(RoundSettings):
-        assert getattr(found, setting.name) == config.get(key_of(setting.name), setting.default)
+    assert option_values(RoundSettings().with_config(config)) == option_values(RoundSettings()) | config
 
 
 def test_a_choice_is_checked():

@@ -1,0 +1,135 @@
+"""How a node trains: the settings of local training, and those of a round, from the message or else the run config."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self, TypeVar, get_args
+
+from fedapps.tasks.options import key_of, option
+from fedapps.tasks.search import Around
+
+OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
+
+Fields = TypeVar("Fields")
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """The settings of local training. Each is a key of the run config and of the messages' config.
+
+    Parameters
+    ----------
+    epochs, steps : int
+        Passes over the training data, or optimizer steps where ``steps`` > 0.
+    learning_rate : float
+        Above 0.
+    batch_size : int
+        At least 1.
+    optimizer : "adam", "adamw", "rmsprop" or "sgd"
+    weight_decay : float
+        λ ≥ 0. The optimizer adds λθ to the gradient; "adamw" instead subtracts λθ times the learning rate from the
+        parameters (Loshchilov and Hutter 2019).
+    clip_norm : float
+        Above 0: scale the gradient, with the prior's, down to this Euclidean norm over all trainable parameters.
+    linear_decay : bool
+        Step s of n, counted from 0, has the learning rate times (n − s) / n.
+    plateau_patience, plateau_factor, min_learning_rate
+        After ``plateau_patience`` > 0 epochs without a lower validation loss, multiply the learning rate by
+        ``plateau_factor``, but not below ``min_learning_rate``. Each stage starts at ``learning_rate`` again.
+    """
+
+    epochs: int = option(10, "local epochs per round", minimum=1)
+    steps: int = option(0, "local optimizer steps per round instead of epochs; 0 = use epochs", minimum=0)
+    learning_rate: float = option(0.001, "local learning rate", above=0, search=Around(10))
+    batch_size: int = option(128, "examples per local step", minimum=1)
+    optimizer: OptimizerName = option("adam", "local optimizer", choices=get_args(OptimizerName))
+    weight_decay: float = option(0.0, "weight decay of the local optimizer", minimum=0)
+    clip_norm: float = option(0.0, "clip local gradients to this norm; 0 = no clipping", minimum=0)
+    linear_decay: bool = option(False, "decay the local learning rate linearly to 0 within each round")
+    plateau_patience: int = option(
+        0, "epochs without a lower validation loss before the local learning rate is reduced; 0 = never", minimum=0
+    )
+    plateau_factor: float = option(0.5, "factor of that reduction", above=0, maximum=1)
+    min_learning_rate: float = option(1e-5, "lower bound of the reduced learning rate", above=0)
+
+    def for_epochs(self, epochs: int) -> Self:
+        """The same settings for a number of epochs."""
+        return replace(self, epochs=epochs, steps=0)
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """The settings of a round that are no local algorithm's. Each field has a key of its name in the message's config.
+
+    Parameters
+    ----------
+    server_round : int
+        Counted from 1.
+    run, method : str
+        Name the folder of the node's private state, whatever characters they have (:mod:`fedapps.clients.path_names`).
+    stage : int
+        Counted from 0. A node whose data has stages trains on the data of this one; any other node trains on its given
+        data in stage 0 and on what it collected, too, later.
+    training : LocalTraining
+        Its keys stand beside the others in the message's config.
+    final : bool
+        Compute the costly metrics, too.
+    collect : bool
+        Collect new experience for the next stage.
+    pooled : bool
+        Train on the data of all nodes. Possible only where one folder holds them all.
+    durable_round : int
+        The last round that the server can go back to.
+    attempts : str
+        The attempts that the rounds belong to (:meth:`fedapps.clients.attempts.Attempts.read`).
+    """
+
+    server_round: int = 1
+    run: str = "run"
+    method: str = "fedavg"
+    stage: int = 0
+    training: LocalTraining = LocalTraining()
+    final: bool = False
+    collect: bool = False
+    pooled: bool = False
+    durable_round: int = 0
+    attempts: str = ""
+
+    def with_config(self, config: Mapping[str, Any]) -> Self:
+        """The settings with the values of a message's config. Raises ``ValueError`` as :func:`with_config`."""
+        return replace(with_config(self, config), training=with_config(self.training, config))
+
+
+def with_config(settings: Fields, config: Mapping[str, Any]) -> Fields:
+    """Return a dataclass instance with the values of a message's config in its fields.
+
+    Parameters
+    ----------
+    settings : dataclass instance
+        Its numbers, strings and booleans can be in the config. Fields of other types come from the message's records.
+    config : mapping
+        Values by key: a field ``batch_size`` has the key ``batch-size``. Other keys are ignored. A whole number is
+        allowed for a float.
+
+    Raises
+    ------
+    ValueError
+        A value has another type than the field; the message names the key.
+    """
+    changes: dict[str, Any] = {}
+    for setting in fields(settings):  # type: ignore[arg-type]
+        key, kind = key_of(setting.name), type(getattr(settings, setting.name))
+        if key not in config or kind not in (bool, int, float, str):
+            continue
+        value = config[key]
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not kind:
+            raise ValueError(f"config {key} = {value!r}: must be of type {kind.__name__}")
+        changes[setting.name] = value
+    return replace(settings, **changes)  # type: ignore[type-var]
+
+
+def check_choice(key: str, value: str, allowed: Sequence[str]) -> None:
+    """Raise ``ValueError`` if a value of a message's config is not among the ``allowed``."""
+    if value not in allowed:
+        raise ValueError(f"config {key} = {value!r}: must be one of {', '.join(map(repr, allowed))}")
