@@ -19,7 +19,7 @@ Reddi et al., Adaptive Federated Optimization, ICLR 2021 (the server optimizers)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from logging import INFO
 from typing import Any, ClassVar
@@ -173,6 +173,7 @@ class BaseStrategy(ResumableStrategy):
             in_flight=in_flight,
         )
         self._current: Arrays = {}
+        self._records: dict[Hashable, ArrayRecord] = {}
         self._needed_replies = min_replies
 
     # -- Flower's interface ---------------------------------------------------------------------------------
@@ -307,13 +308,21 @@ class BaseStrategy(ResumableStrategy):
         records_for: Callable[[int, Profile], ExtraRecords],
     ) -> list[Message]:
         """One message for each node of the cohort, in the same order; each has its own copy of the config."""
+        self._records = {}
         numbered = ConfigRecord({**config, wire.SERVER_ROUND: server_round})
         messages = []
         for node in cohort:
             further = records_for(server_round, node)
             content = RecordDict({wire.ARRAYS: self.arrays_for(node, arrays), wire.CONFIG: numbered.copy(), **further})
             messages.append(Message(content, node.node_id, kind))
+        self._records = {}
         return messages
+
+    def record_once(self, key: Hashable, make: Callable[[], ArrayRecord]) -> ArrayRecord:
+        """A record that is made once for all messages of a phase; ``key`` tells it from the others."""
+        if key not in self._records:
+            self._records[key] = make()
+        return self._records[key]
 
     def new_aggregate(self, label: str = "") -> Aggregate:
         """An empty aggregate for the replies of this round; ``label`` names its cluster, if it is that of a cluster."""

@@ -7,6 +7,7 @@ rates and parameters on which nodes agree get low ones.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -76,7 +77,7 @@ class AdaptiveRates(BaseStrategy):
         return super().close_round(server_round, current, aggregate)
 
     def evaluate_records(self, server_round: int, profile: Profile) -> ExtraRecords:
-        return {wire.ADAPTIVE_RATES: to_record(self.rates)}
+        return {wire.ADAPTIVE_RATES: self.record_once(wire.ADAPTIVE_RATES, partial(to_record, self.rates))}
 
     def state(self) -> Arrays:
         return {**super().state(), **{f"rates.{name}": array for name, array in self.rates.items()}}

@@ -6,7 +6,8 @@ https://arxiv.org/abs/2003.03196.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from logging import INFO, WARNING
 from typing import Any, ClassVar
 
@@ -93,7 +94,6 @@ class FedWeIT(BaseStrategy):
         self._served: set[str] = set()
         self._sent: dict[str, NDArray[np.bool_]] = {}
         self._mean = MaskedMean(self.integers)
-        self._records: dict[str, ArrayRecord] = {}  # shared by the messages of one phase
 
     @property
     def knowledge(self) -> Mapping[str, Arrays]:
@@ -116,33 +116,13 @@ class FedWeIT(BaseStrategy):
             self._served = set()
             self.stage = stage
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        messages = super().configure_train(server_round, arrays, config, grid)
-        self._records = {}
-        return messages
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        messages = super().configure_evaluate(server_round, arrays, config, grid)
-        self._records = {}
-        return messages
-
     def begin_round(self, server_round: int, arrays: Arrays) -> None:
         self._mean = MaskedMean(self.integers)
 
     def arrays_for(self, profile: Profile, shared: ArrayRecord) -> ArrayRecord:
         if all(sent.all() for sent in self._sent.values()):
             return shared
-        if wire.ARRAYS not in self._records:
-            arrays = from_record(shared)
-            zeroed = {name: np.where(sent, arrays[name], 0) for name, sent in self._sent.items() if not sent.all()}
-            self._records[wire.ARRAYS] = to_record(
-                {name: zeroed.get(name, array).astype(array.dtype) for name, array in arrays.items()}
-            )
-        return self._records[wire.ARRAYS]
+        return self.record_once(wire.ARRAYS, partial(self._with_zeros, shared))
 
     def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
         if not self._knowledge or profile.key in self._served:
@@ -152,9 +132,7 @@ class FedWeIT(BaseStrategy):
         }
         for index, arrays in enumerate(self._knowledge.values()):
             name = f"{wire.FEDWEIT_KNOWLEDGE_PREFIX}{index}"
-            if name not in self._records:
-                self._records[name] = to_record(arrays)
-            records[name] = self._records[name]
+            records[name] = self.record_once(name, partial(to_record, arrays))
         return records
 
     def refusal_reason(self, reply: Reply) -> str | None:
@@ -204,6 +182,13 @@ class FedWeIT(BaseStrategy):
         unsent = {name: int((~sent).sum()) for name, sent in self._sent.items() if not sent.all()}
         served = len(self._served) if self._knowledge else 0
         return {"fedweit": {"stage": self.stage, "knowledge": len(self._knowledge), "served": served, "unsent": unsent}}
+
+    def _with_zeros(self, shared: ArrayRecord) -> ArrayRecord:
+        """The shared parameters with zeros for the units that no node sent in the last round."""
+        arrays = from_record(shared)
+        for name, sent in self._sent.items():
+            arrays[name] = np.where(sent, arrays[name], 0).astype(arrays[name].dtype)
+        return to_record(arrays)
 
     def _collect(self, grid: Grid, config: ConfigRecord, shared: ArrayRecord) -> dict[str, Arrays]:
         """The valid answers to the query by stable key, in the order of the keys."""

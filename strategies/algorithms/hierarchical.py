@@ -6,6 +6,7 @@ Client-Edge-Cloud Hierarchical Federated Learning, ICC 2020 (https://arxiv.org/a
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from logging import INFO
 from typing import Any, ClassVar, get_args
 
@@ -115,7 +116,6 @@ class HierarchicalFedAvg(BaseStrategy):
         tops = (self.server_optimizer, self.integers, cluster_weights, max_weight)
         self.tiers = Tiers(groups[::-1], intervals[::-1], factories[::-1], *tops)
         self._aggregates: dict[ClusterPath, Aggregate] = {}
-        self._records: dict[int, ArrayRecord] = {}
         self._info: dict[str, Any] = {}
         self._shared_record = ArrayRecord()
 
@@ -162,20 +162,11 @@ class HierarchicalFedAvg(BaseStrategy):
                     f"groups has {group!r}, but none of {len(profiles)} nodes has this group; they have: {present}"
                 )
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        messages = super().configure_train(server_round, arrays, config, grid)
-        self._records = {}
-        return messages
-
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         self._shared_record = self.share(arrays)
-        messages = super().configure_evaluate(server_round, arrays, config, grid)
-        self._records = {}
-        return messages
+        return super().configure_evaluate(server_round, arrays, config, grid)
 
     def begin_round(self, server_round: int, arrays: Arrays) -> None:
         self._aggregates = {}
@@ -193,9 +184,7 @@ class HierarchicalFedAvg(BaseStrategy):
         if not (path and self.tiers.initialized):
             return shared
         model = self.tiers.model(path)
-        if id(model) not in self._records:  # nodes and clusters that share a model share its record
-            self._records[id(model)] = to_record(model)
-        return self._records[id(model)]
+        return self.record_once(id(model), partial(to_record, model))  # clusters that share a model share its record
 
     def aggregate_for(self, reply: Reply, aggregate: Aggregate) -> Aggregate:
         path = self.cluster_of(reply.profile)

@@ -92,8 +92,8 @@ def next_attempts(attempts: Attempts, resumed_after: int) -> Attempts:
     resumed_after : int
         ≥ 0, the round of the snapshot; 0 for a new run.
     """
-    before = attempts or ((0, ""),)  # rounds of a snapshot of an earlier version
-    return (*((after, name) for after, name in before if after < resumed_after), (resumed_after, secrets.token_hex(4)))
+    kept = ((after, name) for after, name in attempts if after < resumed_after)
+    return (*kept, (resumed_after, secrets.token_hex(4)))
 
 
 def to_text(attempts: Attempts) -> str:

@@ -19,13 +19,6 @@ def test_each_start_of_a_run_begins_an_attempt():
     assert [after for after, _ in next_attempts(third, 0)] == [0]
 
 
-def test_rounds_of_a_snapshot_without_attempts_have_the_empty_one():
-    (old, _), (new, name) = next_attempts((), 4)
-    assert (old, new) == (0, 4)
-    assert Attempts(next_attempts((), 4)).of(4) == ""
-    assert Attempts(((0, ""), (4, name))).of(5) == name
-
-
 @given(st.lists(st.integers(1, 4), max_size=12), st.data())
 def test_a_round_counts_if_the_last_attempt_that_reached_it_ran_it(lengths, data):
     """Against a simulation that writes down who ran each round of the present history."""
