@@ -13,22 +13,26 @@ from fedapps.tasks.base import Evaluation, Metrics, NodeData, Task
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
-from .attempts import Attempts
-from .composed_parts import ComposedParts
-from .example_selection import collection, of_stage
+from .arrays import (
+    STAGE,
+    Arrays,
+    from_other_stage,
+    get_arrays,
+    kept_arrays,
+    load_arrays,
+    matches,
+    memory_of,
+    private_names,
+    private_of,
+)
+from .data import collection, of_stage
 from .guard import Guard
-from .joint_training import train_jobs
-from .local_part import LocalPart, NodeRound, composed
-from .measurements import mean_loss
-from .named_arrays import Arrays, get_arrays, load_arrays, matches, private_names
-from .node_memory import STAGE, from_other_stage, kept_arrays, memory_of, private_of
+from .joint_training import Job, train_jobs
+from .local_part import ComposedParts, LocalPart, NodeRound, RoundResult, composed
 from .numpy_client import NumPyClientAdapter
-from .plateau import Plateau
-from .round_result import RoundResult
 from .settings import RoundSettings
-from .state import PrivateState
-from .training import Phase
-from .training_job import Job
+from .state import Attempts, PrivateState
+from .training import Phase, Plateau, mean_loss
 
 
 class FederatedClient(NumPyClientAdapter):

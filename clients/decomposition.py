@@ -11,20 +11,31 @@ mask m_t of one number per output unit, adaptive parameters A_t, and the adaptiv
 All parts are flat vectors over all weights together: n numbers in the weights, u output units, o numbers of the
 stage's own, L weight tensors. The number of operations does not depend on the number of layers, because networks of
 small layers train in the time of a few dozen operations.
+
+The penalties on the parts are
+
+    λ_A Σ|A_t| + λ_m Σ|m_t| + λ_d Σ_{s<t} ‖B ⊙ σ(m_s) + A_s − θ_s‖²,
+
+where θ_s are the weights of stage s when the current stage t began. As with every prior of a node only their gradient
+is needed, which is added to that of the loss.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import ceil, log, prod
 
 import numpy as np
 import torch
+from fedapps.tasks.base import Batch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from .named_arrays import Arrays
+from .arrays import Arrays, load_arrays
+from .penalties import QuadraticPrior
+from .training import Loss
 
 #: σ(m) = 2/3, so that B ⊙ σ(m) + B/3 = B: a stage begins at the base as it is.
 INITIAL_MASK = log(2.0)
@@ -238,3 +249,133 @@ def borrowed(layout: Layout, alpha: Tensor, knowledge: Tensor) -> Tensor:
     """Σ_k α_k K_k ``[n]``."""
     # Not index_select, whose gradient loops over the n numbers when there is more than one row.
     return (alpha.gather(1, layout.layer_of.expand_as(knowledge)) * knowledge).sum(0)
+
+
+class DecomposedModel(nn.Module):
+    """The parts of a model (:class:`~fedapps.clients.decomposition.Parts`) as parameters to train.
+
+    ``base`` ``[n]`` is of all stages, ``adaptive`` ``[n]``, ``mask`` ``[u]``, ``own`` ``[o]`` and ``alpha`` ``[K, L]``
+    are of the current one. The loss does not depend on those of earlier stages, ``past_adaptive`` ``[k-1, n]`` and
+    ``past_mask`` ``[k-1, u]``: they move only where a prior gives them a gradient.
+
+    Parameters
+    ----------
+    plain : nn.Module
+        The task's model. Only its buffers are used; its parameters are placeholders.
+    layout, parts
+        On the device of ``plain``.
+    """
+
+    def __init__(self, plain: nn.Module, layout: Layout, parts: Parts) -> None:
+        super().__init__()
+        self.base = nn.Parameter(parts.base)
+        self.adaptive = nn.Parameter(parts.adaptive[-1])
+        self.mask = nn.Parameter(parts.mask[-1])
+        self.own = nn.Parameter(parts.own[-1])
+        self.alpha = nn.Parameter(parts.alpha)
+        self.past_adaptive = nn.Parameter(parts.adaptive[:-1])
+        self.past_mask = nn.Parameter(parts.mask[:-1])
+        self.plain = plain.requires_grad_(False)
+        self.layout = layout
+        self.begun_with = parts
+
+    def loss(self, batch: Batch, plain_loss: Loss) -> Tensor:
+        """The loss of the current stage's model on a batch; ``plain_loss`` is that of a plain model."""
+        weights = composed(self.layout, self.base, self.mask, self.adaptive)
+        if len(self.alpha):
+            weights = weights + borrowed(self.layout, self.alpha, self.begun_with.knowledge)
+        named = {f"plain.{name}": tensor for name, tensor in self._named(weights, self.own).items()}
+        return torch.as_tensor(functional_call(self, named, (batch, plain_loss)))
+
+    def forward(self, batch: Batch, plain_loss: Loss) -> Tensor:
+        """The loss of the plain model. :meth:`loss` calls it with the composed weights."""
+        return plain_loss(self.plain, batch)
+
+    def parts(self) -> Parts:
+        """The parts as they are now."""
+        begun = self.begun_with
+        return Parts(
+            stages=begun.stages,
+            base=self.base.detach(),
+            adaptive=torch.cat([self.past_adaptive, self.adaptive[None]]).detach(),
+            mask=torch.cat([self.past_mask, self.mask[None]]).detach(),
+            own=torch.cat([begun.own[:-1], self.own[None]]).detach(),
+            old=begun.old,
+            knowledge=begun.knowledge,
+            alpha=self.alpha.detach(),
+        )
+
+    def at(self, stage: int) -> nn.Module:
+        """The plain model with the parameters of a stage, or of the current one if the node has not met that stage.
+
+        It is the same module in every call, with other values.
+        """
+        parts = self.parts()
+        index = parts.index(stage)
+        load_arrays(self.plain, self._named(parts.weights(self.layout, index), parts.own[index]))
+        return self.plain
+
+    def _named(self, weights: Tensor, own: Tensor) -> dict[str, Tensor]:
+        layout = self.layout
+        return {**layout.split(layout.weights, weights), **layout.split(layout.own, own)}
+
+
+@dataclass(frozen=True)
+class Drift:
+    """λ_d Σ_s ‖B ⊙ σ(m_s) + A_s − θ_s‖² over the earlier stages; ``weight`` is λ_d ≥ 0, ``old`` ``[k-1, n]`` θ.
+
+    ``weight_decay`` is the optimizer's. It is compensated for A_s and m_s, which no loss depends on: under Adam weight
+    decay would shrink them.
+    """
+
+    weight: float
+    layout: Layout
+    old: Tensor
+    weight_decay: float = 0.0
+
+    def on_base(self, parts: Parts) -> QuadraticPrior:
+        """With A_s and m_s as they are: a quadratic prior on ``base``, in one pass for any number of stages."""
+        gates = torch.sigmoid(parts.mask[:-1]).index_select(1, self.layout.unit_of)
+        precision = 2 * self.weight * gates.square().sum(0)
+        linear = 2 * self.weight * (gates * (self.old - parts.adaptive[:-1])).sum(0)
+        return QuadraticPrior({"base": precision}, {"base": linear})
+
+    @torch.no_grad()
+    def add_gradient(self, named: Mapping[str, nn.Parameter]) -> None:
+        """Add the gradient of the base, and set those of A_s and m_s, which no loss depends on."""
+        base, adaptive, mask = named["base"], named["past_adaptive"], named["past_mask"]
+        assert base.grad is not None
+        gates = torch.sigmoid(mask)
+        wide = gates.index_select(1, self.layout.unit_of)
+        moved = 2 * self.weight * (torch.addcmul(adaptive, base, wide) - self.old)
+        base.grad.add_((moved * wide).sum(0))
+        by_unit = torch.zeros_like(gates).scatter_add_(1, self.layout.unit_of.expand_as(wide), moved * base)
+        adaptive.grad = moved - self.weight_decay * adaptive
+        mask.grad = by_unit * gates * (1 - gates) - self.weight_decay * mask
+
+
+@dataclass(frozen=True)
+class PartsPrior(QuadraticPrior):
+    """A quadratic prior, ``absolute`` Σ|θ| of the parameters named there, and a drift of the earlier stages."""
+
+    absolute: Mapping[str, float] = field(default_factory=dict)
+    drift: Drift | None = None
+
+    def __add__(self, other: QuadraticPrior) -> PartsPrior:
+        """The sum with a quadratic prior."""
+        total = super().__add__(other)
+        return PartsPrior(total.precision, total.linear, self.absolute, self.drift)
+
+    #: Python prefers it to the ``__add__`` of a QuadraticPrior on the left, which would drop the other terms.
+    __radd__ = __add__
+
+    def add_gradient(self, named: Mapping[str, nn.Parameter]) -> None:
+        """As in the parent, with 0 as the derivative of |θ| at 0."""
+        super().add_gradient(named)
+        with torch.no_grad():
+            for name, weight in self.absolute.items():
+                gradient = named[name].grad
+                assert gradient is not None
+                gradient.add_(named[name].sign(), alpha=weight)
+        if self.drift is not None:
+            self.drift.add_gradient(named)

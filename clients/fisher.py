@@ -12,16 +12,19 @@ from typing import get_args
 
 import torch
 from fedapps.strategies.wire import FisherEstimator
-from fedapps.tasks.base import Batch
+from fedapps.tasks.base import Batch, NodeData, Task
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from .model_with_loss import ModelWithLoss
-from .training import Loss
+from .arrays import Arrays
+from .local_part import NodeRound
+from .training import EXAMPLES_AT_ONCE, Loss, ModelWithLoss, mean_loss
 
 #: Mean over examples of the squared gradient of one example; mean over batches of the squared gradient of a batch's
 #: mean loss, smaller by up to the batch size; the same times the batch size. Batches of one: all the same.
 Estimator = FisherEstimator
+#: The most numbers, over all parameters, that the gradients of single examples take at once.
+_GRADIENTS = 2**22
 
 
 def diagonal_fisher(
@@ -43,7 +46,7 @@ def diagonal_fisher(
         by their size, so a smaller last one is no bias.
     loss_of : callable
         The *mean* negative log-likelihood over a batch, a scalar, up to a constant
-        (:func:`~fedapps.clients.measurements.negative_log_likelihood`). A squared error (y - f)² must be divided by
+        (:func:`negative_log_likelihood`). A squared error (y - f)² must be divided by
         2σ² for noise of the variance σ²: without that, the result is 4σ⁴ times the Fisher information, too small for
         σ² < ½.
     estimator : Estimator
@@ -145,3 +148,72 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def negative_log_likelihood(task: Task, model: nn.Module, data: NodeData, device: torch.device) -> Loss:
+    """Return the mean negative log-likelihood of a batch, up to a constant.
+
+    Losses without squared residuals are one as they are. A squared error is that of Gaussian noise only up to the
+    variance σ² of the noise: -log p(y | x) = (y - f(x))² / (2σ²) + constant. Training does not depend on σ², but the
+    Fisher information does. σ² is estimated by maximum likelihood as the mean squared residual of the node's training
+    examples, so a node with less noise has a larger Fisher information. The estimate is too small if the model overfits
+    these examples.
+
+    In general, the loss ℓ of an example with d squared residuals stands for -log p = ℓ / T with T = 2 L / d, where L is
+    the mean of ℓ over the training examples. For the squared error of one output, T = 2σ². Multiples of ℓ stand for the
+    same likelihood.
+
+    Parameters
+    ----------
+    task : Task
+        ``task.squared_residuals`` is d; 0 if there are none.
+    model : nn.Module
+        With the parameters at which L is measured. If d > 0, it is in training mode afterwards.
+    data : NodeData
+        With at least one training example.
+    device : torch.device
+        That of ``model``.
+
+    Raises
+    ------
+    ValueError
+        The loss has squared residuals, and all of them are 0: there is no noise.
+    """
+    if not task.squared_residuals:
+        return task.loss
+    mean = mean_loss(task, model, data, "train", device)
+    if mean == 0:
+        raise ValueError(
+            f"node {data.key}: the model fits all training examples exactly, so the variance of their noise is 0 and "
+            "the Fisher information infinite: use a method without Fisher information"
+        )
+    scale = task.squared_residuals / (2 * mean)
+
+    def scaled(model: nn.Module, batch: Batch) -> Tensor:
+        return scale * task.loss(model, batch)
+
+    return scaled
+
+
+def fisher_of_node(model: nn.Module, node_round: NodeRound, estimator: Estimator) -> Arrays:
+    """The diagonal of the Fisher information on a node's training examples: one array per parameter, of its dtype.
+
+    It is that of the :func:`negative_log_likelihood`. The batches are drawn from a generator for this purpose alone.
+    See :func:`diagonal_fisher`.
+    """
+    task, data = node_round.task, node_round.data
+    with node_round.torch_seed("fisher"):
+        loss_of = negative_log_likelihood(task, model, data, node_round.device)
+        batches = _fisher_batches(task, model, data, node_round.settings.training.batch_size, estimator)
+        fisher = diagonal_fisher(model, batches, loss_of, estimator, vectorised=task.vectorises)
+    parameters = dict(model.named_parameters())
+    return {name: f.to(parameters[name].dtype).cpu().numpy() for name, f in fisher.items()}
+
+
+def _fisher_batches(
+    task: Task, model: nn.Module, data: NodeData, batch_size: int, estimator: Estimator
+) -> Iterator[Batch]:
+    if estimator != "per-sample":
+        return task.training_batches(model, data, batch_size)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    return task.examples(data, "train", max(1, min(_GRADIENTS // size, EXAMPLES_AT_ONCE)))

@@ -13,9 +13,8 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.common.typing import Scalar
 
-from .composed_parts import ComposedParts
-from .named_arrays import Arrays
-from .round_result import RoundResult
+from .arrays import Arrays
+from .local_part import ComposedParts, RoundResult
 from .settings import RoundSettings
 
 _COUNTER = "fedapps.fits"

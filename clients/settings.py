@@ -65,7 +65,7 @@ class RoundSettings:
     server_round : int
         Counted from 1.
     run, method : str
-        Name the folder of the node's private state, whatever characters they have (:mod:`fedapps.clients.path_names`).
+        Name the folder of the node's private state, whatever characters they have (:mod:`fedapps.clients.files`).
     stage : int
         Counted from 0. A node whose data has stages trains on the data of this one; any other node trains on its given
         data in stage 0 and on what it collected, too, later.
@@ -80,7 +80,7 @@ class RoundSettings:
     durable_round : int
         The last round that the server can go back to.
     attempts : str
-        The attempts that the rounds belong to (:meth:`fedapps.clients.attempts.Attempts.read`).
+        The attempts that the rounds belong to (:meth:`fedapps.clients.state.Attempts.read`).
     """
 
     server_round: int = 1

@@ -4,22 +4,91 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import inf
 
+import numpy as np
 import torch
-from fedapps.tasks.base import Batch
+from fedapps.tasks.base import Batch, NodeData, Task
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from .named_arrays import matches
+from .arrays import Arrays, matches
 from .penalties import QuadraticPrior
-from .plateau import Plateau
 from .settings import LocalTraining
 
 #: The loss of a model on a batch: a scalar.
 Loss = Callable[[nn.Module, Batch], Tensor]
+#: Examples at once where no gradient step depends on it.
+EXAMPLES_AT_ONCE = 256
+_PLATEAU = "plateau"
 
 
 class DivergedError(RuntimeError):
     """The loss of local training is not finite."""
+
+
+@dataclass
+class Plateau:
+    """A learning rate that falls when the validation loss stops falling, also from round to round.
+
+    The schedule of Guerdan & Gunes (Decentralized Robot Learning for Personalization and Privacy, Appendix A.4): halved
+    after every five consecutive epochs without a lower validation loss, down to a minimum, without early stopping. A
+    node's round is often one epoch long, so the count continues from round to round. The state: the rate of the next
+    epoch, the lowest validation loss so far, and the epochs since it was last lowered.
+
+    Parameters
+    ----------
+    patience : int
+        ≥ 1; epochs in a row without a lower loss after which the rate is multiplied by ``factor``.
+    factor : float
+        In (0, 1).
+    minimum : float
+        The rate never falls below it.
+    learning_rate : float
+        The rate to start at.
+    """
+
+    patience: int
+    factor: float
+    minimum: float
+    learning_rate: float
+    best: float = inf
+    stale: int = 0
+
+    @classmethod
+    def of(cls, training: LocalTraining, memory: Arrays) -> "Plateau | None":
+        """The plateau of a round, continued from the memory; ``None`` if the settings have none."""
+        if training.plateau_patience == 0:
+            return None
+        plateau = cls(
+            training.plateau_patience, training.plateau_factor, training.min_learning_rate, training.learning_rate
+        )
+        plateau.resume(memory)
+        return plateau
+
+    def epoch_ended(self, validation_loss: float) -> None:
+        """Update the learning rate with the loss after an epoch. A loss that is not a number is no improvement."""
+        if validation_loss < self.best:
+            self.best, self.stale = validation_loss, 0
+            return
+        self.stale += 1
+        if self.stale >= self.patience:
+            self.learning_rate, self.stale = max(self.learning_rate * self.factor, self.minimum), 0
+
+    def arrays(self) -> Arrays:
+        """Return the state for later rounds."""
+        return {_PLATEAU: np.array([self.learning_rate, self.best, self.stale])}
+
+    def resume(self, memory: Arrays) -> None:
+        """Continue from the result of :meth:`arrays` in the memory, if it is there."""
+        if _PLATEAU in memory:
+            rate, best, stale = memory[_PLATEAU].tolist()
+            self.learning_rate, self.best, self.stale = rate, best, int(stale)
+
+
+def kept_rate(memory: Arrays, learning_rate: float) -> float:
+    """The rate of the plateau in the memory; ``learning_rate`` if there is none."""
+    return float(memory[_PLATEAU][0]) if _PLATEAU in memory else learning_rate
 
 
 @dataclass(frozen=True)
@@ -250,3 +319,41 @@ def _scaled_step(
                 parameter.copy_(torch.where(rate == 1, parameter, moved))
 
     return step
+
+
+@torch.no_grad()
+def mean_loss(task: Task, model: nn.Module, data: NodeData, split: str, device: torch.device) -> float:
+    """The task's mean loss over the examples of a split, at least one. The model is in training mode afterwards."""
+    model.eval()
+    total = 0.0
+    for batch in task.examples(data, split, EXAMPLES_AT_ONCE):
+        here = {name: tensor.to(device) for name, tensor in batch.items()}
+        total += float(task.loss(model, here)) * len(next(iter(here.values())))
+    model.train()
+    return total / data.count(split)
+
+
+class ModelWithLoss(nn.Module):
+    """Calls a loss with a model whose parameters are replaced.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Parameters without a replacement are its own.
+    loss_of : callable
+        ``loss_of(model, batch)`` is a scalar tensor.
+    """
+
+    def __init__(self, model: nn.Module, loss_of: Loss) -> None:
+        super().__init__()
+        self.model = model
+        self.loss_of = loss_of
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the loss on a batch."""
+        return self.loss_of(self.model, batch)
+
+    def with_parameters(self, named: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Return the loss on a batch with other parameters, given by their names in the model."""
+        inner = {f"model.{name}": tensor for name, tensor in named.items()}
+        return torch.as_tensor(functional_call(self, inner, (batch,)))

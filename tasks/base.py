@@ -68,7 +68,7 @@ class Task(TaskProfiles):
     #: How many squared residuals make up the loss of one example, as their mean or as a weighted sum: 1 for the mean
     #: squared error of a single output. 0 for losses that are negative log-likelihoods, such as the cross-entropy. A
     #: squared error is one only up to the variance of the noise, which the Fisher information needs
-    #: (:func:`fedapps.clients.measurements.negative_log_likelihood`).
+    #: (:func:`fedapps.clients.fisher.negative_log_likelihood`).
     squared_residuals: ClassVar[int] = 0
     #: How metrics are averaged over nodes, where the mean is not weighted by examples: "uniform" gives all nodes the
     #: same weight, "geometric" is the geometric mean with equal weights, and a :class:`PooledMetric` is computed from

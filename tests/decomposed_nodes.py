@@ -1,9 +1,8 @@
 """Toy nodes with a decomposed model (APD, FedWeIT), and a look at what they keep."""
 
 import numpy as np
-from fedapps.clients.knowledge import Knowledge
-from fedapps.clients.named_arrays import get_arrays
-from fedapps.clients.parts.decomposition import Decomposition
+from fedapps.clients.arrays import get_arrays
+from fedapps.clients.parts.decomposition import Decomposition, Knowledge
 from toy_nodes import initial as initial_of
 from toy_nodes import node as node_of
 from toy_nodes import staged

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.clients.joint_training import train_jobs
-from fedapps.clients.named_arrays import get_arrays
+from fedapps.clients.arrays import get_arrays
+from fedapps.clients.joint_training import Job, train_jobs
 from fedapps.clients.training import run_plan
-from fedapps.clients.training_job import Job
 from fedapps.sim.seeding import TorchState
 from torch import nn
 from torch.nn.functional import mse_loss

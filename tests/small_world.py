@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-from fedapps.clients.data_sources import world_folder
+from fedapps.clients.data import world_folder
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fedapps.clients.arrays import get_arrays
 from fedapps.clients.base import FederatedClient
 from fedapps.clients.local_part import LocalPart
-from fedapps.clients.named_arrays import get_arrays
 from fedapps.clients.settings import LocalTraining, RoundSettings
 from fedapps.clients.state import ContextState, DiskState
 from fedapps.sim.seeding import torch_seed

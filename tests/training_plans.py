@@ -1,7 +1,7 @@
 """Small plans of local training, on the toy model and on a single number."""
 
 import torch
-from fedapps.clients.named_arrays import get_arrays
+from fedapps.clients.arrays import get_arrays
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.tasks.options import with_values

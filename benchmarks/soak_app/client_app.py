@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from fedapps.clients.attempts import Attempts
-from fedapps.clients.state import DiskState
+from fedapps.clients.state import Attempts, DiskState
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from fedapps.clients.arrays import memory_of
 from fedapps.clients.local_part import PHASES, LocalPart, NodeRound, Prepared
-from fedapps.clients.node_memory import memory_of
-from fedapps.clients.plateau import kept_rate
-from fedapps.clients.training import Phase, run_plan
+from fedapps.clients.training import Phase, kept_rate, run_plan
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.base import NodeData
 from torch import nn

@@ -13,21 +13,97 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import torch
-from fedapps.clients.decomposed_model import DecomposedModel, Drift, PartsPrior
-from fedapps.clients.decomposition import Layout, Parts
-from fedapps.clients.knowledge import Knowledge
+from fedapps.clients.arrays import PREFIX, Arrays, get_arrays
+from fedapps.clients.decomposition import DecomposedModel, Drift, Layout, Parts, PartsPrior
 from fedapps.clients.local_part import EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES, LocalPart, NodeRound
-from fedapps.clients.named_arrays import Arrays, get_arrays
-from fedapps.clients.node_memory import PREFIX
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.settings import check_choice
 from fedapps.clients.training import Loss
-from fedapps.strategies.wire import ADAPTIVE_QUERY, FEDWEIT, FEDWEIT_ADAPTIVE, FEDWEIT_MASK
-from flwr.app import Array, ArrayRecord, RecordDict
+from fedapps.strategies.wire import (
+    ADAPTIVE_QUERY,
+    FEDWEIT,
+    FEDWEIT_ADAPTIVE,
+    FEDWEIT_KEYS,
+    FEDWEIT_KNOWLEDGE_PREFIX,
+    FEDWEIT_MASK,
+    STAGE,
+)
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor, nn
 
 _PARTS = "parts."
 _KEPT = PREFIX + _PARTS
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """The adaptive parameters that other nodes learned in the last stage, to borrow (FedWeIT). Without arguments: none.
+
+    Parameters
+    ----------
+    stage : int
+        The stage to use the knowledge in, counted from 0.
+    keys : tuple of str
+        The nodes that it is from.
+    adaptive : tuple of dicts of arrays
+        The adaptive parameters of each of them, by weight.
+    """
+
+    stage: int = 0
+    keys: tuple[str, ...] = ()
+    adaptive: tuple[Arrays, ...] = ()
+
+    @classmethod
+    def read(cls, content: RecordDict) -> Knowledge:
+        """Return the knowledge in a message; none if it has no ConfigRecord ``fedweit``.
+
+        Raises
+        ------
+        ValueError
+            The ConfigRecord is malformed, or the model of one of its nodes is missing.
+        """
+        order = content.get(FEDWEIT)
+        if not isinstance(order, ConfigRecord):
+            return cls()
+        stage, keys = order.get(STAGE), order.get(FEDWEIT_KEYS)
+        if not isinstance(stage, int) or not isinstance(keys, list):
+            raise ValueError(
+                f"{FEDWEIT} {STAGE} = {stage!r}, {FEDWEIT_KEYS} = {keys!r}: must be an integer and a list of node keys"
+            )
+        adaptive = []
+        for index, key in enumerate(keys):
+            record = content.get(f"{FEDWEIT_KNOWLEDGE_PREFIX}{index}")
+            if not isinstance(record, ArrayRecord):
+                raise ValueError(
+                    f"{FEDWEIT_KNOWLEDGE_PREFIX}{index}, of node {key}: must come as an ArrayRecord with {FEDWEIT}"
+                )
+            adaptive.append({name: array.numpy() for name, array in record.items()})
+        return cls(stage, tuple(map(str, keys)), tuple(adaptive))
+
+    def flat(self, layout: Layout) -> Tensor:
+        """Return the models as a tensor ``[K, n]``, with zeros for missing weights.
+
+        Raises
+        ------
+        ValueError
+            An array does not fit the model.
+        """
+        for key, arrays in zip(self.keys, self.adaptive, strict=True):
+            for name, array in arrays.items():
+                if name not in layout.weights:
+                    raise ValueError(
+                        f"what node {key} learned: {name!r} is no weight of the model: {', '.join(layout.weights)}"
+                    )
+                if array.shape != layout.weights[name]:
+                    raise ValueError(
+                        f"what node {key} learned: {name!r} is {list(array.shape)}, not {list(layout.weights[name])}"
+                    )
+        return torch.stack(
+            [
+                layout.flat(layout.weights, {n: torch.from_numpy(a) for n, a in arrays.items()})
+                for arrays in self.adaptive
+            ]
+        )
 
 
 @dataclass(frozen=True)

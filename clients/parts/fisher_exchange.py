@@ -12,10 +12,9 @@ from typing import ClassVar, Self, cast, get_args
 
 import numpy as np
 import torch
-from fedapps.clients.fisher import Estimator
+from fedapps.clients.arrays import Arrays
+from fedapps.clients.fisher import Estimator, fisher_of_node
 from fedapps.clients.local_part import PARAMETER_NAMES, LocalPart, NodeRound
-from fedapps.clients.measurements import fisher_of_node
-from fedapps.clients.named_arrays import Arrays
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.strategies.wire import (
     FISHER,

@@ -11,8 +11,8 @@ from typing import ClassVar, Self
 
 import numpy as np
 import torch
+from fedapps.clients.arrays import get_arrays
 from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
-from fedapps.clients.named_arrays import get_arrays
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.strategies.wire import ADAPTIVE_RATES

@@ -6,8 +6,8 @@ Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, Section
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart, NodeRound
-from fedapps.clients.named_arrays import Arrays
 from fedapps.clients.penalties import QuadraticPrior
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Federated reconstruction: a node reconstructs its private parameters in every round and forgets them afterwards.
+"""Private parameters that are not kept: a node starts from the initial ones in every round, and may reconstruct them.
 
 Singhal et al., Federated Reconstruction: Partially Local Federated Learning, NeurIPS 2021, Section 3 and Algorithm 1
 (FedRecon), https://arxiv.org/abs/2102.03448.
@@ -10,15 +10,25 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from fedapps.clients.local_part import EARLIER_STAGES, PHASES, NodeRound, Prepared
+from fedapps.clients.arrays import Arrays, kept_arrays, memory_of
+from fedapps.clients.local_part import EARLIER_STAGES, PHASES, LocalPart, NodeRound, Prepared
 from fedapps.clients.training import Phase, run_plan
 from fedapps.sim.seeding import generator
 from fedapps.tasks.base import NodeData
 from torch import nn
 
-from .stateless import Stateless
-
 _SUPPORT = "support"
+
+
+@dataclass(frozen=True)
+class Stateless(LocalPart):
+    """Forget the trained private parameters after each round. The memory of other parts is kept."""
+
+    def kept(self, kept: Arrays) -> Arrays:
+        return kept_arrays({}, memory_of(kept))
+
+    def private(self, model: nn.Module, node_round: NodeRound) -> Arrays | None:
+        return {}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ https://arxiv.org/abs/2003.08082. The server's strategy ``VirtualClients`` sends
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedapps.clients.example_selection import of_virtual_client
+import torch
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.training import Phase
 from fedapps.tasks.base import NodeData
@@ -41,3 +41,13 @@ class VirtualClient(LocalPart):
             return plan
         joint = plan[-1]
         return [*plan[:-1], replace(joint, training=replace(joint.training, epochs=1))]
+
+
+def of_virtual_client(data: NodeData, count: int) -> NodeData:
+    """Draw ``count`` training examples, with replacement only if the node has fewer; 0 = all examples, as they are."""
+    held = data.count("train")
+    if count == 0 or held == 0:
+        return data
+    chosen = torch.randperm(held)[:count] if count <= held else torch.randint(held, (count,))
+    train = {name: tensor[chosen] for name, tensor in data.splits["train"].items()}
+    return replace(data, splits={**data.splits, "train": train})

@@ -26,7 +26,7 @@ MODULES = {
                 "fedapps.results.pipeline_result", "fedapps.methods.base", "fedapps.trackers.base"),
     "clients": ("fedapps.clients.base", "fedapps.clients.local_part", "fedapps.clients.numpy_client",
     "fedapps.clients.training",
-                "fedapps.clients.keep_private", "fedapps.clients.named_arrays", "fedapps.clients.guard"),
+                "fedapps.clients.guard", "fedapps.clients.arrays", "fedapps.clients.guard"),
     "tasks": ("fedapps.tasks.base", "fedapps.tasks.options", "fedapps.tasks.profiles", "fedapps.tasks.search"),
 }  # fmt: skip
 _LINK = re.compile(r"(?<!!)\[((?:[^\]`]|`[^`]*`)*)\]\(([^)\s]+)\)")

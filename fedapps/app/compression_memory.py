@@ -2,10 +2,9 @@
 
 from flwr.app import Context, Message
 
-from fedapps.clients.attempts import Attempts
-from fedapps.clients.named_arrays import Arrays
+from fedapps.clients.arrays import Arrays
 from fedapps.clients.settings import RoundSettings
-from fedapps.clients.state import PrivateState
+from fedapps.clients.state import Attempts, PrivateState
 
 from .node import Node
 

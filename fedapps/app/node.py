@@ -9,9 +9,9 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from fedapps.clients.base import FederatedClient
-from fedapps.clients.data_sources import cached_load
+from fedapps.clients.data import cached_load
 from fedapps.clients.guard import Guard
-from fedapps.clients.round_result import RoundResult
+from fedapps.clients.local_part import RoundResult
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState, DiskState, PrivateState
 from fedapps.config.parsing import Config, parse

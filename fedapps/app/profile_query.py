@@ -11,7 +11,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context
 
-from fedapps.clients.data_sources import DataSource, find_source
+from fedapps.clients.data import DataSource, find_source
 from fedapps.config.parsing import Config, read
 from fedapps.config.run_config import RunConfig
 from fedapps.strategies.wire import GROUP_PREFIX, KEY, NO_DATA, NUM_EXAMPLES
@@ -40,7 +40,7 @@ def profile_record(context: Context) -> ConfigRecord:
 
 
 def data_source(run: RunConfig, task: TaskProfiles, node_config: Mapping[str, Any]) -> DataSource:
-    """Where a node with this config finds its data; see :func:`~fedapps.clients.data_sources.find_source`."""
+    """Where a node with this config finds its data; see :func:`~fedapps.clients.data.find_source`."""
     cache_dir = Path(run.cache_dir or "~/fedapps/worlds").expanduser()
     return find_source(task, node_config, data_dir=run.data_dir, cache_dir=cache_dir, seed=run.seed)
 

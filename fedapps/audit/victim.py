@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedapps.app.node import choose_device
 from fedapps.app.profile_query import data_source
-from fedapps.clients.data_sources import cached_load
+from fedapps.clients.data import cached_load
 from fedapps.clients.training import Phase, run_plan
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig

@@ -20,7 +20,7 @@ from fedapps.app.node import DEFAULT_STATE, choose_device
 from fedapps.app.profile_query import data_source
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
-from fedapps.clients.data_sources import cached_load
+from fedapps.clients.data import cached_load
 from fedapps.clients.guard import PRIVATE, Guard
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe

@@ -71,6 +71,6 @@ class Clustered(Method):
         return ClusteredFedAvg.compression_gap
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.shared_evaluation import SharedEvaluation
+        from fedapps.clients.parts.evaluation import SharedEvaluation
 
         return [SharedEvaluation()]

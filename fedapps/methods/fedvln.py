@@ -105,6 +105,6 @@ class FedVln(Method):
         return ""
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.local_evaluation import LocalEvaluation
+        from fedapps.clients.parts.evaluation import LocalEvaluation
 
         return [LocalEvaluation()]

@@ -86,7 +86,7 @@ class FedVocab(PartialMethod):
     def local_parts(self) -> "Sequence[LocalPart]":
         from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
         from fedapps.clients.parts.logit_adjustment import LogitAdjustment
-        from fedapps.clients.parts.stateless import Stateless
+        from fedapps.clients.parts.reconstruction import Stateless
 
         parts: list[LocalPart] = [AdaptiveUpdating(), LogitAdjustment()]
         return [*parts, Stateless()] if self.options.stateless else parts

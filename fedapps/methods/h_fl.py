@@ -119,6 +119,6 @@ class HFl(Method):
         return HierarchicalFedAvg.compression_gap
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from fedapps.clients.parts.shared_evaluation import SharedEvaluation
+        from fedapps.clients.parts.evaluation import SharedEvaluation
 
         return [SharedEvaluation()]

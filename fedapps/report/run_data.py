@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapps.clients.path_names import path_name
+from fedapps.clients.files import path_name
 from fedapps.config.keys import flattened
 from fedapps.registry.expressions import read_expressions
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import tomli_w
 
-from fedapps.clients.files import told, write_whole
-from fedapps.clients.path_names import path_name
+from fedapps.clients.files import path_name, told, write_whole
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig

@@ -25,7 +25,7 @@ class PartialAggregation(BaseStrategy):
     """FedAvg over the ``shared`` parameters of a model; all other parameters stay on the nodes.
 
     Clients of this project keep private parameters without further code. A client like that of Flower's template, which
-    loads and returns complete models, needs the mod ``fedapps.clients.keep_private``:
+    loads and returns complete models, needs the mod ``fedapps.clients.guard``:
     ``ClientApp(mods=[keep_private(Net)])``. On the wire this is :class:`BaseStrategy`; in addition it checks before
     the first round that at least one parameter is shared and at least one private.
 

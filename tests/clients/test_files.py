@@ -1,10 +1,15 @@
+"""Files that are whole or not there, and names from data and messages as names of files and folders."""
+
 import os
 import subprocess
 import sys
 
 import pytest
-from fedapps.clients.files import UnwritableError, told, write_whole
+from fedapps.clients.files import UnwritableError, path_name, told, write_whole
+from fedapps.clients.state import DiskState
 from full_disk import ROOM, full_disk
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 
 def names(folder):
@@ -50,3 +55,55 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
         (tmp_path / name).write_bytes(b"half")
     write_whole(tmp_path / "a.safetensors", b"whole")
     assert names(tmp_path) == sorted([*kept, "a.safetensors"])
+
+
+HOSTILE = ["../../../escaped/car", "/etc/passwd", "..", ".", "", "a/b", "a\\b", "a\nb", "\x00", ".node.77", "%2F", "/"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["driver-00", "house 12", "robot-01#2", "fedprox(mu=0.1)", "three-cars-1a2b3c4d", "São Paulo", "v1.5", "żółw", "~"],
+)
+def test_ordinary_names_stay_as_they_are(name):
+    assert path_name(name) == name
+
+
+def test_quoted_by_hand():
+    assert path_name("../../escaped/car") == "%2E.%2F..%2Fescaped%2Fcar"
+    assert path_name("50%") == "50%25"
+    assert path_name("a\nb") == "a%0Ab"
+    assert path_name("") == "%-"
+    assert path_name("ü" * 100).startswith("ü" * 90 + "%-")
+
+
+@given(st.one_of(st.text(max_size=400), st.sampled_from(HOSTILE), st.text("./\\%~-\x00", max_size=12)))
+@example("../../../escaped/car")
+@example("\ud800")
+def test_whatever_the_key_the_path_stays_inside_its_folder(tmp_path_factory, name):
+    parent = (tmp_path_factory.getbasetemp() / "parent").resolve()
+    child = parent / path_name(name)
+    assert child.resolve().parent == parent
+    assert child.name == path_name(name)
+    assert 0 < len(os.fsencode(child.name)) <= 215
+    assert child.name.isprintable()
+
+
+_KEYS = st.one_of(st.text(max_size=300), st.sampled_from(HOSTILE), st.text("./\\%25EF~-\x00a", max_size=8))
+
+
+@given(_KEYS, _KEYS)
+@example("%-", "")
+@example("/", "%2F")
+@example("x" * 181, "x" * 182)
+def test_different_keys_have_different_paths(one, other):
+    assert (path_name(one) == path_name(other)) == (one == other)
+
+
+def test_a_key_of_path_steps_is_kept_inside_the_state_folder(tmp_path):
+    root = tmp_path / "state"
+    state = DiskState.of(root, "run", "fedavg", "../../../escaped/car")
+    state.save(1, {}, 0)
+    state.save_extra("traces", {})
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) == 2
+    assert all(path.is_relative_to(root / "run" / "fedavg") for path in written)

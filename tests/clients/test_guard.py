@@ -1,14 +1,16 @@
-"""The parameters that stay on a node, whatever a message asks for."""
+"""The parameters that stay on a node, whatever a message asks for, and the mod that completes messages."""
 
 from fnmatch import fnmatchcase
 
 import numpy as np
 import pytest
-from fedapps.clients.guard import Guard, PrivateParametersError
-from flwr.app import Array, ArrayRecord
+import torch
+from fedapps.clients.guard import Guard, PrivateParametersError, keep_private
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from toys import ToyModel, arrays_of, record_of, same_bits
 
 NAMES = ["embedding.weight", "encoder.weight", "encoder.bias", "head.weight"]
 PATTERNS = ["*", "embedding.*", "enc*", "head.weight", "*.bias"]
@@ -76,3 +78,160 @@ def test_no_record_takes_a_private_parameter_out():
     guard.check_records({"fisher.precision": ArrayRecord({"head.weight": Array(np.ones(2))})})
     with pytest.raises(PrivateParametersError):
         guard.check_records({"fisher.precision": record})
+
+
+pytestmark = pytest.mark.usefixtures("flower_identity")
+ENCODER = {"encoder.weight": np.full((2, 2), 5.0, np.float32)}
+PRIVATE = ["head.bias", "head.weight", "passes"]
+
+
+def context():
+    return Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={})
+
+
+def message(kind="train", server_round=1, arrays=ENCODER, **config):
+    given = ConfigRecord({"server-round": server_round, **{key.replace("_", "-"): v for key, v in config.items()}})
+    sent = Message(RecordDict({"arrays": record_of(arrays), "config": given}), 2, kind)
+    sent.metadata.__dict__["_message_id"] = "m"
+    return sent
+
+
+def adds(amount, name="arrays", seen=None):
+    """A client that adds a number to its whole model."""
+
+    def call(received, _context):
+        model = ToyModel()
+        model.load_state_dict(received.content["arrays"].to_torch_state_dict(), strict=True)
+        before = arrays_of(ArrayRecord(model.state_dict()))
+        if seen is not None:
+            seen.append(before)
+        after = {n: a + a.dtype.type(amount) for n, a in before.items()}
+        content = {name: record_of(after), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=received)
+
+    return call
+
+
+def seen_by(mod, place, sent, amount=0):
+    seen = []
+    mod(sent, place, adds(amount, seen=seen))
+    return seen[0]
+
+
+def test_at_first_the_private_part_is_the_models_own_and_the_same_everywhere():
+    torch.manual_seed(1)
+    first = seen_by(keep_private(ToyModel), context(), message())
+    torch.manual_seed(2)
+    second = seen_by(keep_private(ToyModel), context(), message("evaluate"))
+    assert same_bits(first, second)
+    assert first["encoder.weight"].tobytes() == ENCODER["encoder.weight"].tobytes()
+    other = seen_by(keep_private(ToyModel, seed=1), context(), message())
+    assert (other["head.weight"] != first["head.weight"]).any()
+
+
+def test_the_clients_own_draws_are_left_alone():
+    torch.manual_seed(1)
+    drawn = torch.rand(3)
+    torch.manual_seed(1)
+
+    def draws(received, _context):
+        assert torch.equal(torch.rand(3), drawn)
+        return adds(0)(received, _context)
+
+    keep_private(ToyModel)(message(), context(), draws)
+
+
+def test_a_reply_has_the_names_that_came_and_metrics():
+    for kind in ("train", "train.again", "evaluate"):
+        reply = keep_private(ToyModel)(message(kind), context(), adds(1))
+        assert same_bits(arrays_of(reply.content["arrays"]), {"encoder.weight": ENCODER["encoder.weight"] + 1})
+        assert reply.content["metrics"]["num-examples"] == 1
+
+
+def test_private_parameters_are_taken_out_of_every_record():
+    def twice(received, place):
+        reply = adds(1)(received, place)
+        reply.content["gradients"] = reply.content["arrays"].copy()
+        return reply
+
+    reply = keep_private(ToyModel)(message(), context(), twice)
+    assert [sorted(record) for record in reply.content.array_records.values()] == [["encoder.weight"]] * 2
+
+
+def test_training_is_kept_and_evaluation_is_not():
+    mod, place = keep_private(ToyModel), context()
+    first = seen_by(mod, place, message(), amount=1)
+    evaluated = seen_by(mod, place, message("evaluate"), amount=10)
+    second = seen_by(mod, place, message(server_round=2))
+    for name in PRIVATE:
+        np.testing.assert_array_equal(evaluated[name], first[name] + first[name].dtype.type(1))
+        np.testing.assert_array_equal(second[name], evaluated[name])
+
+
+def test_a_repeated_round_starts_where_it_did_and_old_ones_are_forgotten():
+    mod, place = keep_private(ToyModel), context()
+    for server_round in (1, 2, 3):
+        before = seen_by(mod, place, message(server_round=server_round), amount=1)
+    assert same_bits(seen_by(mod, place, message(server_round=3), amount=7), before)
+    kept = [name for name in place.state if "keep-private" in name]
+    assert kept == ["keep-private.round-000002", "keep-private.round-000003"]
+
+
+def test_the_server_says_how_far_it_can_go_back():
+    mod, place = keep_private(ToyModel), context()
+    for server_round in (1, 2, 3):
+        before = seen_by(mod, place, message(server_round=server_round, durable_round=1), amount=1)
+        if server_round == 2:
+            in_two = before
+    assert same_bits(seen_by(mod, place, message(server_round=2, durable_round=1)), in_two)
+
+
+def test_queries_pass():
+    question = Message(RecordDict({"config": ConfigRecord()}), 2, "query.profile")
+    assert keep_private(ToyModel)(question, context(), lambda m, c: m) is question
+
+
+def test_what_cannot_be_completed_is_an_error():
+    mod = keep_private(ToyModel)
+    nameless = message()
+    del nameless.content["config"]["server-round"]
+    with pytest.raises(ValueError, match="the message has no server-round"):
+        mod(nameless, context(), adds(1))
+    empty = message()
+    del empty.content["arrays"]
+    with pytest.raises(ValueError, match="no ArrayRecord 'arrays', only: config"):
+        mod(empty, context(), adds(1))
+    with pytest.raises(ValueError, match=r"tail: not a parameter of the model"):
+        mod(message(arrays={"tail": np.zeros(2)}), context(), adds(1))
+
+
+ALL = {**ENCODER, "head.weight": np.zeros((2, 2), np.float32)}
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+@pytest.mark.parametrize("node_config", [{}, {"private": "head.*"}])
+def test_a_server_that_asks_for_private_parameters_gets_nothing(kind, node_config):
+    """By the developer's patterns, or by those of the node's operator; the client is not called."""
+    called = []
+    mod = keep_private(ToyModel, private=[] if node_config else ["head.*"])
+    place = Context(run_id=1, node_id=2, node_config=node_config, state=RecordDict(), run_config={})
+    with pytest.raises(PrivateParametersError) as refused:
+        mod(message(kind, arrays=ALL), place, lambda *_: called.append(1))
+    assert str(refused.value) == "head.weight: private on this node, and neither received nor sent"
+    assert not called
+    reply = mod(message(kind), place, adds(1))
+    assert set(reply.content["arrays"]) == set(ENCODER)
+
+
+def test_a_private_pattern_that_matches_nothing_is_an_error():
+    with pytest.raises(ValueError, match=r"private = haed\.\*: no parameter of the model matches"):
+        keep_private(ToyModel, private=["haed.*"])(message(), context(), adds(1))
+
+
+def test_a_round_that_the_server_went_back_behind_is_not_read_again():
+    mod, place = keep_private(ToyModel), context()
+    for server_round in range(1, 6):
+        mod(message(server_round=server_round, attempts="0:a1", durable_round=0), place, adds(1))
+    first = seen_by(mod, place, message("evaluate", 3, attempts="0:a1"))
+    again = seen_by(mod, place, message("evaluate", 5, attempts="0:a1 3:b2"))
+    assert same_bits({n: again[n] for n in PRIVATE}, {n: first[n] for n in PRIVATE})

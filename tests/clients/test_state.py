@@ -4,9 +4,8 @@ import logging
 
 import numpy as np
 import pytest
-from fedapps.clients.attempts import Attempts
 from fedapps.clients.files import UnwritableError
-from fedapps.clients.state import ContextState, DiskState
+from fedapps.clients.state import Attempts, ContextState, DiskState
 from flwr.app import RecordDict
 from full_disk import full_disk
 from hypothesis import given, settings

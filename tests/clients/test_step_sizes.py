@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.clients.named_arrays import get_arrays
+from fedapps.clients.arrays import get_arrays
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.clients.training import run_plan
 from hypothesis import given, settings

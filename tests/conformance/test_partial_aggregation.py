@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.clients.keep_private import keep_private
+from fedapps.clients.guard import keep_private
 from fedapps.strategies import BaseStrategy, PartialAggregation
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp

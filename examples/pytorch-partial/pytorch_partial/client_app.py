@@ -1,7 +1,7 @@
 """pytorch-partial: A Flower / PyTorch app."""
 
 import torch
-from fedapps.clients.keep_private import keep_private
+from fedapps.clients.guard import keep_private
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 

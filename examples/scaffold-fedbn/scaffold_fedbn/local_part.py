@@ -10,9 +10,8 @@ from typing import Self
 
 import numpy as np
 import torch
+from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
 from fedapps.clients.local_part import LocalPart, NodeRound
-from fedapps.clients.named_arrays import Arrays, get_arrays
-from fedapps.clients.node_memory import kept_arrays, memory_of
 from fedapps.clients.penalties import QuadraticPrior
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import nn

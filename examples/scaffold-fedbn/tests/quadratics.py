@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from fedapps.clients.arrays import memory_of
 from fedapps.clients.base import FederatedClient
 from fedapps.clients.local_part import LocalPart
-from fedapps.clients.node_memory import memory_of
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState
 from fedapps.sim.inprocess import InProcessGrid, flower_identity

@@ -8,10 +8,9 @@ import torch
 from fedapps.clients.local_part import NodeRound
 from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
 from fedapps.clients.penalties import QuadraticPrior
-from fedapps.clients.plateau import Plateau
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.state import ContextState
-from fedapps.clients.training import Phase, run_plan
+from fedapps.clients.training import Phase, Plateau, run_plan
 from fedapps.strategies import PartialAggregation
 from fedapps.tasks.options import with_values
 from flwr.app import RecordDict

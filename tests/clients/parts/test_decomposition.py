@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 from decomposed_nodes import PENALTIES, WEIGHTS, initial, kept, knowledge, node
-from fedapps.clients.knowledge import Knowledge
-from fedapps.clients.parts.decomposition import Decomposition
+from fedapps.clients.parts.decomposition import Decomposition, Knowledge
 from fedapps.clients.parts.proximal import Proximal
 from fedapps.tasks.social.networks import GraphConvolutions
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from toy_nodes import SETTINGS, at, staged
 from toy_nodes import node as plain_node
-from toys import ToyTask, same_bits
+from toys import ToyTask, record_of, same_bits
 
 # -- what it must be equal to ----------------------------------------------------------------------------------
 
@@ -191,3 +190,37 @@ def test_a_share_of_nothing_is_an_error(tmp_path):
 def test_a_bias_cannot_be_shared(tmp_path):
     with pytest.raises(ValueError, match=r"received head.bias: every stage has its own; only encoder.weight, head.we"):
         node(tmp_path).train_round(initial([*WEIGHTS, "head.bias"]), SETTINGS)
+
+
+def content(models, **order):
+    records = RecordDict({"fedweit": ConfigRecord(order)} if order else {})
+    for index, arrays in enumerate(models):
+        records[f"fedweit.knowledge.{index}"] = record_of(arrays)
+    return records
+
+
+def test_knowledge_is_read_from_a_message():
+    assert Knowledge.read(RecordDict({"arrays": record_of(initial())})) == Knowledge()
+    found = Knowledge.read(content([initial(), initial()], stage=2, keys=["a", "b"]))
+    assert (found.stage, found.keys) == (2, ("a", "b"))
+    assert all(same_bits(arrays, initial()) for arrays in found.adaptive)
+
+
+def test_a_malformed_message_is_an_error():
+    with pytest.raises(ValueError, match=r"fedweit\.knowledge\.1, of node b: must come as an ArrayRecord"):
+        Knowledge.read(content([initial()], stage=2, keys=["a", "b"]))
+    with pytest.raises(ValueError, match="fedweit stage = None, keys = None: must be an integer and a list"):
+        Knowledge.read(content([], other=1))
+
+
+@pytest.mark.parametrize(
+    ("lent", "told"),
+    [
+        (Knowledge(1, ("a",), ({"tail": np.ones(1)},)), "what node a learned: 'tail' is no weight of the model"),
+        (Knowledge(1, ("a",), ({"head.weight": np.ones(2)},)), r"'head.weight' is \[2\], not \[1, 2\]"),
+        (Knowledge(2, ("a",), (initial(),)), "fedweit stage = 2: must be 1, as in the message's config"),
+    ],
+)
+def test_knowledge_that_does_not_fit_is_an_error(tmp_path, lent, told):
+    with pytest.raises(ValueError, match=told):
+        node(tmp_path, "fedweit", knowledge=lent).train_round(initial(), at(1, 1))

@@ -1,9 +1,9 @@
 """A node that trains a copy of the model before it evaluates it (SPFL, APFL)."""
 
 import numpy as np
+from fedapps.clients.parts.evaluation import SharedEvaluation
 from fedapps.clients.parts.personalisation import Personalisation
 from fedapps.clients.parts.reconstruction import Reconstruction
-from fedapps.clients.parts.shared_evaluation import SharedEvaluation
 from flwr.app import RecordDict
 from toy_nodes import NAMES, SETTINGS, at, initial, node
 from toys import record_of, same_bits

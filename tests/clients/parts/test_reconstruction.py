@@ -1,20 +1,21 @@
-"""FedRecon on a node: it keeps no private parameters, reconstructs them in every round, and counts query examples."""
+"""Private parameters that are not kept, and FedRecon on a node, which reconstructs them in every round."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from fedapps.clients.parts.reconstruction import Reconstruction, _split
+from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
+from fedapps.clients.parts.reconstruction import Reconstruction, Stateless, _split
 from fedapps.clients.settings import LocalTraining, RoundSettings
+from fedapps.clients.state import ContextState
 from fedapps.sim.seeding import generator
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.options import with_values
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_nodes import NAMES, initial
-from toy_nodes import node as node_of
+from toy_nodes import NAMES, at, initial, node, staged
 from toys import ToyOptions, ToyTask, same_bits
 
 ENCODER = ["encoder.weight"]
@@ -22,11 +23,11 @@ TASK = ToyTask()
 SETTINGS = RoundSettings(training=LocalTraining(epochs=2, learning_rate=0.05, batch_size=6, optimizer="sgd"))
 
 
-def node(folder, *, task=TASK):
-    return node_of(folder, Reconstruction(reconstruct_epochs=3, support_share=0.5), data=task.data(1), task=task)
+def reconstructing(folder, *, task=TASK):
+    return node(folder, Reconstruction(reconstruct_epochs=3, support_share=0.5), data=task.data(1), task=task)
 
 
-def at(server_round, **changes):
+def round_at(server_round, **changes):
     return with_values(SETTINGS, {"server_round": server_round, **changes})
 
 
@@ -64,8 +65,8 @@ def by_hand(server_round, received, *, reconstruct=3, epochs=2, rate=0.05):
 @pytest.mark.parametrize("server_round", [1, 2])
 def test_a_round_by_hand(tmp_path, server_round):
     received = {"encoder.weight": initial()["encoder.weight"] + np.float32(0.3)}
-    client = node(tmp_path)
-    reply = client.train_round(received, at(server_round))
+    client = reconstructing(tmp_path)
+    reply = client.train_round(received, round_at(server_round))
     _, encoder = by_hand(server_round, received)
     np.testing.assert_allclose(reply.arrays["encoder.weight"], encoder, rtol=1e-4)
     assert reply.num_examples == 3
@@ -78,26 +79,28 @@ def test_an_evaluation_by_hand(tmp_path):
     test = TASK.data(1).splits["test"]
     outputs = test["x"].double().numpy() @ encoder.T @ head.T + bias
     expected = np.square(outputs - test["y"].double().numpy()).mean()
-    assert node(tmp_path).evaluate_round(received, at(4)).metrics["test.loss"] == pytest.approx(expected, rel=1e-4)
+    assert reconstructing(tmp_path).evaluate_round(received, round_at(4)).metrics["test.loss"] == pytest.approx(
+        expected, rel=1e-4
+    )
 
 
 def test_nothing_is_kept_and_the_past_changes_nothing(tmp_path):
     sent = initial(ENCODER)
-    old, new = node(tmp_path / "old"), node(tmp_path / "new")
+    old, new = reconstructing(tmp_path / "old"), reconstructing(tmp_path / "new")
     for server_round in (1, 2):
-        old.train_round(sent, at(server_round))
-        old.evaluate_round(sent, at(server_round))
+        old.train_round(sent, round_at(server_round))
+        old.evaluate_round(sent, round_at(server_round))
     assert old.private.load(before=99) is None
-    assert same_bits(old.train_round(sent, at(3)).arrays, new.train_round(sent, at(3)).arrays)
-    assert old.evaluate_round(sent, at(3)).metrics == new.evaluate_round(sent, at(3)).metrics
-    assert not same_bits(new.train_round(sent, at(4)).arrays, new.train_round(sent, at(3)).arrays)
+    assert same_bits(old.train_round(sent, round_at(3)).arrays, new.train_round(sent, round_at(3)).arrays)
+    assert old.evaluate_round(sent, round_at(3)).metrics == new.evaluate_round(sent, round_at(3)).metrics
+    assert not same_bits(new.train_round(sent, round_at(4)).arrays, new.train_round(sent, round_at(3)).arrays)
 
 
 def test_private_state_of_another_method_is_not_read(tmp_path):
     sent = initial(ENCODER)
-    node_of(tmp_path / "run").train_round(sent, at(1))
-    found = node(tmp_path / "run").train_round(sent, at(2))
-    assert same_bits(found.arrays, node(tmp_path / "new").train_round(sent, at(2)).arrays)
+    node(tmp_path / "run").train_round(sent, round_at(1))
+    found = reconstructing(tmp_path / "run").train_round(sent, round_at(2))
+    assert same_bits(found.arrays, reconstructing(tmp_path / "new").train_round(sent, round_at(2)).arrays)
 
 
 def test_where_all_is_shared_it_is_fedavg_on_the_query_examples(tmp_path):
@@ -105,16 +108,16 @@ def test_where_all_is_shared_it_is_fedavg_on_the_query_examples(tmp_path):
     data = replace(
         TASK.data(1), splits={"train": {n: torch.from_numpy(a).float() for n, a in zip("xy", query, strict=True)}}
     )  # fmt: skip
-    in_batches = at(1, batch_size=2, optimizer="adam")
-    expected = node_of(tmp_path / "plain", data=data).train_round(initial(), in_batches)
-    found = node(tmp_path / "recon").train_round(initial(), in_batches)
+    in_batches = round_at(1, batch_size=2, optimizer="adam")
+    expected = node(tmp_path / "plain", data=data).train_round(initial(), in_batches)
+    found = reconstructing(tmp_path / "recon").train_round(initial(), in_batches)
     assert same_bits(found.arrays, expected.arrays)
     assert (found.metrics, found.num_examples) == (expected.metrics, expected.num_examples)
 
 
 def test_only_names_that_came_go_back(tmp_path):
     for names in (ENCODER, ["head.bias", "encoder.weight"], NAMES):
-        assert sorted(node(tmp_path).train_round(initial(names), at(1)).arrays) == sorted(names)
+        assert sorted(reconstructing(tmp_path).train_round(initial(names), round_at(1)).arrays) == sorted(names)
 
 
 @settings(max_examples=50, deadline=None)
@@ -151,10 +154,44 @@ def test_values_out_of_range_are_errors(config, message):
 
 def test_the_learning_rate_cannot_follow_a_plateau(tmp_path):
     with pytest.raises(ValueError, match="plateau-patience = 2: must be 0 with reconstruction"):
-        node(tmp_path).train_round(initial(ENCODER), at(1, plateau_patience=2))
+        reconstructing(tmp_path).train_round(initial(ENCODER), round_at(1, plateau_patience=2))
 
 
 def test_a_node_with_one_example_cannot_reconstruct(tmp_path):
-    client = node(tmp_path, task=ToyTask(ToyOptions(examples=1)))
+    client = reconstructing(tmp_path, task=ToyTask(ToyOptions(examples=1)))
     with pytest.raises(ValueError, match="node toy-1 has 1 training examples: reconstruction needs at least 2"):
-        client.train_round(initial(ENCODER), at(1))
+        client.train_round(initial(ENCODER), round_at(1))
+
+
+def adapting(state, *parts):
+    return reconstructing(state, AdaptiveUpdating(2, adapt_before_evaluation=True), *parts)
+
+
+def test_the_first_round_is_that_of_a_node_that_keeps_its_parameters(tmp_path):
+    keeping, forgetting = adapting(tmp_path / "keeping"), adapting(tmp_path / "forgetting", Stateless())
+    expected = keeping.train_round(initial(ENCODER), at(1))
+    found = forgetting.train_round(initial(ENCODER), at(1))
+    assert same_bits(found.arrays, expected.arrays)
+    assert found.metrics == expected.metrics
+    assert keeping.private.load(2) is not None
+    assert forgetting.private.load(2) is None
+
+
+@settings(max_examples=10, deadline=None)
+@given(rounds=st.integers(1, 3))
+def test_the_past_changes_nothing(rounds):
+    old, new = (adapting(ContextState({}), Stateless()) for _ in range(2))
+    for server_round in range(1, rounds + 1):
+        old.train_round(initial(ENCODER), at(server_round))
+    later = at(rounds + 1)
+    assert old.evaluate_round(initial(ENCODER), later).metrics == new.evaluate_round(initial(ENCODER), later).metrics
+    assert same_bits(
+        old.train_round(initial(ENCODER), later).arrays, new.train_round(initial(ENCODER), later).arrays
+    )  # fmt: skip
+
+
+def test_the_memory_of_other_parts_is_kept(tmp_path):
+    """A plateau goes on from round to round."""
+    client = node(tmp_path, Stateless(), data=staged(1))
+    client.train_round(initial(ENCODER), at(1, plateau_patience=5))
+    assert sorted(client.private.load(2)) == ["memory.plateau", "memory.stage"]

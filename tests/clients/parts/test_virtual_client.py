@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from fedapps.clients.example_selection import of_virtual_client
 from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
-from fedapps.clients.parts.virtual_client import VirtualClient
+from fedapps.clients.parts.virtual_client import VirtualClient, of_virtual_client
 from fedapps.tasks.base import NodeData
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from adding_nodes import START, add_partition
-from fedapps.clients.attempts import Attempts
+from fedapps.clients.state import Attempts
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.optimizers import SGD, Adam

@@ -1,6 +1,6 @@
 """The attempts of a run, as the server numbers them and as nodes read them."""
 
-from fedapps.clients.attempts import Attempts
+from fedapps.clients.state import Attempts
 from fedapps.strategies.rounds.snapshots import next_attempts, to_text
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,8 @@
-"""Parameters of a torch model as named NumPy arrays, the form of messages and of private state."""
+"""Parameters of a torch model as named NumPy arrays, the form of messages and of private state.
+
+What a node keeps of a round are its private parameters, under their names, and its *memory*, under names with a prefix:
+the state of a plateau, the terms of earlier stages, the stage that was trained.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -8,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 Arrays = dict[str, np.ndarray]
+STAGE = "stage"
+PREFIX = "memory."
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
@@ -49,3 +55,24 @@ def private_names(model: nn.Module, shared: Iterable[str]) -> list[str]:
     """Names of ``model.state_dict()`` that are not shared, in its order."""
     travelling = set(shared)
     return [name for name in model.state_dict() if name not in travelling]
+
+
+def kept_arrays(private: Arrays, memory: Arrays) -> Arrays:
+    """The arrays to keep of a round; :func:`memory_of` and :func:`private_of` take them apart again."""
+    return private | {PREFIX + name: array for name, array in memory.items()}
+
+
+def memory_of(kept: Arrays) -> Arrays:
+    """The memory among the kept arrays, without the prefix."""
+    return {name.removeprefix(PREFIX): array for name, array in kept.items() if name.startswith(PREFIX)}
+
+
+def private_of(kept: Arrays) -> Arrays:
+    """The private parameters among the kept arrays."""
+    return {name: array for name, array in kept.items() if not name.startswith(PREFIX)}
+
+
+def from_other_stage(kept: Arrays, stage: int) -> bool:
+    """Whether a node whose data has stages kept the arrays in another stage than this one."""
+    memory = memory_of(kept)
+    return STAGE in memory and int(memory[STAGE]) != stage

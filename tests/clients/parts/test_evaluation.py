@@ -1,16 +1,16 @@
-"""A node that is evaluated with its own model as its last training left it (FedVLN)."""
+"""A node that is evaluated with its own model as its last training left it, or with that of all clusters, too."""
 
 import numpy as np
 import pytest
 from fedapps.clients.local_part import composed
-from fedapps.clients.parts.local_evaluation import LocalEvaluation
+from fedapps.clients.parts.evaluation import LocalEvaluation, SharedEvaluation
 from fedapps.clients.parts.personalisation import Personalisation
 from fedapps.clients.state import ContextState, DiskState
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_nodes import NAMES, at, initial, node
-from toys import ToyTask, same_bits
+from toy_nodes import NAMES, SETTINGS, at, initial, node, staged
+from toys import ToyTask, record_of, same_bits
 
 ENCODER = NAMES[:1]
 
@@ -99,3 +99,32 @@ def test_a_context_keeps_the_model_as_a_disk_does(tmp_path):
 def test_no_other_part_may_choose_the_evaluated_model():
     with pytest.raises(ValueError, match="cannot be combined: both need the evaluated model for themselves"):
         composed([LocalEvaluation(), Personalisation()])
+
+
+def far():
+    return {name: array + array.dtype.type(2) for name, array in initial(ENCODER).items()}
+
+
+def test_the_model_is_read_from_the_record_of_a_message():
+    part = SharedEvaluation().read({}, RecordDict({"hierarchical.shared": record_of(far())}))
+    assert same_bits(part.shared, far())
+    assert SharedEvaluation().read({}, RecordDict({"arrays": record_of(far())})).shared is None
+
+
+def test_without_a_global_model_the_evaluation_is_plain(tmp_path):
+    plain = node(tmp_path / "plain").evaluate_round(initial(), SETTINGS).metrics
+    assert node(tmp_path / "part", SharedEvaluation()).evaluate_round(initial(), SETTINGS).metrics == plain
+
+
+def test_its_metrics_are_those_of_an_evaluation_of_the_global_model(tmp_path):
+    """With the node's private parameters; costly metrics, stages, traces and collection are of its own model alone."""
+    client = node(tmp_path, SharedEvaluation(far()), data=staged(1))
+    client.train_round(initial(ENCODER), SETTINGS)
+    found = client.evaluate_round(initial(ENCODER), at(1, final=True)).metrics
+    plain = node(tmp_path, data=staged(1))
+    mine = plain.evaluate_round(initial(ENCODER), at(1, final=True)).metrics
+    other = plain.evaluate_round(far(), SETTINGS).metrics
+    expected = {f"shared.{name}": value for name, value in other.items() if not name.startswith("stage-")}
+    assert found == {**mine, **expected}
+    assert found["shared.test.loss"] != found["test.loss"]
+    assert "shared.test.final" not in found

@@ -1,11 +1,12 @@
-"""Where a node's data come from, and that a simulated world is made once."""
+"""Where a node's data come from, that a simulated world is made once, and what the process keeps loaded."""
 
 import multiprocessing
 from dataclasses import replace
 
 import pytest
-from fedapps.clients.data_sources import DataSource, cached_load, find_source, world_folder
-from fedapps.tasks.base import DataError
+import torch
+from fedapps.clients.data import DataCache, DataSource, cached_load, find_source, world_folder
+from fedapps.tasks.base import DataError, NodeData
 from small_world import make_small_world
 from toys import ToyOptions, ToyTask
 
@@ -141,3 +142,29 @@ def test_loaded_data_are_kept_for_the_process(folders, monkeypatch):
     other = ToyTask(replace(task.options, examples=4))
     assert cached_load(DataSource(shared, 1, 3), other, False).count("train") == 4
     assert cached_load(DataSource(shared, 1, 3), task, True).key == "all-4"
+
+
+def used(cache, *keys):
+    """Use keys in this order; the keys that had to be loaded. Each node has 24 bytes, in a split, a stage and extra."""
+    loaded = []
+
+    def load(key):
+        loaded.append(key)
+        one = {"x": torch.zeros(2)}
+        return NodeData(key, {"train": one}, stages=({"train": one},), extra={"start": torch.zeros(2), "name": "a"})
+
+    for key in keys:
+        assert cache.get(key, lambda key=key: load(key)).key == key
+    return "".join(loaded)
+
+
+def test_nodes_that_take_turns_are_loaded_once_while_there_is_room():
+    assert used(DataCache(nodes=1, size=72), *"abcabcabc") == "abc"
+
+
+def test_a_number_of_nodes_is_kept_whatever_their_size():
+    assert used(DataCache(nodes=2, size=0), *"abababab") == "ab"
+
+
+def test_beyond_both_limits_the_data_used_longest_ago_goes():
+    assert used(DataCache(nodes=2, size=71), *"abacbacab") == "abcbacb"

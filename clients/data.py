@@ -1,4 +1,7 @@
-"""Where a node's data comes from: its own folder, a shared folder and a partition of it, or a simulated world."""
+"""Where a node's data comes from, what of it a round uses, and the data that a process keeps loaded.
+
+This module imports no torch, because a node that only answers a profile query needs none.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles
 
-from .data_cache import DataCache
-
 if TYPE_CHECKING:
     from fedapps.tasks.base import NodeData, Task
 
+    from .state import PrivateState
+if TYPE_CHECKING:
+    from fedapps.tasks.base import NodeData, Task
+
+    from .state import PrivateState
+
+
 logger = logging.getLogger(__name__)
-_loaded = DataCache()
 
 
 @dataclass(frozen=True)
@@ -99,8 +107,42 @@ def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path)
     return folder
 
 
+class DataCache:
+    """Keeps the data used last: of ``nodes`` nodes, and of more while all of it takes at most ``size`` bytes.
+
+    Nodes take turns, so a cache that is too small for all of them would never hold the one whose turn it is.
+
+    Parameters
+    ----------
+    nodes : int
+        ≥ 1.
+    size : int
+        ≥ 0, in bytes. Tensors that several nodes share count for each of them.
+    """
+
+    def __init__(self, nodes: int = 256, size: int = 1 << 30) -> None:
+        self.nodes, self.size = nodes, size
+        self._kept: OrderedDict[Hashable, tuple[NodeData, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: Hashable, load: Callable[[], NodeData]) -> NodeData:
+        """The data under a key, loaded if it is not kept."""
+        if key not in self._kept:
+            data = load()
+            self._kept[key] = data, _size_of(data)
+            self._bytes += self._kept[key][1]
+        self._kept.move_to_end(key)
+        data = self._kept[key][0]
+        while len(self._kept) > self.nodes and self._bytes > self.size:
+            self._bytes -= self._kept.popitem(last=False)[1][1]
+        return data
+
+
+_loaded = DataCache()
+
+
 def cached_load(source: DataSource, task: Task, pooled: bool) -> NodeData:
-    """A source's data, kept by the process (:class:`~fedapps.clients.data_cache.DataCache`): it never changes."""
+    """A source's data, kept by the process (:class:`~fedapps.clients.data.DataCache`): it never changes."""
     return _loaded.get((source, task, pooled), lambda: source.pooled(task) if pooled else source.load(task))
 
 
@@ -119,3 +161,48 @@ def _locked(path: Path) -> Iterator[None]:
             yield
         finally:
             fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def of_stage(task: Task, data: NodeData, collectors: Sequence[PrivateState], stage: int) -> NodeData:
+    """Return a node's data in a stage.
+
+    Parameters
+    ----------
+    task : Task
+    data : NodeData
+        If it has stages, the result is the data of the stage. Otherwise it is this data with everything that was
+        collected for the stages up to this one.
+    collectors : sequence of PrivateState
+        Where collected data is kept, under the names of :func:`collection`.
+    stage : int
+        Counted from 0.
+
+    Raises
+    ------
+    ValueError
+        No collector has data for one of the stages.
+    """
+    if data.stages:
+        return data.at(stage)
+    for collected_in in range(1, stage + 1):
+        found = [collector.load_extra(collection(collected_in)) for collector in collectors]
+        present = [collected for collected in found if collected is not None]
+        if not present:
+            raise ValueError(
+                f"node {data.key} cannot train in stage {stage}: it has no data collected for stage "
+                f"{collected_in}, because it was not evaluated at the end of the stage before"
+            )
+        for collected in present:
+            data = task.with_collected(data, collected)
+    return data
+
+
+def collection(stage: int) -> str:
+    """The name under which a node keeps the data collected for a stage, counted from 0 and at least 1."""
+    return f"collected-{stage}"
+
+
+def _size_of(data: NodeData) -> int:
+    splits = [*data.splits.values(), *(split for stage in data.stages for split in stage.values())]
+    tensors = [tensor for split in splits for tensor in split.values()]
+    return sum(tensor.nbytes for tensor in tensors) + sum(getattr(v, "nbytes", 0) for v in data.extra.values())
