@@ -1,12 +1,13 @@
 """Nodes that tell their groups, in one process, for strategies that cluster them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from fedapps.sim.inprocess import InProcessGrid
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.client import ClientApp
-from toys import arithmetic_app, federate
+from toys import arithmetic_app, arrays_of, federate, same_bits
 
 Profiles = Callable[[int], Mapping[str, Any]]
 
@@ -63,8 +64,10 @@ class PowerCutError(Exception):
     """Ends a run in the middle."""
 
 
-def interrupted(make: Callable[[], Any], app: ClientApp, arrays: Any, *, num_nodes: int, num_rounds: int, cut: int):
-    """Result and last snapshot of a whole run, and of one that was cut off in round ``cut`` and resumed."""
+def assert_resumes_alike(
+    make: Callable[[], Any], app: ClientApp, arrays: Any, *, num_nodes: int, num_rounds: int, cut: int
+) -> None:
+    """A run that was cut off in round ``cut`` and resumed ends bit for bit as an undisturbed one."""
     whole, parts = MemoryCheckpoints(), MemoryCheckpoints()
     options = {"num_nodes": num_nodes, "num_rounds": num_rounds}
     undisturbed = federate(make(), app, arrays, checkpoints=whole, **options)
@@ -73,8 +76,11 @@ def interrupted(make: Callable[[], Any], app: ClientApp, arrays: Any, *, num_nod
         if report.round == cut:
             raise PowerCutError
 
-    try:
+    with suppress(PowerCutError):
         federate(make(), app, arrays, checkpoints=parts, on_round=stop, **options)
-    except PowerCutError:
-        resumed = federate(make(), app, arrays, checkpoints=parts, resume=True, **options)
-    return (undisturbed, whole.latest()), (resumed, parts.latest())
+    assert parts.latest().round == cut - 1
+    resumed = federate(make(), app, arrays, checkpoints=parts, resume=True, **options)
+    assert same_bits(arrays_of(resumed.arrays), arrays_of(undisturbed.arrays))
+    assert resumed.train_metrics_clientapp == undisturbed.train_metrics_clientapp
+    assert same_bits(parts.latest().arrays, whole.latest().arrays)
+    assert parts.latest().facts == whole.latest().facts

@@ -126,8 +126,14 @@ def assert_bounded(fleet):
         assert len(json.dumps(asdict(report), allow_nan=False)) < 20_000
 
 
-@pytest.mark.parametrize("fault", TRAIN_FAULTS)
-@pytest.mark.parametrize("name", STRATEGIES)
+#: One fault of each kind, for the strategies that read replies as FedAvg does.
+KINDS = ("NaN metric", "1e300 examples", "a crash", "pickle", "shape", "NaN", "no record")
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [(name, fault) for name in STRATEGIES for fault in TRAIN_FAULTS if name == "FedAvg" or fault in KINDS],
+)
 def test_a_bad_train_reply_leaves_no_trace_but_its_refusal(name, fault, alone):
     spoil, reason = TRAIN_FAULTS[fault]
     fleet = Fleet(train=spoil)
@@ -140,11 +146,10 @@ def test_a_bad_train_reply_leaves_no_trace_but_its_refusal(name, fault, alone):
 
 
 @pytest.mark.parametrize("fault", METRIC_FAULTS)
-@pytest.mark.parametrize("name", ["FedAvg", "AdaptiveRates", "HierarchicalFedAvg"])
-def test_a_bad_evaluation_leaves_no_trace_but_its_refusal(name, fault):
+def test_a_bad_evaluation_leaves_no_trace_but_its_refusal(fault):
     spoil, reason = METRIC_FAULTS[fault]
     fleet = Fleet(evaluate=spoil)
-    fleet.run(STRATEGIES[name]())
+    fleet.run(STRATEGIES["FedAvg"]())
     assert [report.evaluate["loss"] for report in fleet.reports] == [(0 + 2 + 3) / 3] * 2
     assert all(reason in refusal.reason for refusal in fleet.refusals("evaluate"))
     assert len(fleet.refusals("evaluate")) == 2

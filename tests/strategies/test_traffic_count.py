@@ -94,30 +94,6 @@ def test_a_refused_reply_is_counted_and_a_failure_is_not():
     assert 2 * SIZE <= report.train_bytes_up <= 1.02 * 2 * SIZE
 
 
-def test_the_report_counts_the_bytes_of_both_ways():
-    start = {"w": np.zeros(5000, np.float32), "private": np.zeros(7000, np.float32)}
-    reports = []
-    app = arithmetic_app(unchanged)
-    federate(BaseStrategy(shared=["w"]), app, start, num_nodes=3, num_rounds=2, on_round=reports.append)
-    size, framing = 5000 * 4, 300
-    for report in reports:
-        # down: to train and to evaluate; up: from training only
-        assert 6 * size <= report.bytes_down <= 6 * (1.02 * size + framing)
-        assert 3 * size <= report.bytes_up <= 3 * (1.02 * size + framing)
-
-
-def test_a_refused_reply_has_travelled_too():
-    def train(partition, arrays, config):
-        arrays, metrics = unchanged(partition, arrays, config)
-        return arrays, {**metrics, "num-examples": partition}
-
-    reports = []
-    start = {"w": np.zeros(5000, np.float32)}
-    federate(BaseStrategy(), arithmetic_app(train), start, num_nodes=2, num_rounds=1, on_round=reports.append)
-    assert len(reports[0].refused) == 1
-    assert reports[0].bytes_up >= 2 * 5000 * 4
-
-
 # -- a strategy with messages of its own -----------------------------------------------------------------------
 
 

@@ -12,8 +12,8 @@ from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.optimizers import Adam
 from fedapps.strategies.privacy import CentralPrivacy
 from fedapps.strategies.rounds.records import DivergedError, TooFewRepliesError
-from grouped import MemoryCheckpoints, PowerCutError, grouped_app
-from toys import arithmetic_app, arrays_of, federate, record_of, same_bits
+from grouped import assert_resumes_alike, grouped_app
+from toys import arithmetic_app, arrays_of, federate, record_of
 
 from benchmarks.attacks import AttackedGrid, Gaussian, InnerProduct, LittleIsEnough, SignFlip
 
@@ -95,19 +95,10 @@ def test_weights_do_not_count():
 
 @pytest.mark.parametrize("aggregation", ROBUST, ids=str)
 def test_a_resumed_run_ends_bit_for_bit_as_an_undisturbed_one(aggregation):
-    def run(checkpoints, **more):
-        strategy = BaseStrategy(aggregation=aggregation, server_optimizer=Adam(0.05))
-        options = {"num_nodes": NODES, "num_rounds": 4, "checkpoints": checkpoints}
-        return arrays_of(federate(strategy, arithmetic_app(towards_target), START, **options, **more).arrays)
+    def make():
+        return BaseStrategy(aggregation=aggregation, server_optimizer=Adam(0.05))
 
-    def cut(report):
-        if report.round == 3:
-            raise PowerCutError
-
-    undisturbed, parts = run(MemoryCheckpoints()), MemoryCheckpoints()
-    with pytest.raises(PowerCutError):
-        run(parts, on_round=cut)
-    assert same_bits(run(parts, resume=True), undisturbed)
+    assert_resumes_alike(make, arithmetic_app(towards_target), START, num_nodes=NODES, num_rounds=4, cut=3)
 
 
 def test_every_cluster_is_aggregated_alone():

@@ -9,7 +9,7 @@ from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.profiles import Profile
 from fedapps.strategies.nodes.samplers import FixedPerCluster, UniformFraction
 from fedapps.strategies.optimizers import SGD, Adam
-from grouped import MemoryCheckpoints, grid_of, grouped_app, interrupted
+from grouped import MemoryCheckpoints, assert_resumes_alike, grid_of, grouped_app
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arrays_of, federate, record_of, same_bits
@@ -223,10 +223,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_undisturbed_one(cut):
         )
 
     app = grouped_app(nothing, drift)
-    whole, parts = interrupted(make, app, MIXED, num_nodes=12, num_rounds=7, cut=cut)
-    assert same_bits(arrays_of(parts[0].arrays), arrays_of(whole[0].arrays))
-    assert same_bits(parts[1].arrays, whole[1].arrays)
-    assert parts[1].facts == whole[1].facts
+    assert_resumes_alike(make, app, MIXED, num_nodes=12, num_rounds=7, cut=cut)
 
 
 def test_a_snapshot_of_another_strategy_is_refused():

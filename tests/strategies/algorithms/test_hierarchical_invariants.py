@@ -10,7 +10,7 @@ from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.nodes.samplers import UniformFraction
 from fedapps.strategies.optimizers import SGD, Adam, Momentum
-from grouped import MemoryCheckpoints, grid_of, grouped_app, interrupted
+from grouped import MemoryCheckpoints, assert_resumes_alike, grid_of, grouped_app
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import arrays_of, federate, record_of, same_bits
@@ -100,11 +100,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_undisturbed_one(cut):
         )
 
     app = grouped_app(place, drift)
-    whole, parts = interrupted(make, app, MIXED, num_nodes=9, num_rounds=7, cut=cut)
-    assert same_bits(arrays_of(parts[0].arrays), arrays_of(whole[0].arrays))
-    assert parts[0].train_metrics_clientapp == whole[0].train_metrics_clientapp
-    assert same_bits(parts[1].arrays, whole[1].arrays)
-    assert parts[1].facts == whole[1].facts
+    assert_resumes_alike(make, app, MIXED, num_nodes=9, num_rounds=7, cut=cut)
 
 
 def test_a_snapshot_keeps_a_model_once_that_clusters_share():

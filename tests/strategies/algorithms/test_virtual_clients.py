@@ -13,7 +13,7 @@ from fedapps.strategies.nodes.profiles import Profile
 from fedapps.strategies.nodes.samplers import ProportionalToSize, UniformFraction
 from fedapps.strategies.optimizers import Adam
 from flwr.app import ConfigRecord
-from grouped import grouped_app, interrupted
+from grouped import assert_resumes_alike, grouped_app
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
@@ -155,10 +155,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_undisturbed_one():
         return VirtualClients(sampler=IndependentDraws(3, seed=4), steps=5, server_optimizer=Adam(0.05))
 
     app = grouped_app(sized([1, 2, 3, 4, 5]), add)
-    whole, parts = interrupted(make, app, START, num_nodes=5, num_rounds=6, cut=4)
-    assert same_bits(arrays_of(parts[0].arrays), arrays_of(whole[0].arrays))
-    assert same_bits(parts[1].arrays, whole[1].arrays)
-    assert parts[1].facts == whole[1].facts
+    assert_resumes_alike(make, app, START, num_nodes=5, num_rounds=6, cut=4)
 
 
 # -- independent draws -----------------------------------------------------------------------------------------

@@ -10,39 +10,25 @@ from fedapps.strategies.nodes.admission import Admission, ExampleLimits
 from fedapps.strategies.nodes.profiles import Profile
 from fedapps.strategies.nodes.registry import NodeRegistry
 from fedapps.strategies.nodes.samplers import ProportionalToSize
-from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from hypothesis import given
 from hypothesis import strategies as st
+from profile_grid import ProfileGrid
 
 pytestmark = pytest.mark.usefixtures("flower_identity")
 
 
-class Grid:
+class Grid(ProfileGrid):
     """Connected nodes: id -> (public key, profile)."""
 
     def __init__(self, **nodes):
-        self.nodes, self._sent = {int(name[1:]): node for name, node in nodes.items()}, {}
-
-    def get_node_ids(self):
-        return list(self.nodes)
+        super().__init__({int(name[1:]): node for name, node in nodes.items()})
 
     def get_nodes(self):
         return [NodeInfo(node_id=node, public_key=key.encode()) for node, (key, _) in self.nodes.items()]
 
-    def push_messages(self, messages):
-        sent = list(messages)
-        for message in sent:
-            message.metadata.__dict__["_message_id"] = f"id-{len(self._sent)}"
-            self._sent[message.metadata.message_id] = message
-        return [message.metadata.message_id for message in sent]
-
-    def pull_messages(self, message_ids):
-        sent = [self._sent[message_id] for message_id in message_ids]
-        return [
-            Message(RecordDict({"profile": ConfigRecord(self.nodes[m.metadata.dst_node_id][1])}), reply_to=m)
-            for m in sent
-        ]
+    def answer(self, node):
+        return self.nodes[node][1]
 
 
 def keys(registry, grid):
@@ -88,14 +74,6 @@ def test_nobody_gets_the_fisher_entry_of_an_absent_node():
     del grid.nodes[8]
     grid.nodes[2] = ("thief's", {"key": "car-7"})
     assert [(node.node_id, node.key) for node in strategy.profiles(grid)] == [(9, "car-9")]
-
-
-def test_without_binding_the_newer_node_has_the_key():
-    registry = NodeRegistry()
-    grid = Grid(n8=("car-7's", {"key": "car-7"}))
-    keys(registry, grid)
-    grid.nodes[2] = ("another", {"key": "car-7"})
-    assert keys(registry, grid) == {2: "car-7", 8: "car-7#2"}
 
 
 def test_a_node_whose_public_key_flower_does_not_give_is_left_out():

@@ -1,47 +1,20 @@
+"""Profile queries: whom they ask, for how long there is hope, and how many work at a time."""
+
 import pytest
 from fedapps.strategies.nodes import registry as module
 from fedapps.strategies.nodes.registry import ProfileQueries
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import Error
 from flwr.common.constant import ErrorCode
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
+from profile_grid import ProfileGrid
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _identity():
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("_run_id", "_node_id", "_task_id"):
-            patch.setattr(TaskIdentity, name, 1)
-        yield
-
-
-class FakeGrid:
-    """Nodes that answer once they are in ``answers``, with a key or an Error."""
-
-    def __init__(self):
-        self.answers, self.asked, self._sent = {}, [], {}
-
-    def push_messages(self, messages):
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = f"id-{len(self._sent)}"
-            self._sent[message.metadata.message_id] = message
-            self.asked.append(message.metadata.dst_node_id)
-        return [message.metadata.message_id for message in messages]
-
-    def pull_messages(self, message_ids):
-        sent = [self._sent[message_id] for message_id in message_ids]
-        known = [(message, self.answers.get(message.metadata.dst_node_id)) for message in sent]
-        return [Message(_content(answer), reply_to=message) for message, answer in known if answer]
-
-
-def _content(answer):
-    return answer if isinstance(answer, Error) else RecordDict({"profile": ConfigRecord({"key": answer})})
+pytestmark = pytest.mark.usefixtures("flower_identity")
 
 
 @pytest.fixture
 def grid():
-    return FakeGrid()
+    return ProfileGrid()
 
 
 @pytest.fixture
@@ -62,7 +35,7 @@ def test_each_is_asked_once_and_heard_whenever_it_answers(grid, clock):
         assert receive(queries, grid) == []
         clock[0] += 100
     assert grid.asked == [1, 3]
-    grid.answers |= {3: "c", 1: "a"}
+    grid.nodes |= {3: "c", 1: "a"}
     assert receive(queries, grid) == ["a", "c"]
     assert receive(queries, grid) == [], "and only once"
 
@@ -78,7 +51,7 @@ def test_there_is_hope_until_time_is_over(grid, clock, caplog):
     receive(queries, grid)
     assert queries.pending([1, 2, 3]) == [1, 2]
     assert queries.seconds_since(1) == 49.0
-    grid.answers[2] = "b"
+    grid.nodes[2] = "b"
     for _ in range(3):
         clock[0] += 2.0
         receive(queries, grid)
@@ -86,7 +59,7 @@ def test_there_is_hope_until_time_is_over(grid, clock, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "node 1 sent no profile within 50 s; it takes part after its answer"
     ]
-    grid.answers[1] = "a"
+    grid.nodes[1] = "a"
     assert receive(queries, grid) == ["a"], "late, but not lost"
     assert queries.working == 0
 
@@ -94,11 +67,11 @@ def test_there_is_hope_until_time_is_over(grid, clock, caplog):
 def test_who_is_gone_can_be_asked_again(grid):
     queries = ProfileQueries()
     queries.ask([1])
-    grid.answers[1] = Error(ErrorCode.NODE_UNAVAILABLE, "gone")
+    grid.nodes[1] = Error(ErrorCode.NODE_UNAVAILABLE, "gone")
     assert receive(queries, grid) == []
     assert queries.working == 0
     queries.ask([1])
-    grid.answers[1] = "a"
+    grid.nodes[1] = "a"
     assert receive(queries, grid) == ["a"]
     assert grid.asked == [1, 1]
 
@@ -108,7 +81,7 @@ def test_no_more_are_asked_at_a_time_than_may_be(grid, clock):
     queries.ask([1, 2, 3, 4])
     receive(queries, grid)
     assert grid.asked == [1, 2]
-    grid.answers[2] = "b"
+    grid.nodes[2] = "b"
     assert receive(queries, grid) == ["b"]
     receive(queries, grid)
     assert grid.asked == [1, 2, 3]
@@ -132,12 +105,12 @@ def test_those_that_work_on_other_messages_count_too(grid):
     steps=st.lists(st.tuples(st.sampled_from(["ask", "answer", "gone", "pass"]), st.integers(1, 6), st.integers(0, 4))),
 )
 def test_there_are_never_more_at_work_than_may_be(in_flight, steps):
-    grid, queries, answered = FakeGrid(), ProfileQueries(in_flight), []
+    grid, queries, answered = ProfileGrid(), ProfileQueries(in_flight), []
     for what, node, busy in steps:
         if what == "ask":
             queries.ask({*queries.pending(range(1, 7)), node} - set(answered))
         elif what != "pass":
-            grid.answers[node] = f"n{node}" if what == "answer" else Error(ErrorCode.NODE_UNAVAILABLE, "gone")
+            grid.nodes[node] = f"n{node}" if what == "answer" else Error(ErrorCode.NODE_UNAVAILABLE, "gone")
         before = queries.working
         answered += [profile.node_id for profile in queries.receive(grid, busy)]
         assert queries.working <= max(before, in_flight - busy)

@@ -1,19 +1,17 @@
+"""Profiles: what is read of what nodes say of themselves, and keys that are claimed twice."""
+
 import logging
 
 import pytest
 from fedapps.strategies.nodes.profiles import Profile, in_key_order, with_distinct_keys
 from fedapps.strategies.nodes.registry import ProfileQueries
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Error, RecordDict
 from flwr.common.constant import ErrorCode
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
+from profile_grid import ProfileGrid
 
-
-@pytest.fixture(autouse=True)
-def _identity(monkeypatch):
-    for name, value in (("_run_id", 1), ("_node_id", 1), ("_task_id", 1)):
-        monkeypatch.setattr(TaskIdentity, name, value)
+pytestmark = pytest.mark.usefixtures("flower_identity")
 
 
 @pytest.fixture
@@ -27,26 +25,6 @@ def warnings():
     logger.removeHandler(handler)
 
 
-class FakeGrid:
-    """Answers by node: the record's values, an Error, a RecordDict as it is, or nothing."""
-
-    def __init__(self, answers):
-        self.answers, self.sent = answers, {}
-
-    def push_messages(self, messages):
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = f"id-{message.metadata.dst_node_id}"
-            self.sent[message.metadata.message_id] = message
-        return list(self.sent)
-
-    def pull_messages(self, message_ids):
-        answers = [(self.sent[i], self.answers.get(self.sent[i].metadata.dst_node_id)) for i in message_ids]
-        return [Message(self._content(answer), reply_to=sent) for sent, answer in answers if answer is not None]
-
-    def _content(self, answer):
-        return RecordDict({"profile": ConfigRecord(answer)}) if isinstance(answer, dict) else answer
-
-
 def query(grid, nodes):
     """The profiles that nodes send to one query."""
     queries = ProfileQueries()
@@ -55,7 +33,7 @@ def query(grid, nodes):
 
 
 def test_profiles_are_read():
-    grid = FakeGrid(
+    grid = ProfileGrid(
         {
             7: {
                 "key": "car-2",
@@ -71,7 +49,6 @@ def test_profiles_are_read():
         Profile(7, "car-2", 40, {"city": "oslo", "seen": "no"}),
         Profile(9, "car-1"),
     ]
-    assert {message.metadata.message_type for message in grid.sent.values()} == {"query.profile"}
 
 
 @pytest.mark.parametrize(
@@ -86,31 +63,31 @@ def test_profiles_are_read():
     ids=["error", "nothing", "other record", "empty key", "number"],
 )
 def test_a_node_without_a_profile_takes_part_under_its_id(answer, warnings):
-    assert query(FakeGrid({12: answer}), [12]) == [Profile(12, "node-12")]
+    assert query(ProfileGrid({12: answer}), [12]) == [Profile(12, "node-12")]
     assert len(warnings) == 1
     assert "node 12" in warnings[0]
 
 
 def test_who_is_silent_or_gone_tells_nothing(warnings):
-    grid = FakeGrid({2: Error(ErrorCode.NODE_UNAVAILABLE, "gone"), 3: {"key": "a"}})
+    grid = ProfileGrid({2: Error(ErrorCode.NODE_UNAVAILABLE, "gone"), 3: {"key": "a"}})
     assert query(grid, [1, 2, 3]) == [Profile(3, "a")]
     assert warnings == ["node 2 sent no profile and takes no part: gone"]
 
 
 @pytest.mark.parametrize("examples", [-1, True, 2.5, "9"])
 def test_a_number_of_examples_that_is_none_is_unknown(examples):
-    (profile,) = query(FakeGrid({1: {"key": "a", "num-examples": examples}}), [1])
+    (profile,) = query(ProfileGrid({1: {"key": "a", "num-examples": examples}}), [1])
     assert profile == Profile(1, "a", None)
 
 
 def test_a_node_says_why_it_has_no_data(warnings):
-    grid = FakeGrid({1: {"key": "a", "num-examples": 0, "no-data": "no such folder"}, 2: {"key": "b", "no-data": 3}})
+    grid = ProfileGrid({1: {"key": "a", "num-examples": 0, "no-data": "no such folder"}, 2: {"key": "b", "no-data": 3}})
     assert query(grid, [1, 2]) == [Profile(1, "a", 0, {}, "no such folder"), Profile(2, "b")]
     assert warnings == ["node a has no data for this run and is left out: no such folder"]
 
 
 def test_groups_are_kept_without_a_key():
-    (profile,) = query(FakeGrid({1: {"group.city": "lima", "group.size": 3}}), [1])
+    (profile,) = query(ProfileGrid({1: {"group.city": "lima", "group.size": 3}}), [1])
     assert profile == Profile(1, "node-1", None, {"city": "lima"})
 
 
@@ -138,20 +115,20 @@ def test_profiles_can_stand_in_sets():
     "key", ["a" * 201, "a\nb", "a\x1b[2J", "a\u202eb"], ids=["long", "lines", "escape", "backwards"]
 )
 def test_a_key_that_is_no_name_is_not_used(key, warnings):
-    assert query(FakeGrid({1: {"key": key}}), [1]) == [Profile(1, "node-1")]
+    assert query(ProfileGrid({1: {"key": key}}), [1]) == [Profile(1, "node-1")]
     assert warnings == ["node 1 answered without a valid key in the record 'profile'"]
 
 
 def test_a_key_may_look_like_a_path_and_speak_any_language():
     keys = ["../etc/passwd", "a/b", "żółw", "東京 2", "🚗"]
-    grid = FakeGrid({node: {"key": key} for node, key in enumerate(keys, 1)})
+    grid = ProfileGrid({node: {"key": key} for node, key in enumerate(keys, 1)})
     assert {profile.key for profile in query(grid, range(1, 6))} == set(keys)
 
 
 def test_groups_are_few_and_short(warnings):
     many = {f"group.{index:04d}": "x" for index in range(1000)}
     odd = {"group.long": "x" * 201, "group." + "x" * 201: "a", "group.lines": "a\nb", "group.empty": ""}
-    grid = FakeGrid({1: {"key": "a", **many}, 2: {"key": "b", **odd}})
+    grid = ProfileGrid({1: {"key": "a", **many}, 2: {"key": "b", **odd}})
     first, second = query(grid, [1, 2])
     assert list(first.groups) == [f"{index:04d}" for index in range(32)]
     assert second.groups == {"empty": ""}
@@ -159,7 +136,7 @@ def test_groups_are_few_and_short(warnings):
 
 
 def test_words_of_a_megabyte_are_cut(warnings):
-    grid = FakeGrid({1: Error(0, "x" * 1_000_000), 2: {"key": "b", "no-data": "x" * 1_000_000}})
+    grid = ProfileGrid({1: Error(0, "x" * 1_000_000), 2: {"key": "b", "no-data": "x" * 1_000_000}})
     profiles = query(grid, [1, 2])
     assert [len(profile.no_data) < 5000 for profile in profiles] == [True, True]
     assert [len(warning) < 5000 for warning in warnings] == [True, True]

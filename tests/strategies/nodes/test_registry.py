@@ -6,43 +6,11 @@ import pytest
 from fedapps.strategies.nodes.admission import ExampleLimits
 from fedapps.strategies.nodes.registry import NodeRegistry
 from fedapps.strategies.rounds.records import TooFewRepliesError
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
+from profile_grid import ProfileGrid
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _identity():
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("_run_id", "_node_id", "_task_id"):
-            patch.setattr(TaskIdentity, name, 1)
-        yield
-
-
-class FakeGrid:
-    """Nodes that are connected, by the key that each claims; one without is silent."""
-
-    def __init__(self, nodes):
-        self.nodes, self.asked, self._sent = nodes, [], {}
-
-    def get_node_ids(self):
-        return list(self.nodes)
-
-    def push_messages(self, messages):
-        self.asked = list(messages)
-        for message in self.asked:
-            message.metadata.__dict__["_message_id"] = f"id-{len(self._sent)}"
-            self._sent[message.metadata.message_id] = message
-        return [message.metadata.message_id for message in self.asked]
-
-    def pull_messages(self, message_ids):
-        sent = [self._sent[message_id] for message_id in message_ids]
-        answering = [message for message in sent if self.nodes.get(message.metadata.dst_node_id)]
-        return [Message(RecordDict({"profile": self._record(message)}), reply_to=message) for message in answering]
-
-    def _record(self, message):
-        return ConfigRecord({"key": self.nodes[message.metadata.dst_node_id]})
+pytestmark = pytest.mark.usefixtures("flower_identity")
 
 
 def keys(registry, grid):
@@ -50,15 +18,15 @@ def keys(registry, grid):
 
 
 def test_only_nodes_not_seen_before_are_asked():
-    registry, grid = NodeRegistry(), FakeGrid({5: "b", 3: "a"})
+    registry, grid = NodeRegistry(), ProfileGrid({5: "b", 3: "a"})
     assert list(keys(registry, grid).values()) == ["a", "b"]
     grid.nodes[1] = "c"
     assert keys(registry, grid) == {3: "a", 5: "b", 1: "c"}
-    assert [message.metadata.dst_node_id for message in grid.asked] == [1]
+    assert grid.asked == [3, 5, 1]
 
 
 def test_who_returns_under_a_new_id_is_known_by_the_old_key():
-    registry, grid = NodeRegistry(), FakeGrid({7: "a", 8: "b"})
+    registry, grid = NodeRegistry(), ProfileGrid({7: "a", 8: "b"})
     keys(registry, grid)
     grid.nodes[2] = "a"
     assert keys(registry, grid) == {2: "a", 7: "a#2", 8: "b"}, "the old one is still counted as connected"
@@ -70,7 +38,7 @@ def test_who_returns_under_a_new_id_is_known_by_the_old_key():
 
 
 def test_of_two_that_come_together_the_smaller_id_has_the_key(caplog):
-    registry, grid = NodeRegistry(), FakeGrid({4: "a", 3: "a", 6: "a"})
+    registry, grid = NodeRegistry(), ProfileGrid({4: "a", 3: "a", 6: "a"})
     for _ in range(3):
         assert keys(registry, grid) == {3: "a", 4: "a#2", 6: "a#3"}
     assert [record.getMessage() for record in caplog.records] == [
@@ -80,13 +48,13 @@ def test_of_two_that_come_together_the_smaller_id_has_the_key(caplog):
 
 
 def test_who_is_gone_for_a_while_is_not_asked_again():
-    registry, grid = NodeRegistry(), FakeGrid({1: "a", 2: "b"})
+    registry, grid = NodeRegistry(), ProfileGrid({1: "a", 2: "b"})
     keys(registry, grid)
     gone = grid.nodes.pop(1)
     assert keys(registry, grid) == {2: "b"}
-    grid.nodes[1], grid.asked = gone, []
+    grid.nodes[1] = gone
     assert keys(registry, grid) == {1: "a", 2: "b"}
-    assert grid.asked == []
+    assert grid.asked == [1, 2]
 
 
 @pytest.fixture
@@ -98,7 +66,7 @@ def clock(monkeypatch):
 
 
 def test_all_that_are_there_at_first_are_waited_for(clock):
-    registry, grid = NodeRegistry(), FakeGrid({1: "a", 2: ""})
+    registry, grid = NodeRegistry(), ProfileGrid({1: "a", 2: ""})
     answers = grid.pull_messages
     grid.pull_messages = lambda ids: grid.nodes.update({2: "b"} if clock[0] > 50 else {}) or answers(ids)
     assert keys(registry, grid) == {1: "a", 2: "b"}
@@ -106,32 +74,27 @@ def test_all_that_are_there_at_first_are_waited_for(clock):
 
 
 def test_who_is_silent_takes_no_part_until_it_answers(clock):
-    registry, grid = NodeRegistry(node_wait=60.0), FakeGrid({1: "", 2: "b"})
+    registry, grid = NodeRegistry(node_wait=60.0), ProfileGrid({1: "", 2: "b"})
     assert keys(registry, grid) == {2: "b"}
     assert clock[0] == pytest.approx(60, abs=1), "there are enough, and nothing was heard for so long"
     assert keys(registry, grid) == {2: "b"}
     grid.nodes[1] = "a"
     assert keys(registry, grid) == {1: "a", 2: "b"}
-    assert [message.metadata.dst_node_id for message in grid.asked] == [1, 2], "nobody is asked twice"
+    assert grid.asked == [1, 2], "nobody is asked twice"
 
 
-class Slow(FakeGrid):
+class Slow(ProfileGrid):
     """Nodes that join and answer at their seconds: ``{id: (joins, answers)}``, on the clock of the test."""
 
     def __init__(self, times, clock, record=None):
-        super().__init__({})
+        super().__init__()
         self.times, self.clock, self.record = times, clock, record or {}
 
     def get_node_ids(self):
         return [node for node, (joins, _) in self.times.items() if joins <= self.clock[0]]
 
-    def pull_messages(self, message_ids):
-        answering = {node: f"n{node}" for node, (_, answers) in self.times.items() if answers <= self.clock[0]}
-        self.nodes = answering
-        return super().pull_messages(message_ids)
-
-    def _record(self, message):
-        return ConfigRecord({**super()._record(message), **self.record.get(message.metadata.dst_node_id, {})})
+    def answer(self, node):
+        return {"key": f"n{node}", **self.record.get(node, {})} if self.times[node][1] <= self.clock[0] else None
 
 
 def waiting_lines(caplog):
@@ -225,7 +188,7 @@ def test_all_nodes_take_part_that_come_and_answer_in_time(times, in_flight):
 
 
 def test_whoever_joins_holds_nobody_up(clock):
-    registry, grid = NodeRegistry(), FakeGrid({1: "a"})
+    registry, grid = NodeRegistry(), ProfileGrid({1: "a"})
     keys(registry, grid)
     grid.nodes[2] = ""
     assert keys(registry, grid) == {1: "a"}
@@ -235,23 +198,23 @@ def test_whoever_joins_holds_nobody_up(clock):
 
 
 def test_whoever_joins_while_a_round_waits_is_asked_then(clock):
-    registry, grid = NodeRegistry(), FakeGrid({1: "a"})
+    registry, grid = NodeRegistry(), ProfileGrid({1: "a"})
     keys(registry, grid)
     grid.nodes |= {2: "", 3: "c"}
     registry.poll(grid)
-    assert [message.metadata.dst_node_id for message in grid.asked] == [2, 3]
+    assert grid.asked == [1, 2, 3]
     assert set(registry.known) == {1}, "the nodes of the round are those from before"
     grid.nodes |= {2: "b", 4: "d"}
     registry.poll(grid)
-    assert len(grid.asked) == 2, "once a second"
+    assert len(grid.asked) == 3, "once a second"
     clock[0] += 1.0
     registry.poll(grid)
-    assert [message.metadata.dst_node_id for message in grid.asked] == [4]
+    assert grid.asked == [1, 2, 3, 4]
     assert keys(registry, grid) == {1: "a", 2: "b", 3: "c", 4: "d"}
 
 
 def test_whoever_joins_is_waited_for_where_the_others_are_not_enough(clock):
-    registry, grid = NodeRegistry(min_replies=2), FakeGrid({1: "a", 2: "b"})
+    registry, grid = NodeRegistry(min_replies=2), ProfileGrid({1: "a", 2: "b"})
     registry.queries.timeout = 120.0
     keys(registry, grid)
     del grid.nodes[2]
@@ -262,15 +225,8 @@ def test_whoever_joins_is_waited_for_where_the_others_are_not_enough(clock):
     assert keys(registry, grid) == {1: "a", 3: "b"}
 
 
-def test_few_at_a_time_are_asked_and_all_are_heard(clock):
-    registry, grid = NodeRegistry(in_flight=2), FakeGrid({node: f"n{node}" for node in range(1, 8)})
-    assert len(keys(registry, grid)) == 7
-    assert clock[0] == 0.0
-
-
 def test_numbers_of_examples_above_the_maximum_are_ignored(caplog):
-    grid = FakeGrid({1: "a"})
-    grid._record = lambda message: ConfigRecord({"key": "a", "num-examples": 101})
+    grid = ProfileGrid({1: {"key": "a", "num-examples": 101}})
     registry = NodeRegistry(ExampleLimits(maximum=100))
     for _ in range(2):
         assert [profile.num_examples for profile in registry.connected(grid)] == [None]

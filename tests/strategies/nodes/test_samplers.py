@@ -1,4 +1,4 @@
-"""Poisson sampling: inclusion probabilities, independence, and rounds with few nodes or none."""
+"""Samplers: cohorts that depend on keys, seed and round alone, their sizes and probabilities, and Poisson rounds."""
 
 from collections import Counter
 from math import sqrt
