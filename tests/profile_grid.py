@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 class ProfileGrid:
     """Connected nodes by their ids, with their answers, which a test may change.
 
-    An answer is a key, the entries of a profile, a RecordDict or an Error; a node with an empty one is silent.
+    An answer is a key, the entries of a profile, a RecordDict or an Error; a node with ``None`` is silent.
     """
 
     def __init__(self, nodes: Mapping[int, Any] | None = None):
@@ -34,7 +34,7 @@ class ProfileGrid:
     def pull_messages(self, message_ids):
         sent = [self._sent[message_id] for message_id in message_ids]
         answers = [(message, self.answer(message.metadata.dst_node_id)) for message in sent]
-        return [Message(_content(answer), reply_to=message) for message, answer in answers if answer not in (None, "")]
+        return [Message(_content(answer), reply_to=message) for message, answer in answers if answer is not None]
 
     def answer(self, node):
         return self.nodes.get(node)

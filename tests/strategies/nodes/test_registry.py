@@ -66,7 +66,7 @@ def clock(monkeypatch):
 
 
 def test_all_that_are_there_at_first_are_waited_for(clock):
-    registry, grid = NodeRegistry(), ProfileGrid({1: "a", 2: ""})
+    registry, grid = NodeRegistry(), ProfileGrid({1: "a", 2: None})
     answers = grid.pull_messages
     grid.pull_messages = lambda ids: grid.nodes.update({2: "b"} if clock[0] > 50 else {}) or answers(ids)
     assert keys(registry, grid) == {1: "a", 2: "b"}
@@ -74,7 +74,7 @@ def test_all_that_are_there_at_first_are_waited_for(clock):
 
 
 def test_who_is_silent_takes_no_part_until_it_answers(clock):
-    registry, grid = NodeRegistry(node_wait=60.0), ProfileGrid({1: "", 2: "b"})
+    registry, grid = NodeRegistry(node_wait=60.0), ProfileGrid({1: None, 2: "b"})
     assert keys(registry, grid) == {2: "b"}
     assert clock[0] == pytest.approx(60, abs=1), "there are enough, and nothing was heard for so long"
     assert keys(registry, grid) == {2: "b"}
@@ -190,7 +190,7 @@ def test_all_nodes_take_part_that_come_and_answer_in_time(times, in_flight):
 def test_whoever_joins_holds_nobody_up(clock):
     registry, grid = NodeRegistry(), ProfileGrid({1: "a"})
     keys(registry, grid)
-    grid.nodes[2] = ""
+    grid.nodes[2] = None
     assert keys(registry, grid) == {1: "a"}
     assert clock[0] == 0.0
     grid.nodes[2] = "b"
@@ -200,7 +200,7 @@ def test_whoever_joins_holds_nobody_up(clock):
 def test_whoever_joins_while_a_round_waits_is_asked_then(clock):
     registry, grid = NodeRegistry(), ProfileGrid({1: "a"})
     keys(registry, grid)
-    grid.nodes |= {2: "", 3: "c"}
+    grid.nodes |= {2: None, 3: "c"}
     registry.poll(grid)
     assert grid.asked == [1, 2, 3]
     assert set(registry.known) == {1}, "the nodes of the round are those from before"
@@ -218,7 +218,7 @@ def test_whoever_joins_is_waited_for_where_the_others_are_not_enough(clock):
     registry.queries.timeout = 120.0
     keys(registry, grid)
     del grid.nodes[2]
-    grid.nodes[3] = ""
+    grid.nodes[3] = None
     assert keys(registry, grid) == {1: "a"}
     assert clock[0] == pytest.approx(120, abs=1)
     grid.nodes[3] = "b"
