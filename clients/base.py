@@ -10,7 +10,7 @@ from fedapps.sim.seeding import derive_seed, torch_seed
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import EVALUATION_STEPS, STEPS
 from fedapps.tasks.base import Evaluation, Metrics, NodeData, Task
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord
 from torch import nn
 
 from .arrays import (
@@ -29,17 +29,15 @@ from .data import collection, of_stage
 from .guard import Guard
 from .joint_training import Job, train_jobs
 from .local_part import ComposedParts, LocalPart, NodeRound, RoundResult, composed
-from .numpy_client import NumPyClientAdapter
 from .settings import RoundSettings
 from .state import Attempts, PrivateState
 from .training import Phase, Plateau, mean_loss
 
 
-class FederatedClient(NumPyClientAdapter):
+class FederatedClient:
     """A node of a federation. The parameters that it receives are shared; all others are private and stay on the node.
 
-    :meth:`train_round` and :meth:`evaluate_round` work on named arrays. ``fit``, ``evaluate`` and ``get_parameters``
-    are the methods of Flower's ``NumPyClient`` (:class:`~fedapps.clients.numpy_client.NumPyClientAdapter`).
+    It works on named arrays. :class:`~fedapps.clients.numpy_client.NumPyClientAdapter` makes a ``NumPyClient`` of it.
 
     Parameters
     ----------
@@ -47,8 +45,6 @@ class FederatedClient(NumPyClientAdapter):
         The learning problem and this node's data.
     state : PrivateState
         Where private arrays live between rounds.
-    settings : RoundSettings
-        The defaults that a message's config overrides.
     parts : sequence of LocalPart
         The local algorithms, called in this order. Without parts the node does plain local training.
     seed : int
@@ -57,10 +53,6 @@ class FederatedClient(NumPyClientAdapter):
     collectors : sequence of PrivateState, optional
         Whose collected data later stages train on: this node's (the default), or that of all nodes where ``data`` is
         pooled.
-    shared : sequence of str
-        Glob patterns of the shared parameters, for the ``NumPyClient`` methods only.
-    memory : RecordDict, optional
-        ``Context.state``, where the ``NumPyClient`` methods count rounds that the strategy does not name.
     guard : Guard
         The parameters that stay on the node whatever a message asks for; by default those that it does not ask for.
 
@@ -75,17 +67,14 @@ class FederatedClient(NumPyClientAdapter):
         task: Task,
         data: NodeData,
         state: PrivateState,
-        settings: RoundSettings,
         *,
         seed: int,
         device: torch.device,
         parts: Sequence[LocalPart] = (),
         collectors: Sequence[PrivateState] | None = None,
-        shared: Sequence[str] = ("*",),
-        memory: RecordDict | None = None,
         guard: Guard = Guard(),  # noqa: B008 - immutable
     ) -> None:
-        super().__init__(settings, ComposedParts(composed(parts)), shared, memory)
+        self.parts = ComposedParts(composed(parts))
         self.task = task
         self.data = data
         self.private = state
@@ -196,9 +185,9 @@ class FederatedClient(NumPyClientAdapter):
         for prefix, arrays in self.parts.also_evaluated().items():
             other_metrics = self._evaluate_other(replace(node_round, received=arrays))
             metrics |= {f"{prefix}.{name}": value for name, value in other_metrics.items()}
-        if prefix := self.parts.unprepared_prefix():
+        if (unprepared_prefix := self.parts.unprepared_prefix()) is not None:
             unprepared = self._evaluate(self._model(node_round), node_round.data, settings.stage, final=False)
-            metrics |= {prefix + name: value for name, value in unprepared.metrics.items()}
+            metrics |= {unprepared_prefix + name: value for name, value in unprepared.metrics.items()}
         if evaluation.traces:
             self.private.save_extra("traces", {name: np.asarray(a) for name, a in evaluation.traces.items()})
         if settings.collect:
@@ -217,13 +206,16 @@ class FederatedClient(NumPyClientAdapter):
             No part knows the query, or the part that does cannot answer it.
         """
         records = self.parts.answer(query, self._round({}, settings, before=settings.server_round))
+        if records is None:
+            known = ", ".join(type(part).__name__ for part in self.parts.parts) or "none"
+            raise ValueError(f"query {query!r}: no local algorithm of this node answers it; it has: {known}")
         self.guard.check_records(records)
         return records
 
-    def initial_shared(self) -> Arrays:
-        """The parameters of the initial model that match ``shared`` and may leave the node, in ``state_dict`` order."""
+    def initial_shared(self, shared: Sequence[str]) -> Arrays:
+        """The initial parameters that match the patterns and may leave the node, in ``state_dict`` order."""
         model = self._initial_model()
-        names = [name for name in model.state_dict() if matches(name, self.shared) and not self.guard.stays(name)]
+        names = [name for name in model.state_dict() if matches(name, shared) and not self.guard.stays(name)]
         return get_arrays(model, names)
 
     # -- models --------------------------------------------------------------------------------------------------

@@ -85,6 +85,11 @@ def find_source(
     return DataSource(world_folder(task, count, seed, cache_dir), partition, count)
 
 
+def is_simulated(node_config: Mapping[str, Any]) -> bool:
+    """Whether a node with this config has a part of the server's data, and no folder for its own."""
+    return "partition-id" in node_config and not node_config.get("data-dir")
+
+
 def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path) -> Path:
     """The folder of the simulated world for this task, number of nodes and seed; made where it is missing."""
     identity = json.dumps([task.name, task.world_version, dict(task.world_options), num_nodes, seed], sort_keys=True)

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import combinations
-from typing import ClassVar, Self, TypeVar
+from operator import add
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from fedapps.sim.seeding import torch_seed
@@ -20,7 +22,7 @@ from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
 from .arrays import Arrays, get_arrays, matches, private_names
-from .penalties import QuadraticPrior, sum_of
+from .penalties import QuadraticPrior
 from .settings import RoundSettings, with_config
 from .training import Loss, Phase
 
@@ -29,6 +31,58 @@ EARLIER_STAGES = "the memory of earlier stages"
 EVALUATED_MODEL = "the evaluated model"
 PARAMETER_NAMES = "the names of the parameters"
 PHASES = "the phases of training"
+
+
+#: How the results of one hook of several parts become one: called with the parts' hooks and the hook's arguments.
+Rule = Callable[..., Any]
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+Value = TypeVar("Value")
+
+
+def combined_by(rule: Rule) -> Callable[[Hook], Hook]:
+    """Declare by which rule the hook of several parts is combined (:class:`ComposedParts`)."""
+
+    def declare(hook: Hook) -> Hook:
+        hook.rule = rule  # type: ignore[attr-defined]
+        return hook
+
+    return declare
+
+
+def every(hooks: Sequence[Callable[..., Any]], *arguments: Any) -> None:
+    """Call all hooks in their order."""
+    for hook in hooks:
+        hook(*arguments)
+
+
+def chain(hooks: Sequence[Callable[..., Any]], value: Any, *arguments: Any) -> Any:
+    """Give each hook, as its first argument, the value that the last one returned."""
+    for hook in hooks:
+        value = hook(value, *arguments)
+    return value
+
+
+def override(hooks: Sequence[Callable[..., Any]], *arguments: Any) -> Any:
+    """Call the first hook that a part has of its own; the default if none has one."""
+    own = [hook for hook in hooks if not hasattr(hook, "rule")]
+    return (own or hooks)[0](*arguments)
+
+
+def first(hooks: Sequence[Callable[..., Any]], *arguments: Any) -> Any:
+    """Return the first result that is not ``None``."""
+    results = (hook(*arguments) for hook in hooks)
+    return next((result for result in results if result is not None), None)
+
+
+def total(hooks: Sequence[Callable[..., Any]], *arguments: Any) -> Any:
+    """Add up the results that are not ``None``; ``None`` if all are."""
+    results = [result for hook in hooks if (result := hook(*arguments)) is not None]
+    return reduce(add, results) if results else None
+
+
+def merged(hooks: Sequence[Callable[..., Any]], *arguments: Any) -> dict[str, Any]:
+    """Return the entries of all results. Raise ``ValueError`` for a name that occurs twice."""
+    return _merged(hook(*arguments) for hook in hooks)
 
 
 @dataclass(frozen=True)
@@ -88,6 +142,10 @@ class Prepared:
     steps: int = 0
     kept: Mapping[str, Arrays] = field(default_factory=dict)
 
+    def __add__(self, other: Prepared) -> Prepared:
+        """What two parts did, one after the other."""
+        return Prepared(self.steps + other.steps, _merged([self.kept, other.kept]))
+
 
 @dataclass(frozen=True)
 class RoundResult:
@@ -117,8 +175,7 @@ class LocalPart:
     takes the hyper-parameters from the config of the message, where a field ``adapt_epochs`` has the key
     ``adapt-epochs``.
 
-    Hooks that change a value are called in the order of the parts; each gets the value that the last one returned. Of
-    the hooks whose default is ``None`` the first other value counts.
+    The decorator of a hook says how the hooks of several parts of a node are combined, in the order of the parts.
     """
 
     #: What the part needs for itself, in words. Two parts that need the same thing cannot be combined.
@@ -146,15 +203,18 @@ class LocalPart:
     def validate(self) -> None:
         """Raise ``ValueError`` if a hyper-parameter is out of range; names are those in the config."""
 
+    @combined_by(every)
     def check(self, node_round: NodeRound) -> None:
         """Raise ``ValueError`` if the part cannot train this round."""
 
     # -- memory between rounds -------------------------------------------------------------------------------
 
+    @combined_by(chain)
     def kept(self, kept: Arrays) -> Arrays:
         """Change the private arrays and the memory that a round starts from."""
         return kept
 
+    @combined_by(chain)
     def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
         """Change what a new stage starts from.
 
@@ -162,50 +222,62 @@ class LocalPart:
         """
         return carried
 
+    @combined_by(merged)
     def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
         """Return the part's memory for later rounds. Two parts must not use the same name."""
         return {}
 
     # -- the model ---------------------------------------------------------------------------------------------
 
+    @combined_by(chain)
     def wrap(self, model: nn.Module, node_round: NodeRound) -> nn.Module:
         """Return the module to train in place of the task's model. It is on the CPU at this point."""
         return model
 
+    @combined_by(chain)
     def stage_model(self, model: nn.Module, stage: int) -> nn.Module:
         """Return the task's model to evaluate on the data of a stage, counted from 0."""
         return model
 
-    def shared_parameters(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, nn.Parameter] | None:
+    @combined_by(override)
+    def shared_parameters(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, nn.Parameter]:
         """Return the trainable parameters that hold received values; by default those whose names were received."""
-        return None
+        return {name: p for name, p in model.named_parameters() if name in node_round.received}
 
-    def private(self, model: nn.Module, node_round: NodeRound) -> Arrays | None:
-        """Return the trained arrays that stay on the node; by default all that were not received."""
-        return None
+    @combined_by(override)
+    def private(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        """Return the trained arrays that stay on the node; by default all that were not received and can change."""
+        names = private_names(model, node_round.received)
+        return get_arrays(model, [name for name in names if not matches(name, node_round.task.fixed)])
 
-    def outgoing(self, model: nn.Module, node_round: NodeRound) -> Arrays | None:
+    @combined_by(override)
+    def outgoing(self, model: nn.Module, node_round: NodeRound) -> Arrays:
         """Return the arrays of the reply; by default the model's values of the received names."""
-        return None
+        return get_arrays(model, node_round.received)
 
     # -- training ----------------------------------------------------------------------------------------------
 
+    @combined_by(total)
     def seed_labels(self) -> tuple[int | str, ...]:
         """Return further labels for the seed of training, beside the round and the node."""
         return ()
 
+    @combined_by(chain)
     def draw(self, data: NodeData, node_round: NodeRound) -> NodeData:
         """Select the examples of the round, with torch's generator. The split ``train`` gives the example count."""
         return data
 
+    @combined_by(chain)
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
         """Change the phases of training. The last phase of ``plan`` trains all parameters of ``model`` on ``data``."""
         return plan
 
+    @combined_by(chain)
     def loss(self, loss: Loss) -> Loss:
         """Change the loss of a batch. The prior is added to it later."""
         return loss
 
+    @combined_by(total)
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
     ) -> QuadraticPrior | None:
@@ -217,14 +289,17 @@ class LocalPart:
 
     # -- the reply ---------------------------------------------------------------------------------------------
 
+    @combined_by(merged)
     def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
         """Return records to send beside the ``trained`` arrays. Two parts must not use the same name."""
         return {}
 
-    def trainable_parameters(self, model: nn.Module, stages: int) -> int | None:
+    @combined_by(override)
+    def trainable_parameters(self, model: nn.Module, stages: int) -> int:
         """Count the numbers that are trained over all stages; by default the size of ``model``."""
-        return None
+        return sum(parameter.numel() for parameter in model.parameters())
 
+    @combined_by(total)
     def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
         """Count the numbers that the part holds fixed during training. The counts of all parts are added up.
 
@@ -232,26 +307,31 @@ class LocalPart:
         """
         return 0
 
+    @combined_by(first)
     def answer(self, query: str, node_round: NodeRound) -> Mapping[str, ArrayRecord] | None:
         """Return the records that answer a QUERY message; ``None`` if the part does not know the query."""
         return None
 
     # -- evaluation --------------------------------------------------------------------------------------------
 
+    @combined_by(total)
     def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
         """Change ``model`` in place before it is evaluated, for example by training it."""
         return Prepared()
 
-    def unprepared_prefix(self) -> str:
+    @combined_by(first)
+    def unprepared_prefix(self) -> str | None:
         """Return the prefix of the metrics of the model without :meth:`before_evaluation`; by default it is not
         evaluated.
         """
-        return ""
+        return None
 
+    @combined_by(merged)
     def also_evaluated(self) -> Mapping[str, Arrays]:
         """Return further received models to evaluate, by the prefix of their metrics."""
         return {}
 
+    @combined_by(total)
     def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
         """Return the most bytes that the part adds on disk, with any hyper-parameters.
 
@@ -286,87 +366,20 @@ def composed(parts: Sequence[LocalPart]) -> tuple[LocalPart, ...]:
     return tuple(parts)
 
 
-Value = TypeVar("Value")
-
-
 @dataclass(frozen=True)
 class ComposedParts(LocalPart):
-    """Calls every hook of the parts in their order.
+    """Several parts as one: each hook is combined by the rule that :class:`LocalPart` declares beside it.
 
     Parameters
     ----------
     parts : tuple of LocalPart
-        As :func:`~fedapps.clients.local_part.composed` returns them. Without parts a round is plain training.
+        As :func:`composed` returns them. Without parts a round is plain training.
     """
 
     parts: tuple[LocalPart, ...] = ()
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
         return type(self)(tuple(part.read(config, content) for part in self.parts))
-
-    def check(self, node_round: NodeRound) -> None:
-        for part in self.parts:
-            part.check(node_round)
-
-    def kept(self, kept: Arrays) -> Arrays:
-        for part in self.parts:
-            kept = part.kept(kept)
-        return kept
-
-    def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
-        for part in self.parts:
-            carried = part.next_stage(carried, kept)
-        return carried
-
-    def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
-        return _merged(part.remember(model, node_round) for part in self.parts)
-
-    def wrap(self, model: nn.Module, node_round: NodeRound) -> nn.Module:
-        for part in self.parts:
-            model = part.wrap(model, node_round)
-        return model
-
-    def stage_model(self, model: nn.Module, stage: int) -> nn.Module:
-        for part in self.parts:
-            model = part.stage_model(model, stage)
-        return model
-
-    def shared_parameters(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, nn.Parameter]:
-        for part in self.parts:
-            if (shared := part.shared_parameters(model, node_round)) is not None:
-                return shared
-        return {name: p for name, p in model.named_parameters() if name in node_round.received}
-
-    def private(self, model: nn.Module, node_round: NodeRound) -> Arrays:
-        for part in self.parts:
-            if (private := part.private(model, node_round)) is not None:
-                return private
-        names = private_names(model, node_round.received)
-        return get_arrays(model, [name for name in names if not matches(name, node_round.task.fixed)])
-
-    def outgoing(self, model: nn.Module, node_round: NodeRound) -> Arrays:
-        for part in self.parts:
-            if (outgoing := part.outgoing(model, node_round)) is not None:
-                return outgoing
-        return get_arrays(model, node_round.received)
-
-    def seed_labels(self) -> tuple[int | str, ...]:
-        return tuple(label for part in self.parts for label in part.seed_labels())
-
-    def draw(self, data: NodeData, node_round: NodeRound) -> NodeData:
-        for part in self.parts:
-            data = part.draw(data, node_round)
-        return data
-
-    def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
-        for part in self.parts:
-            plan = part.plan(plan, model, data, node_round)
-        return plan
-
-    def loss(self, loss: Loss) -> Loss:
-        for part in self.parts:
-            loss = part.loss(loss)
-        return loss
 
     def with_own_objective(self) -> str:
         """The name of the first part that wraps the model or changes the loss, so that nodes differ; empty if none."""
@@ -375,49 +388,17 @@ class ComposedParts(LocalPart):
                 return type(part).__name__
         return ""
 
-    def prior(
-        self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
-    ) -> QuadraticPrior | None:
-        return sum_of(part.prior(shared, model, node_round) for part in self.parts)
 
-    def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
-        return _merged(part.records(trained, model, node_round) for part in self.parts)
+def _combined(name: str, rule: Rule) -> Callable[..., Any]:
+    def hook(self: ComposedParts, *arguments: Any) -> Any:
+        return rule([getattr(part, name) for part in self.parts or (LocalPart(),)], *arguments)
 
-    def trainable_parameters(self, model: nn.Module, stages: int) -> int:
-        for part in self.parts:
-            if (count := part.trainable_parameters(model, stages)) is not None:
-                return count
-        return sum(parameter.numel() for parameter in model.parameters())
+    return hook
 
-    def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
-        return sum(part.static_parameters(shared, memory) for part in self.parts)
 
-    def answer(self, query: str, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
-        """Return the answer of the first part that knows the query.
-
-        Raises
-        ------
-        ValueError
-            No part knows the query, or the part that does cannot answer it.
-        """
-        for part in self.parts:
-            if (records := part.answer(query, node_round)) is not None:
-                return records
-        known = ", ".join(type(part).__name__ for part in self.parts) or "none"
-        raise ValueError(f"query {query!r}: no local algorithm of this node answers it; it has: {known}")
-
-    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
-        prepared = [part.before_evaluation(model, node_round) for part in self.parts]
-        return Prepared(sum(one.steps for one in prepared), _merged(one.kept for one in prepared))
-
-    def unprepared_prefix(self) -> str:
-        return next((prefix for part in self.parts if (prefix := part.unprepared_prefix())), "")
-
-    def also_evaluated(self) -> Mapping[str, Arrays]:
-        return _merged(part.also_evaluated() for part in self.parts)
-
-    def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
-        return sum(part.bytes_on_disk(model_bytes, version_bytes, stages) for part in self.parts)
+for _name, _hook in vars(LocalPart).items():
+    if hasattr(_hook, "rule"):
+        setattr(ComposedParts, _name, _combined(_name, _hook.rule))
 
 
 def _merged(mappings: Iterable[Mapping[str, Value]]) -> dict[str, Value]:

@@ -7,7 +7,7 @@ transfer and EWC have P = λ and P = λF (Kirkpatrick et al. 2017, Equation 3); 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -48,15 +48,6 @@ class QuadraticPrior:
                     precision = self.precision[name].to(parameter)
                     linear = self.linear[name].to(parameter)
                     parameter.grad.add_(precision * parameter - linear)
-
-
-def sum_of(priors: Iterable[QuadraticPrior | None]) -> QuadraticPrior | None:
-    """The sum of those that are there; ``None`` where none is."""
-    total: QuadraticPrior | None = None
-    for prior in priors:
-        if prior is not None:
-            total = prior if total is None else total + prior
-    return total
 
 
 def _sum(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> dict[str, Tensor]:

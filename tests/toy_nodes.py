@@ -46,14 +46,13 @@ def node(
     *parts: LocalPart,
     data: NodeData | None = None,
     task: Task | None = None,
-    settings: RoundSettings = SETTINGS,
     **more: Any,
 ) -> FederatedClient:
     """A node with these local parts, by default on the data of partition 1."""
     state = DiskState(state) if isinstance(state, Path) else state
     task, data = task or ToyTask(), data or ToyTask().data(1)
     return FederatedClient(
-        task, data, state, settings, parts=parts, **{"seed": SEED, "device": torch.device("cpu"), **more}
+        task, data, state, parts=parts, **{"seed": SEED, "device": torch.device("cpu"), **more}
     )  # fmt: skip
 
 

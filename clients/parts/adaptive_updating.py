@@ -69,8 +69,8 @@ class AdaptiveUpdating(LocalPart):
             trained = run_plan(model, plan, node_round.epochs(model, node_round.data), node_round.task.loss)
         return Prepared(trained.steps)
 
-    def unprepared_prefix(self) -> str:
-        return STALE_METRICS_PREFIX if self.adapt_before_evaluation and self.adapt_epochs else ""
+    def unprepared_prefix(self) -> str | None:
+        return STALE_METRICS_PREFIX if self.adapt_before_evaluation and self.adapt_epochs else None
 
     def _adapt(self, joint: Phase, rate: float, model: nn.Module, node_round: NodeRound) -> list[Phase]:
         """The phase that trains the private parameters; none without epochs or private parameters."""

@@ -211,17 +211,17 @@ class Decomposition(LocalPart):
     def stage_model(self, model: nn.Module, stage: int) -> nn.Module:
         return _decomposed(model).at(stage)
 
-    def shared_parameters(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, nn.Parameter] | None:
+    def shared_parameters(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, nn.Parameter]:
         return {"base": _decomposed(model).base}
 
-    def private(self, model: nn.Module, node_round: NodeRound) -> Arrays | None:
+    def private(self, model: nn.Module, node_round: NodeRound) -> Arrays:
         """The buffers; all parameters are in the memory of the part."""
         plain = _decomposed(model).plain
         parameters = dict(plain.named_parameters())
         names = [n for n in plain.state_dict() if n not in parameters and n not in node_round.received]
         return get_arrays(plain, names)
 
-    def outgoing(self, model: nn.Module, node_round: NodeRound) -> Arrays | None:
+    def outgoing(self, model: nn.Module, node_round: NodeRound) -> Arrays:
         """The base; under FedWeIT the units that are not sent are zero."""
         decomposed, received = _decomposed(model), node_round.received
         layout = decomposed.layout
@@ -285,7 +285,7 @@ class Decomposition(LocalPart):
         kept = torch.where(adaptive.abs() > self.sparsity, adaptive, torch.zeros_like(adaptive))
         return _arrays(layout.split(layout.weights, kept))
 
-    def trainable_parameters(self, model: nn.Module, stages: int) -> int | None:
+    def trainable_parameters(self, model: nn.Module, stages: int) -> int:
         """The base, A, m and the other parameters of all stages, and α of all stages but the first.
 
         For the network of Elastic Transfer APD trains 7,424 + 4 (7,424 + 257 + 257) = 39,176, as in its Table 1.

@@ -203,5 +203,5 @@ class FreshStages(LocalPart):
     def next_stage(self, carried: Arrays, kept: Arrays) -> Arrays:
         return kept_arrays({}, memory_of(carried))
 
-    def trainable_parameters(self, model: nn.Module, stages: int) -> int | None:
+    def trainable_parameters(self, model: nn.Module, stages: int) -> int:
         return stages * sum(parameter.numel() for parameter in model.parameters())

@@ -27,7 +27,7 @@ class Stateless(LocalPart):
     def kept(self, kept: Arrays) -> Arrays:
         return kept_arrays({}, memory_of(kept))
 
-    def private(self, model: nn.Module, node_round: NodeRound) -> Arrays | None:
+    def private(self, model: nn.Module, node_round: NodeRound) -> Arrays:
         return {}
 
 

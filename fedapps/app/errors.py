@@ -13,6 +13,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.common.logger import log
 
+from fedapps.clients.data import is_simulated
 from fedapps.clients.files import UnwritableError
 from fedapps.strategies.checks import truncate
 from fedapps.tasks.profiles import DataError
@@ -42,11 +43,6 @@ def sends_details(node_config: Mapping[str, Any]) -> bool:
     return bool(node_config.get(SEND_ERRORS, False)) or is_simulated(node_config)
 
 
-def is_simulated(node_config: Mapping[str, Any]) -> bool:
-    """Whether a node with this config has a part of the server's data, and no folder for its own."""
-    return "partition-id" in node_config and not node_config.get("data-dir")
-
-
 def reported(error: Exception, what: str, node_config: Mapping[str, Any]) -> str:
     """Log an error on the node, and return what the server is sent.
 
@@ -69,16 +65,10 @@ def reported(error: Exception, what: str, node_config: Mapping[str, Any]) -> str
     return f"{type(error).__name__}{kind}; the node's log has the details of error {identifier}"
 
 
-def with_reported_errors(handler: Handler) -> Handler:
-    """Raise :class:`NodeFailedError` for every error, with the text for the server; Flower sends it in its reply."""
-
-    def handle(message: Message, context: Context) -> Message:
-        try:
-            return handler(message, context)
-        except NodeFailedError:
-            raise
-        except Exception as error:
-            what = f"the {message.metadata.message_type} message"
-            raise NodeFailedError(reported(error, what, context.node_config)) from None
-
-    return handle
+def report_errors(message: Message, context: Context, call_next: Handler) -> Message:
+    """A mod that raises :class:`NodeFailedError` for every error, with the text that Flower sends to the server."""
+    try:
+        return call_next(message, context)
+    except Exception as error:
+        what = f"the {message.metadata.message_type} message"
+        raise NodeFailedError(reported(error, what, context.node_config)) from None

@@ -9,22 +9,19 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from fedapps.clients.base import FederatedClient
-from fedapps.clients.data import cached_load
+from fedapps.clients.data import cached_load, is_simulated
 from fedapps.clients.guard import Guard
 from fedapps.clients.local_part import RoundResult
+from fedapps.clients.numpy_client import NumPyClientAdapter
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState, DiskState, PrivateState
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
-from fedapps.runs.run_folder import run_path
 from fedapps.strategies.arrays import from_record, to_record
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES
 from fedapps.tasks.base import NodeData, Task
-
-from .errors import is_simulated
-from .profile_query import data_source
 
 #: Where a deployed node keeps its private state if its node config has no state-dir.
 DEFAULT_STATE = "~/fedapps/nodes"
@@ -43,7 +40,7 @@ class Node:
         label = str(self.round_config.get("method", ""))
         self.settings = default_settings(self.config.run_of(label), context).with_config(self.round_config)
         self.method = self._method()
-        self.source = data_source(self.config.run, self.config.task, context.node_config)
+        self.source = self.config.run.source(self.config.task, context.node_config)
 
     def train(self) -> Message:
         """The reply to a TRAIN message."""
@@ -73,14 +70,16 @@ class Node:
             task,
             self._data(task, pooled=True) if self.settings.pooled else own,
             state,
-            self.settings,
             parts=[part.read(self.round_config, self.message.content) for part in self.method.local_parts()],
             collectors=state.siblings() if self.settings.pooled else [state],
-            memory=self.context.state,
             seed=run.seed,
             device=choose_device(run.device),
             guard=self._guard(),
         )
+
+    def numpy_client(self) -> NumPyClientAdapter:
+        """The client as Flower's ``NumPyClient``."""
+        return NumPyClientAdapter(self.client(), self.settings, memory=self.context.state)
 
     def compression_state(self) -> PrivateState:
         """The errors of the node's compressed replies."""
@@ -153,7 +152,7 @@ def state_root(run: RunConfig, context: Context) -> Path:
     if own := context.node_config.get("state-dir"):
         return Path(str(own)).expanduser()
     if is_simulated(context.node_config):
-        return run_path(run, context.run_id) / "nodes"
+        return run.folder(context.run_id) / "nodes"
     return Path(DEFAULT_STATE).expanduser()
 
 

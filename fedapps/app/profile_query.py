@@ -4,20 +4,17 @@ A deployed node starts a worker for every message. A worker that only answers th
 costs: on a small machine many of them would keep each other from answering in time.
 """
 
-from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context
 
-from fedapps.clients.data import DataSource, find_source
+from fedapps.clients.data import is_simulated
 from fedapps.config.parsing import Config, read
-from fedapps.config.run_config import RunConfig
 from fedapps.strategies.wire import GROUP_PREFIX, KEY, NO_DATA, NUM_EXAMPLES
 from fedapps.tasks.profiles import DataError, TaskProfiles
 
-from .errors import is_simulated, reported
+from .errors import reported
 
 
 def profile_record(context: Context) -> ConfigRecord:
@@ -29,7 +26,7 @@ def profile_record(context: Context) -> ConfigRecord:
     config = _read(tuple(sorted(context.run_config.items())))
     try:
         task = _task(config)
-        profile = data_source(config.run, task, context.node_config).profile(task)
+        profile = config.run.source(task, context.node_config).profile(task)
     except (DataError, OSError) as error:
         if is_simulated(context.node_config):
             raise
@@ -37,12 +34,6 @@ def profile_record(context: Context) -> ConfigRecord:
         return ConfigRecord({KEY: f"no-data-{context.node_id}", NUM_EXAMPLES: 0, NO_DATA: why})
     groups = {GROUP_PREFIX + name: label for name, label in profile.groups.items()}
     return ConfigRecord({KEY: profile.key, NUM_EXAMPLES: profile.num_examples, **groups})
-
-
-def data_source(run: RunConfig, task: TaskProfiles, node_config: Mapping[str, Any]) -> DataSource:
-    """Where a node with this config finds its data; see :func:`~fedapps.clients.data.find_source`."""
-    cache_dir = Path(run.cache_dir or "~/fedapps/worlds").expanduser()
-    return find_source(task, node_config, data_dir=run.data_dir, cache_dir=cache_dir, seed=run.seed)
 
 
 def _task(config: Config) -> TaskProfiles:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fedapps.app.node import choose_device
-from fedapps.app.profile_query import data_source
 from fedapps.clients.data import cached_load
 from fedapps.clients.training import Phase, run_plan
 from fedapps.config.parsing import Config, parse
@@ -79,7 +78,7 @@ def victim_data(config: Config, count: int) -> VictimData:
     if subject is None:
         raise ValueError(f"task = {run.task!r}: cannot be audited, because its examples have no words")
     check_folder(config, task)
-    source = data_source(run, task, {"partition-id": 0, "num-partitions": run.num_nodes})
+    source = run.source(task, {"partition-id": 0, "num-partitions": run.num_nodes})
     task = task.under(subject.private)
     data = cached_load(source, task, False)
     try:

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from fedapps.app.profile_query import data_source
 from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.launch import check_data, resolve
@@ -78,7 +77,7 @@ def _found(config: Config) -> NodesFound:
     check_data(config)
     task = config.task_of(next(iter(config.methods.values())))
     places = ({"partition-id": node, "num-partitions": run.num_nodes} for node in range(run.num_nodes))
-    sources = [data_source(run, task, place) for place in places]
+    sources = [run.source(task, place) for place in places]
     nodes = [source.load(task) for source in sources]
     return NodesFound(task, nodes, task.remarks(sources[0].folder, run.num_nodes))
 

@@ -1,13 +1,17 @@
 """The keys of the run config that belong to no task and no method."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import cos, floor, pi
+from pathlib import Path
 from typing import Any
 
+from fedapps.clients.data import DataSource, find_source
 from fedapps.clients.settings import LocalTraining
 from fedapps.strategies.compression import COMPRESSION_NAMES
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.tasks.options import option
+from fedapps.tasks.profiles import TaskProfiles
 
 #: The keys that a method can set for itself, as in ``fedavg(run.learning-rate=0.01)``: how nodes train, what they
 #: send and what step the server takes, but not who takes part or how long.
@@ -160,6 +164,16 @@ class RunConfig:
                 f"node-batch = {self.node_batch}: must be 1 where each node has its own process; nodes can train at "
                 "once only with --engine inline"
             )
+
+    def folder(self, run_id: int) -> Path:
+        """The folder of the run; on one machine, the server and simulated nodes get the same path."""
+        parent = Path(self.output_dir or "~/fedapps/runs").expanduser().absolute()
+        return parent / (self.name or f"{self.task}-{run_id}")
+
+    def source(self, task: TaskProfiles, node_config: Mapping[str, Any]) -> DataSource:
+        """Where a node with this config finds its data; see :func:`~fedapps.clients.data.find_source`."""
+        cache_dir = Path(self.cache_dir or "~/fedapps/worlds").expanduser()
+        return find_source(task, node_config, data_dir=self.data_dir, cache_dir=cache_dir, seed=self.seed)
 
     def training_in(self, server_round: int) -> LocalTraining:
         """The settings of local training in a round, counted from 1.

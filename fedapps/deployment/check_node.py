@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from fedapps.app.node import DEFAULT_STATE, choose_device
-from fedapps.app.profile_query import data_source
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.clients.data import cached_load
@@ -118,7 +117,7 @@ class NodeCheck:
                 self._wrong(f"methods: {label} trains on the pooled data of all nodes, which no deployed node has")
                 continue
             try:
-                source = data_source(self.config.run, task, {"data-dir": str(self.data_dir)})
+                source = self.config.run.source(task, {"data-dir": str(self.data_dir)})
                 found[label] = cached_load(source, self.config.task_of(method), False)  # the ClientApp's cache
             except (DataError, OSError) as error:
                 self._wrong(f"data: {error}")

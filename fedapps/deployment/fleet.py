@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedapps.app.profile_query import data_source
 from fedapps.config.keys import for_flower
 from fedapps.config.parsing import Config
 from fedapps.launch.app_folder import app_folder
 from fedapps.launch.launch import check_data, conclude
 from fedapps.launch.runner import RunFailedError, Runner
-from fedapps.runs.run_folder import RunFolder, run_path
+from fedapps.runs.run_folder import RunFolder
 from fedapps.sim.processes import usable_cores
 
 from .processes import FleetError
@@ -92,7 +91,7 @@ class FleetData:
                 task.load_own(folder)
             return
         check_data(replace(config, run=replace(config.run, num_nodes=self.nodes)))
-        data_source(config.run, task, self.configs()[0])
+        config.run.source(task, self.configs()[0])
 
     def configs(self) -> Sequence[NodeConfig]:
         """The node config of each SuperNode."""
@@ -143,7 +142,7 @@ class LocalFleet(Runner):
         KeyboardInterrupt
             On SIGINT, SIGTERM and SIGHUP, after all processes have ended.
         """
-        path = run_path(config.run, run_id=0)
+        path = config.run.folder(0)
         folder = fleet_folder(path, resume=config.run.resume)
         begun = time.monotonic()
         try:

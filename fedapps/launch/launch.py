@@ -12,7 +12,7 @@ from fedapps.clients.files import UnwritableError
 from fedapps.config.keys import for_flower, path_keys
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
-from fedapps.runs.run_folder import RunFolder, run_path
+from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
 from fedapps.sim.flower_run import Fleet, flower_run
 from fedapps.sim.inprocess import run_inprocess
@@ -55,7 +55,7 @@ def launch(overrides: Mapping[str, Any], runner: Runner, output_dir: str) -> Pat
     runner.check(config)
     runner.check_data(config)
     runner.run(config)
-    return run_path(config.run, run_id=0)
+    return config.run.folder(0)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Simulation(Runner):
         check_data(config)
 
     def run(self, config: Config) -> None:
-        path = run_path(config.run, run_id=0)
+        path = config.run.folder(0)
         known = RunFolder(path, "").references()  # of a run that is resumed
         references = {} if known else find_references(config)
         begun = time.monotonic()
@@ -118,7 +118,7 @@ def conclude(config: Config, engine: str, begun: float) -> None:
     RunFailedError
         If a method or the report is missing.
     """
-    path = run_path(config.run, run_id=0)
+    path = config.run.folder(0)
     if missing := unfinished(config):
         where = ", ".join(missing)
         raise RunFailedError(f"the run failed in: {where}. See the log above; trained models are in {path}")
@@ -132,7 +132,7 @@ def conclude(config: Config, engine: str, begun: float) -> None:
 
 def unfinished(config: Config) -> list[str]:
     """The methods without results in the run folder; if there are none, ``its report`` if that is missing."""
-    path = run_path(config.run, run_id=0)
+    path = config.run.folder(0)
     missing = [method for method in config.methods if not RunFolder(path, "").finished(method)]
     return missing or ([] if (path / "report.html").exists() else ["its report"])
 

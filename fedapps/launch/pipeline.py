@@ -12,7 +12,7 @@ from fedapps.config.parsing import parse
 from fedapps.config.pipelines import Pipeline, StageRun
 from fedapps.config.recipe_files import recipe_name
 from fedapps.config.run_config import RunConfig
-from fedapps.runs.run_folder import RunFolder, begun, run_path
+from fedapps.runs.run_folder import RunFolder, begun
 from fedapps.runs.tables import summary_table
 from fedapps.tasks.options import listed
 
@@ -50,7 +50,7 @@ def launch_pipeline(pipeline: Pipeline, overrides: Mapping[str, Any], runner: Ru
     general = {**pipeline.keys, **overrides}
     name = str(general.get("name") or f"{recipe_name(Path(pipeline.recipe))}-{time.strftime('%Y%m%d-%H%M%S')}")
     resolved = resolve({key: value for key, value in general.items() if key == "output-dir"}, output_dir)
-    folder = run_path(RunConfig(name=name, output_dir=resolved["output-dir"]), run_id=0)
+    folder = RunConfig(name=name, output_dir=resolved["output-dir"]).folder(0)
     stages = [replace(run, config=resolve(run.config, output_dir)) for run in pipeline.runs(overrides, folder)]
     if general.get("resume") is True:
         stages = _resumed(stages, folder)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedapps.app.profile_query import data_source
 from fedapps.config.parsing import Config
 from fedapps.report import write_report
 from fedapps.runs.run_folder import RunFolder
@@ -25,7 +24,7 @@ def find_references(config: Config) -> References:
         If data are missing or invalid.
     """
     place = {"partition-id": 0, "num-partitions": config.run.num_nodes}
-    return config.task.references(data_source(config.run, config.profiles, place).folder)
+    return config.task.references(config.run.source(config.profiles, place).folder)
 
 
 def add_references(path: Path, references: References) -> None:

@@ -15,7 +15,6 @@ import tomli_w
 from fedapps.clients.files import path_name, told, write_whole
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
-from fedapps.config.run_config import RunConfig
 from fedapps.registry.trackers import TRACKERS
 from fedapps.strategies import RoundReport
 
@@ -23,12 +22,6 @@ from .checkpoints import DiskCheckpoints
 
 #: Keys that may differ when a run is resumed, because they do not change the results.
 _FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir", "trackers", "timings"}
-
-
-def run_path(run: RunConfig, run_id: int) -> Path:
-    """The folder of a run; on one machine, the server and simulated nodes get the same path."""
-    parent = Path(run.output_dir or "~/fedapps/runs").expanduser().absolute()
-    return parent / (run.name or f"{run.task}-{run_id}")
 
 
 def begun(path: Path) -> bool:
@@ -90,7 +83,7 @@ class RunFolder:
             If the folder is not writable; if it exists and ``resume`` is false; or if ``resume`` is true and there is
             no run to resume, its config differs, or a checkpoint is damaged.
         """
-        path = run_path(config.run, run_id)
+        path = config.run.folder(run_id)
         if config.run.resume:
             _check_resumable(path, config)
             for method in config.methods:

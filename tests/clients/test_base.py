@@ -19,13 +19,12 @@ def make(tmp_path):
     """Clients of partition 1, each with a fresh state unless one is given."""
     numbers = itertools.count()
 
-    def client(state=None, *, partition=1, options=None, settings=None, seed=3, **more):
+    def client(state=None, *, partition=1, options=None, seed=3, **more):
         task = ToyTask(options)
         return FederatedClient(
             task,
             task.data(partition),
             state or DiskState(tmp_path / "run" / f"node-{next(numbers)}"),
-            settings or SETTINGS,
             seed=seed,
             device=torch.device("cpu"),
             **more,

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from fedapps.clients.numpy_client import NumPyClientAdapter
 from fedapps.clients.parts.adaptive_updating import AdaptiveUpdating
 from fedapps.clients.parts.personalisation import Personalisation
 from fedapps.clients.parts.proximal import Proximal
@@ -21,7 +22,7 @@ from toys import same_bits
     ],
 )
 def test_they_give_the_numbers_of_the_core(tmp_path, shared, names):
-    core, client = node(tmp_path / "core"), node(tmp_path / "client", shared=shared)
+    core, client = node(tmp_path / "core"), NumPyClientAdapter(node(tmp_path / "client"), SETTINGS, shared)
     start = client.get_parameters({})
     assert same_bits(dict(zip(names, start, strict=True)), initial(names))
     for server_round in (1, 2):
@@ -43,7 +44,7 @@ def test_rounds_without_a_number_are_counted_in_the_context(tmp_path):
     names, context = ["encoder.weight"], RecordDict()
     core = node(tmp_path / "core")
     for server_round in (1, 2):
-        client = node(tmp_path / "client", shared=names, memory=context)  # a new one for each message
+        client = NumPyClientAdapter(node(tmp_path / "client"), SETTINGS, names, context)  # a new one for each message
         settings = at(server_round)
         expected = core.train_round(initial(names), settings).arrays
         assert same_bits(dict(zip(names, client.fit(list(initial(names).values()), {})[0], strict=True)), expected)
@@ -55,13 +56,13 @@ def test_rounds_without_a_number_are_counted_in_the_context(tmp_path):
 
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_another_number_of_arrays_is_an_error_that_names_the_parameters(tmp_path, count):
-    client = node(tmp_path, shared=["head.*"])
+    client = NumPyClientAdapter(node(tmp_path), SETTINGS, ["head.*"])
     with pytest.raises(ValueError, match=rf"received {count} arrays, but 2 parameters.*head\.weight, head\.bias"):
         client.fit([np.zeros(1, np.float32)] * count, {})
 
 
 def test_a_config_value_of_the_wrong_type_names_its_key(tmp_path):
-    client = node(tmp_path)
+    client = NumPyClientAdapter(node(tmp_path), SETTINGS)
     with pytest.raises(ValueError, match="config epochs = '3': must be of type int"):
         client.fit(client.get_parameters({}), {"epochs": "3"})
 
@@ -69,7 +70,7 @@ def test_a_config_value_of_the_wrong_type_names_its_key(tmp_path):
 def test_the_local_parts_read_the_config_of_each_message(tmp_path):
     """What one message sets does not count for the next."""
     names, numbers = ["encoder.weight"], itertools.count()
-    client = node(tmp_path / "client", AdaptiveUpdating(1), Proximal(), shared=names)
+    client = NumPyClientAdapter(node(tmp_path / "client", AdaptiveUpdating(1), Proximal()), SETTINGS, names)
 
     def expected(*parts):
         reply = node(tmp_path / str(next(numbers)), *parts).train_round(initial(names), SETTINGS)
@@ -90,7 +91,7 @@ def test_the_local_parts_read_the_config_of_each_message(tmp_path):
 
 
 def test_an_evaluation_reads_its_config_too(tmp_path):
-    client = node(tmp_path / "client", Personalisation())
+    client = NumPyClientAdapter(node(tmp_path / "client", Personalisation()), SETTINGS)
     plain, personal = (
         client.evaluate(client.get_parameters({}), config)[0]
         for config in ({}, {"personalise": True, "personal-epochs": 3, "personal-learning-rate": 0.1})
@@ -101,6 +102,6 @@ def test_an_evaluation_reads_its_config_too(tmp_path):
 
 
 def test_a_value_of_the_wrong_type_for_a_local_part_names_its_key(tmp_path):
-    client = node(tmp_path, Proximal())
+    client = NumPyClientAdapter(node(tmp_path, Proximal()), SETTINGS)
     with pytest.raises(ValueError, match="config proximal = 'much': must be of type float"):
         client.fit(client.get_parameters({}), {"proximal": "much"})

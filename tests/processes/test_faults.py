@@ -24,7 +24,7 @@ from fedapps.deployment.superlink import Deployment, NodeConfig, deployment
 from fedapps.launch.app_folder import APP
 from fedapps.launch.launch import resolve
 from fedapps.runs.checkpoints import DiskCheckpoints
-from fedapps.runs.run_folder import RunFolder, run_path
+from fedapps.runs.run_folder import RunFolder
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -46,7 +46,7 @@ class FaultyRun(FaultyFleet):
     def __init__(self, deployed: Deployment, config: Config, node_configs: Sequence[NodeConfig]) -> None:
         super().__init__(deployed, APP, config.flat(), node_configs)
         self.config = config
-        self.folder = RunFolder(run_path(config.run, 0), "")
+        self.folder = RunFolder(config.run.folder(0), "")
 
     @property
     def snapshots(self) -> DiskCheckpoints:

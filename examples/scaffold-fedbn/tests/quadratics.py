@@ -107,9 +107,7 @@ class Federation:
             parts = [part.read(config, message.content) for part in self.parts]
             state = ContextState(context.state)
             device = torch.device("cpu")
-            client = FederatedClient(
-                self.task, self.task.node(index), state, settings, parts=parts, seed=0, device=device
-            )
+            client = FederatedClient(self.task, self.task.node(index), state, parts=parts, seed=0, device=device)
             received = {name: array.numpy() for name, array in message.content["arrays"].items()}
             result = client.train_round(received, settings)
             arrays = ArrayRecord({name: Array(array) for name, array in result.arrays.items()})

@@ -164,7 +164,7 @@ def test_a_node_with_one_example_cannot_reconstruct(tmp_path):
 
 
 def adapting(state, *parts):
-    return reconstructing(state, AdaptiveUpdating(2, adapt_before_evaluation=True), *parts)
+    return node(state, AdaptiveUpdating(2, adapt_before_evaluation=True), *parts)
 
 
 def test_the_first_round_is_that_of_a_node_that_keeps_its_parameters(tmp_path):

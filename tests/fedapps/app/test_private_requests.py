@@ -110,13 +110,13 @@ def test_a_query_that_the_method_does_not_have_is_refused(tmp_path):
 def test_the_older_numpy_client_has_no_private_parameter(folder):
     server = text_server(folder, "fedvocab")
     with_words = sum(array.size for array in server.whole.values())
-    client = Node(Message(RecordDict(), 7, "train"), server.context).client()
+    client = Node(Message(RecordDict(), 7, "train"), server.context).numpy_client()
     given = client.get_parameters({})
     assert sum(array.size for array in given) == with_words - server.whole["embedding.weight"].size
     with pytest.raises(ValueError, match=r"received .* arrays, but"):
         client.fit(list(server.whole.values()), {})
     with pytest.raises(PrivateParametersError):
-        client.train_round({"embedding.weight": server.whole["embedding.weight"]}, client.settings)
+        client.node.train_round({"embedding.weight": server.whole["embedding.weight"]}, client.settings)
     assert ClientApp(client_fn=client_fn)
 
 

@@ -101,7 +101,7 @@ def test_data_that_cannot_be_opened_are_none(tmp_path, monkeypatch, warnings):
     def denied(*_):
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
-    monkeypatch.setattr("fedapps.app.profile_query.data_source", denied)
+    monkeypatch.setattr("fedapps.config.run_config.RunConfig.source", denied)
     assert told({"data-dir": str(tmp_path)})["no-data"].startswith(f"PermissionError; {DETAILS} ")
     assert "Permission denied" in warnings[-1]
 

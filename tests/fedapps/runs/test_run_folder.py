@@ -8,7 +8,7 @@ import pytest
 from fedapps.strategies import NodeReport, Refusal, RoundReport
 
 from fedapps.config.parsing import parse
-from fedapps.runs.run_folder import RunFolder, run_path
+from fedapps.runs.run_folder import RunFolder
 
 LQR = {"task": "lqr", "collect-after": 0, "name": "one"}
 
@@ -48,13 +48,13 @@ def test_a_new_run_keeps_its_config(tmp_path):
 def test_a_run_without_a_name_is_named_after_its_task_and_id(tmp_path):
     given = config(tmp_path, name="")
     folder = RunFolder.open(given, 123)
-    assert folder.path == run_path(given.run, 123) == tmp_path / "lqr-123"
+    assert folder.path == given.run.folder(123) == tmp_path / "lqr-123"
     assert tomllib.loads((folder.path / "config.toml").read_text())["name"] == "lqr-123"
 
 
 def test_the_default_output_dir_is_in_the_home_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert run_path(parse(LQR).run, 1) == tmp_path / "fedapps" / "runs" / "one"
+    assert parse(LQR).run.folder(1) == tmp_path / "fedapps" / "runs" / "one"
 
 
 def test_an_existing_folder_is_refused_and_not_changed(tmp_path):

@@ -1,0 +1,72 @@
+"""What surrounds the training of a message on a node: its timings, the compression of the reply, and its noise."""
+
+import time
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message
+
+from fedapps.clients.settings import RoundSettings
+from fedapps.clients.state import Attempts, PrivateState
+from fedapps.strategies.compression import ErrorMemory, compressed
+from fedapps.strategies.stopwatch import measured, timed
+from fedapps.strategies.wire import CONFIG, TIMINGS, TIMINGS_WANTED
+
+from .errors import Handler
+
+
+def timed_reply(message: Message, context: Context, call_next: Handler) -> Message:
+    """Add the record ``timings`` to the reply if the message asks for it: the seconds of each phase of the work."""
+    config = message.content.get(CONFIG)
+    wanted = isinstance(config, ConfigRecord) and bool(config.get(TIMINGS_WANTED))
+    begun = time.perf_counter()
+    with measured() as watch:  # also where it is not wanted: a server in this process measures its own phases only
+        reply = call_next(message, context)
+    if wanted and reply.has_content():
+        rest = time.perf_counter() - begun - sum(watch.seconds.values())
+        reply.content[TIMINGS] = ConfigRecord({**watch.seconds, "other": max(rest, 0.0)})
+    return reply
+
+
+def compressed_reply(message: Message, context: Context, call_next: Handler) -> Message:
+    """Compress the reply as the message asks, after the noise of local privacy."""
+    with timed("encode"):
+        return compressed(message, context, call_next, _error_memory)
+
+
+def private_reply(message: Message, context: Context, call_next: Handler) -> Message:
+    """Clip the reply and add noise as the run config's ``dp`` says, or the message's ``clipping_norm``."""
+    from .node import run_config_of
+    from .privacy import node_mod
+
+    mod = node_mod(run_config_of(context).run, message, context)
+    return mod(message, context, call_next) if mod else call_next(message, context)
+
+
+class StateMemory:
+    """The error of the last compression, a version per round as all private state (``ErrorMemory``).
+
+    Parameters
+    ----------
+    state : PrivateState
+        Of the errors alone.
+    settings : RoundSettings
+        Those of the message.
+    """
+
+    def __init__(self, state: PrivateState, settings: RoundSettings) -> None:
+        self._state = state
+        self._settings = settings
+        self._attempts = Attempts.read(settings.attempts)
+
+    def load(self) -> dict[str, np.ndarray]:
+        return self._state.load(self._settings.server_round, self._attempts) or {}
+
+    def save(self, error: dict[str, np.ndarray]) -> None:
+        self._state.save(self._settings.server_round, error, self._settings.durable_round, self._attempts)
+
+
+def _error_memory(message: Message, context: Context) -> ErrorMemory:
+    from .node import Node
+
+    node = Node(message, context)
+    return StateMemory(node.compression_state(), node.settings)
