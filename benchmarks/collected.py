@@ -26,10 +26,8 @@ def of_folder(folder: Path) -> dict[str, Any]:
     """
     if (rows := folder / "rows.json").exists():
         lines = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
-        found = {"methods": {}, "rows": [line for line in lines if "methods" not in line]}
-        for line in lines:
-            found["methods"] |= _estimates(line.get("methods", {}))
-        return found
+        methods = {name: of for line in lines for name, of in line.get("methods", {}).items()}
+        return {"methods": _estimates(methods), "rows": [line for line in lines if "methods" not in line]}
     run = run_folder(folder)
     if (comparison := run / "compare.json").exists():
         return _of_comparison(json.loads(comparison.read_text()), json.loads((run / "plan.json").read_text()))

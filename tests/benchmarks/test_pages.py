@@ -6,7 +6,8 @@ import pytest
 from scipy.stats import t
 
 from benchmarks.experiments import experiments
-from benchmarks.pages import ROOT, Numbers, pages, shown, stale, verdict
+from benchmarks.numbers import claim, command, shown, table, verdict
+from benchmarks.pages import ROOT, pages, stale
 from benchmarks.results import FOLDER, Estimate, Result, result
 
 TWO = Result(
@@ -99,15 +100,15 @@ def test_a_table_has_ours_and_the_papers_number_and_a_claim_its_verdict(monkeypa
         "seeds": 2,
     }
     known = Result("lqr", "", recipe="lqr", methods=losses, differences=[difference | {"seeds": 2}])
-    monkeypatch.setattr("benchmarks.pages.result", lambda name: known)
-    head, _, apfl, spfl = Numbers.table("lqr", ["apfl", "spfl"], {"total_loss:2": "loss"}, head="by").splitlines()
+    monkeypatch.setattr("benchmarks.numbers.result", lambda name: known)
+    head, _, apfl, spfl = table("lqr", ["apfl", "spfl"], {"total_loss:2": "loss"}, head="by").splitlines()
     assert head == "| by | loss |"
     assert apfl == "| `apfl` | .02 ± .09 [.02] |"
     assert spfl == "| `spfl` | .03 [.02] |"
-    row = Numbers.claim("APFL is better", "lqr", "total_loss", "apfl", "spfl", digits=5)
+    row = claim("APFL is better", "lqr", "total_loss", "apfl", "spfl", digits=5)
     assert row == "| APFL is better | −.00004 | −.01000 (−.02000 to −.00500) | 2 | holds |"
     with pytest.raises(KeyError, match="no experiment gone"):
-        Numbers.command("gone")
+        command("gone")
 
 
 def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:

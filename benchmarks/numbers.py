@@ -1,0 +1,274 @@
+"""The numbers of results as text: the functions of the templates in ``pages/``."""
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from math import isfinite
+from typing import Any
+
+from fedapps.strategies.privacy_budget import epsilon as budget
+
+from fedapps.comparison.papers import paper_of
+from fedapps.report.metrics import describe
+
+from .experiments import experiments
+from .results import Estimate, Result, result
+
+#: The functions by name. Names of results are those of experiments; methods are in canonical form.
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def _function(function: Callable[..., Any]) -> Callable[..., Any]:
+    FUNCTIONS[function.__name__] = function
+    return function
+
+
+@_function
+def mean(name: str, method: str, metric: str, digits: int = 3) -> str:
+    """The mean of a metric."""
+    return shown(result(name).of(method, metric).mean, digits)
+
+
+@_function
+def estimate(name: str, method: str, metric: str, digits: int = 3) -> str:
+    """The mean with half the width of its interval."""
+    return _with_half(result(name).of(method, metric), digits)
+
+
+@_function
+def difference(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
+    """The difference a - b with its interval."""
+    return _with_limits(result(name).difference(metric, a, b), digits)
+
+
+@_function
+def seeds(name: str, method: str = "") -> int:
+    """The number of seeds."""
+    methods = result(name).methods
+    found = methods[method] if method else next(iter(methods.values()))
+    return max(one.seeds for one in found.values())
+
+
+@_function
+def command(name: str) -> str:
+    """The command that repeats an experiment."""
+    for part in name.strip("'").split(","):
+        if not any(fnmatchcase(one, part) for one in experiments()):
+            raise KeyError(f"no experiment {part}")
+    return f"`make bench ONLY={name}`"
+
+
+@_function
+def table(
+    name: str,
+    methods: Sequence[str] | Mapping[str, str],
+    metrics: Mapping[str, str],
+    digits: int = 3,
+    head: str = "",
+    paper: str = "",
+    at: str = "",
+) -> str:
+    """A row per method, a column per metric: the mean with half its interval, and the paper's number in brackets.
+
+    Parameters
+    ----------
+    name : str
+    methods : sequence or mapping
+        The methods, or their names for readers by method.
+    metrics : mapping
+        Heads of columns by metric.
+    digits : int
+        Decimals; a metric may say its own, ``"metric:2"``.
+    head : str
+        Head of the first column.
+    paper : str
+        The recipe whose numbers of the paper are shown; that of the result if empty, none if "-".
+    at : str
+        The value of a varied key.
+    """
+    found = result(name)
+    printed = {} if paper == "-" else paper_of(paper or found.recipe, [m for m in methods if _is_method(m)])
+    lines = [[head, *metrics.values()]]
+    for method in methods:
+        cells = [methods[method] if isinstance(methods, Mapping) else f"`{method}`"]
+        for key in metrics:
+            metric, _, own = key.partition(":")
+            known = found.methods[method + at].get(metric)
+            bracket = printed.get(method, {}).get(metric)
+            cells.append(_cell(known, bracket, int(own or digits)))
+        lines.append(cells)
+    return _markdown(lines)
+
+
+@_function
+def claim(
+    text: str, name: str, metric: str, better: str, worse: str, by: float = 0, paper: str = "", because: str = "",
+    digits: int = 3,
+) -> str:  # fmt: skip
+    """A row of a table of claims: in ``metric``, ``better`` is better than ``worse`` by more than ``by``.
+
+    The cells are the claim, the paper's difference, ours, our seeds and the verdict, which follows from the 95 %
+    interval of the difference. ``because`` is added to the verdict.
+    """
+    found, sign = result(name), describe(metric).better or 1
+    ours = found.difference(metric, better, worse)
+    printed = paper_of(paper or found.recipe, [one for one in (better, worse) if _is_method(one)])
+    theirs = [row[metric] for row in (printed.get(better, {}), printed.get(worse, {})) if metric in row]
+    differ = shown(theirs[0] - theirs[1], digits, sign=True) if len(theirs) == 2 else "-"
+    said = [verdict(ours if sign > 0 else ours.negated(), by), *([because] if because else [])]
+    return _row(text, differ, _with_limits(ours, digits), str(ours.seeds), ", ".join(said))
+
+
+@_function
+def claims_head() -> str:
+    """The head of a table of claims."""
+    return _row("claim", "paper", "here", "seeds", "verdict") + "\n" + "|---" * 5 + "|"
+
+
+@_function
+def untested(text: str, because: str) -> str:
+    """A row of a table of claims for a claim that has no result."""
+    return _row(text, "", "", "", f"cannot be tested here: {because}")
+
+
+@_function
+def change(name: str, metric: str, a: str, b: str, digits: int = 3) -> str:
+    """The difference a - b with half of its interval."""
+    found = result(name).difference(metric, a, b)
+    return shown(found.mean, digits, sign=True) + ("" if found.half is None else f" ± {shown(found.half, digits)}")
+
+
+@_function
+def strongest(name: str, defence: str) -> str:
+    """The share of words that the strongest attack reads under a defence."""
+    read = {metric.removeprefix("words, "): one.mean for metric, one in result(name).methods[defence].items()
+            if metric.startswith("words, ") and not metric.endswith("frequency")}  # fmt: skip
+    attack = max(read, key=read.__getitem__)
+    return shown(read[attack], 3)
+
+
+@_function
+def listed(name: str, metric: str, key: str = "", method: str = "", digits: int = 3) -> str:
+    """A metric at each value of a varied key, in a line, with the paper's numbers at the values of ``key``."""
+    found, parts = result(name), []
+    for label, of_method in found.methods.items():
+        own, _, value = label.partition(" at ")
+        if own == (method or own):
+            printed = paper_of(found.recipe, [own], key, value).get(own, {}).get(metric) if key else None
+            name_of = f"{own} " if not method and len({m.partition(" at ")[0] for m in found.methods}) > 1 else ""
+            parts.append(f"{name_of}{value} {_cell(of_method[metric], printed, digits)}")
+    return ", ".join(parts)
+
+
+@_function
+def epsilon(noise: float, rounds: int, *, local: bool = False) -> str:
+    """ε at δ = 10⁻⁵ of central or local privacy without sampling."""
+    spent = budget(noise, rounds, 1e-5, sensitivity=2.0 if local else 1.0)
+    return f"{float(f'{spent:.3g}'):,g}" if isfinite(spent) else "∞"
+
+
+@_function
+def speed(row: Mapping[str, Any], what: str) -> str:
+    """Ours, the reference or their ratio with its range, of a row of a measurement of speed."""
+    ratio: Any = row.get("ratio")
+    if what != "ratio":
+        unit = row["name"].partition("[")[2].partition("]")[0]
+        return "" if row.get(what) is None else f"{row[what]:.3g} {unit}"
+    if ratio is None:
+        ratio = row["ours"] / row["reference"]
+    least, most = row.get("least"), row.get("most")
+    return _ratio(ratio) + (f" [{_ratio(least)}, {_ratio(most)}]" if least and most else "")
+
+
+@_function
+def speed_name(name: str, what: str) -> str:
+    """What a row measures, in words: ``what``, and which part or size of it."""
+    own = name.partition(" [")[0]
+    if "," not in own and "[s], " not in name:
+        return what
+    if own.startswith("beyond"):
+        return f"{what}, beyond the loop"
+    return what + (", wall clock" if "perf_counter" in name else f", {own.split(', ')[1]}" if "MB" in own else "")
+
+
+@_function
+def rows(name: str) -> Sequence[Mapping[str, Any]]:
+    """The rows of a measurement of speed or a tuning."""
+    return result(name).rows
+
+
+@_function
+def content(name: str) -> Result:
+    """A whole result."""
+    return result(name)
+
+
+@_function
+def number(value: float, digits: int = 3) -> str:
+    """A number as in the tables."""
+    return shown(value, digits)
+
+
+@_function
+def printed(recipe: str, method: str, metric: str, digits: int = 3) -> str:
+    """The number of the paper."""
+    return shown(paper_of(recipe, [method])[method][metric], digits)
+
+
+def verdict(better: Estimate, by: float) -> str:
+    """What the interval of a difference says about a claim that it is above ``by``."""
+    if better.seeds < 2:
+        return "cannot be tested here: one seed"
+    if better.low is None or better.high is None:
+        if better.p is not None and better.p <= 0.05 and better.mean > by == 0:
+            return f"holds (p = {shown(better.p, 3)})"
+        return f"cannot be tested here: spread not recorded ({'so' if better.mean > by else 'not so'} in the mean)"
+    if better.low > by:
+        return "holds"
+    if better.high < by:
+        return "does not hold"
+    return "within noise" if not better.widest else "cannot be tested here: pairs not recorded"
+
+
+def shown(value: float, digits: int = 3, *, sign: bool = False) -> str:
+    """A number without the zero before its point, with a real minus sign; thousands are grouped."""
+    text = f"{abs(value):,.{digits}f}"
+    text = text[1:] if text.startswith("0.") else text
+    negative = value < 0 and any(digit in text for digit in "123456789")
+    return ("−" if negative else "+" if sign else "") + text
+
+
+def _cell(known: Estimate | None, bracket: float | None, digits: int) -> str:
+    paper = "" if bracket is None else f" [{shown(bracket, digits)}]"
+    return ("-" if known is None else _with_half(known, digits)) + paper
+
+
+def _with_half(known: Estimate, digits: int) -> str:
+    return shown(known.mean, digits) + (f" ± {shown(known.half, digits)}" if known.half else "")
+
+
+def _with_limits(known: Estimate, digits: int) -> str:
+    if known.low is None or known.high is None:
+        return shown(known.mean, digits, sign=True)
+    least = "at most " if known.widest else ""
+    return f"{shown(known.mean, digits, sign=True)} ({least}{shown(known.low, digits)} to {shown(known.high, digits)})"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def _is_method(label: str) -> bool:
+    try:
+        paper_of("", [label])
+    except ValueError:
+        return False
+    return True
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    head, *rest = lines
+    return "\n".join([_row(*head), "|---" * len(head) + "|", *(_row(*line) for line in rest)])
