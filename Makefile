@@ -38,7 +38,7 @@ test: lint-style $(HTTP_STAMP)  ## the gate, in eight minutes: lint, types, arch
 	$(MAKE) --no-print-directory --jobs 2 lint-types quick-tests
 	.venv-http/bin/python -m pytest -m "not slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
 	$(BIN)/python -m pytest -m "processes and not slow" tests/processes
-	.venv-http/bin/python -m pytest -m "processes and not slow" tests/processes/test_http.py
+	.venv-http/bin/python -m pytest -m "processes and not slow" tests/processes/test_federation.py
 
 QUICK := not slow and not processes
 quick-tests: export OMP_NUM_THREADS := 1
@@ -49,7 +49,7 @@ test-more: export OMP_NUM_THREADS := 1
 test-more: $(STAMP) $(HTTP_STAMP)  ## the slow tests, which `test` leaves out
 	$(BIN)/python -m pytest -m "slow and not processes" $(ON_ALL_CORES)
 	.venv-http/bin/python -m pytest -m "slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
-	$(BIN)/python -m pytest -m "slow and processes" tests/processes
+	$(BIN)/python -m pytest -m "slow and processes" tests/processes tests/conformance
 
 test-all: test  ## all tests
 	$(MAKE) --no-print-directory test-more

@@ -28,6 +28,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "pfl_python", lambda: Path(sys.executable))
 
 
+@pytest.mark.slow
 def test_rows_of_all_sides_with_their_memory(tmp_path: Path, worker: None) -> None:
     path = tmp_path / "bench.json"
     assert engine.main([*SIZES, "--json", str(path)]) == 0

@@ -7,6 +7,7 @@ from benchmarks.growth import main
 pytestmark = pytest.mark.subprocesses
 
 
+@pytest.mark.slow
 def test_a_row_for_each_size_and_a_picture(tmp_path, capsys):
     picture = tmp_path / "growth.png"
     sizes = ["--nodes", "4", "40", "--cohort", "2", "--parameters", "100", "5000", "--rounds", "20"]

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.node_batch import main
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_a_row_with_both_sides_and_their_difference(tmp_path, capsys):
     sizes = ["num-nodes=2", "methods=sfl", "rounds=1", "epochs=1", f"cache-dir={tmp_path}"]

@@ -25,6 +25,7 @@ def broken() -> Callable[[], object]:
     raise ValueError("no data")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "during"), [(0, 100), (100, 50), (50, 0)])
 def test_only_what_the_work_itself_takes_counts(before: int, during: int) -> None:
     assert peak_megabytes(partial(filled, before, during)) == pytest.approx(during, abs=5)

@@ -37,7 +37,7 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("name", PACKAGES)
+@pytest.mark.parametrize("name", [PACKAGES[0], pytest.param(PACKAGES[1], marks=pytest.mark.slow)])
 def test_the_tests_of_the_package_pass(name: str, installed: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "addopts=", "--import-mode=importlib"]
     folder = ROOT / "examples" / name
@@ -53,6 +53,7 @@ def test_they_are_known_while_they_are_installed_and_not_before(request: pytest.
     assert "scaffold.global-learning-rate" in described()["method scaffold"]
 
 
+@pytest.mark.slow
 def test_compare_runs_them_beside_ours(plugins: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quick = "num-nodes=3 rounds=2 epochs=1 evaluate-every=1 tabular.dataset=breast-cancer tabular.partition=iid"
     given = [f"--set={pair}" for pair in [*quick.split(), f"cache-dir={tmp_path / 'worlds'}"]]

@@ -19,7 +19,6 @@ from flwr.serverapp.strategy import FedAvg
 from lean_environment import make_environment, run_example, run_tool
 from toys import same_bits
 
-from fedapps.deployment.superlink import deployment
 from fedapps.runs.checkpoints import read_snapshot
 
 PROJECT = EXAMPLES.parent
@@ -109,38 +108,6 @@ def test_the_numpy_example_in_ray(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     losses = told("\n".join(lines), "eval_loss")
     assert losses == rounds(caplog, "eval_loss", "numpy-hierarchy", 4, **{"num-server-rounds": 4}), lines
     assert losses[-1] < 0.1 * losses[0]
-
-
-def asking_for_heads(folder: Path) -> Path:
-    """A copy of the PyTorch example whose server also asks the nodes for the weights of their private heads."""
-    shutil.copytree(EXAMPLES / "pytorch-partial", folder)
-    server = folder / "pytorch_partial" / "server_app.py"
-    server.write_text(server.read_text().replace('shared=["body.*"]', 'shared=["body.*", "head.weight"]'))
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-def test_the_pytorch_example_on_a_superlink_with_two_supernodes(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    lines: list[str] = []
-    with deployment(tmp_path / "fleet") as fleet:
-        fleet.start_superlink()
-        fleet.start_supernodes([{"partition-id": index, "num-partitions": 2} for index in range(2)])
-        fleet.run(EXAMPLES / "pytorch-partial", {"num-server-rounds": 2}, lines.append)
-        asked: list[str] = []
-        fleet.run(asking_for_heads(tmp_path / "curious"), {"num-server-rounds": 1}, asked.append)
-    refusals = [line for line in asked if "refused the train reply of node" in line]
-    assert len(refusals) == 2, asked
-    assert all("head.weight: private on this node, and neither received nor sent" in line for line in refusals)
-    assert any("round 1: 0 usable replies" in line for line in asked)
-    losses = told("\n".join(lines), "eval_loss")
-    assert len(losses) == 2, lines
-    # Had a node lost its head between two messages, it would not come as far as nodes in one process do.
-    inline = rounds(caplog, "eval_loss", "pytorch-partial", 2, **{"num-server-rounds": 2})
-    np.testing.assert_allclose(losses, inline, rtol=1e-2)
-    assert losses[0] > losses[1]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""``python -m fedapps fleet``: TLS and node keys over gRPC, the same bits, and nothing left behind."""
+"""``python -m fedapps fleet``: the same bits as in one process, and nothing left behind."""
 
 import os
 import signal
@@ -15,30 +15,16 @@ import tomli_w
 from drawn_houses import run_keys, saved, speaking, task_with, write_world
 from fedapps.sim.processes import descendants, is_alive, runs
 from safetensors.numpy import load_file
-from strangers import turned_away
 from toys import same_bits
 
 from fedapps.config.parsing import parse
-from fedapps.deployment.credentials import make_key_pair
 from fedapps.launch.launch import execute, resolve
 from fedapps.runs.checkpoints import read_snapshot
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 APP = Path(__file__).parents[2]
 NODES, ROUNDS, METHOD = 3, 2, "apfl"
-
-
-LANE_SWAP = {"driving.scenario": "lane-swap", "driving.sessions-train": 2, "driving.sessions-test": 1}
-TEXT = {"text.source": "simulated", "text.hidden": 8, "text.world-examples": 40}
-
-
-def lane_swap(_: Path) -> dict[str, Any]:
-    return LANE_SWAP | {"task": "driving", "methods": "apfl"}
-
-
-def texts(_: Path) -> dict[str, Any]:
-    return TEXT | {"task": "text", "methods": "fedvocab"}
 
 
 def pre_exploration(folder: Path) -> dict[str, Any]:
@@ -47,9 +33,6 @@ def pre_exploration(folder: Path) -> dict[str, Any]:
     agent = saved(task_with().build_model(), houses / "agent.safetensors")
     keys = run_keys(houses, stage="pre-exploration", agent_file=agent, **speaking(houses))
     return keys | {"methods": "fedvln", "fedvln.seen-fraction": 1.0, "fedvln.unseen-fraction": 1.0}
-
-
-TASKS = {"driving": lane_swap, "text": texts, "vln": pre_exploration}
 
 
 def settings(folder: Path) -> dict[str, Any]:
@@ -123,9 +106,8 @@ def mentions(pid: int, needle: bytes) -> bool:
     return needle in known and is_alive(pid)
 
 
-@pytest.mark.parametrize("task", ["text", *(pytest.param(task, marks=pytest.mark.slow) for task in ("driving", "vln"))])
-def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: Path, task: str) -> None:
-    given = settings(tmp_path) | TASKS[task](tmp_path)
+def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: Path) -> None:
+    given = settings(tmp_path) | pre_exploration(tmp_path)
     with fleet(tmp_path, "--tls", "--auth", **given) as process:
         assert process.wait() == 0, said(tmp_path)
     output = said(tmp_path)
@@ -141,8 +123,7 @@ def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: 
     last = Path("run") / "checkpoints" / given["methods"] / f"round-{ROUNDS:06d}.safetensors"
     ours, theirs = read_snapshot(inline / last), read_snapshot(tmp_path / last)
     assert same_bits(ours.arrays, theirs.arrays)
-    shared = {"text": ("shared.encoder.", "shared.classifier."), "vln": ("shared.encoder.",)}
-    assert all(name.startswith(shared.get(task, "")) for name in theirs.arrays), "what is private stays on its node"
+    assert all(name.startswith("shared.encoder.") for name in theirs.arrays), "what is private stays on its node"
     for index, own in enumerate(sorted((inline / "run" / "nodes").glob("*/*/*/"))):
         state = tmp_path / "run-fleet" / f"node-{index}" / "state"
         mine = {path.name: load_file(path) for path in own.glob("*.safetensors")}
@@ -152,17 +133,6 @@ def test_a_fleet_with_tls_and_keys_gives_the_same_bits_as_one_process(tmp_path: 
         assert mine, "what is private stays on its node"
 
 
-def test_strangers_and_plain_text_are_refused(tmp_path: Path) -> None:
-    with turned_away(tmp_path, "Failed to initialize the connection") as guarded:
-        known = make_key_pair(tmp_path / "known")
-        guarded.register([known.public])
-        guarded.nodes.clear()
-        guarded.start_supernode("known", {}, known)
-        guarded.wait_until_connected()
-        assert guarded.count_online() == 1
-
-
-@pytest.mark.slow
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     with fleet(tmp_path) as process:
         wait_for(lambda: forked_workers(process.pid), process, tmp_path)
@@ -172,7 +142,6 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     assert_nothing_is_left(tmp_path)
 
 
-@pytest.mark.slow
 def test_being_terminated_at_the_start_ends_everything(tmp_path: Path) -> None:
     with fleet(tmp_path, "--tls") as process:
         wait_for(lambda: named(process.pid, "flower-superlink"), process, tmp_path)
@@ -181,7 +150,6 @@ def test_being_terminated_at_the_start_ends_everything(tmp_path: Path) -> None:
     assert_nothing_is_left(tmp_path)
 
 
-@pytest.mark.slow
 def test_a_supernode_that_dies_at_the_start_is_told_of_and_ends_the_fleet(tmp_path: Path) -> None:
     with fleet(tmp_path) as process:
         node, *_ = wait_for(lambda: named(process.pid, "flower-supernode"), process, tmp_path)

@@ -5,6 +5,7 @@ from collections import Counter
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from fedapps.sim.houses.description import describe
 from fedapps.sim.houses.house import draw_house
 from fedapps.sim.houses.paths import SampledPath, sample_paths, shortest_paths
@@ -12,6 +13,7 @@ from fedapps.sim.houses.wording import Annotator, draw_habits
 from fedapps.sim.seeding import generator
 
 
+@pytest.mark.slow
 def test_reading_the_instruction_helps_to_find_the_goal():
     """Among a start's paths, that of the most similar text in another wording ends within 3 m of the goal."""
     read, other, blind = [], [], []

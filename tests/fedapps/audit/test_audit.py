@@ -214,6 +214,7 @@ def test_an_audit_runs_on_a_simulated_world(recipe, tmp_path):
     assert main([*arguments, *sets]) == 0
 
 
+@pytest.mark.slow
 def test_special_tokens_of_a_tokenizer_do_not_count(recipe, tmp_path):
     model = encoder_folder(tmp_path / "model")
     tokenizer = (model / "tokenizer.json").read_text()

@@ -156,6 +156,7 @@ def test_the_report_is_drawn(compared):
     assert all(f"{comparison['table'][method]['excess']['mean']:.4g}" in page for method in METHODS)
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_two_processes_give_the_same_numbers(compared, tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(fedapps.comparison.compare, "write_report", lambda folder: folder)

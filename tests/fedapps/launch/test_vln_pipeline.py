@@ -65,6 +65,7 @@ run_pipeline(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.subprocesses
 def test_a_kill_in_augmented_training_resumes_there(tmp_path, monkeypatch):
     recipe = tmp_path / "stages.toml"
