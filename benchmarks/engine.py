@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from fedapps.sim.direct_arrays import direct_arrays
-from fedapps.sim.inprocess import InProcessGrid, flower_identity
+from fedapps.sim.flower_internals import direct_arrays, flower_identity
+from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import BaseStrategy, Profile, RoundStep, Sampler
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp

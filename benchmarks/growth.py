@@ -23,8 +23,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from fedapps.sim.direct_arrays import direct_arrays
-from fedapps.sim.inprocess import InProcessGrid, flower_identity
+from fedapps.sim.flower_internals import direct_arrays, flower_identity
+from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import BaseStrategy, UniformFraction, to_record
 from fedapps.strategies.wire import KEY, NUM_EXAMPLES, PROFILE
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedapps.sim.inprocess import InProcessGrid, flower_identity
+from fedapps.sim.flower_internals import flower_identity
+from fedapps.sim.inprocess import InProcessGrid
 from flwr.serverapp import Grid
 
 from fedapps.app.client_app import app as client_app

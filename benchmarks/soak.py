@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 from fedapps.clients.state import DiskState
-from fedapps.sim.inprocess import InProcessGrid, flower_identity
+from fedapps.sim.flower_internals import flower_identity
+from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.processes import is_alive, usable_cores
 from fedapps.strategies import BaseStrategy, Profile, RoundStep, Sampler, in_key_order
 from flwr.app import Error, Message

@@ -14,9 +14,9 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import tomli_w
-from flwr.common.constant import FAB_EXCLUDE_PATTERNS, FAB_INCLUDE_PATTERNS
 from pathspec import GitIgnoreSpec
 
+from .flower_internals import FAB_EXCLUDE_PATTERNS, FAB_INCLUDE_PATTERNS
 from .interrupts import Interrupts
 from .processes import end_group, flower_environment, free_port, tool
 

@@ -6,25 +6,20 @@ together.
 """
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from flwr.app import Array, Context, Error, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.client import ClientApp
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
-from .direct_arrays import direct_arrays
+from .flower_internals import direct_arrays, empty_run, error_reply, flower_identity, received_copy, set_message_id
 from .joint_work import side_by_side
 
 _SERVER = 1  # Flower's id of the server; node ids start after it
 _RUN_ID = 1
-Thing = TypeVar("Thing")
 
 
 class NodeError(RuntimeError):
@@ -85,9 +80,9 @@ class InProcessGrid(Grid):
         """Do nothing, because there is only one run."""
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Any:
         """An empty run with the id of the only run."""
-        return Run.create_empty(_RUN_ID)
+        return empty_run(_RUN_ID)
 
     def create_message(
         self,
@@ -111,9 +106,10 @@ class InProcessGrid(Grid):
             if message.metadata.dst_node_id not in self._contexts:
                 raise ValueError(f"message to node {message.metadata.dst_node_id}, which does not exist")
             self._pushed += 1
-            message.metadata.__dict__["_message_id"] = identity = f"message-{self._pushed}"
-            self._pending[identity] = message
-            ids.append(identity)
+            message_id = f"message-{self._pushed}"
+            set_message_id(message, message_id)
+            self._pending[message_id] = message
+            ids.append(message_id)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -149,7 +145,7 @@ class InProcessGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
-        received = _received(message)
+        received = received_copy(message)
         try:
             return self.client_app(received, self._contexts[node])
         except Exception as error:
@@ -161,7 +157,7 @@ class InProcessGrid(Grid):
                     f"{traceback.format_exc()}"
                 ) from error
             reason = "".join(traceback.format_exception(error))
-            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+            return error_reply(message, reason)
 
 
 def run_inprocess(
@@ -206,40 +202,5 @@ def run_inprocess(
     context = Context(
         run_id=_RUN_ID, node_id=_SERVER, node_config={}, state=RecordDict(), run_config=dict(run_config or {})
     )
-    with flower_identity(), direct_arrays():
+    with flower_identity(_RUN_ID, _SERVER), direct_arrays():
         server_app(grid, context)
-
-
-def _received(message: Message) -> Message:
-    """A copy of a message, as over a network. The bytes of arrays are shared, because nobody can change them."""
-    received, content = _shallow(message), message.content.copy()
-    records = content.__dict__["_data"]  # the dictionary inside; its own methods check types again
-    for name, record in message.content.items():
-        records[name] = own = record.copy()
-        values = own.__dict__["_data"]
-        for key, value in record.items():
-            if isinstance(value, Array):
-                values[key] = _shallow(value)
-            elif isinstance(value, list):  # all other values are immutable
-                values[key] = value.copy()
-    received.__dict__ |= {"_metadata": _shallow(message.metadata), "_content": content}
-    return received
-
-
-def _shallow(thing: Thing) -> Thing:
-    """A shallow copy, in less time than ``copy.copy`` takes."""
-    copied = object.__new__(type(thing))
-    copied.__dict__ |= thing.__dict__
-    return copied
-
-
-@contextmanager
-def flower_identity() -> Iterator[None]:
-    """Set the process identity with which Flower stamps every message, for code outside a Flower process."""
-    before = {name: getattr(TaskIdentity, name) for name in ("_task_id", "_run_id", "_node_id")}
-    TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = 1, _RUN_ID, _SERVER
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(TaskIdentity, name, value)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fedapps.sim import inprocess
+from fedapps.sim import flower_internals
 from hypothesis import is_hypothesis_test, settings
 
 #: How many times as many examples of each property `make fuzz` draws.
@@ -75,5 +75,5 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def flower_identity():
     """Messages can be made outside a Flower process."""
-    with inprocess.flower_identity():
+    with flower_internals.flower_identity():
         yield

@@ -1,5 +1,6 @@
 """A grid whose replies arrive after a given number of attempts."""
 
+from fedapps.sim.flower_internals import set_message_id
 from fedapps.strategies.rounds.transport import NodeFailure
 from flwr.app import Error, Message, RecordDict
 
@@ -22,7 +23,7 @@ class CountedGrid:
             node = message.metadata.dst_node_id
             message_id = f"id-{node}"
             if self.style != "unmarked":
-                message.metadata.__dict__["_message_id"] = message_id
+                set_message_id(message, message_id)
             if node not in self.refused:
                 self.sent[message_id] = [message, self.replies.get(node)]
                 ids.append(message_id)
@@ -41,7 +42,7 @@ class CountedGrid:
             return []
         if isinstance(state, Exception):
             raise state
-        message.metadata.__dict__["_message_id"] = message_id
+        set_message_id(message, message_id)
         content = state if isinstance(state, Error) else RecordDict()
         stray = Message(RecordDict(), dst_node_id=1, message_type="query")
         return [stray, Message(content, reply_to=message)]

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
+from fedapps.sim.flower_internals import set_message_id
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.client.grpc_rere_client.connection import grpc_request_response
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
@@ -59,10 +60,10 @@ class HandMadeNode(threading.Thread):
                 message = pull_and_inflate_object_from_tree(
                     tree, partial(pull, run), partial(confirm, run), return_type=Message
                 )
-                message.metadata.__dict__["_message_id"] = tree.object_id
+                set_message_id(message, tree.object_id)
 
                 def tell(reply: Message, run: int = run) -> bool:
-                    reply.metadata.__dict__["_message_id"] = reply.object_id
+                    set_message_id(reply, reply.object_id)
                     wanted, session = send(reply, get_object_tree(reply), 0.0)
                     push_objects(get_all_nested_objects(reply), partial(push, run, session), object_ids_to_push=wanted)
                     return bool(wanted)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fedapps.sim.flower_internals import set_message_id
 from flwr.app import ConfigRecord, Message, RecordDict
 
 
@@ -26,7 +27,7 @@ class ProfileGrid:
         for message in messages:
             assert message.metadata.message_type == "query.profile"
             ids.append(f"id-{len(self._sent)}")
-            message.metadata.__dict__["_message_id"] = ids[-1]
+            set_message_id(message, ids[-1])
             self._sent[ids[-1]] = message
             self.asked.append(message.metadata.dst_node_id)
         return ids

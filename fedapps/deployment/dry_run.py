@@ -21,7 +21,8 @@ from fedapps.config.parsing import Config
 from fedapps.methods.base import Method
 from fedapps.report.formats import format_bytes
 from fedapps.runs.checkpoints import KEPT_SNAPSHOTS
-from fedapps.sim.inprocess import InProcessGrid, flower_identity
+from fedapps.sim.flower_internals import flower_identity
+from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import RoundReport, TooFewRepliesError
 from fedapps.tasks.base import NodeData, Task
 

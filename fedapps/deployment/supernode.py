@@ -9,12 +9,11 @@ worker is a fork of the latter, handles one message and ends.
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
-from typing import Any
+
+from fedapps.sim.flower_internals import poll_every
 
 from .flower_command import load_command, name_process, run_and_exit, run_flower
 from .forks import Fork, serve
@@ -77,7 +76,7 @@ def main() -> None:
     os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = f"{min(_WORK_POLL_INTERVAL, float(interval)):g}"
     load_command(_SUPERNODE)  # before the fork, which then has what the command imports
     superexec = Fork(_SUPEREXEC, partial(_run_superexec, [name for name in libraries.split(",") if name]))
-    import_module("flwr.supernode.start_client_internal").time = _Clock(float(interval))  # type: ignore[attr-defined]
+    poll_every(float(interval))
     run_flower(_SUPERNODE, options, replace=_SUPEREXEC, start=superexec.start)
 
 
@@ -87,19 +86,6 @@ def _run_superexec(libraries: Sequence[str]) -> None:
     if call := sys.stdin.readline():
         workers = Fork(_WORKER, partial(serve, _WORKER, libraries))
         run_flower(_SUPEREXEC, json.loads(call), replace=_WORKER, start=workers.start)
-
-
-class _Clock:
-    """The module ``time`` with shorter pauses, for the loop in which Flower's SuperNode polls."""
-
-    def __init__(self, longest: float) -> None:
-        self._longest = longest
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(min(seconds, self._longest))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
 
 
 if __name__ == "__main__":

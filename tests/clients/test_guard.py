@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.guard import Guard, PrivateParametersError, keep_private
+from fedapps.sim.flower_internals import set_message_id
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,7 +93,7 @@ def context():
 def message(kind="train", server_round=1, arrays=ENCODER, **config):
     given = ConfigRecord({"server-round": server_round, **{key.replace("_", "-"): v for key, v in config.items()}})
     sent = Message(RecordDict({"arrays": record_of(arrays), "config": given}), 2, kind)
-    sent.metadata.__dict__["_message_id"] = "m"
+    set_message_id(sent, "m")
     return sent
 
 

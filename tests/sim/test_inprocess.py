@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 from fedapps.sim.inprocess import InProcessGrid, NodeError, run_inprocess
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from inprocess_apps import ask, asked, client, metrics, partition, server
-
-IDENTITY = ("_task_id", "_run_id", "_node_id")
-
 
 # -- messages --------------------------------------------------------------------------------------------------
 
@@ -190,28 +186,6 @@ def test_what_the_server_raises_comes_through():
 
     with pytest.raises(ArithmeticError, match="server"):
         run_inprocess(server(main), client(partition), num_nodes=1)
-
-
-# -- Flower's identity -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_identity_of_the_process_is_given_back(fails, monkeypatch):
-    for number, name in enumerate(IDENTITY):
-        monkeypatch.setattr(TaskIdentity, name, 100 + number)
-    inside = []
-
-    def main(grid, _):
-        inside.extend(getattr(TaskIdentity, name) for name in IDENTITY)
-        if fails:
-            raise ArithmeticError
-
-    try:
-        run_inprocess(server(main), client(partition), num_nodes=1)
-    except ArithmeticError:
-        assert fails
-    assert [getattr(TaskIdentity, name) for name in IDENTITY] == [100, 101, 102]
-    assert inside == [1, 1, 1]
 
 
 def test_two_federations_one_after_the_other_share_nothing():

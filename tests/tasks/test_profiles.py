@@ -115,13 +115,13 @@ def test_data_that_cannot_be_loaded_have_no_profile(worlds, tmp_path, name):
 ANSWER = """
 import json, sys
 from flwr.app import Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
-TaskIdentity._run_id = TaskIdentity._node_id = TaskIdentity._task_id = 1
 from fedapps.app.client_app import app
+from fedapps.sim.flower_internals import flower_identity
 for run_config, folder, nodes in json.loads(sys.argv[1]):
     node_config = {"partition-id": 0, "num-partitions": nodes}
     context = Context(run_id=1, node_id=2, node_config=node_config, state=RecordDict(), run_config=run_config)
-    reply = app(Message(RecordDict(), dst_node_id=2, message_type="query.profile"), context)
+    with flower_identity():
+        reply = app(Message(RecordDict(), dst_node_id=2, message_type="query.profile"), context)
     print(json.dumps(dict(reply.content["profile"])))
 heavy = ("torch", "torchvision", "transformers", "datasets", "matplotlib", "ray")
 print(json.dumps([name for name in heavy if name in sys.modules]))

@@ -11,7 +11,8 @@ from fedapps.clients.base import FederatedClient
 from fedapps.clients.local_part import LocalPart
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState
-from fedapps.sim.inprocess import InProcessGrid, flower_identity
+from fedapps.sim.flower_internals import flower_identity
+from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import BaseStrategy
 from fedapps.tasks.base import Batch, Evaluation, NodeData, Task
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict

@@ -1,21 +1,10 @@
 """The command of a SuperNode and how often it polls."""
 
 import subprocess
-import time
 
 import pytest
 
-from fedapps.deployment.supernode import LIBRARIES, SuperNode, _Clock
-
-
-def test_pauses_of_a_supernode_are_cut_to_the_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    clock = _Clock(0.5)
-    clock.sleep(3)
-    clock.sleep(0.1)
-    assert slept == [0.5, 0.1]
-    assert clock.monotonic is time.monotonic
+from fedapps.deployment.supernode import LIBRARIES, SuperNode
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 3.5, float("nan")])

@@ -1,0 +1,207 @@
+"""What is used of Flower beyond its public interface is there and does what is needed, in each tested version."""
+
+import inspect
+import time
+
+import numpy as np
+import pytest
+from fedapps.sim import flower_internals
+from fedapps.sim.flower_internals import direct_arrays, flower_identity, set_message_id
+from fedapps.sim.inprocess import run_inprocess
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.client import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
+from flwr.supercore.superexec.executor import SubprocessExecutor
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode import start_client_internal
+
+from fedapps.deployment.supernode import POLL_INTERVAL
+
+IDENTITY = ("_task_id", "_run_id", "_node_id")
+ARRAYS = {
+    "matrix": np.arange(6.0, dtype=np.float32).reshape(2, 3),
+    "Fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "strided": np.arange(12)[::3],
+    "0-d": np.array(-0.0),
+    "empty": np.zeros((0, 3), np.float16),
+    "booleans": np.array([True, False]),
+    "big-endian": np.arange(3, dtype=">i4"),
+    "dates": np.array(["2026-01-01"], dtype="datetime64[D]"),
+    "text": np.array(["a", "bc"]),
+    "fields": np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]),
+}
+BAD = {
+    "nothing": Array("float32", (1,), "numpy.ndarray", b""),
+    "noise": Array("float32", (1,), "numpy.ndarray", b"noise"),
+    "other kind": Array("float32", (1,), "somebody.else", b"1234"),
+    "too short": Array("float32", (2,), "numpy.ndarray", Array(np.zeros(2, np.float32)).data[:-1]),
+}
+
+
+# -- messages ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [None, ArithmeticError])
+def test_the_identity_of_the_process_is_set_and_given_back(error, monkeypatch):
+    for number, name in enumerate(IDENTITY):
+        monkeypatch.setattr(TaskIdentity, name, 100 + number)
+
+    def inside():
+        with flower_identity(run_id=7, node_id=8):
+            assert [getattr(TaskIdentity, name) for name in IDENTITY] == [1, 7, 8]
+            metadata = sent_message().metadata
+            assert (metadata.run_id, metadata.src_node_id) == (7, 8)
+            if error:
+                raise error
+
+    if error:
+        with pytest.raises(error):
+            inside()
+    else:
+        inside()
+    assert [getattr(TaskIdentity, name) for name in IDENTITY] == [100, 101, 102]
+
+
+def sent_message(content=None):
+    message = Message(content or RecordDict(), dst_node_id=2, message_type="train")
+    set_message_id(message, "m")
+    return message
+
+
+@pytest.mark.usefixtures("flower_identity")
+def test_a_message_has_the_id_that_it_was_given_and_its_reply_names_it():
+    message = sent_message()
+    assert message.metadata.message_id == "m"
+    assert Message(RecordDict(), reply_to=message).metadata.reply_to_message_id == "m"
+
+
+@pytest.mark.usefixtures("flower_identity")
+def test_a_received_copy_is_equal_and_shares_nothing_that_can_change():
+    arrays = ArrayRecord({"w": Array(np.array([1.0, 2.0]))})
+    message = sent_message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"list": [1.0]})}))
+    received = flower_internals.received_copy(message)
+    assert received.metadata == message.metadata
+    assert received.content == message.content
+    assert received.content["arrays"]["w"].data is arrays["w"].data
+    received.content["arrays"]["w"].data = b""
+    received.content["metrics"]["list"].append(2.0)
+    received.content["more"] = MetricRecord({})
+    set_message_id(received, "other")
+    assert len(arrays["w"].data) > 0
+    assert message.content["metrics"]["list"] == [1.0]
+    assert list(message.content) == ["arrays", "metrics"]
+    assert message.metadata.message_id == "m"
+
+
+@pytest.mark.usefixtures("flower_identity")
+def test_the_reply_of_an_app_that_raised_has_the_reason():
+    reply = flower_internals.error_reply(sent_message(), "the reason")
+    assert isinstance(reply.error, Error)
+    assert reply.error.reason == "the reason"
+    assert reply.metadata.reply_to_message_id == "m"
+
+
+def test_an_empty_run_has_its_id():
+    assert flower_internals.empty_run(7).run_id == 7
+
+
+# -- arrays -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_bytes_and_arrays_are_flowers(name):
+    usual = Array(ARRAYS[name])
+    with direct_arrays():
+        direct, decoded = Array(ARRAYS[name]), usual.numpy()
+    assert type(direct) is Array
+    assert direct == usual
+    assert direct.object_id == usual.object_id
+    expected = usual.numpy()
+    assert (decoded.dtype, decoded.shape, decoded.flags.f_contiguous) == (
+        expected.dtype,
+        expected.shape,
+        expected.flags.f_contiguous,
+    )
+    assert decoded.tobytes() == expected.tobytes()
+    assert decoded.flags.writeable
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_errors_are_flowers(name):
+    with pytest.raises(Exception) as usual:  # noqa: PT011 - whatever Flower raises
+        BAD[name].numpy()
+    with direct_arrays(), pytest.raises(type(usual.value)) as direct:
+        BAD[name].numpy()
+    assert str(direct.value) == str(usual.value)
+
+
+def test_objects_are_refused():
+    with direct_arrays(), pytest.raises(ValueError, match="allow_pickle=False"):
+        Array(np.array([object()]))
+
+
+def test_the_methods_are_given_back():
+    before = dict(Array.__dict__)
+    with pytest.raises(ArithmeticError), direct_arrays():
+        raise ArithmeticError
+    assert dict(Array.__dict__) == before
+
+
+def test_a_node_that_writes_into_what_it_received_changes_nothing_elsewhere():
+    """Each node overwrites the arrays that it received, and after its reply those that it sent."""
+    app, server, seen, own = ClientApp(), ServerApp(), [], []
+
+    @app.train()
+    def train(message, context):
+        for array in own:
+            array[:] = -1  # the arrays that the node before has sent
+        received = message.content["arrays"]["w"].numpy()
+        seen.append(received.tolist())
+        received[:] = 99
+        message.content["arrays"]["w"].data = b""
+        message.content["metrics"]["list"].append(3.0)
+        own.append(np.full(2, len(seen), np.float32))
+        content = {"arrays": ArrayRecord({"w": Array(own[-1])}), "metrics": MetricRecord({"n": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    @server.main()
+    def main(grid, context):
+        content = RecordDict(
+            {"arrays": ArrayRecord({"w": Array(np.array([1.0, 2.0]))}), "metrics": MetricRecord({"list": [1.0, 2.0]})}
+        )
+        nodes = grid.get_node_ids()
+        replies = list(grid.send_and_receive([Message(content, dst_node_id=n, message_type="train") for n in nodes]))
+        assert [reply.content["arrays"]["w"].numpy().tolist() for reply in replies] == [[1, 1], [2, 2], [3, 3]]
+        assert content["arrays"]["w"].numpy().tolist() == [1.0, 2.0]
+        assert content["metrics"]["list"] == [1.0, 2.0]
+
+    run_inprocess(server, app, num_nodes=3)
+    assert seen == [[1.0, 2.0]] * 3
+
+
+# -- commands ---------------------------------------------------------------------------------------------------
+
+
+def test_an_app_is_built_of_its_sources():
+    assert {"**/*.py", "**/*.toml"} <= set(flower_internals.FAB_INCLUDE_PATTERNS)
+    assert any("venv" in pattern for pattern in flower_internals.FAB_EXCLUDE_PATTERNS)
+
+
+def test_the_supernode_pauses_through_its_module_time(monkeypatch):
+    assert start_client_internal.time is time
+    assert f"time.sleep({POLL_INTERVAL:g})" in inspect.getsource(start_client_internal.start_client_internal)
+    pauses = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr(start_client_internal, "time", time)  # is given back after the test
+    flower_internals.poll_every(0.25)
+    start_client_internal.time.sleep(POLL_INTERVAL)
+    start_client_internal.time.sleep(0.125)
+    assert pauses == [0.25, 0.125]
+    assert start_client_internal.time.monotonic is time.monotonic
+
+
+def test_the_supernode_and_its_superexec_start_commands_by_name():
+    assert '["flower-superexec"]' in inspect.getsource(start_client_internal.start_client_internal)
+    assert TASK_TYPE_TO_COMMAND[TaskType.CLIENT_APP] == "flwr-clientapp"
+    assert "subprocess.Popen(" in inspect.getsource(SubprocessExecutor.launch)
