@@ -1,4 +1,4 @@
-"""The interface of a task: data, model, loss and metrics. Tasks do not know Flower."""
+"""The interface of a task: the data of a node, the model, loss and metrics. Tasks do not know Flower."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,11 +9,60 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
-from .node_data import Batch as Batch
-from .node_data import NodeData as NodeData
 from .profiles import DataError as DataError
 from .profiles import NodeProfile, TaskProfiles
+
+Batch = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class NodeData:
+    """The data of one node for a task. It never leaves the node.
+
+    Attributes
+    ----------
+    key : str
+        The node's key, the same in every run.
+    splits : mapping of str to Batch
+        ``"train"``, ``"validation"`` and ``"test"``, as far as they exist. The tensors of a split share their first
+        dimension, the examples. In a task with several stages these are the splits of the first stage.
+    groups : mapping of str to str
+        Labels of the node for sampling and reports, for example its city.
+    extra : mapping of str to object
+        Whatever else the task needs, for example the initial states of simulated sessions.
+    stages : sequence of mappings of str to Batch
+        The splits of each stage in a task of continual learning, otherwise empty.
+    """
+
+    key: str
+    splits: Mapping[str, Batch]
+    groups: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
+    stages: Sequence[Mapping[str, Batch]] = ()
+
+    def at(self, stage: int) -> "NodeData":
+        """Return the data of one stage, counted from 0.
+
+        Raises
+        ------
+        DataError
+            The node does not have this stage.
+        """
+        if not 0 <= stage < len(self.stages):
+            raise DataError(f"node {self.key} has {len(self.stages)} stages of data: there is no stage {stage + 1}")
+        return replace(self, splits=self.stages[stage], stages=())
+
+    def count(self, split: str) -> int:
+        """Return the number of examples of a split, 0 if the split does not exist."""
+        tensors = self.splits.get(split)
+        return 0 if not tensors else len(next(iter(tensors.values())))
+
+    def profile(self) -> NodeProfile:
+        """Return the profile of the node: its key, its number of training examples and its labels."""
+        return NodeProfile(self.key, self.count("train"), self.groups)
+
 
 Metrics = dict[str, float | list[float]]
 
@@ -291,3 +340,22 @@ class Task(TaskProfiles):
     def with_collected(self, data: NodeData, collected: Mapping[str, np.ndarray]) -> NodeData:
         """Return ``data`` with collected experience added to its training split."""
         raise NotImplementedError(f"task {self.name!r} only learns from given data and cannot collect any")
+
+
+def zero_padded(batches: Sequence[Batch]) -> list[Batch]:
+    """Pad the tensors of batches with zeros at their ends to the largest size of each dimension.
+
+    Parameters
+    ----------
+    batches : sequence of mappings of names to tensors
+        With the same names and numbers of dimensions.
+    """
+    padded: list[dict[str, Tensor]] = [{} for _ in batches]
+    for name in batches[0]:
+        tensors = [batch[name] for batch in batches]
+        largest = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
+        for own, tensor in zip(padded, tensors, strict=True):
+            missing = [most - size for most, size in zip(largest, tensor.shape, strict=True)]
+            # `pad` expects the last dimension first, each with the padding before and after.
+            own[name] = pad(tensor, [side for size in reversed(missing) for side in (0, size)])
+    return list(padded)

@@ -1,12 +1,11 @@
-"""The profiles of a task's nodes, without torch, so that a worker that only answers the profile query starts fast."""
+"""A task without torch: its profiles, for a worker that only answers the profile query and is to start fast."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Self
-
-from .private_parameters import PrivateParameters
 
 
 class DataError(ValueError):
@@ -36,6 +35,28 @@ def check_partition(partition: int, num_partitions: int) -> None:
     """Raise :class:`DataError` if there is no such node."""
     if not 0 <= partition < num_partitions:
         raise DataError(f"node {partition} of {num_partitions}: expected an index from 0 to {num_partitions - 1}")
+
+
+@dataclass(frozen=True)
+class PrivateParameters:
+    """The parameters that never leave their node.
+
+    Parameters
+    ----------
+    patterns : tuple of str
+        Glob patterns of the names. All other parameters are shared. ``("*",)`` keeps everything private.
+    own_start : bool
+        Whether each node initialises its private parameters differently. Otherwise all nodes start from the same
+        values.
+    """
+
+    patterns: tuple[str, ...] = ()
+    own_start: bool = False
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing is shared."""
+        return "*" in self.patterns
 
 
 class TaskProfiles(ABC):
@@ -105,3 +126,26 @@ class TaskProfiles(ABC):
         DataError
             As :meth:`fedapps.tasks.base.Task.load_own`.
         """
+
+
+def need(package: str, extra: str, purpose: str) -> None:
+    """Check that a package is installed, before it is imported.
+
+    Parameters
+    ----------
+    package : str
+        The name of its module.
+    extra : str
+        The extra of fedapps that installs it.
+    purpose : str
+        What needs it, such as the key and its value.
+
+    Raises
+    ------
+    DataError
+        It is not installed.
+    """
+    if find_spec(package) is None:
+        raise DataError(
+            f"{purpose} needs the package {package}, which is not installed: pip install 'fedapps[{extra}]'"
+        )

@@ -2,7 +2,7 @@
 
 import torch
 from fedapps.sim.corpus import write_examples
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.options import Options
 
 SMALL = Options(source="simulated", dataset="mine", classes=2, hidden=3, embedding_width=4, dropout=0.0)

@@ -11,9 +11,8 @@ import pytest
 import torch
 from fedapps.strategies.rounds.snapshots import under
 from fedapps.tasks.base import DataError, NodeData
-from fedapps.tasks.lqr.model import LqrModel
-from fedapps.tasks.lqr.options import LqrOptions
-from fedapps.tasks.lqr.task import LqrTask
+from fedapps.tasks.lqr.profile import LqrOptions
+from fedapps.tasks.lqr.task import LqrModel, LqrTask
 from fedapps.tasks.options import option
 
 from fedapps.registry import tasks

@@ -21,7 +21,7 @@ from fedapps.strategies import (
     UniformFraction,
 )
 from fedapps.strategies.optimizers import optimizer_by_name
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 
 from .privacy import central_privacy, sampling_seed
 

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 
 from fedapps.strategies import BaseStrategy
 from fedapps.tasks.options import NoOptions
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 
 from .strategy_parts import StrategyParts
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedapps.tasks.options import option
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Conflict, Method, Role, Round, Scalar
 from .local import EVERYTHING

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fedapps.strategies import BaseStrategy, PartialAggregation, StratifiedFraction
 from fedapps.tasks.options import option
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Conflict, Method, Role
 from .strategy_parts import StrategyParts

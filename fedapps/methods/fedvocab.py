@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fedapps.strategies import BaseStrategy, PartialAggregation
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.options import option
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.search import Range
 
 from .base import Conflict, Round, Scalar

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedapps.strategies import BaseStrategy, InTurn
 from fedapps.tasks.options import option
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Conflict, Method, Role, Round, Scalar
 from .strategy_parts import StrategyParts

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, ClassVar
 
 from fedapps.strategies import BaseStrategy, PartialAggregation
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 
 from .base import Method, Round, Scalar
 from .strategy_parts import StrategyParts

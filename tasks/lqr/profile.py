@@ -1,14 +1,131 @@
-"""The profiles of the nodes of the task "lqr" and the simulation of their data, without torch."""
+"""The task "lqr" without torch: its options, the files of robots, and the profiles of its nodes.
 
-from dataclasses import asdict
+A file has the columns ``control_weight, split, y, v, u, next_y, next_v`` in any order, and may have others. Each row
+is one step: in state ``(y, v)`` the control ``u`` led to ``(next_y, next_v)``. ``split`` is train, validation or test.
+``control_weight`` is the robot's cost ``R``, which determines its optimal gain.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 from fedapps.sim import lqr
+from fedapps.tasks.options import option
 from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles
+from fedapps.tasks.tables import CSV_ENDINGS, read_table
 
-from .options import LqrOptions
-from .rollouts import read_rollouts, robot_files
+SPLITS = ("train", "validation", "test")
+INPUTS = ("y", "v", "u")
+TARGETS = ("next_y", "next_v", "u")
+#: The columns of :attr:`Rollouts.tables`.
+COLUMNS = ("y", "v", "u", "next_y", "next_v", "control_weight")
+
+
+@dataclass(frozen=True)
+class LqrOptions:
+    """Options of the task "lqr". The defaults are the paper's, except for the range of initial states (ours)."""
+
+    start_range: float = option(10.0, "Initial positions and velocities are uniform in ±start-range", above=0)
+    trajectories: int = option(40, "Rollouts per robot; at least one is for training and one for testing", minimum=2)
+    horizon: int = option(30, "Steps per rollout", minimum=1)
+    test_fraction: float = option(0.1, "Share of each robot's rollouts held out for testing", minimum=0, maximum=1)
+    validation_share: float = option(
+        0.0,
+        "Share of a robot's training steps held out for validation, the last ones of its file, if the file has no "
+        "validation split",
+        minimum=0,
+        maximum=0.9,
+    )
+    noise_variance: float = option(
+        0.01, "Variance of the noise on the control and on each component of the state", minimum=0
+    )
+
+
+def robot_files(folder: Path) -> list[Path]:
+    """Return the files ``robot-*.csv``, ``.csv.gz`` and ``.csv.xz`` of a folder, sorted by name.
+
+    Raises
+    ------
+    DataError
+        There is no such file.
+    """
+    files = sorted(path for path in folder.glob("robot-*") if path.name.endswith(CSV_ENDINGS))
+    if not files:
+        raise DataError(f"{folder}: expected files robot-*.csv, .csv.gz or .csv.xz, found none")
+    return files
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """The pooled rows of one or more files.
+
+    Attributes
+    ----------
+    key : str
+        The file name up to the first dot; the keys of several files are joined by ``+``.
+    tables : mapping of str to ndarray
+        The rows of each split that has any, float64 ``[N, 6]``, with the columns :data:`COLUMNS`.
+    """
+
+    key: str
+    tables: Mapping[str, np.ndarray]
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The label ``control-weight``, if it is the same in all rows."""
+        cost = COLUMNS.index("control_weight")
+        distinct = np.unique(np.concatenate([table[:, cost] for table in self.tables.values()]))
+        return {"control-weight": f"{distinct[0]:g}"} if len(distinct) == 1 else {}
+
+
+def read_rollouts(paths: Iterable[Path], validation_share: float = 0.0) -> Rollouts:
+    """Read files of robots and pool their rows.
+
+    Parameters
+    ----------
+    paths : iterable of Path
+        The files.
+    validation_share : float
+        The share of the training rows of a file that are its validation split if it has none: the last rows, rounded
+        down. The noise of each step is independent of all others, so that it does not matter where rollouts end.
+
+    Raises
+    ------
+    DataError
+        A file is malformed, or no row belongs to the split train or test.
+    """
+    paths = list(paths)
+    parts = [_with_validation(*_read(path), validation_share) for path in paths]
+    pooled = {
+        split: np.concatenate([table[number == index] for number, table in parts]) for index, split in enumerate(SPLITS)
+    }
+    tables = {split: table for split, table in pooled.items() if len(table)}
+    if "train" not in tables and "test" not in tables:
+        raise DataError(f"{', '.join(map(str, paths))}: expected rows of split train or test, found none")
+    return Rollouts("+".join(path.name.split(".", 1)[0] for path in paths), tables)
+
+
+def _with_validation(split: np.ndarray, values: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """The index of the split and the values of each row, the last training rows for validation where there are none."""
+    training, validation = (np.flatnonzero(split == SPLITS.index(name)) for name in ("train", "validation"))
+    held_out = training[len(training) - int(share * len(training)) :]
+    if len(validation) or not len(held_out):
+        return split, values
+    split = split.copy()
+    split[held_out] = SPLITS.index("validation")
+    return split, values
+
+
+def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The index of the split ``[N]`` and the values ``[N, 6]`` of each row of a file."""
+    table = read_table(path, ["split", *COLUMNS])
+    split = table.words("split", {name: index for index, name in enumerate(SPLITS)})
+    values = np.stack([table.numbers(name) for name in COLUMNS], axis=1)
+    if len(wrong := np.flatnonzero(values[:, COLUMNS.index("control_weight")] <= 0)):
+        raise table.fault("control_weight", wrong, "expected a number above 0")
+    return split, values
 
 
 class LqrProfiles(TaskProfiles):

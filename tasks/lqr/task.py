@@ -1,6 +1,9 @@
-"""Predict and imitate a linear-quadratic regulator (APFL, Section IV-A, Table II and Figure 4)."""
+"""Predict and imitate a linear-quadratic regulator (APFL, Section IV-A, Table II and Figure 4).
 
-from collections.abc import Iterator, Mapping
+The model has eight parameters: shared dynamics and a personal gain.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -9,12 +12,74 @@ import torch
 from fedapps.sim import lqr
 from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import linear, mse_loss
 
-from .data import read_robots
-from .model import LqrModel
-from .profile import LqrProfiles, robot_file
-from .rollouts import robot_files
+from .profile import COLUMNS, INPUTS, TARGETS, LqrProfiles, read_rollouts, robot_file, robot_files
+
+
+class Dynamics(nn.Module):
+    """The matrices ``A [2, 2]`` and ``B [2, 1]`` of ``x' = A x + B u``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.A = nn.Parameter(torch.empty(2, 2))
+        self.B = nn.Parameter(torch.empty(2, 1))
+
+
+class Policy(nn.Module):
+    """The gain ``K [1, 2]`` of ``u = -K x``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.K = nn.Parameter(torch.empty(1, 2))
+
+
+class LqrModel(nn.Module):
+    """Predicts the next state and the control, with the parameters ``dynamics.A``, ``dynamics.B`` and ``policy.K``.
+
+    Initial values are uniform in ``±1 / sqrt(inputs)``, as in torch's linear layers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dynamics = Dynamics()
+        self.policy = Policy()
+        with torch.no_grad():
+            for parameter, inputs in ((self.dynamics.A, 3), (self.dynamics.B, 3), (self.policy.K, 2)):
+                parameter.uniform_(-(inputs**-0.5), inputs**-0.5)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Predict the next state ``[N, 2]`` and the control ``[N, 1]`` from ``inputs [N, 3] = (y, v, u)``."""
+        state = inputs[:, :2]
+        following = linear(inputs, torch.cat((self.dynamics.A, self.dynamics.B), dim=1))
+        return following, linear(state, -self.policy.K)
+
+
+def read_robots(paths: Iterable[Path], validation_share: float = 0.0) -> NodeData:
+    """Read files of robots as the data of one node (:func:`.read_rollouts`).
+
+    Returns
+    -------
+    NodeData
+        Its splits hold ``inputs [N, 3] = (y, v, u)`` and ``targets [N, 3] = (next_y, next_v, u)``, float32.
+        ``extra["control-weights"]`` maps each split to the cost ``R`` of every row, float64 ``[N]``.
+
+    Raises
+    ------
+    DataError
+        A file is malformed, or no row belongs to the split train or test.
+    """
+    found = read_rollouts(paths, validation_share)
+    inputs, targets = ([COLUMNS.index(name) for name in names] for names in (INPUTS, TARGETS))
+    splits = {
+        split: {
+            "inputs": torch.tensor(table[:, inputs], dtype=torch.float32),
+            "targets": torch.tensor(table[:, targets], dtype=torch.float32),
+        }
+        for split, table in found.tables.items()
+    }
+    weights = {split: table[:, COLUMNS.index("control_weight")] for split, table in found.tables.items()}
+    return NodeData(found.key, splits, found.groups, {"control-weights": weights})
 
 
 class LqrTask(LqrProfiles, Task):

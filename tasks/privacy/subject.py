@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedapps.tasks.base import Batch, NodeData
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 from torch import Tensor, nn
 
 from .sharing import Sharing, Victim

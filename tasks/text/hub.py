@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from fedapps.sim.corpus import write_examples
-from fedapps.tasks.packages import need
-from fedapps.tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError, need
 
 from .published import HubDataset
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedapps.sim.seeding import derive_seed, generator
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 
 from .glove import Vectors, read_glove
 from .options import Options

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import DataError
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 from torch import Tensor, nn
 
 from .glove import Vectors

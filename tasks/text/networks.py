@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import DataError
-from fedapps.tasks.packages import need
+from fedapps.tasks.profiles import need
 from torch import Tensor, nn
 
 from .lstm import LastStates

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from fedapps.tasks.packages import need
-from fedapps.tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError, need
 
 #: Names of the partitions: FedNLP's, then those of flwr-datasets.
 PARTITIONS = ("fednlp", "iid", "dirichlet", "pathological", "linear")

@@ -14,7 +14,7 @@ from fedapps.tasks.privacy.leaks import AboveWords
 from fedapps.tasks.privacy.sharing import Sharing, Victim
 from fedapps.tasks.privacy.subject import AuditSubject, Sentence
 from fedapps.tasks.privacy.tokens import TokenTable
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.corpus import Examples, read_corpus
 from fedapps.tasks.text.networks import TextClassifier
 from fedapps.tasks.text.private_words import vocabulary_source, word_table

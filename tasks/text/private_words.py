@@ -4,8 +4,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from fedapps.tasks.private_parameters import PrivateParameters
-from fedapps.tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError, PrivateParameters
 
 from .options import Options
 

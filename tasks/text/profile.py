@@ -5,8 +5,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 from fedapps.sim.corpus import write_corpus
-from fedapps.tasks.private_parameters import PrivateParameters
-from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles, check_partition
+from fedapps.tasks.profiles import DataError, NodeProfile, PrivateParameters, TaskProfiles, check_partition
 
 from .corpus import Corpus, read_corpus
 from .hub import fetch

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
-from fedapps.tasks.packages import need
-from fedapps.tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError, need
 from fedapps.tasks.tables import UNREADABLE, open_text
 from torch import Tensor
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from fedapps.tasks.base import PooledMetric
-from fedapps.tasks.packages import need
+from fedapps.tasks.profiles import need
 
 MAX_NGRAM = 4
 #: Matching n-grams for n = 1 to 4, all n-grams of the sentences, words of the sentences, words of the references.

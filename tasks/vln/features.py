@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.packages import need
-from fedapps.tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError, need
 from fedapps.tasks.tables import UNREADABLE, open_text
 
 from .geometry import VIEWS

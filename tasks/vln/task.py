@@ -6,7 +6,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
-from fedapps.tasks.packages import need
+from fedapps.tasks.profiles import need
 from torch import Tensor, nn
 
 from .agent import Agent, houses_of

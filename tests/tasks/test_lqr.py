@@ -7,9 +7,8 @@ import pytest
 import torch
 from fedapps.sim import lqr
 from fedapps.tasks.base import DataError, Task
-from fedapps.tasks.lqr.model import LqrModel
-from fedapps.tasks.lqr.options import LqrOptions
-from fedapps.tasks.lqr.task import LqrTask
+from fedapps.tasks.lqr.profile import LqrOptions
+from fedapps.tasks.lqr.task import LqrModel, LqrTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fedapps.tasks.private_parameters import PrivateParameters
-from fedapps.tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError, PrivateParameters
 from fedapps.tasks.vpr import backbones, options, pooling
 
 from fedapps.config.keys import defaults

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.private_words import PrivateWords, private_words, vocabulary_source
 from fedapps.tasks.text.task import TextTask

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.initial_vectors import assigned_start
 from fedapps.tasks.text.task import TextTask
 from text_world import (

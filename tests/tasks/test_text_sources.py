@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.task import TextTask
 

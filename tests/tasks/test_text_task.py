@@ -10,7 +10,7 @@ import pytest
 import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.label_shares import predicts_for_own_shares
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.batches import CommonTest
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.task import TextTask

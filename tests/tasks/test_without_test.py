@@ -9,7 +9,7 @@ from fedapps.tasks.base import DataError, NodeData
 from fedapps.tasks.driving.data import with_validation
 from fedapps.tasks.driving.options import Options as DrivingOptions
 from fedapps.tasks.driving.task import DrivingTask
-from fedapps.tasks.lqr.options import LqrOptions
+from fedapps.tasks.lqr.profile import LqrOptions
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.social.task import SocialTask
 from fedapps.tasks.text.options import Options as TextOptions

@@ -4,7 +4,7 @@ from functools import lru_cache
 from glob import escape
 from typing import TYPE_CHECKING
 
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 
 from fedapps.methods.base import Method
 

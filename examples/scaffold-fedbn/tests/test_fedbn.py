@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 from hypothesis import given
 from hypothesis import strategies as st
 from quadratics import QuadraticTask

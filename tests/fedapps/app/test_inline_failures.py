@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 from fedapps.strategies import TooFewRepliesError
-from fedapps.tasks.lqr.options import LqrOptions
+from fedapps.tasks.lqr.profile import LqrOptions
 from fedapps.tasks.lqr.task import LqrTask
 from small_runs import LQR
 

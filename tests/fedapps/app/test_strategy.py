@@ -23,7 +23,7 @@ from fedapps.strategies import (
     VirtualClients,
     Yogi,
 )
-from fedapps.tasks.private_parameters import PrivateParameters
+from fedapps.tasks.profiles import PrivateParameters
 
 from fedapps.app.strategy import build_strategy, shared_names, tracked_metric
 from fedapps.config.parsing import parse

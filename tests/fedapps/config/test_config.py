@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fedapps.tasks.driving.options import Options
-from fedapps.tasks.lqr.options import LqrOptions
+from fedapps.tasks.lqr.profile import LqrOptions
 from recipe_runs import recipe_runs
 
 from fedapps.config.allowed_groups import read_allowed_groups
