@@ -76,7 +76,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import sim.theirs
-from fedapps.clients.keep_private import keep_private
+from fedapps.clients.guard import keep_private
 from shop.check import check
 
 app = ClientApp()
