@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import Batch, Task
-from fedapps.tasks.text.lstm import LastStates
+from fedapps.tasks.text.networks import LastStates
 from torch import Tensor
 
 from fedapps.config.parsing import parse

@@ -1,22 +1,23 @@
-"""Text classifiers: an embedding, which may stay private, and a body above it.
+"""The networks of text classifiers, and the LSTM with its word vectors.
 
-Both networks have the parameters ``embedding.*``, ``encoder.*`` and ``classifier.*``. Both map ``ids`` int32 ``[b, L]``
-and ``length`` int64 ``[b]`` to logits ``[b, classes]``, which do not depend on ids beyond the end of a text.
+A network is an embedding, which may stay private, and a body above it, with the parameters ``embedding.*``,
+``encoder.*`` and ``classifier.*``. It maps ``ids`` int32 ``[b, L]`` and ``length`` int64 ``[b]`` to logits
+``[b, classes]``, which do not depend on ids beyond the end of a text. The networks of the server and of the nodes
+differ only in private parameters. Those with an encoder of the library ``transformers`` are in :mod:`.transformer`.
 """
 
-from copy import deepcopy
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import torch
-from fedapps.sim.seeding import torch_seed
-from fedapps.tasks.base import DataError
-from fedapps.tasks.profiles import need
+from fedapps.tasks.profiles import PrivateParameters
 from torch import Tensor, nn
+from torch.nn.functional import embedding
+from torch.nn.utils.rnn import pack_padded_sequence
 
-from .lstm import LastStates
-from .split_embedding import SplitEmbedding
-from .vocabulary import TokenizerVocabulary
+from .options import Options, PrivateWords, private_words, vocabulary_source
+from .vocabulary import DIGITS, SPECIAL, Vocabulary, is_digits
+from .word_vectors import Vectors, drawn_vectors, node_vectors, private_seed, shared_vectors, with_unknown
 
 
 class TextClassifier(nn.Module):
@@ -31,6 +32,113 @@ class TextClassifier(nn.Module):
     def body(self, embedded: Tensor, length: Tensor) -> Tensor:
         """Compute logits ``[b, classes]`` from embedded texts ``[b, L, width]``."""
         raise NotImplementedError
+
+
+class SplitEmbedding(nn.Module):
+    """An embedding with the values of :class:`torch.nn.Embedding`, whose table consists of a public and a private part.
+
+    The parameters are ``weight`` [public rows, d] and ``private`` [private rows, d]. A part without rows gets one
+    unused row of zeros, because an empty parameter cannot be sent.
+
+    Parameters
+    ----------
+    public, private : Tensor [rows, d]
+        The initial vectors. Unused rows are allowed.
+    places : Tensor int64 [numbers]
+        The place of each number's vector: row ``place`` of the public part, or row ``-1 - place`` of the private part.
+    """
+
+    places: Tensor
+
+    def __init__(self, public: Tensor, private: Tensor, places: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(_any_rows(public))
+        self.private = nn.Parameter(_any_rows(private))
+        self.register_buffer("places", places, persistent=False)  # determined by the words, which are never sent
+
+    @classmethod
+    def of(cls, table: Tensor, private: Sequence[bool]) -> "SplitEmbedding":
+        """Split the rows of ``table`` [numbers, d]; ``private`` tells for each row whether it is private."""
+        mask = torch.tensor(private)
+        return cls(table[~mask].clone(), table[mask].clone(), places_of(private))
+
+    @property
+    def embedding_dim(self) -> int:
+        """Numbers per vector."""
+        return self.weight.shape[1]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the vectors ``[*ids.shape, d]`` of ``ids`` of any shape."""
+        place = self.places[ids.long()]
+        public = embedding(place.clamp(min=0), self.weight)
+        private = embedding((-1 - place).clamp(min=0), self.private)
+        return torch.where((place >= 0)[..., None], public, private)
+
+
+def places_of(private: Sequence[bool]) -> Tensor:
+    """Return the places of vectors (:class:`SplitEmbedding`) if each part keeps the order of the numbers."""
+    mask = torch.tensor(private, dtype=torch.bool)
+    return torch.where(mask, -mask.cumsum(0), (~mask).cumsum(0) - 1)
+
+
+def _any_rows(table: Tensor) -> Tensor:
+    return table if len(table) else table.new_zeros(1, table.shape[1])
+
+
+class LastStates(nn.LSTM):
+    """A bidirectional ``nn.LSTM`` layer that returns its state at the last token of each text (the first, backwards).
+
+    Parameters and their names are those of ``nn.LSTM``. On the CPU, torch trains on padded texts about twice as fast as
+    on packed ones. Padding changes no result: every text is read from the left, by the backward direction in reverse,
+    and its state is taken at its last token, before the padding. On a GPU the texts are packed, as cuDNN supports it.
+    Both ways agree up to rounding.
+    """
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__(width, hidden, batch_first=True, bidirectional=True)
+
+    def forward(self, inputs: Tensor, length: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the last states of both directions, ``[b, 2 hidden]``.
+
+        Parameters
+        ----------
+        inputs : Tensor [b, L, width]
+            Texts, padded with any finite values.
+        length : Tensor int64 [b]
+            Their lengths, from 1 to L.
+        """
+        return self.packed(inputs, length) if inputs.is_cuda else self.padded(inputs, length)
+
+    def packed(self, inputs: Tensor, length: Tensor) -> Tensor:
+        """As :meth:`forward`, on packed texts."""
+        texts = pack_padded_sequence(inputs, length.cpu(), batch_first=True, enforce_sorted=False)
+        _, (last, _) = super().forward(texts)
+        return last.transpose(0, 1).flatten(1)
+
+    def padded(self, inputs: Tensor, length: Tensor) -> Tensor:
+        """As :meth:`forward`, on padded texts: the longer half of the batch, and the shorter half with less padding."""
+        length = length.to(inputs.device)
+        order = length.argsort(descending=True, stable=True)
+        halves = [self._half(inputs.index_select(0, rows), length[rows]) for rows in order.chunk(2)]
+        return torch.cat(halves).index_select(0, order.argsort())
+
+    def _half(self, inputs: Tensor, length: Tensor) -> Tensor:
+        """The last states of texts of which the first is the longest."""
+        inputs = inputs[:, : int(length[0])]
+        last = (length - 1)[:, None, None]
+        place = torch.arange(inputs.shape[1], device=inputs.device)[None, :, None]
+        mirrored = inputs.gather(1, (last - place).clamp(min=0).expand_as(inputs))
+        outputs = self._direction(inputs, ""), self._direction(mirrored, "_reverse")
+        at_last = last.expand(-1, -1, self.hidden_size)
+        return torch.cat([output.gather(1, at_last).squeeze(1) for output in outputs], dim=1)
+
+    def _direction(self, inputs: Tensor, suffix: str) -> Tensor:
+        """The outputs ``[b, L, hidden]`` of one direction, which reads ``inputs`` from the left."""
+        names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        weights = [getattr(self, name + suffix) for name in names]
+        zeros = inputs.new_zeros(1, len(inputs), self.hidden_size)
+        outputs: Tensor = torch.lstm(inputs, (zeros, zeros), weights, True, 1, 0.0, self.training, False, True)[0]
+        return outputs
 
 
 class BiLstm(TextClassifier):
@@ -55,136 +163,66 @@ class BiLstm(TextClassifier):
         return logits
 
 
-class Transformer(TextClassifier):
-    """An encoder of the library ``transformers`` with a classifier on its first token.
+def recurrent_model(
+    options: Options, privacy: PrivateParameters, classes: int, vocabulary: Vocabulary, key: str | None
+) -> BiLstm:
+    """Return the LSTM with an embedding for the words of ``vocabulary``.
 
-    ``embedding`` is the encoder's module ``embeddings``: words, positions, normalisation. The state of the first token
-    passes through the encoder's pooler, as in BERT, or, without a pooler, as in DistilBERT, through a layer
-    ``pre_classifier`` with ReLU; then through ``dropout`` in [0, 1) and ``classifier``.
-    """
-
-    def __init__(self, encoder: Any, classes: int, *, dropout: float) -> None:
-        super().__init__()
-        width = encoder.config.hidden_size
-        self.embedding = encoder.embeddings
-        self.encoder = encoder
-        self.encoder.embeddings = _Given()
-        self.pools = getattr(encoder, "pooler", None) is not None
-        if not self.pools:
-            self.pre_classifier = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(width, classes)
-        self.train()
-
-    def body(self, embedded: Tensor, length: Tensor) -> Tensor:
-        places = torch.arange(embedded.shape[1], device=embedded.device)
-        mask = places < length.to(embedded.device)[:, None]
-        output = self.encoder(inputs_embeds=embedded, attention_mask=mask.long())
-        logits: Tensor = self.classifier(self.dropout(self._pooled(output)))
-        return logits
-
-    def _pooled(self, output: Any) -> Tensor:
-        if self.pools:
-            pooled: Tensor = output.pooler_output
-            return pooled
-        first: Tensor = self.pre_classifier(output.last_hidden_state[:, 0])
-        return first.relu()
-
-
-class _Given(nn.Module):
-    """Replaces the embeddings of an encoder and passes its ``inputs_embeds`` on."""
-
-    def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        (embedded,) = (x for x in (*inputs, *named.values()) if isinstance(x, Tensor) and x.is_floating_point())
-        assert isinstance(embedded, Tensor)
-        return embedded
-
-
-def transformer(name: str, classes: int, *, dropout: float, pretrained: bool) -> Transformer:
-    """Return an encoder, from a folder or by its name on the Hugging Face hub, as a classifier.
+    Draws come from torch's global generator and do not depend on the vocabulary or the node, so encoder and classifier
+    have the same initial values everywhere. The vectors of words are drawn per word from one number of that generator.
 
     Parameters
     ----------
-    name : str
-        The folder or the name.
+    options : Options
+        The options of the task.
+    privacy : PrivateParameters
+        The private parameters of the method.
     classes : int
         The number of classes.
-    dropout : float
-        The dropout in [0, 1).
-    pretrained : bool
-        Whether to load the encoder's weights. Otherwise they are drawn from torch's global generator according to the
-        configuration. The layers above are always drawn.
-
-    Raises
-    ------
-    DataError
-        The encoder is not available or has no embeddings.
+    vocabulary : Vocabulary
+        The vocabulary.
+    key : str or None
+        The node's key; None for the server.
     """
-    encoder = deepcopy(_pretrained(name)) if pretrained else _drawn(name)
-    _embeddings(encoder, name)
-    return Transformer(encoder, classes, dropout=dropout)
+    seed = int(torch.randint(2**62, ()))
+    embedding = _word_embedding(options, privacy, vocabulary.words, seed, key)
+    return BiLstm(embedding, classes, hidden=options.hidden, dropout=options.dropout)
 
 
-def embeddings_of(name: str, *, pretrained: bool) -> nn.Module:
-    """Return only the embeddings of an encoder; the parameters are those of :func:`transformer`."""
-    return deepcopy(_embeddings(_pretrained(name) if pretrained else _drawn(name), name))
-
-
-def _embeddings(encoder: Any, name: str) -> nn.Module:
-    found = getattr(encoder, "embeddings", None)
-    if not isinstance(found, nn.Module):
-        raise DataError(f"the encoder {name!r} has no module `embeddings`; use an encoder such as BERT or DistilBERT")
-    return found
-
-
-@lru_cache(maxsize=16)
-def load_tokenizer(name: str) -> TokenizerVocabulary:
-    """Return the tokens of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` without a
-    tokenizer.
-    """
-    need("transformers", "text", f"the encoder {name!r}")
-    from transformers import AutoTokenizer
-
-    try:
-        return TokenizerVocabulary(AutoTokenizer.from_pretrained(name).backend_tokenizer)
-    except (OSError, ValueError, AttributeError) as error:
-        raise _unavailable(name, "tokenizer.json", error) from error
-
-
-@lru_cache(maxsize=4)
-def _pretrained(name: str) -> Any:
-    need("transformers", "text", f"the encoder {name!r}")
-    from transformers import AutoModel
-
-    # Weights that the file lacks, such as a pooler's, are drawn, identically in every process.
-    with torch_seed(0, "text", "pretrained"):
-        try:
-            return AutoModel.from_pretrained(name, dtype=torch.float32)
-        except (OSError, ValueError) as error:
-            raise _unavailable(name, "config.json, model.safetensors", error) from error
-
-
-def _drawn(name: str) -> Any:
-    from transformers import AutoModel
-
-    return AutoModel.from_config(load_config(name))
-
-
-@lru_cache(maxsize=16)
-def load_config(name: str) -> Any:
-    """Return the configuration of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` if none."""
-    need("transformers", "text", f"the encoder {name!r}")
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise _unavailable(name, "config.json", error) from error
-
-
-def _unavailable(name: str, files: str, error: Exception) -> DataError:
-    return DataError(
-        f"the encoder {name!r} (text.model, text.own-starts): {files} found neither in a folder of that name nor on "
-        f"the Hugging Face hub. If the hub is unreachable, download the model elsewhere and name its folder. "
-        f"({error})"
+def _word_embedding(
+    options: Options, privacy: PrivateParameters, words: tuple[str, ...], seed: int, key: str | None
+) -> nn.Embedding | SplitEmbedding:
+    kept, own_seed = private_words(options, privacy), private_seed(seed, privacy, key)
+    if kept is not PrivateWords.DIGITS:
+        if kept is PrivateWords.ALL:
+            table = _start(words, options, own_seed, node_vectors(options, privacy, key))
+        else:
+            table = _public_start(words, options, privacy, seed)
+        return nn.Embedding(len(table), table.shape[1], _weight=table)
+    private = [word == DIGITS or is_digits(word) for word in words]
+    own = tuple(word for word, is_own in zip(words, private, strict=True) if is_own)
+    others = tuple(word for word, is_own in zip(words, private, strict=True) if not is_own)
+    return SplitEmbedding(
+        _public_start(others, options, privacy, seed),
+        _start(own, options, own_seed, node_vectors(options, privacy, key)),
+        places_of(private),
     )
+
+
+def _public_start(words: tuple[str, ...], options: Options, privacy: PrivateParameters, seed: int) -> Tensor:
+    return _public_table(words, options, privacy, seed).clone()
+
+
+@lru_cache(maxsize=2)  # tens of megabytes that are the same for every message and every node
+def _public_table(words: tuple[str, ...], options: Options, privacy: PrivateParameters, seed: int) -> Tensor:
+    if vocabulary_source(options, privacy) != "shared":
+        return _start(words, options, seed, shared_vectors(options))
+    # The server knows the size of a shared vocabulary but not its words, so vectors are drawn per row.
+    rows = options.vocabulary_size + len(SPECIAL)
+    drawn = torch.randn(rows, options.embedding_width, generator=torch.Generator().manual_seed(seed))
+    return with_unknown(drawn, options.unknown)
+
+
+def _start(words: tuple[str, ...], options: Options, seed: int, known: Vectors | None) -> Tensor:
+    table = drawn_vectors(words, options.embedding_width, seed) if known is None else known.start(words, seed)
+    return with_unknown(table, options.unknown) if words[: len(SPECIAL)] == SPECIAL else table

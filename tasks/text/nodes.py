@@ -8,13 +8,12 @@ import numpy as np
 import torch
 from fedapps.sim.seeding import generator
 from fedapps.tasks.base import Batch, NodeData
+from torch import Tensor
 
-from .batches import CommonTest, translated
 from .corpus import Corpus, Examples
-from .options import Options
+from .options import Options, PrivateWords
 from .partition import Part
-from .parts import groups_of, node_key, partitions, splits_of
-from .private_words import PrivateWords
+from .profile import groups_of, node_key, partitions, splits_of
 from .vocabulary import Vocabulary, WordVocabulary, padded
 
 
@@ -41,6 +40,17 @@ class Words:
         if self.kept is PrivateWords.DIGITS and isinstance(self.public, WordVocabulary):
             return self.public.with_digits_of(texts)
         return None
+
+
+@dataclass(frozen=True, eq=False)
+class CommonTest:
+    """Test examples that are common to all nodes and stored once.
+
+    ``translation`` int32 ``[words]`` maps their ids to those of one node; ``None`` if all nodes have the same ids.
+    """
+
+    examples: Batch
+    translation: Tensor | None
 
 
 def node_data(corpus: Corpus, options: Options, words: Words, partition: int, num_partitions: int) -> NodeData:
@@ -122,3 +132,8 @@ def _examples(examples: Examples, rows: Part, vocabulary: Vocabulary, max_length
 
 def _chosen(examples: Batch, rows: Part) -> Batch:
     return {name: tensor[torch.from_numpy(rows)] for name, tensor in examples.items()}
+
+
+def translated(batch: Batch, translation: Tensor | None) -> Batch:
+    """Return ``batch`` with translated ids."""
+    return batch if translation is None else {**batch, "ids": translation[batch["ids"].long()]}

@@ -17,7 +17,7 @@ from fedapps.tasks.privacy.tokens import TokenTable
 from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.corpus import Examples, read_corpus
 from fedapps.tasks.text.networks import TextClassifier
-from fedapps.tasks.text.private_words import vocabulary_source, word_table
+from fedapps.tasks.text.options import vocabulary_source, word_table
 from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.vocabulary import (
     UNKNOWN,
@@ -31,7 +31,7 @@ from fedapps.tasks.text.vocabulary import (
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from .lstm import with_loop_lstms
+from .loop_lstm import with_loop_lstms
 
 #: What each method shares. The private words of FedRecon are digit tokens, as in the paper (Appendix A.2).
 SHARINGS: Mapping[str, Sharing] = {

@@ -1,21 +1,65 @@
-"""The profiles of the nodes of the task "text" and the simulation of their data, without torch."""
+"""The task "text" without torch: the examples that each node has, the profiles of nodes, and the simulation of data."""
 
+from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
 from fedapps.sim.corpus import write_corpus
+from fedapps.sim.seeding import generator
 from fedapps.tasks.profiles import DataError, NodeProfile, PrivateParameters, TaskProfiles, check_partition
 
 from .corpus import Corpus, read_corpus
-from .hub import fetch
+from .options import Options, check_initial_vectors, vocabulary_source
 from .options import Options as TextOptions
-from .partition import Part
-from .parts import groups_of, node_key, partitions, splits_of
-from .private_words import check_initial_vectors, vocabulary_source
+from .partition import Part, deal, dirichlet_shares, flower_partition, label_shares
+from .published import fetch
 
 _COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
 SHARED = PrivateParameters()
+
+
+def node_key(partition: int) -> str:
+    """Return the key of node ``partition``."""
+    return f"client-{partition:03d}"
+
+
+@lru_cache(maxsize=8)
+def partitions(corpus: Corpus, options: Options, num_nodes: int) -> tuple[list[Part], list[Part]]:
+    """Return the training and test examples of every node, with equal label shares in both.
+
+    Raises
+    ------
+    DataError
+        There are fewer training or test examples than nodes.
+    """
+    rng = generator(options.partition_seed, "text.partition", num_nodes)
+    labels, classes = corpus.train.labels, len(corpus.classes)
+    if options.partition == "fednlp":
+        train = deal(labels, dirichlet_shares(labels, classes, num_nodes, options.alpha, rng), rng)
+    else:
+        train = flower_partition(
+            options.partition,
+            labels,
+            num_nodes,
+            alpha=options.alpha,
+            classes_per_node=options.classes_per_node,
+            seed=options.partition_seed,
+        )
+    return train, deal(corpus.test.labels, label_shares(labels, train, classes), rng)
+
+
+def splits_of(train: Part, options: Options, key: str) -> dict[str, Part]:
+    """Split a node's examples into those for training and those for validation."""
+    order = generator(options.partition_seed, "text.validation", key).permutation(train)
+    held = int(options.validation_share * len(train))
+    return {"train": np.sort(order[held:]), "validation": np.sort(order[:held])}
+
+
+def groups_of(corpus: Corpus, train: Part) -> dict[str, str]:
+    """Return the label ``most_frequent``: the class of most examples of a node."""
+    counts = np.bincount(corpus.train.labels[train], minlength=len(corpus.classes))
+    return {"most_frequent": corpus.classes[int(counts.argmax())]}
 
 
 class TextProfiles(TaskProfiles):
@@ -39,8 +83,8 @@ class TextProfiles(TaskProfiles):
         Raises
         ------
         DataError
-            The options are incompatible with ``privacy`` (:func:`~fedapps.tasks.text.private_words.vocabulary_source`,
-            :func:`~fedapps.tasks.text.private_words.check_initial_vectors`).
+            The options are incompatible with ``privacy`` (:func:`~fedapps.tasks.text.options.vocabulary_source`,
+            :func:`~fedapps.tasks.text.options.check_initial_vectors`).
         """
         vocabulary_source(self.options, privacy)
         check_initial_vectors(self.options, privacy)

@@ -11,16 +11,14 @@ from fedapps.tasks.label_shares import own_label_shares
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .batches import CommonTest, by_length, trimmed
 from .corpus import Corpus, read_corpus
-from .initial_vectors import assigned_start, node_vectors
-from .models import recurrent_model, transformer_model
-from .networks import TextClassifier, load_config, load_tokenizer
-from .nodes import Words, node_data, shared_vocabulary, whole_data
-from .parts import node_key
-from .private_words import PrivateWords, private_words, vocabulary_source
-from .profile import TextProfiles, folder_key
+from .networks import TextClassifier, recurrent_model
+from .nodes import CommonTest, Words, node_data, shared_vocabulary, translated, whole_data
+from .options import PrivateWords, private_words, vocabulary_source
+from .profile import TextProfiles, folder_key, node_key
+from .transformer import load_config, load_tokenizer, transformer_model
 from .vocabulary import RESERVED, SPECIAL, Vocabulary, WordVocabulary, read_vocabulary
+from .word_vectors import assigned_start, node_vectors
 
 CHUNK = 128  # examples per batch in evaluation
 
@@ -35,7 +33,7 @@ class TextTask(TextProfiles, Task):
 
     Splits hold ``ids`` int32 ``[n, L]``, ``length`` int64 ``[n]`` and ``label`` int64 ``[n]``; "test" are test examples
     with the node's label shares. ``NodeData.extra`` holds the ``vocabulary`` and, for one of several nodes,
-    ``common_test``, the test examples common to all nodes (:class:`~fedapps.tasks.text.batches.CommonTest`).
+    ``common_test``, the test examples common to all nodes (:class:`~fedapps.tasks.text.nodes.CommonTest`).
 
     .. [1] Zhang et al., FedVocab: Privacy-Preserving Federated Text Classification with Private Vocabularies, 2022.
     """
@@ -132,11 +130,11 @@ class TextTask(TextProfiles, Task):
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
         """Yield the same batches as other tasks, each padded only to its own longest text."""
-        yield from trimmed(data.splits[split], torch.randperm(data.count(split)), batch_size)
+        yield from _trimmed(data.splits[split], torch.randperm(data.count(split)), batch_size)
 
     def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
         """Yield texts of similar length together, which minimises padding."""
-        yield from by_length(data.splits[split], batch_size)
+        yield from _by_length(data.splits[split], batch_size)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
@@ -149,11 +147,12 @@ class TextTask(TextProfiles, Task):
         """
         metrics: Metrics = {}
         if isinstance(common := data.extra.get("common_test"), CommonTest):
-            metrics |= _accuracy("test.global_", model, common.batches(CHUNK))
+            batches = (translated(batch, common.translation) for batch in _by_length(common.examples, CHUNK))
+            metrics |= _accuracy("test.global_", model, batches)
         with own_label_shares(model):
             for prefix, split in (("test.local_", "test"), ("validation.", "validation")):
                 if split in data.splits:
-                    metrics |= _accuracy(prefix, model, by_length(data.splits[split], CHUNK))
+                    metrics |= _accuracy(prefix, model, _by_length(data.splits[split], CHUNK))
         if self.options.recurrent:
             words = [word for word in _vocabulary(data).words if word not in RESERVED]
             metrics["vocabulary.words"] = float(len(words))
@@ -171,6 +170,19 @@ def _tokens(encoder: str, length: int) -> Vocabulary:
     if length > longest:
         raise DataError(f"text.max-length = {length}: must be at most {longest} for the encoder {encoder}")
     return load_tokenizer(encoder)
+
+
+def _trimmed(examples: Batch, order: Tensor, batch_size: int) -> Iterator[Batch]:
+    """Yield batches of ``examples`` (``ids``, ``length``, ``label``) in this order, padded to their longest text."""
+    for chosen in torch.split(order, batch_size):
+        longest = int(examples["length"][chosen].max())
+        batch = {name: tensor[chosen] for name, tensor in examples.items()}
+        yield {**batch, "ids": batch["ids"][:, :longest]}
+
+
+def _by_length(examples: Batch, batch_size: int) -> Iterator[Batch]:
+    """Yield batches of texts of similar length."""
+    yield from _trimmed(examples, examples["length"].argsort(stable=True), batch_size)
 
 
 def _accuracy(prefix: str, model: nn.Module, batches: Iterator[Batch]) -> Metrics:

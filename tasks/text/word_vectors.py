@@ -1,14 +1,27 @@
-"""Random initial word vectors that depend on the word, so that it has the same vector in every vocabulary."""
+"""Initial word vectors: drawn for each word, or read from a file in the format of GloVe.
+
+A drawn vector depends on the word, so that it has the same vector in every vocabulary. The vectors of a node's private
+words may differ between nodes (FedVocab, Appendix B.2).
+
+J. Pennington, R. Socher, C. D. Manning, GloVe: Global Vectors for Word Representation, EMNLP 2014,
+https://nlp.stanford.edu/projects/glove/
+"""
 
 import hashlib
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
-from fedapps.sim.seeding import derive_seed
+from fedapps.sim.seeding import derive_seed, generator
+from fedapps.tasks.base import DataError
+from fedapps.tasks.profiles import PrivateParameters
+from fedapps.tasks.tables import UNREADABLE, open_text
 from torch import Tensor
 
+from .options import Options, PrivateWords, private_words
 from .vocabulary import SPECIAL, UNKNOWN
 
 # G. L. Steele, D. Lea, C. H. Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014: SplitMix64, whose
@@ -62,3 +75,116 @@ def _keys(words: tuple[str, ...]) -> np.ndarray:
     """A uint64 for each word. Cached, because every message needs the words of a node."""
     digests = b"".join(hashlib.blake2b(word.encode(errors="replace"), digest_size=8).digest() for word in words)
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """Word vectors: ``table`` float32 ``[V, width]``, and the row of each word."""
+
+    rows: dict[str, int]
+    table: np.ndarray
+
+    def share_of(self, words: Sequence[str]) -> float:
+        """Return the share of ``words`` that have a vector, in [0, 1]."""
+        return sum(word in self.rows for word in words) / max(len(words), 1)
+
+    @cached_property
+    def deviation(self) -> float:
+        """The standard deviation of all numbers."""
+        return float(self.table.std())
+
+    def start(self, words: Sequence[str], seed: int) -> Tensor:
+        """Return the initial vectors of ``words``, float32 ``[len(words), width]``.
+
+        Vectors of unknown words are drawn (:func:`~fedapps.tasks.text.word_vectors.drawn_vectors`) with the standard
+        deviation of the known ones.
+        """
+        table = drawn_vectors(words, self.table.shape[1], seed) * self.deviation
+        known = [number for number, word in enumerate(words) if word in self.rows]
+        table[known] = torch.from_numpy(self.table[[self.rows[words[number]] for number in known]])
+        return table
+
+
+def read_glove(path: Path, width: int, option: str = "text.glove") -> Vectors:
+    """Read all vectors of a file (plain, .gz or .xz). They are cached for the life of the process.
+
+    A word may contain spaces, as in GloVe 840B. The first of duplicate words counts.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    width : int
+        The number of numbers per word.
+    option : str
+        The option that names the file, for messages.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, a line does not have ``width`` finite numbers, or there is no vector.
+    """
+    try:
+        return _read_vectors(path, path.stat().st_mtime_ns, width)
+    except UNREADABLE as error:
+        raise DataError(f"{option} = {str(path)!r}: cannot be read or is damaged: {error}") from error
+
+
+@lru_cache(maxsize=8)
+def _read_vectors(path: Path, mtime: int, width: int) -> Vectors:
+    rows: dict[str, int] = {}
+    numbers = bytearray()  # the numbers of all vectors, which may take half a gigabyte and more
+    with open_text(path) as file:
+        for line, text in enumerate(file, start=1):
+            word, *values = text.rstrip().rsplit(" ", width)
+            # Surplus numbers would look like a word with spaces; the first line contains no such word.
+            found = len(text.split()) - 1 if line == 1 else len(values)
+            if found != width:
+                raise DataError(
+                    f"{path}, line {line}: {found} numbers, but text.embedding-width = {width}: set it to the number "
+                    "of numbers per line"
+                )
+            if word in rows:
+                continue
+            rows[word] = len(rows)
+            try:
+                numbers += np.array(values, dtype=np.float32).tobytes()
+            except ValueError as error:
+                raise DataError(f"{path}, line {line}, word {word!r}: {error}; expected {width} numbers") from error
+    if not rows:
+        raise DataError(f"{path}: has no word vectors; expected one per line")
+    table = np.frombuffer(numbers, dtype=np.float32).reshape(-1, width)
+    if not np.isfinite(table).all():
+        line = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
+        raise DataError(f"{path}, word {list(rows)[line]!r}: expected finite numbers")
+    return Vectors(rows, table)
+
+
+def assigned_start(options: Options, privacy: PrivateParameters, key: str) -> str:
+    """Return the entry of ``text.own-starts`` that is assigned to a node, the same in every run; '' for none."""
+    names = options.own_start_names
+    if not names or not privacy.own_start or private_words(options, privacy) is not PrivateWords.ALL:
+        return ""
+    return names[int(generator(options.partition_seed, "text.own-start", key).integers(len(names)))]
+
+
+def private_seed(seed: int, privacy: PrivateParameters, key: str | None) -> int:
+    """Return the seed of the vectors of a node's private words; ``key`` is ``None`` for the server."""
+    return derive_seed(seed, "text.own-start", key) if privacy.own_start and key is not None else seed
+
+
+def shared_vectors(options: Options) -> Vectors | None:
+    """Return the initial vectors of words on all nodes, ``None`` if they are drawn."""
+    return _vectors_of(options.glove, options, "text.glove")
+
+
+def node_vectors(options: Options, privacy: PrivateParameters, key: str | None) -> Vectors | None:
+    """Return the initial vectors of a node's private words, ``None`` if they are drawn."""
+    dealt = assigned_start(options, privacy, key) if key is not None else ""
+    if dealt:
+        return _vectors_of(dealt, options, "text.own-starts")
+    return None if privacy.own_start else shared_vectors(options)
+
+
+def _vectors_of(path: str, options: Options, option: str) -> Vectors | None:
+    return read_glove(Path(path).expanduser(), options.embedding_width, option) if path else None

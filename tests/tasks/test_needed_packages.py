@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
 from fedapps.tasks.profiles import need
-from fedapps.tasks.text.hub import fetch
-from fedapps.tasks.text.networks import load_config, load_tokenizer
 from fedapps.tasks.text.partition import flower_partition
-from fedapps.tasks.text.published import PUBLISHED
+from fedapps.tasks.text.published import PUBLISHED, fetch
+from fedapps.tasks.text.transformer import load_config, load_tokenizer
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

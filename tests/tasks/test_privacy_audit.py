@@ -12,8 +12,9 @@ from fedapps.tasks.privacy.leaks import FIRST_LAYERS
 from fedapps.tasks.privacy.measures import Recovery, score
 from fedapps.tasks.privacy.sharing import Victim
 from fedapps.tasks.privacy.tokens import TokenTable
-from fedapps.tasks.text.networks import BiLstm, transformer
+from fedapps.tasks.text.networks import BiLstm
 from fedapps.tasks.text.privacy import SHARINGS, above_words
+from fedapps.tasks.text.transformer import transformer
 from fedapps.tasks.text.vocabulary import is_digits
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fedapps.tasks.text.lstm import LoopLSTM, with_loop_lstms
+from fedapps.tasks.text.loop_lstm import LoopLSTM, with_loop_lstms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn

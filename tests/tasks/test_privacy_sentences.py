@@ -6,8 +6,8 @@ import torch
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.privacy.subject import Sentence
 from fedapps.tasks.text.corpus import Examples
-from fedapps.tasks.text.networks import load_tokenizer
 from fedapps.tasks.text.privacy import draw_sentences, special_tokens, with_sentences
+from fedapps.tasks.text.transformer import load_tokenizer
 from fedapps.tasks.text.vocabulary import WordVocabulary, padded
 from tiny_encoder import encoder_folder
 

@@ -7,8 +7,9 @@ from fedapps.tasks.privacy.leaks import residual, span_of_inputs, words_in_span
 from fedapps.tasks.privacy.measures import score
 from fedapps.tasks.privacy.sharing import Observation, Sharing, Victim
 from fedapps.tasks.privacy.tokens import TokenTable
-from fedapps.tasks.text.networks import BiLstm, transformer
+from fedapps.tasks.text.networks import BiLstm
 from fedapps.tasks.text.privacy import SHARINGS, above_words
+from fedapps.tasks.text.transformer import transformer
 from fedapps.tasks.text.vocabulary import is_digits
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

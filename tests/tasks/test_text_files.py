@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.text.files import Columns, class_indices, classes_of, find_files, read_rows
+from fedapps.tasks.text.corpus import Columns, class_indices, classes_of, find_files, read_rows
 
 NAMED = Columns(("title", "body"), "topic")
 NUMBERED = Columns(("2", "3"), "1")

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.text.split_embedding import SplitEmbedding
+from fedapps.tasks.text.networks import SplitEmbedding
+from fedapps.tasks.text.nodes import translated
 from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.vocabulary import DIGITS, SPECIAL, WordVocabulary
 from text_world import (
@@ -115,7 +116,8 @@ class TestDigitsOfTheirOwn:
         written = sorted([*TEXTS[:6], "win 2050 goals"])
         for node in nodes_of(task, world):
             words = node.extra["vocabulary"].words
-            (batch,) = node.extra["common_test"].batches(99)
+            common = node.extra["common_test"]
+            batch = translated(common.examples, common.translation)
             rows = zip(batch["ids"].tolist(), batch["length"].tolist(), strict=True)
             found = sorted(tuple(words[i] for i in ids[:length]) for ids, length in rows)
             expected = sorted(

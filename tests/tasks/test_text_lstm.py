@@ -4,7 +4,8 @@ from math import exp, tanh
 
 import pytest
 import torch
-from fedapps.tasks.text.lstm import LastStates, with_loop_lstms
+from fedapps.tasks.text.loop_lstm import with_loop_lstms
+from fedapps.tasks.text.networks import LastStates
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.text.networks import BiLstm, Transformer, embeddings_of, load_tokenizer, transformer
+from fedapps.tasks.text.networks import BiLstm
+from fedapps.tasks.text.transformer import Transformer, embeddings_of, load_tokenizer, transformer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_encoder import encoder_folder

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from fedapps.tasks.base import DataError
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.text.options import Options
-from fedapps.tasks.text.private_words import PrivateWords, private_words, vocabulary_source
+from fedapps.tasks.text.options import Options, PrivateWords, private_words, vocabulary_source
 from fedapps.tasks.text.task import TextTask
 
 SMALL = Options(source="simulated", hidden=8, embedding_width=12, dropout=0.0, partition_seed=1)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.text.initial_vectors import assigned_start
 from fedapps.tasks.text.task import TextTask
+from fedapps.tasks.text.word_vectors import assigned_start
 from text_world import (
     FEDRECON,
     FEDVOCAB,

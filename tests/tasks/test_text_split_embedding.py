@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fedapps.tasks.text.split_embedding import SplitEmbedding, places_of
+from fedapps.tasks.text.networks import SplitEmbedding, places_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn

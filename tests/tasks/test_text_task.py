@@ -11,7 +11,7 @@ import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.label_shares import predicts_for_own_shares
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.text.batches import CommonTest
+from fedapps.tasks.text.nodes import CommonTest, translated
 from fedapps.tasks.text.options import Options
 from fedapps.tasks.text.task import TextTask
 from tiny_encoder import encoder_folder
@@ -106,7 +106,7 @@ def test_all_nodes_are_tested_on_the_same_examples_in_their_own_words(world):
     assert common[0].examples["label"].tolist().count(3) > 0
     written = [json.loads(line) for line in (world / "test.jsonl").read_text().splitlines()]
     for node, test in zip(nodes, common, strict=True):
-        (batch,) = test.batches(1000)
+        batch = translated(test.examples, test.translation)
         index = {word: i for i, word in enumerate(words_of(node))}
         expected = sorted([index.get(word, 1) for word in example["text"].split()] for example in written)
         assert expected == sorted(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.text.glove import read_glove
 from fedapps.tasks.text.vocabulary import (
     DIGITS,
     SPECIAL,
@@ -20,7 +19,7 @@ from fedapps.tasks.text.vocabulary import (
     read_vocabulary,
     split_words,
 )
-from fedapps.tasks.text.word_vectors import drawn_vectors
+from fedapps.tasks.text.word_vectors import drawn_vectors, read_glove
 from hypothesis import given
 from hypothesis import strategies as st
 

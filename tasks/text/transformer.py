@@ -1,0 +1,214 @@
+"""Text classifiers with an encoder of the library ``transformers``."""
+
+from copy import deepcopy
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+import torch
+from fedapps.sim.seeding import torch_seed
+from fedapps.tasks.profiles import DataError, PrivateParameters, need
+from torch import Tensor, nn
+
+from .networks import SplitEmbedding, TextClassifier
+from .options import Options, PrivateWords, is_private, private_words
+from .vocabulary import TokenizerVocabulary, Vocabulary, is_digits
+from .word_vectors import assigned_start, private_seed
+
+
+class Transformer(TextClassifier):
+    """An encoder of the library ``transformers`` with a classifier on its first token.
+
+    ``embedding`` is the encoder's module ``embeddings``: words, positions, normalisation. The state of the first token
+    passes through the encoder's pooler, as in BERT, or, without a pooler, as in DistilBERT, through a layer
+    ``pre_classifier`` with ReLU; then through ``dropout`` in [0, 1) and ``classifier``.
+    """
+
+    def __init__(self, encoder: Any, classes: int, *, dropout: float) -> None:
+        super().__init__()
+        width = encoder.config.hidden_size
+        self.embedding = encoder.embeddings
+        self.encoder = encoder
+        self.encoder.embeddings = _Given()
+        self.pools = getattr(encoder, "pooler", None) is not None
+        if not self.pools:
+            self.pre_classifier = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(width, classes)
+        self.train()
+
+    def body(self, embedded: Tensor, length: Tensor) -> Tensor:
+        places = torch.arange(embedded.shape[1], device=embedded.device)
+        mask = places < length.to(embedded.device)[:, None]
+        output = self.encoder(inputs_embeds=embedded, attention_mask=mask.long())
+        logits: Tensor = self.classifier(self.dropout(self._pooled(output)))
+        return logits
+
+    def _pooled(self, output: Any) -> Tensor:
+        if self.pools:
+            pooled: Tensor = output.pooler_output
+            return pooled
+        first: Tensor = self.pre_classifier(output.last_hidden_state[:, 0])
+        return first.relu()
+
+
+class _Given(nn.Module):
+    """Replaces the embeddings of an encoder and passes its ``inputs_embeds`` on."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        (embedded,) = (x for x in (*inputs, *named.values()) if isinstance(x, Tensor) and x.is_floating_point())
+        assert isinstance(embedded, Tensor)
+        return embedded
+
+
+def transformer(name: str, classes: int, *, dropout: float, pretrained: bool) -> Transformer:
+    """Return an encoder, from a folder or by its name on the Hugging Face hub, as a classifier.
+
+    Parameters
+    ----------
+    name : str
+        The folder or the name.
+    classes : int
+        The number of classes.
+    dropout : float
+        The dropout in [0, 1).
+    pretrained : bool
+        Whether to load the encoder's weights. Otherwise they are drawn from torch's global generator according to the
+        configuration. The layers above are always drawn.
+
+    Raises
+    ------
+    DataError
+        The encoder is not available or has no embeddings.
+    """
+    encoder = deepcopy(_pretrained(name)) if pretrained else _drawn(name)
+    _embeddings(encoder, name)
+    return Transformer(encoder, classes, dropout=dropout)
+
+
+def embeddings_of(name: str, *, pretrained: bool) -> nn.Module:
+    """Return only the embeddings of an encoder; the parameters are those of :func:`transformer`."""
+    return deepcopy(_embeddings(_pretrained(name) if pretrained else _drawn(name), name))
+
+
+def _embeddings(encoder: Any, name: str) -> nn.Module:
+    found = getattr(encoder, "embeddings", None)
+    if not isinstance(found, nn.Module):
+        raise DataError(f"the encoder {name!r} has no module `embeddings`; use an encoder such as BERT or DistilBERT")
+    return found
+
+
+@lru_cache(maxsize=16)
+def load_tokenizer(name: str) -> TokenizerVocabulary:
+    """Return the tokens of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` without a
+    tokenizer.
+    """
+    need("transformers", "text", f"the encoder {name!r}")
+    from transformers import AutoTokenizer
+
+    try:
+        return TokenizerVocabulary(AutoTokenizer.from_pretrained(name).backend_tokenizer)
+    except (OSError, ValueError, AttributeError) as error:
+        raise _unavailable(name, "tokenizer.json", error) from error
+
+
+@lru_cache(maxsize=4)
+def _pretrained(name: str) -> Any:
+    need("transformers", "text", f"the encoder {name!r}")
+    from transformers import AutoModel
+
+    # Weights that the file lacks, such as a pooler's, are drawn, identically in every process.
+    with torch_seed(0, "text", "pretrained"):
+        try:
+            return AutoModel.from_pretrained(name, dtype=torch.float32)
+        except (OSError, ValueError) as error:
+            raise _unavailable(name, "config.json, model.safetensors", error) from error
+
+
+def _drawn(name: str) -> Any:
+    from transformers import AutoModel
+
+    return AutoModel.from_config(load_config(name))
+
+
+@lru_cache(maxsize=16)
+def load_config(name: str) -> Any:
+    """Return the configuration of the encoder ``name`` (a folder, or on the hub). Raise :class:`DataError` if none."""
+    need("transformers", "text", f"the encoder {name!r}")
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise _unavailable(name, "config.json", error) from error
+
+
+def _unavailable(name: str, files: str, error: Exception) -> DataError:
+    return DataError(
+        f"the encoder {name!r} (text.model, text.own-starts): {files} found neither in a folder of that name nor on "
+        f"the Hugging Face hub. If the hub is unreachable, download the model elsewhere and name its folder. "
+        f"({error})"
+    )
+
+
+def transformer_model(
+    options: Options, privacy: PrivateParameters, classes: int, vocabulary: Vocabulary, key: str | None
+) -> Transformer:
+    """Return the pretrained or random encoder as a classifier; the parameters are those of :func:`recurrent_model`.
+
+    Raises
+    ------
+    DataError
+        The embeddings do not suit the method: they have no table of words, another width than the encoder's, or a
+        shared part although the node starts with the embeddings of another encoder.
+    """
+    model = transformer(options.model, classes, dropout=options.dropout, pretrained=options.weights == "pretrained")
+    seed = private_seed(int(torch.randint(2**62, ())), privacy, key)
+    if private_words(options, privacy) is PrivateWords.DIGITS:
+        _split(model.embedding, vocabulary.words, options)
+    if not privacy.own_start or key is None:
+        return model
+    if dealt := assigned_start(options, privacy, key):
+        _exchange(model, dealt, options, privacy, seed)
+    else:
+        _draw(model.embedding, privacy, seed, load_config(options.model))
+    return model
+
+
+def _split(embedding: Any, words: tuple[str, ...], options: Options) -> None:
+    table = getattr(embedding, "word_embeddings", None)
+    if not isinstance(table, nn.Embedding):
+        raise DataError(
+            f"text.model = {options.model!r}: its embeddings have no table `word_embeddings` in which the rows of "
+            "digits could stay private; use an encoder such as BERT or DistilBERT"
+        )
+    rows = len(table.weight)
+    private = [is_digits(word) for word in words[:rows]]
+    embedding.word_embeddings = SplitEmbedding.of(table.weight.detach(), private + [False] * (rows - len(private)))
+
+
+def _exchange(model: Transformer, dealt: str, options: Options, privacy: PrivateParameters, seed: int) -> None:
+    wanted, found = (load_config(name).hidden_size for name in (options.model, dealt))
+    if found != wanted:
+        raise DataError(
+            f"text.own-starts: the embeddings of {dealt!r} have {found} numbers per token, but the encoder text.model "
+            f"= {options.model!r} expects {wanted}; name encoders of the same width"
+        )
+    with torch_seed(seed):
+        embedding = embeddings_of(dealt, pretrained=options.weights == "pretrained")
+    names = {f"embedding.{name}" for name, _ in chain(model.embedding.named_parameters(), embedding.named_parameters())}
+    if shared := sorted(name for name in names if not is_private(name, privacy)):
+        raise DataError(
+            f"text.own-starts = {options.own_starts!r}: nodes with embeddings of different encoders cannot share "
+            f"{', '.join(shared)}; leave it empty, or use a method that keeps embedding.* private"
+        )
+    model.embedding = embedding.train()
+
+
+@torch.no_grad()
+def _draw(embedding: nn.Module, privacy: PrivateParameters, seed: int, config: Any) -> None:
+    """Draw new private tables as in the encoder's configuration; normalisation keeps its initial values."""
+    own = torch.Generator().manual_seed(seed)
+    for name, parameter in embedding.named_parameters():
+        if parameter.ndim > 1 and is_private(f"embedding.{name}", privacy):
+            parameter.normal_(0, config.initializer_range, generator=own)
