@@ -32,7 +32,7 @@ from fedapps.app.client_app import app as client_app
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.cli.commands import assignments
-from fedapps.comparison.paired_seeds import half_width
+from fedapps.comparison.significance import half_width
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.config.run_config import AGGREGATION_NAMES

@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fedapps.comparison.paired_seeds import seed_values
+from fedapps.comparison.significance import seed_values
 from fedapps.registry.methods import canonical
 from fedapps.report.metrics import bare, columns
 

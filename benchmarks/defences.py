@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from fedapps.audit import AuditPlan, recipe_subject
 from fedapps.audit.run import audit_recipe
 from fedapps.cli.commands import assignments
-from fedapps.comparison.paired_seeds import half_width
+from fedapps.comparison.significance import half_width
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.launch import check_data, resolve

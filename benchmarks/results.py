@@ -18,7 +18,7 @@ from typing import Any
 
 from scipy.stats import t
 
-from fedapps.comparison.paired_seeds import half_width, paired_difference
+from fedapps.comparison.significance import half_width, paired_difference
 
 FOLDER = Path(__file__).with_name("results")
 

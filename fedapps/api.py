@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .comparison.matrix import Vary
     from .results.comparison_result import ComparisonResult
-    from .results.pipeline_result import PipelineResult
-    from .results.run_result import RunResult
+    from .results.run_result import PipelineResult, RunResult
 
 
 def run(
@@ -53,8 +52,7 @@ def run(
     """
     from .launch.launch import Simulation
     from .launch.recipe import launch_recipe
-    from .results.pipeline_result import PipelineResult
-    from .results.run_result import RunResult
+    from .results.run_result import PipelineResult, RunResult
 
     given = run_keys(overrides, keys)
     folder = launch_recipe(Path(recipe) if recipe else None, given, Simulation(engine), str(output_dir))
@@ -152,7 +150,7 @@ def open_run(folder: str | Path) -> RunResult | PipelineResult | ComparisonResul
     ValueError
         If there is no such folder, nothing of this kind in it, or a file is malformed.
     """
-    from .results.opened import opened
+    from .results.comparison_result import opened
 
     return opened(Path(folder))
 

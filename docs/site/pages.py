@@ -23,7 +23,7 @@ PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md", "ex
 #: Modules whose public names are documented, by page; `strategies` documents each of its public names.
 MODULES = {
     "fedapps": ("fedapps.api", "fedapps.results.run_result", "fedapps.results.comparison_result",
-                "fedapps.results.pipeline_result", "fedapps.methods.base", "fedapps.trackers.base"),
+                "fedapps.methods.base", "fedapps.trackers.base"),
     "clients": ("fedapps.clients.base", "fedapps.clients.local_part", "fedapps.clients.numpy_client",
     "fedapps.clients.training",
                 "fedapps.clients.guard", "fedapps.clients.arrays", "fedapps.clients.guard"),

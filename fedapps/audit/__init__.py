@@ -2,6 +2,6 @@
 
 from .plan import AuditPlan
 from .run import audit_recipe
-from .subject import recipe_subject
+from .victim import recipe_subject
 
 __all__ = ["AuditPlan", "audit_recipe", "recipe_subject"]

@@ -34,7 +34,7 @@ def audit_recipe(
     Parameters
     ----------
     recipe : Path
-        Run config of a task that can be audited (:func:`.subject.recipe_subject`).
+        Run config of a task that can be audited (:func:`.victim.recipe_subject`).
     plan : AuditPlan
         What to attack, and how, with the subject of the recipe.
     jobs : int

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,15 @@ from fedapps.app.node import choose_device
 from fedapps.clients.data import cached_load
 from fedapps.clients.training import Phase, run_plan
 from fedapps.config.parsing import Config, parse
+from fedapps.config.recipe_files import read_recipe
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import check_folder
+from fedapps.registry.tasks import task_class, task_names, usable_tasks
 from fedapps.sim.seeding import derive_seed, torch_seed
 from fedapps.strategies.compression import compression_by_name
 from fedapps.tasks.base import NodeData, Task
 from fedapps.tasks.privacy.sharing import ClippedNoise, Compress, UpdatedVictim, Victim
 from fedapps.tasks.privacy.subject import AuditSubject, Sentence
-
-from .subject import audit_subject
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,3 +158,34 @@ def _compress(run: RunConfig) -> Compress | None:
         return {name: torch.from_numpy(found[name]).to(change) for name, change in changes.items()}
 
     return restored
+
+
+def audit_subject(task: Task | type[Task]) -> AuditSubject | None:
+    """What an audit attacks in a task; ``None`` if the task cannot be audited. Only now are the attacks imported."""
+    if not task.audit_subject:
+        return None
+    module, _, name = task.audit_subject.partition(":")
+    subject: AuditSubject = getattr(import_module(module), name)()
+    return subject
+
+
+def recipe_subject(recipe: Path, overrides: Mapping[str, Any] | None = None) -> AuditSubject:
+    """What an audit attacks in the task of a recipe, with ``overrides`` of its keys.
+
+    Raises
+    ------
+    ValueError
+        The recipe names no task that can be audited, or cannot be read.
+    """
+    name = str(read_recipe(recipe, overrides).get("task", ""))
+    subject = audit_subject(task_class(name)) if name in task_names() else None
+    if subject is None:
+        raise ValueError(
+            f"recipe {recipe}: task = {name!r}: must be one of {', '.join(_audited_tasks())}, because an audit "
+            "reconstructs the words of sentences"
+        )
+    return subject
+
+
+def _audited_tasks() -> list[str]:
+    return [name for name in usable_tasks() if task_class(name).audit_subject]

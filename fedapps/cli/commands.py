@@ -68,8 +68,7 @@ def list_names(given: argparse.Namespace) -> int:
 
 def nodes(given: argparse.Namespace) -> int:
     """Print the nodes of a recipe and how much data each of them has, and draw them if asked for."""
-    from fedapps.comparison.node_figure import check_format, nodes_figure
-    from fedapps.comparison.node_table import RecipeNodes, nodes_text
+    from fedapps.comparison.nodes import RecipeNodes, check_format, nodes_figure, nodes_text
 
     if given.plot:
         check_format(Path(given.plot))

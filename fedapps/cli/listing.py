@@ -7,10 +7,10 @@ from textwrap import wrap
 
 from fedapps.config.keys import described
 from fedapps.config.recipe_files import RECIPES, read_pipeline, recipes
+from fedapps.config.trackers import TRACKERS
 from fedapps.registry.expressions import read_expression, split_expressions
 from fedapps.registry.methods import aliases, method_class, method_lines, resolved
 from fedapps.registry.tasks import task_lines
-from fedapps.registry.trackers import TRACKERS
 
 #: Descriptions are not wrapped into columns narrower than this.
 _NARROWEST = 30

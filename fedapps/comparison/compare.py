@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.launch import check_data, check_engine, execute, resolve
-from fedapps.launch.references import find_references
+from fedapps.launch.launch import check_data, check_engine, execute, find_references, resolve
+from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.launch.runner import RunFailedError
 from fedapps.report import write_report
 from fedapps.report.metrics import bare
@@ -26,7 +26,6 @@ from fedapps.sim.ray_cluster import RayCluster, WorkerLostError
 from fedapps.strategies import DivergedError, TooFewRepliesError
 
 from .matrix import Plan, Vary
-from .progress import MatrixProgress, log_of
 from .summary import Table, summarise, table_of
 from .tables import comparison_text
 

@@ -7,13 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapps.config.keys import all_keys, defaults
+from fedapps.config.keys import all_keys, defaults, path_keys
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.registry.expressions import labels
-
-from .own_files import check_own_files, filled
 
 #: Keys that the comparison sets for each run.
 _OWN_KEYS = ("methods", "seed", "name", "output-dir", "resume")
@@ -224,3 +222,35 @@ def _check_values(vary: Vary) -> None:
 def _ending(value: Value | None) -> str:
     """The suffix of a run folder's name for a value of the varied key."""
     return "" if value is None else "-" + re.sub(r"[^\w.+-]+", "_", str(value))
+
+
+def filled(flat: Mapping[str, Any], method: str, seed: int) -> dict[str, Any]:
+    """The flat run config with the label of a method and a seed in its paths."""
+    own = _patterns(flat)
+    return {**flat, **{key: _filled(pattern, method, seed) for key, pattern in own.items()}}
+
+
+def check_own_files(flat: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int]) -> None:
+    """Raise ``ValueError`` if a run of some method and seed has no file."""
+    for key, pattern in _patterns(flat).items():
+        for seed in seeds:
+            for method in methods:
+                paths = [_filled(path, method, seed) for path in pattern.split(",")]
+                if missing := [path for path in paths if not Path(path).exists()]:
+                    raise ValueError(
+                        f"{key} = {pattern!r}: {missing[0]} does not exist, which {method} with seed {seed} needs; "
+                        "compare methods and seeds that have this file, or correct the path"
+                    )
+
+
+def _patterns(flat: Mapping[str, Any]) -> dict[str, str]:
+    """The paths that differ between runs, by key."""
+    return {
+        key: str(flat[key])
+        for key in sorted(path_keys() & flat.keys())
+        if any(name in str(flat[key]) for name in ("{method}", "{seed}"))
+    }
+
+
+def _filled(pattern: str, method: str, seed: int) -> str:
+    return pattern.replace("{method}", method).replace("{seed}", str(seed))

@@ -12,7 +12,7 @@ from typing import Any
 from fedapps.config.recipe_files import Value
 from fedapps.registry.methods import canonical
 
-from .paired_seeds import Difference, Values, paired_difference
+from .significance import Difference, Values, paired_difference
 
 FOLDER = Path(__file__).with_name("paper_numbers")
 Table = Mapping[str, Mapping[str, float]]

@@ -1,19 +1,167 @@
-"""Paired tests between methods over seeds, with Holm's correction, and sign counts per node."""
+"""Paired tests between methods over seeds, with Holm's correction, and sign counts per node.
 
-from collections.abc import Mapping, Sequence
+Nodes, sessions and stages of one run share its training and are not independent; runs with different seeds are. The
+unit is therefore the seed: two methods with the same seed give one difference, and the differences have a sign-flip
+test and a confidence interval.
+
+On recorded data, all seeds share the data. The results then hold for new training runs on these data, not for other
+data. Blocks of recorded trials, averaged over seeds, are no alternative unit: they share the training runs, so their
+differences are not independent either. With two names for one method, seven blocks of two test trials and 20 % of the
+variance between seeds, sign flips of blocks give p <= .05 in 28 % of comparisons.
+
+With few methods, all pairs are tested. With many, each additional test weakens the others through Holm's correction, so
+every method is tested only against the best one and against the reference, the method named first.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite
+from itertools import combinations
+from math import isfinite, sqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import permutation_test, t
 
 from fedapps.report.metrics import bare, describe
 
-from .comparison_pairs import chosen_pairs
-from .paired_seeds import paired_difference, seed_values, sign_flip_p
+#: By method and metric, one value per seed.
+Values = Mapping[str, Mapping[str, Sequence[float]]]
+
+#: Up to this number of sign patterns (16 seeds), the test uses all of them; beyond it, it draws this number.
+_PATTERNS = 2**16
+
+#: Largest number of methods for which all pairs are tested.
+ALL_PAIRS_UP_TO = 7
 
 #: Metrics that are also compared with the robot without a forecaster, and the metric of that robot in the same runs.
 _WITHOUT_FORECASTER = {"closed_loop.mean_cost": "non_proactive.mean_cost"}
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The paired difference of two methods over seeds.
+
+    Attributes
+    ----------
+    mean : float
+    low, high : float or None
+        Limits of the confidence interval; ``None`` with one seed.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+def seed_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """The values of runs, by method and metric.
+
+    Parameters
+    ----------
+    rows : iterable of mappings
+        One row per run: ``method`` and ``metrics``, in the same order of seeds for each method.
+
+    Returns
+    -------
+    dict
+        One value per seed. Metrics that a run of the method lacks, such as the rounds to a target that was not reached,
+        are omitted.
+    """
+    runs: dict[str, list[Mapping[str, float]]] = {}
+    for row in rows:
+        runs.setdefault(row["method"], []).append(row["metrics"])
+    return {
+        method: {
+            name: [float(metrics[name]) for metrics in of_method]
+            for name in of_method[0]
+            if all(name in metrics for metrics in of_method)
+        }
+        for method, of_method in runs.items()
+    }
+
+
+def paired_difference(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> Difference:
+    """The mean of a - b over seeds with its confidence interval (Student's t).
+
+    Parameters
+    ----------
+    a, b : sequence of float
+        One value per seed, in the same order of seeds.
+    confidence : float
+        In (0, 1).
+    """
+    differences = np.subtract(a, b)
+    mean = float(differences.mean())
+    if len(differences) < 2:
+        return Difference(mean, None, None)
+    width = half_width(differences.tolist(), confidence)
+    return Difference(mean, mean - width, mean + width)
+
+
+def half_width(values: Sequence[float], confidence: float = 0.95) -> float:
+    """Half the width of the confidence interval of a mean (Student's t); at least two values are needed."""
+    count = len(values)
+    return float(t.ppf((1 + confidence) / 2, count - 1) * np.std(values, ddof=1) / sqrt(count))
+
+
+def sign_flip_p(differences: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Two-sided p-values of the sign-flip test (R. A. Fisher, The Design of Experiments, 1935, Section 21).
+
+    If two methods are the same, the difference of each seed has either sign with equal probability. The p-value is the
+    share of sign patterns with which the mean is at least as far from 0 as the observed mean.
+
+    Parameters
+    ----------
+    differences : ndarray [..., S]
+        Differences of S seeds.
+
+    Returns
+    -------
+    ndarray [...]
+        Exact up to 16 seeds. No p-value is below 2^(1 - S), so that of one seed is 1.
+    """
+    if differences.shape[-1] < 2:
+        return np.ones(differences.shape[:-1])
+    found = permutation_test(
+        (differences,), np.mean, permutation_type="samples", n_resamples=_PATTERNS, axis=-1, random_state=0
+    )
+    return np.asarray(found.pvalue)
+
+
+def chosen_pairs(means: Mapping[str, float], better: int = -1) -> list[Pair]:
+    """The pairs to test, without duplicates.
+
+    Parameters
+    ----------
+    means : mapping
+        Mean of each method, in the order in which the methods were named.
+    better : int
+        1 if higher is better, otherwise lower is.
+
+    Returns
+    -------
+    list of (str, str)
+        All pairs for up to ``ALL_PAIRS_UP_TO`` methods. For more, the first of a pair is the method with the
+        best mean or the method named first.
+    """
+    if len(means) <= ALL_PAIRS_UP_TO:
+        return list(combinations(means, 2))
+    best, first = (max if better > 0 else min)(means, key=means.__getitem__), next(iter(means))
+    pairs = [(best, other) for other in means if other != best]
+    return pairs + [(first, other) for other in means if other not in (best, first) and best != first]
+
+
+def scheme(pairs: Sequence[Pair]) -> str:
+    """A sentence that says which pairs were tested; empty if all pairs were."""
+    methods = {method for pair in pairs for method in pair}
+    if len(pairs) == len(methods) * (len(methods) - 1) // 2:
+        return ""
+    best, *first = dict.fromkeys(a for a, _ in pairs)
+    reference = f" and against {first[0]} (named first)" if first else ", which is also the one named first"
+    return f"every method against {best} (best mean){reference}; Holm's correction over {len(pairs)} tests"
 
 
 @dataclass(frozen=True)
@@ -47,7 +195,7 @@ class PairedTest:
     low, high : float or None
         Limits of its 95 % confidence interval (Student's t), without correction; ``None`` with one seed.
     p, p_holm : float
-        p-value of the sign-flip test (:func:`.paired_seeds.sign_flip_p`), and its Holm correction over all tests of the
+        p-value of the sign-flip test (:func:`sign_flip_p`), and its Holm correction over all tests of the
         metric.
     nodes_lower, nodes_higher : int
         Number of nodes whose mean difference over the seeds is negative or positive.

@@ -10,9 +10,8 @@ from fedapps.report.metrics import bare
 from fedapps.runs.continual import measure_names
 
 from .matrix import Plan
-from .paired_seeds import seed_values
 from .papers import checked_claims, paper_of
-from .significance import all_tests
+from .significance import all_tests, seed_values
 
 #: By method or reference and metric, the mean and the standard deviation: ``mean`` and ``std``.
 Table = dict[str, dict[str, dict[str, float]]]

@@ -8,7 +8,7 @@ from fedapps.report.caveats import about_claims, about_tests
 from fedapps.report.metrics import columns
 from fedapps.runs.tables import number, reference_label, text_table
 
-from .comparison_pairs import scheme
+from .significance import scheme
 
 #: Wider tables are split into several, one below the other.
 _WIDTH = 120

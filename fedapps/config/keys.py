@@ -8,10 +8,10 @@ import tomli_w
 
 from fedapps.registry.methods import METHODS, method_class
 from fedapps.registry.tasks import own_tasks, profiles_class, usable_tasks
-from fedapps.registry.trackers import TRACKERS
 from fedapps.tasks.options import allowed, option_fields
 
 from .run_config import RunConfig
+from .trackers import TRACKERS
 
 
 def options_by_key(prefix: str, options: type) -> dict[str, Any]:

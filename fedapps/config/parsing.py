@@ -17,13 +17,12 @@ from fedapps.registry.methods import (
     typed_argument,
 )
 from fedapps.registry.tasks import profiles_class, task_class, task_names
-from fedapps.registry.trackers import TRACKERS
 from fedapps.tasks.options import key_of, option_values, parse_options, with_values
 from fedapps.trackers.base import Tracker
 
 from .keys import with_extra
 from .run_config import METHOD_KEYS, RunConfig, with_source
-from .trackers import read_trackers, split_keys, tracker_keys
+from .trackers import TRACKERS, read_trackers, split_keys, tracker_keys
 
 if TYPE_CHECKING:
     from fedapps.tasks.base import Task

@@ -1,12 +1,16 @@
-"""The keys of trackers: which trackers record a run, and their options."""
+"""Trackers by their names, and their keys: which of them record a run, and their options."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from fedapps.registry.trackers import TRACKERS
+from fedapps import trackers
+from fedapps.registry.classes import Registry
 from fedapps.tasks.options import key_of, listed, parse_options
 from fedapps.trackers.base import Tracker
+
+#: The modules of ``fedapps/trackers``, and the entry points ``fedapps.trackers`` of others.
+TRACKERS: Registry[Tracker] = Registry(trackers, Tracker, "fedapps.trackers", "trackers")
 
 
 def split_keys(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -12,6 +12,7 @@ from fedapps.clients.files import UnwritableError
 from fedapps.config.keys import for_flower, path_keys
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
+from fedapps.report import write_report
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
 from fedapps.sim.flower_run import Fleet, flower_run
@@ -22,10 +23,12 @@ from fedapps.tasks.base import DataError, Task
 
 from .app_folder import app_folder
 from .progress import RunProgress, one_bar
-from .references import add_references, find_references
 from .runner import RunFailedError, Runner
 
 ENGINES = ("inline", "ray")
+
+#: Floors and ceilings that the task finds on the data of all nodes, without training: metrics by reference.
+References = Mapping[str, Mapping[str, float]]
 
 
 def launch(overrides: Mapping[str, Any], runner: Runner, output_dir: str) -> Path:
@@ -217,3 +220,32 @@ def _gpus_per_node(config: Config) -> float:
 
     at_a_time = max(1, usable_cores() // config.run.node_cpus)
     return min(1.0, torch.cuda.device_count() / at_a_time)
+
+
+def find_references(config: Config) -> References:
+    """The references of a simulation, where one folder holds the data of all nodes.
+
+    Returns
+    -------
+    mapping of str to mapping of str to float
+        Metrics by the name of the reference; empty for a task without references.
+
+    Raises
+    ------
+    DataError
+        If data are missing or invalid.
+    """
+    place = {"partition-id": 0, "num-partitions": config.run.num_nodes}
+    return config.task.references(config.run.source(config.profiles, place).folder)
+
+
+def add_references(path: Path, references: References) -> None:
+    """Write the references into a run folder, and again its report, which then shows them.
+
+    Nothing is written if there are no references or the run did not begin. An unfinished run has no report.
+    """
+    if not references or not path.is_dir():
+        return
+    RunFolder(path, "").save_references(references)
+    if (path / "report.html").exists():
+        write_report(path)

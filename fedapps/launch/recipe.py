@@ -1,14 +1,23 @@
 """Run a recipe: one federation, or the stages of a pipeline."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
-from fedapps.config.recipe_files import read_pipeline, read_recipe
+from fedapps.config.keys import path_keys
+from fedapps.config.parsing import parse
+from fedapps.config.pipelines import Pipeline, StageRun
+from fedapps.config.recipe_files import read_pipeline, read_recipe, recipe_name
+from fedapps.config.run_config import RunConfig
+from fedapps.runs.run_folder import RunFolder, begun
+from fedapps.runs.tables import summary_table
+from fedapps.tasks.options import listed
 
-from .launch import launch
-from .pipeline import launch_pipeline
-from .runner import Runner
+from .launch import launch, resolve, unfinished
+from .runner import RunFailedError, Runner
 
 
 def launch_recipe(recipe: Path | None, overrides: Mapping[str, Any], runner: Runner, output_dir: str) -> Path:
@@ -33,7 +42,7 @@ def launch_recipe(recipe: Path | None, overrides: Mapping[str, Any], runner: Run
     ------
     ValueError
         Before anything runs, if the recipe, the config, the folder or the data are invalid; see
-        :func:`~fedapps.launch.pipeline.launch_pipeline` for later stages.
+        :func:`launch_pipeline` for later stages.
     RunFailedError
         If a method or a stage did not finish.
     """
@@ -42,3 +51,109 @@ def launch_recipe(recipe: Path | None, overrides: Mapping[str, Any], runner: Run
     if pipeline := read_pipeline(recipe):
         return launch_pipeline(pipeline, overrides, runner, output_dir)
     return launch(read_recipe(recipe, overrides), runner, output_dir)
+
+
+def launch_pipeline(pipeline: Pipeline, overrides: Mapping[str, Any], runner: Runner, output_dir: str) -> Path:
+    """Run all stages of a pipeline and print their results.
+
+    The first stage that fails ends the pipeline. With the key ``resume``, finished stages are skipped.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+    overrides : mapping
+        Keys of the run config that replace those of every stage.
+    runner : Runner
+    output_dir : str
+        Where the folder of the pipeline is created, unless the run config has ``output-dir``.
+
+    Returns
+    -------
+    Path
+        The folder of the pipeline, which has a run folder for each stage.
+
+    Raises
+    ------
+    ValueError
+        Before anything runs, if a placeholder, a config or a folder is invalid in any stage, or the data of a stage
+        that needs no file of an earlier stage. When another stage begins, if its data or that file are invalid.
+    RunFailedError
+        If a stage did not finish.
+    """
+    general = {**pipeline.keys, **overrides}
+    name = str(general.get("name") or f"{recipe_name(Path(pipeline.recipe))}-{time.strftime('%Y%m%d-%H%M%S')}")
+    resolved = resolve({key: value for key, value in general.items() if key == "output-dir"}, output_dir)
+    folder = RunConfig(name=name, output_dir=resolved["output-dir"]).folder(0)
+    stages = [replace(run, config=resolve(run.config, output_dir)) for run in pipeline.runs(overrides, folder)]
+    if general.get("resume") is True:
+        stages = _resumed(stages, folder)
+    elif folder.exists():
+        raise ValueError(
+            f"{folder} exists: choose another name, remove the folder, or set resume = true to continue the pipeline"
+        )
+    finished = {run.stage for run in stages if _check(run, runner)}
+    advice = f"repeat the command with --set name={name} --set resume=true"
+    print(f"{len(stages)} stages in {folder}; if interrupted, {advice}", flush=True)
+    start = time.monotonic()
+    for number, run in enumerate(stages, start=1):
+        place = f"stage {number} of {len(stages)}: {run.stage}"
+        if run.stage in finished:
+            print(f"\n{place} has already run to its end", flush=True)
+            continue
+        print(f"\n{place}", flush=True)
+        try:
+            _run(run, runner)
+        except RunFailedError as error:
+            raise RunFailedError(f"{error}\nthe pipeline failed in {place}; to resume it, {advice}") from error
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}\nto resume the pipeline, {advice}") from error
+    print(f"\nfinished {len(stages)} stages in {(time.monotonic() - start) / 60:.1f} minutes")
+    for run in stages:
+        path = folder / run.stage
+        print(f"\n{run.stage}: {path / 'report.html'}\n{indent(summary_table(RunFolder(path, '')), '  ')}")
+    return folder
+
+
+def _resumed(stages: Sequence[StageRun], folder: Path) -> list[StageRun]:
+    """The stages, of which only those are resumed that have a run folder."""
+    if not any((folder / run.stage / "config.toml").exists() for run in stages):
+        raise ValueError(
+            f"resume = true, but no stage of the pipeline is in {folder}: set name and output-dir to those of the "
+            "pipeline to resume"
+        )
+    return [replace(run, config={**run.config, "resume": begun(folder / run.stage)}) for run in stages]
+
+
+def _check(run: StageRun, runner: Runner) -> bool:
+    """Check a stage as far as possible before the first one runs.
+
+    Returns
+    -------
+    bool
+        Whether the stage has already run to its end.
+    """
+    try:
+        config = parse(run.config, files_exist=not run.awaits)
+        if config.run.resume and not unfinished(config):
+            RunFolder.check(config, run_id=0)
+            return True
+        runner.check(config)
+        if not run.awaits:
+            runner.check_data(config)
+    except ValueError as error:
+        raise ValueError(f"stage {run.stage}: {error}") from error
+    return False
+
+
+def _run(run: StageRun, runner: Runner) -> None:
+    for key in sorted(run.awaits & path_keys()):
+        for name in listed(run.config[key]):
+            if not Path(name).exists():
+                raise ValueError(
+                    f"{key} = {name!r}: no such file, but all earlier stages have run to their end; name a file that "
+                    "one of them wrote"
+                )
+    config = parse(run.config)
+    if run.awaits:
+        runner.check_data(config)
+    runner.run(config)

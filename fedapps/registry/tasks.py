@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedapps import tasks
 
-from .plugins import load, plugins
+from .classes import load, plugins
 
 if TYPE_CHECKING:
     from fedapps.tasks.base import Task

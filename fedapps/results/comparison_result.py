@@ -1,4 +1,4 @@
-"""The result of a comparison."""
+"""The result of a comparison, and what opens the result of any folder."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from fedapps.comparison.matrix import Plan
 from fedapps.report.records import Comparison
 
 from .frames import with_columns
-from .reported_result import ReportedResult
-from .run_result import RunResult
+from .run_result import PipelineResult, ReportedResult, RunResult
 
 
 class ComparisonResult(ReportedResult):
@@ -114,3 +113,18 @@ class ComparisonResult(ReportedResult):
             for place, run in zip(places, self.runs.values(), strict=True)
         ]
         return pd.concat(frames, ignore_index=True)
+
+
+def opened(folder: Path) -> RunResult | PipelineResult | ComparisonResult:
+    """The result of a run, a pipeline or a comparison.
+
+    Raises
+    ------
+    ValueError
+        If there is no such folder, nothing of this kind in it, or a file is malformed.
+    """
+    if (folder / "plan.json").exists():
+        return ComparisonResult(folder)
+    if not (folder / "config.toml").exists() and any(folder.glob("*/config.toml")):
+        return PipelineResult(folder)
+    return RunResult(folder)

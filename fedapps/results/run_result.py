@@ -1,20 +1,60 @@
-"""The result of one run."""
+"""The results of one run and of the stages of a pipeline, and what they share with those of a comparison."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from fedapps.report.figures import Drawing
+from fedapps.report.page import drawings
+from fedapps.report.run_data import read_run
 from fedapps.runs.run_folder import RunFolder
 from fedapps.strategies.rounds.snapshots import under
 
 from .frames import metrics_frame, nodes_frame, rounds_frame
-from .reported_result import ReportedResult
+
+
+class ReportedResult:
+    """The result in a folder that has a report.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of a run or of a comparison.
+
+    Raises
+    ------
+    ReportError
+        If a file is missing or malformed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._data = read_run(folder)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The labels of the methods with results."""
+        return self._data.methods
+
+    @cached_property
+    def figures(self) -> Mapping[str, tuple[Drawing, ...]]:
+        """The figures of the report by its sections, such as ``curves``; a notebook shows each as a picture."""
+        return drawings(self._data)
+
+    @property
+    def report(self) -> Path:
+        """The path of the HTML report."""
+        return self.folder / "report.html"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder)!r}, methods={', '.join(self.methods)})"
 
 
 class RunResult(ReportedResult):
@@ -85,3 +125,30 @@ class RunResult(ReportedResult):
 
     def _repr_html_(self) -> str:
         return str(self.metrics.to_html())
+
+
+class PipelineResult:
+    """The results of the stages of a pipeline.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the pipeline, which has a run folder for each stage that began.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def stages(self) -> dict[str, RunResult]:
+        """The result of each stage by its name, in the order in which they began."""
+        configs = sorted(self.folder.glob("*/config.toml"), key=lambda path: path.stat().st_mtime_ns)
+        return {path.parent.name: RunResult(path.parent) for path in configs}
+
+    def __getitem__(self, stage: str) -> RunResult:
+        if stage not in self.stages:
+            raise KeyError(f"{stage!r}: the stages of {self.folder} are {', '.join(self.stages)}")
+        return self.stages[stage]
+
+    def __repr__(self) -> str:
+        return f"PipelineResult({str(self.folder)!r}, stages={', '.join(self.stages)})"

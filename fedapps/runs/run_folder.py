@@ -15,7 +15,7 @@ import tomli_w
 from fedapps.clients.files import path_name, told, write_whole
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
-from fedapps.registry.trackers import TRACKERS
+from fedapps.config.trackers import TRACKERS
 from fedapps.strategies import RoundReport
 
 from .checkpoints import DiskCheckpoints

@@ -6,7 +6,9 @@ tree-structured Parzen estimator of Bergstra et al., Algorithms for Hyper-Parame
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedapps.sim.seeding import derive_seed
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 #: The number of trials, the current settings included, before settings follow from results; until then they are random.
 RANDOM_TRIALS = 5
+#: The number of complete trials from which trials are pruned.
+FEWEST = 5
 
 State = Literal["complete", "pruned", "failed"]
 
@@ -160,3 +164,31 @@ def best_trial(trials: Sequence[Trial], mode: str) -> Trial:
 def _rounded(value: Any) -> Any:
     """A float with four digits, as it is written in the arguments of a method."""
     return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def median_limits(complete: Sequence[Mapping[int, float]], rounds: int) -> dict[int, float]:
+    """The limits of the next trial: it ends once it is worse than half of the complete trials at the same round.
+
+    This is the median stopping rule (Golovin et al., Google Vizier: A Service for Black-Box Optimization, KDD 2017,
+    Section 3.2) on the values of single rounds. A run receives its limits before it starts, so that it needs no
+    connection to the study, on any engine.
+
+    Parameters
+    ----------
+    complete : sequence of mapping of int to float
+        The values of each complete trial by evaluated round. Values that are not finite do not count.
+    rounds : int
+        The number of rounds of a run; a limit of the last round would stop nothing.
+
+    Returns
+    -------
+    dict of int to float
+        The median value of each round that at least ``FEWEST`` complete trials evaluated, by round.
+    """
+    limits = {}
+    for server_round in sorted({number for values in complete for number in values if number < rounds}):
+        found = [values[server_round] for values in complete if server_round in values]
+        finite = [value for value in found if isfinite(value)]
+        if len(finite) >= FEWEST:
+            limits[server_round] = median(finite)
+    return limits

@@ -18,9 +18,8 @@ from fedapps.sim.matrix import Chain
 from fedapps.strategies import TrackedMetric
 
 from .plan import TuningPlan
-from .pruning import median_limits
 from .ranges import Settings, current_settings, tuned_label
-from .study import Study, Trial
+from .study import Study, Trial, median_limits
 
 #: What a run leaves that no one needs once its trial is stored: models and the private state of nodes.
 _LARGE = ("checkpoints", "nodes")

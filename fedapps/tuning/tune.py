@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapps.comparison.progress import MatrixProgress, log_of
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import check_data, check_engine, resolve
+from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.registry.expressions import labels
 from fedapps.sim.matrix import run_chains
 

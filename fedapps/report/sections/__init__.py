@@ -11,7 +11,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
 
-from fedapps.registry.plugins import plugins
+from fedapps.registry.classes import plugins
 
 GROUP = "fedapps.sections"
 

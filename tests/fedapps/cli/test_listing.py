@@ -9,9 +9,9 @@ import pytest
 from fedapps.cli.commands import main
 from fedapps.config.keys import described
 from fedapps.config.recipe_files import recipes
+from fedapps.config.trackers import TRACKERS
 from fedapps.registry.methods import method_names
 from fedapps.registry.tasks import task_names
-from fedapps.registry.trackers import TRACKERS
 
 
 def printed(capsys, *given):

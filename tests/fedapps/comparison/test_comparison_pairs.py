@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.comparison.comparison_pairs import ALL_PAIRS_UP_TO, chosen_pairs, scheme
+from fedapps.comparison.significance import ALL_PAIRS_UP_TO, chosen_pairs, scheme
 
 
 def means(*values):

@@ -7,8 +7,7 @@ from fedapps.tasks.lqr.task import LqrTask
 
 from fedapps.cli.commands import main
 from fedapps.comparison.matrix import Vary
-from fedapps.comparison.node_figure import node_counts, nodes_figure
-from fedapps.comparison.node_table import NodesFound, RecipeNodes
+from fedapps.comparison.nodes import NodesFound, RecipeNodes, node_counts, nodes_figure
 
 
 class Classified(LqrTask):

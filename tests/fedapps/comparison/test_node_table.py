@@ -7,7 +7,7 @@ from striped_places import write_places
 
 from fedapps.cli.commands import main
 from fedapps.comparison.matrix import Vary
-from fedapps.comparison.node_table import RecipeNodes, nodes_text
+from fedapps.comparison.nodes import RecipeNodes, nodes_text
 from fedapps.config.parsing import ConfigError
 from fedapps.config.recipe_files import recipes
 

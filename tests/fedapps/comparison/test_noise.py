@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, wilcoxon
 
-from fedapps.comparison.paired_seeds import sign_flip_p
 from fedapps.comparison.papers import Claim
-from fedapps.comparison.significance import Sample, paired_tests
+from fedapps.comparison.significance import Sample, paired_tests, sign_flip_p
 
 REPETITIONS, PAIRS, LEVEL = 200, 70, 0.05
 CLAIM = Claim("one is better than other", ["any"], "accuracy", "one", ["other"])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel, wilcoxon
 
-from fedapps.comparison.paired_seeds import half_width, paired_difference, seed_values, sign_flip_p
+from fedapps.comparison.significance import half_width, paired_difference, seed_values, sign_flip_p
 
 WHOLE = st.lists(st.integers(-20, 20), min_size=1, max_size=6)
 

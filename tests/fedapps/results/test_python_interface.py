@@ -15,8 +15,7 @@ from fedapps.api import run_keys
 from fedapps.cli.commands import main
 from fedapps.launch.runner import RunFailedError
 from fedapps.results.comparison_result import ComparisonResult
-from fedapps.results.pipeline_result import PipelineResult
-from fedapps.results.run_result import RunResult
+from fedapps.results.run_result import PipelineResult, RunResult
 from fedapps.runs.checkpoints import DiskCheckpoints
 
 SMALL = {

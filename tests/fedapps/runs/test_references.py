@@ -13,8 +13,7 @@ from fedapps.comparison.matrix import Plan, Vary
 from fedapps.comparison.summary import summarise
 from fedapps.comparison.tables import comparison_text
 from fedapps.config.parsing import parse
-from fedapps.launch.launch import Simulation, launch
-from fedapps.launch.references import add_references, find_references
+from fedapps.launch.launch import Simulation, add_references, find_references, launch
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import number, summary_table
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapps.config.round_limits import read_limits, written_limits
-from fedapps.tuning.pruning import FEWEST, median_limits
+from fedapps.tuning.study import FEWEST, median_limits
 
 
 def test_limits_by_hand():

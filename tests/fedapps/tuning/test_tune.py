@@ -15,8 +15,8 @@ from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import RECIPES, read_recipe
 from fedapps.launch.runner import RunFailedError
 from fedapps.runs.run_folder import RunFolder
-from fedapps.tuning.pruning import FEWEST
 from fedapps.tuning.results import tuning_text
+from fedapps.tuning.study import FEWEST
 from fedapps.tuning.tune import tune_recipe
 
 LQR = RECIPES / "lqr.toml"
