@@ -24,7 +24,7 @@ export FLWR_DISABLE_UPDATE_CHECK := 1
 # Tests start hundreds of processes; bytecode that is not written is compiled in each of them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run check test test-all test-more quick-tests fuzz lint lint-style lint-types bench results docs env config clean
+.PHONY: run check test test-all test-more quick-tests fuzz lint lint-style lint-types package bench results docs env config clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)  ## ten devices learn from made-up texts alone, together and with private words; writes a report
@@ -63,12 +63,14 @@ lint-style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# The tools read the package as a wheel has it: with the folders that stand beside fedapps/ here in it.
-lint-types: $(STAMP)
+# Tools that read the package without importing it get it as a wheel has it: with the folders that stand beside fedapps/ here.
+package:
 	rm -rf build/package
 	mkdir -p build/package/fedapps
 	ln -s ../../benchmarks build/package/
 	ln -s $(addprefix ../../../,$(filter-out %/__pycache__,$(wildcard fedapps/*)) strategies clients tasks sim) build/package/fedapps/
+
+lint-types: $(STAMP) package
 	$(BIN)/mypy
 	cd build/package && $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml
 
@@ -78,7 +80,7 @@ bench: $(STAMP)  ## repeat experiments: ONLY="lqr*,quickstart" chooses, ARGS=--l
 results: $(STAMP)  ## write the results of experiments into the pages
 	$(BIN)/python -m benchmarks tables
 
-docs: $(DOCS_STAMP)  ## build the documentation site in build/site; a warning fails
+docs: $(DOCS_STAMP) package  ## build the documentation site in build/site; a warning fails
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict --quiet
 
 env: $(STAMP)
