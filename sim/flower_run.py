@@ -17,8 +17,7 @@ import tomli_w
 from pathspec import GitIgnoreSpec
 
 from .flower_internals import FAB_EXCLUDE_PATTERNS, FAB_INCLUDE_PATTERNS
-from .interrupts import Interrupts
-from .processes import end_group, flower_environment, free_port, tool
+from .processes import Interrupts, end_group, flower_environment, free_port, tool
 
 #: The name of the connection to the SuperLink in Flower's config.
 CONNECTION = "fedapps"

@@ -7,8 +7,7 @@ from typing import Literal
 import numpy as np
 
 from .catalogue import OBJECTS
-from .house import House
-from .paths import SampledPath
+from .house import House, SampledPath
 
 Turn = Literal["left", "right", "slightly left", "slightly right", "around"]
 Side = Literal["left", "right"]

@@ -17,9 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from .catalogue import OBJECTS, ROOM_LABELS
-from .house import House
-from .paths import SampledPath
-from .views import boxes_in_views
+from .house import House, SampledPath
+from .sight import boxes_in_views
 
 SIGHT = 3.0  # metres from a camera within which objects are annotated
 

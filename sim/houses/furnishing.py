@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .catalogue import OBJECTS
-from .plan import Door, Plan, Rect
+from .catalogue import OBJECTS, Style, draw_contents, draw_name
+from .plan import Door, Plan, Rect, Stairs, stairs_of
 from .sight import Floats
-from .stairs import Stairs, stairs_of
-from .style import Style, draw_contents, draw_name
 
 TRIES = 20
 CEILING = 2.5  # metres

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .furnishing import Item
-from .plan import Plan, Rect
+from .plan import Plan, Rect, stairs_of
 from .sight import Bools, Floats, diagonals, is_clear
-from .stairs import stairs_of
 
 REACH = 4.5  # metres: no longer move where a room can do without
 DETOUR = 1.04  # a move is left out where a way over a third viewpoint is shorter than this many times its length

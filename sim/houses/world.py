@@ -29,8 +29,7 @@ from .files import (
     write_json,
     write_table,
 )
-from .house import House, draw_house
-from .paths import SampledPath, sample_paths
+from .house import House, SampledPath, draw_house, sample_paths
 from .wording import DETAILS, Annotator, Habits, draw_habits
 
 logger = logging.getLogger(__name__)

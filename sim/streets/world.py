@@ -13,14 +13,12 @@ from pathlib import Path
 import numpy as np
 from fedapps.sim.seeding import derive_seed, generator
 
-from .city import City, draw_city, near
-from .drives import draw_poses
+from .city import City, draw_city, near, visit
+from .drives import Drive, draw_drives, draw_poses
 from .files import SIDES, Frame, write_picture, write_tables
 from .network import draw_routes
 from .rendering import render
-from .schedule import Drive, draw_drives
 from .styles import CONTINENTS, NAMES
-from .view import visit
 
 logger = logging.getLogger(__name__)
 

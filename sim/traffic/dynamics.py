@@ -1,9 +1,10 @@
-"""The motion of a car: the kinematic bicycle of the CARLO simulator, and the point mass of recorded trials.
+"""The motion of a car, and the cost of it: CARLO's kinematic bicycle, and the point mass of recorded trials.
 
 A car's state is ``[..., 4] = (x, y, heading, speed)``: ``x`` lateral and ``y`` longitudinal in metres, ``heading`` in
 radians from the ``+y`` axis towards ``+x`` (0 drives straight along the road), ``speed`` in m/s, never negative. A
 control is ``[..., 2] = (throttle, steer)``: m/s² and radians at the front wheel; positive steer turns towards ``+x``. A
-control is held for one step of :data:`DT` seconds.
+control is held for one step of :data:`DT` seconds. The cost is what the robot's planner minimises before the lane
+change (APFL, Sections IV-B and IV-C).
 
 Reference: CARLO (Cao et al., "Reinforcement Learning based Control of Imitative Policies for Near-Accident Driving",
 RSS 2020); the bicycle is that of Kong et al., IV 2015, with the centre of mass midway.
@@ -22,6 +23,12 @@ FRICTION = 0.06
 """Deceleration without throttle, m/s²."""
 REAR_AXLE = 2.0
 """Metres from the centre of mass to either axle of a 4 m car."""
+ALPHA = -3.0
+"""Weight of the longitudinal term; it is negative, so that opening the gap lowers the cost."""
+BETA = 5000.0
+"""Weight of the proximity term, in metres."""
+CLOSEST = 0.1
+"""Minimum distance in metres between cars in the cost, which keeps the cost finite."""
 
 
 def step(state: Tensor, control: Tensor) -> Tensor:
@@ -86,3 +93,26 @@ def quantise(control: Tensor) -> Tensor:
 def _before(first: Tensor, values: Tensor) -> Tensor:
     """``values [..., T]`` delayed by one step, starting with ``first [..., 1]``."""
     return torch.cat((first.expand_as(values[..., :1]), values[..., :-1]), dim=-1)
+
+
+def stage_cost(robot: Tensor, human: Tensor, floor: float | None = None) -> Tensor:
+    """Return ``J = alpha (y_r - y_h)(vy_r - vy_h) + beta / |p_r - p_h|`` for one moment, shape ``[...]``.
+
+    Parameters
+    ----------
+    robot, human : Tensor [..., 4]
+        Bicycle states ``(x, y, heading, speed)``, which broadcast.
+    floor : float, optional
+        ``C_low`` of the three-car variant: the cost is ``max(floor, J)``.
+    """
+    return pair_cost(robot[..., :2] - human[..., :2], velocity(robot) - velocity(human), floor)
+
+
+def pair_cost(offset: Tensor, closing: Tensor, floor: float | None = None) -> Tensor:
+    """Return the same cost from the robot's position and velocity relative to the human's, ``[..., 2] = (x, y)``.
+
+    This form also suits the point masses of recorded trials.
+    """
+    distance = torch.linalg.vector_norm(offset, dim=-1).clamp_min(CLOSEST)
+    cost: Tensor = ALPHA * offset[..., 1] * closing[..., 1] + BETA / distance
+    return cost if floor is None else torch.clamp_min(cost, floor)

@@ -1,7 +1,8 @@
-"""Closed-loop sessions of a robot's policy with a human driver, all sessions at once.
+"""Closed-loop sessions of a robot's policy with a human driver, all sessions at once, and their outcomes.
 
 Row ``t`` of a history holds the state ``S_t`` and the control ``C_t`` that led to it, so both are known at time ``t``
-and ``S_{t+1} = step(S_t, C_{t+1})``. The controls of row 0 are zero.
+and ``S_{t+1} = step(S_t, C_{t+1})``. The controls of row 0 are zero. Outcomes are the quantities of APFL, Figures 8 and
+9, and collisions.
 """
 
 from dataclasses import dataclass
@@ -12,10 +13,8 @@ import torch
 from fedapps.sim.seeding import generator
 from torch import Tensor
 
-from .cost import stage_cost
-from .drivers import Driver
-from .dynamics import FRICTION, quantise, step
-from .lane_change import lane_change_control
+from .drivers import Driver, lane_change_control
+from .dynamics import DT, FRICTION, quantise, stage_cost, step
 from .scenarios import InitialStates, Scenario
 
 ROBOT, HUMAN, GRAY = 0, 1, 2
@@ -101,7 +100,7 @@ def simulate(
 
     Phase 1 lasts until robot and human are ``gap_enough`` apart along the road. Then, if the scenario's robot swaps
     lanes, the lane-change controller drives both cars until both have swapped. Sessions end there or after
-    ``max_steps`` steps. Cars that collide drive on (:func:`fedapps.sim.traffic.outcomes.collided`).
+    ``max_steps`` steps. Cars that collide drive on (:func:`fedapps.sim.traffic.sessions.collided`).
 
     Parameters
     ----------
@@ -182,3 +181,46 @@ def _checked(plan: Tensor, shape: tuple[int, int, int]) -> Tensor:
     if tuple(plan.shape) != shape:
         raise ValueError(f"the policy returned controls of shape {tuple(plan.shape)}: must be {shape}")
     return quantise(plan)
+
+
+CAR_LENGTH, CAR_WIDTH = 4.0, 2.0
+"""Metres."""
+
+
+def lane_change_time(sessions: Sessions) -> Tensor:
+    """Return the seconds ``[S]`` until the lane change could start; the session's duration if it never could."""
+    start = sessions.lane_change_start
+    return torch.where(start >= 0, start, sessions.length - 1) * DT
+
+
+def censored(sessions: Sessions) -> Tensor:
+    """Return which sessions never started a lane change, bool ``[S]``."""
+    return sessions.lane_change_start < 0
+
+
+def start_distance(sessions: Sessions) -> Tensor:
+    """Return the metres ``[S]`` between robot and human when the lane change could start, NaN if it never could."""
+    rows = torch.arange(len(sessions), device=sessions.length.device)
+    there = sessions.states[rows, sessions.lane_change_start.clamp_min(0)]
+    distance = torch.linalg.vector_norm(there[:, ROBOT, :2] - there[:, HUMAN, :2], dim=-1)
+    return torch.where(sessions.lane_change_start >= 0, distance, torch.nan)
+
+
+def mean_cost(sessions: Sessions) -> Tensor:
+    """Return the mean stage cost ``[S]`` over the rows in which the policy drives, including the first row.
+
+    The rows end with the start of the lane change, or with the session if there was none or if the scenario's robot
+    never leaves its planner.
+    """
+    last = sessions.length - 1
+    if sessions.scenario.robot_swaps:
+        last = torch.where(sessions.lane_change_start >= 0, sessions.lane_change_start, last)
+    counted = torch.arange(sessions.cost.shape[1], device=last.device) <= last[:, None]
+    return (sessions.cost * counted).sum(dim=1) / (last + 1)
+
+
+def collided(sessions: Sessions) -> Tensor:
+    """Return whether the robot ever overlapped another car, bool ``[S]``, as boxes of 4 m x 2 m, ignoring headings."""
+    offset = (sessions.states[:, :, ROBOT + 1 :, :2] - sessions.states[:, :, None, ROBOT, :2]).abs()
+    touching = (offset[..., 0] < CAR_WIDTH) & (offset[..., 1] < CAR_LENGTH)
+    return (touching.any(dim=2) & sessions.valid).any(dim=1)

@@ -6,11 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fedapps.sim.traffic import outcomes
 from fedapps.sim.traffic.drivers import Driver, lane_swap_drivers
 from fedapps.sim.traffic.files import World, write_sessions, write_world
 from fedapps.sim.traffic.scenarios import InitialStates, Scenario, initial_states
-from fedapps.sim.traffic.sessions import HUMAN, ROBOT, Sessions, simulate
+from fedapps.sim.traffic.sessions import (
+    HUMAN,
+    ROBOT,
+    Sessions,
+    censored,
+    collided,
+    lane_change_time,
+    mean_cost,
+    simulate,
+    start_distance,
+)
 from fedapps.tasks.base import DataError, Metrics
 
 from .data import Session
@@ -123,12 +132,12 @@ def session_metrics(prefix: str, batches: Sequence[Sessions]) -> Metrics:
     for sessions in batches:
         last = sessions.states[torch.arange(len(sessions)), sessions.length - 1]
         at_end = torch.linalg.vector_norm(last[:, ROBOT, :2] - last[:, HUMAN, :2], dim=-1)
-        never = outcomes.censored(sessions)
-        lists["cost"] += outcomes.mean_cost(sessions).tolist()
-        lists["time_to_lane_change"] += outcomes.lane_change_time(sessions).tolist()
+        never = censored(sessions)
+        lists["cost"] += mean_cost(sessions).tolist()
+        lists["time_to_lane_change"] += lane_change_time(sessions).tolist()
         lists["started"] += (~never).float().tolist()
-        lists["distance_at_start"] += torch.where(never, at_end, outcomes.start_distance(sessions)).tolist()
-        lists["collided"] += outcomes.collided(sessions).float().tolist()
+        lists["distance_at_start"] += torch.where(never, at_end, start_distance(sessions)).tolist()
+        lists["collided"] += collided(sessions).float().tolist()
     metrics: Metrics = {f"{prefix}.{name}": values for name, values in lists.items()}
     named = {"started": "start_rate", "collided": "collision_rate"}
     for name, values in lists.items():

@@ -8,7 +8,7 @@ the candidates are sequences that end in a held control.
 from itertools import product
 
 import torch
-from fedapps.sim.traffic.cost import pair_cost
+from fedapps.sim.traffic.dynamics import pair_cost
 from fedapps.sim.traffic.sessions import GRAY, HUMAN, ROBOT, Observation, Policy
 from torch import Tensor
 

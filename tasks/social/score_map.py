@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from fedapps.sim.social.rooms import inside
+from fedapps.sim.social.scenes import inside
 
 from .scenes import RatedScene
 

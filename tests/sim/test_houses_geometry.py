@@ -7,13 +7,10 @@ import pytest
 from fedapps.sim.houses.description import Climbing, Crossing, Passing, Stopping, Turning, describe, turn_name
 from fedapps.sim.houses.files import annotations
 from fedapps.sim.houses.furnishing import Item
-from fedapps.sim.houses.house import House, draw_house, look_around
-from fedapps.sim.houses.paths import SampledPath, sample_paths
-from fedapps.sim.houses.plan import Door, Plan, Rect, Room, Wall, shared_wall
-from fedapps.sim.houses.sight import diagonals, is_clear, walls_of
-from fedapps.sim.houses.stairs import stairs_of
+from fedapps.sim.houses.house import House, SampledPath, draw_house, look_around, sample_paths
+from fedapps.sim.houses.plan import Door, Plan, Rect, Room, Wall, shared_wall, stairs_of
+from fedapps.sim.houses.sight import EDGES, FOCAL, boxes_in_views, diagonals, is_clear, view_axes, walls_of
 from fedapps.sim.houses.viewpoints import Spot, connect
-from fedapps.sim.houses.views import EDGES, FOCAL, boxes_in_views, view_axes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix

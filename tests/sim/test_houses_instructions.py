@@ -7,8 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from fedapps.sim.houses.description import describe
-from fedapps.sim.houses.house import draw_house
-from fedapps.sim.houses.paths import SampledPath, sample_paths, shortest_paths
+from fedapps.sim.houses.house import SampledPath, draw_house, sample_paths, shortest_paths
 from fedapps.sim.houses.wording import Annotator, draw_habits
 from fedapps.sim.seeding import generator
 

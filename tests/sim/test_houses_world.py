@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fedapps.sim.houses.catalogue import OBJECTS, ROOM_LABELS
-from fedapps.sim.houses.views import FOCAL, view_axes
+from fedapps.sim.houses.sight import FOCAL, view_axes
 from fedapps.sim.houses.world import SPLITS, HouseWorld, write_houses
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra

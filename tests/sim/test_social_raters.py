@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fedapps.sim.seeding import generator
-from fedapps.sim.social.raters import Taste, disturbance, draw_taste, rate
 from fedapps.sim.social.scenes import Body, Scene, draw_scene
+from fedapps.sim.social.world import Taste, disturbance, draw_taste, rate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

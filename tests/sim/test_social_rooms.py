@@ -3,8 +3,19 @@
 import numpy as np
 import pytest
 from fedapps.sim.seeding import generator
-from fedapps.sim.social.rooms import NOTCH_SHARE, SIDES, distance_to_walls, draw_room, inside, inside_by
-from fedapps.sim.social.scenes import MARGIN, MOST_PARTIES, SPACE, Scene, draw_scene
+from fedapps.sim.social.scenes import (
+    MARGIN,
+    MOST_PARTIES,
+    NOTCH_SHARE,
+    SIDES,
+    SPACE,
+    Scene,
+    distance_to_walls,
+    draw_room,
+    draw_scene,
+    inside,
+    inside_by,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,16 +6,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from fedapps.sim.streets.buildings import Walls
-from fedapps.sim.streets.city import draw_city
+from fedapps.sim.streets.city import draw_city, look, visit
 from fedapps.sim.streets.conditions import Camera, Conditions, light
 from fedapps.sim.streets.drives import draw_poses
-from fedapps.sim.streets.geodesy import to_degrees
+from fedapps.sim.streets.files import to_degrees
 from fedapps.sim.streets.network import draw_network, draw_routes
 from fedapps.sim.streets.noise import hashed
-from fedapps.sim.streets.rays import FAR, cast
-from fedapps.sim.streets.rendering import render
+from fedapps.sim.streets.rendering import FAR, cast, render
 from fedapps.sim.streets.styles import CONTINENTS, NAMES
-from fedapps.sim.streets.view import look, visit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

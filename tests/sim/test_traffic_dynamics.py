@@ -4,7 +4,7 @@ from math import atan, cos, pi, sin, tan
 
 import pytest
 import torch
-from fedapps.sim.traffic import cost, dynamics, lane_change
+from fedapps.sim.traffic import drivers, dynamics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,19 +89,19 @@ def test_quantise(wish, allowed):
 def test_cost_by_hand():
     robot = torch.tensor([0.0, 3.0, 0.0, 21.0])
     human = torch.tensor([4.0, 0.0, 0.0, 19.0])
-    assert cost.stage_cost(robot, human).item() == pytest.approx(-3 * 3 * 2 + 5000 / 5)
-    assert cost.stage_cost(human, robot).item() == pytest.approx(982.0)  # symmetric in the two cars
-    assert cost.stage_cost(robot, human, floor=990.0).item() == 990.0
-    assert cost.stage_cost(robot, human, floor=-1e9).item() == pytest.approx(982.0)
+    assert dynamics.stage_cost(robot, human).item() == pytest.approx(-3 * 3 * 2 + 5000 / 5)
+    assert dynamics.stage_cost(human, robot).item() == pytest.approx(982.0)  # symmetric in the two cars
+    assert dynamics.stage_cost(robot, human, floor=990.0).item() == 990.0
+    assert dynamics.stage_cost(robot, human, floor=-1e9).item() == pytest.approx(982.0)
 
 
 def test_cost_of_touching_cars_is_finite():
     car = torch.tensor([0.0, 0.0, 0.0, 20.0])
-    assert cost.stage_cost(car, car).item() == pytest.approx(50_000.0)
+    assert dynamics.stage_cost(car, car).item() == pytest.approx(50_000.0)
 
 
 def test_lane_change_gains_solve_their_riccati_equation():
-    (k_lateral, k_heading), k_speed = lane_change.gains()
+    (k_lateral, k_heading), k_speed = drivers.gains()
     # one-dimensional: p = 1 + p - (p b)^2 / (r + p b^2) with b = 0.1, r = 1 / 1.5^2; k = p b / (r + p b^2)
     b, r = 0.1, 1 / 2.25
     p = (b**2 + (b**4 + 4 * b**2 * r) ** 0.5) / (2 * b**2)
@@ -115,7 +115,7 @@ def test_a_lane_change_settles_within_five_seconds_and_keeps_its_speed(speed, la
     car, target = torch.tensor([0.0, 0.0, 0.0, speed]), torch.tensor(speed)
     furthest = 0.0
     for t in range(100):
-        control = lane_change.lane_change_control(car, lane, target)
+        control = drivers.lane_change_control(car, lane, target)
         assert round(control[0].item(), 3) in dynamics.THROTTLES
         assert round(control[1].item(), 3) in dynamics.STEERS
         car = dynamics.step(car, control)

@@ -7,10 +7,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fedapps.sim.traffic import cost, dynamics, files, outcomes
+from fedapps.sim.traffic import dynamics, files
 from fedapps.sim.traffic.drivers import Driver, lane_swap_drivers
 from fedapps.sim.traffic.scenarios import LANE_SWAP, THREE_CARS, InitialStates, initial_states
-from fedapps.sim.traffic.sessions import Sessions, simulate
+from fedapps.sim.traffic.sessions import (
+    Sessions,
+    censored,
+    collided,
+    lane_change_time,
+    mean_cost,
+    simulate,
+    start_distance,
+)
 from traffic_policies import aim_for, keep_speed
 
 BOLD, MEEK = Driver("bold", 1.0), Driver("meek", -1.0)
@@ -111,8 +119,8 @@ def test_wrong_answers_of_a_policy_are_refused():
 def test_no_sessions():
     sessions = run(count=0)
     assert sessions.states.shape == (0, 1, 2, 4)
-    assert outcomes.mean_cost(sessions).shape == (0,)
-    assert outcomes.collided(sessions).shape == (0,)
+    assert mean_cost(sessions).shape == (0,)
+    assert collided(sessions).shape == (0,)
 
 
 def test_drivers_differ_visibly_before_the_same_robot():
@@ -128,7 +136,7 @@ def by_hand(y_human, start, scenario=LANE_SWAP):
     rows = len(y_human)
     states = torch.zeros(1, rows, scenario.cars, 4)
     states[0, :, 1] = torch.tensor([[3.5, y, 0.0, 10.0] for y in y_human])
-    stage = cost.stage_cost(states[:, :, 0], states[:, :, 1])
+    stage = dynamics.stage_cost(states[:, :, 0], states[:, :, 1])
     one = torch.ones(1, dtype=torch.int64)
     return Sessions(
         scenario, BOLD, 0 * one, one > 0, states, torch.zeros(1, rows, 2, 2), stage, rows * one, start * one
@@ -137,30 +145,30 @@ def by_hand(y_human, start, scenario=LANE_SWAP):
 
 def test_outcomes_by_hand():
     sessions = by_hand([0.0, 12.0, 24.0], start=1)
-    assert outcomes.lane_change_time(sessions).item() == pytest.approx(0.1)
-    assert outcomes.start_distance(sessions).item() == 12.5  # 3.5, 12, 12.5
+    assert lane_change_time(sessions).item() == pytest.approx(0.1)
+    assert start_distance(sessions).item() == 12.5  # 3.5, 12, 12.5
     costs = (5000 / 3.5, -3 * -12 * -10 + 5000 / 12.5)
-    assert outcomes.mean_cost(sessions).item() == pytest.approx(sum(costs) / 2)
-    assert not outcomes.collided(sessions).item()
+    assert mean_cost(sessions).item() == pytest.approx(sum(costs) / 2)
+    assert not collided(sessions).item()
 
 
 def test_outcomes_without_a_lane_change():
     sessions = by_hand([0.0, 5.0, 10.0], start=-1)
-    assert outcomes.censored(sessions).tolist() == [True]
-    assert outcomes.lane_change_time(sessions).item() == pytest.approx(0.2)
-    assert torch.isnan(outcomes.start_distance(sessions)).all()
-    assert outcomes.mean_cost(sessions).item() == pytest.approx(sessions.cost.mean().item())
+    assert censored(sessions).tolist() == [True]
+    assert lane_change_time(sessions).item() == pytest.approx(0.2)
+    assert torch.isnan(start_distance(sessions)).all()
+    assert mean_cost(sessions).item() == pytest.approx(sessions.cost.mean().item())
 
 
 def test_a_robot_that_keeps_planning_pays_to_the_end():
     sessions = by_hand([0.0, 12.0, 24.0], start=1, scenario=replace(LANE_SWAP, robot_swaps=False))
-    assert outcomes.mean_cost(sessions).item() == pytest.approx(sessions.cost.mean().item())
+    assert mean_cost(sessions).item() == pytest.approx(sessions.cost.mean().item())
 
 
 def test_overlapping_cars_have_collided():
     sessions = by_hand([0.0, 5.0], start=-1)
     sessions.states[0, 1, 1, :2] = torch.tensor([1.9, 3.9])
-    assert outcomes.collided(sessions).item()
+    assert collided(sessions).item()
 
 
 @pytest.mark.parametrize(

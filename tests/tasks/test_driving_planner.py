@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fedapps.sim.traffic.cost import pair_cost
+from fedapps.sim.traffic.dynamics import pair_cost
 from fedapps.sim.traffic.sessions import Observation
 from fedapps.tasks.driving.options import Options
 from fedapps.tasks.driving.planner import best_plan, candidate_plans, mpc_policy

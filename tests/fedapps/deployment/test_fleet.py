@@ -5,9 +5,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from fedapps.sim.interrupts import Interrupts
 from fedapps.sim.lqr import write_world
-from fedapps.sim.processes import is_alive
+from fedapps.sim.processes import Interrupts, is_alive
 from fedapps.tasks.base import DataError
 
 from fedapps.cli.commands import main

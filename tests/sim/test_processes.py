@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from fedapps.sim.interrupts import Interrupts
+from fedapps.sim.processes import Interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
