@@ -61,6 +61,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return _LINK.sub(replaced, markdown)
 
 
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Name the theme's search dialog for screen readers, and let the keyboard reach what scrolls."""
+    named = output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+    return re.sub(r"(<pre[^>]*>(?:<span></span>)?<code)>", r'\1 tabindex="0">', named).replace(
+        "<table>", '<table tabindex="0">'
+    )
+
+
 def generated() -> Iterator[tuple[str, str]]:
     """Paths and texts of the pages that are made from code and notebooks."""
     yield "reference/keys.md", keys_page(described())
