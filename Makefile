@@ -86,7 +86,7 @@ docs: $(DOCS_STAMP) package  ## build the documentation site in build/site; a wa
 env: $(STAMP)
 
 config: $(STAMP)  ## write the defaults of all keys into pyproject.toml
-	$(BIN)/python -m fedapps.config.pyproject_keys
+	$(BIN)/python -m fedapps.config.keys
 
 # pip would compile every module of every package, which takes as long as all the rest; Python compiles what is imported.
 $(STAMP): pyproject.toml constraints.txt

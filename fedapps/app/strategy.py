@@ -3,12 +3,8 @@
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from fedapps.config.aggregation import robust_aggregation
-from fedapps.config.allowed_groups import read_allowed_groups
-from fedapps.config.compression import compression_of
 from fedapps.config.parsing import Config
-from fedapps.config.round_limits import read_limits
-from fedapps.config.run_config import RunConfig
+from fedapps.config.run_config import RunConfig, compression_of, read_allowed_groups, read_limits, robust_aggregation
 from fedapps.methods.strategy_parts import StrategyParts
 from fedapps.strategies import (
     Admission,

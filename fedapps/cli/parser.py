@@ -4,8 +4,7 @@ import argparse
 
 from fedapps.deployment.supernode import LIBRARIES, POLL_INTERVAL
 
-from .compare_arguments import add_compare
-from .shared_arguments import (
+from .arguments import (
     RECIPE,
     Commands,
     Parser,
@@ -13,11 +12,13 @@ from .shared_arguments import (
     add_engine,
     add_jobs,
     add_json,
+    add_methods,
     add_output,
+    add_resume,
+    add_seeds,
     add_set,
     add_vary,
 )
-from .tune_arguments import add_tune
 
 
 def command_parser() -> Parser:
@@ -31,8 +32,8 @@ def command_parser() -> Parser:
     _add_list(commands)
     _add_nodes(commands)
     _add_run(commands)
-    add_compare(commands)
-    add_tune(commands)
+    _add_compare(commands)
+    _add_tune(commands)
     _add_fleet(commands)
     _add_check_node(commands)
     _add_supernode(commands)
@@ -86,6 +87,84 @@ def _add_run(commands: Commands) -> None:
     command.add_argument("recipe", nargs="?", help=f"{RECIPE}; default: the config in pyproject.toml")
     add_engine(command, "ray")
     add_set(command)
+    add_output(command)
+
+
+def _add_compare(commands: Commands) -> None:
+    command = add_command(
+        commands, "compare", "Compare methods over several seeds, beside the paper's numbers.",
+        "Run every method with every seed, print means, standard deviations, the paper's claims and tests, and write a "
+        "report. Tests are paired over seeds. Five seeds give no p-value below 0.0625; use ten where a claim depends "
+        "on it. On recorded data, results hold for new training runs on these data, not for other data. In the path of "
+        "a file, {method} and {seed} stand for those of each run.",
+        "compare lqr --methods fedavg,spfl,apfl --seeds 10",
+        'compare lqr --methods "spfl,spfl(rate-scale=0.2),apfl(power=0.5)"',
+        "compare fedvln-augmented --set vln.speaker-file=speaker.safetensors "
+        "--set vln.agent-file=runs/agents/{method}-{seed}/checkpoints/{method}/best.safetensors",
+        "compare --resume runs/compare-lqr-20250101-120000",
+    )  # fmt: skip
+    command.set_defaults(refuse=command.error)
+    command.add_argument("recipe", nargs="?", help=RECIPE)
+    add_methods(command, "compare")
+    add_seeds(command, 3, "")
+    add_vary(command, "repeat the comparison for each of these values of a key")
+    command.add_argument(
+        "--seed-keys",
+        default="",
+        metavar="KEY,...",
+        help="keys set to the seed of each run; text.partition-seed gives each seed its own partition "
+        "(default: the recipe's keys)",
+    )
+    add_resume(command, "comparison")
+    add_jobs(command, "runs")
+    command.add_argument(
+        "--cluster",
+        default="",
+        metavar="ADDRESS",
+        help="execute the runs on this Ray cluster, HOST:PORT or auto, whose machines share the folders of data and "
+        "results (default: this machine)",
+    )
+    add_json(command, "rows, table, tests, the paper's numbers and claims")
+    add_engine(command, "inline")
+    add_set(command)
+    add_output(command)
+
+
+def _add_tune(commands: Commands) -> None:
+    command = add_command(
+        commands, "tune", "Search the best settings of each method on validation data.",
+        "Every method gets the same number of trials, the first with its current settings; no trial reads test data. "
+        "Print the settings of each method and write a recipe with them for `fedapps compare`. An argument in the name "
+        "of a method, as in fedprox(mu=0.1), is fixed.",
+        "tune lqr --methods fedavg,fedprox,apfl --trials 20 --write lqr-tuned.toml",
+        "tune lane-swap --trials 20 --range apfl.power=0.25..2 --range epochs=5,10,30 --set-trials evaluate-every=1",
+        "tune --resume runs/tune-lqr-20250101-120000",
+    )  # fmt: skip
+    command.set_defaults(refuse=command.error)
+    command.add_argument("recipe", nargs="?", help=RECIPE)
+    command.add_argument("--trials", type=int, default=0, metavar="N", help="number of trials of each method")
+    add_methods(command, "tune")
+    command.add_argument(
+        "--range",
+        action="append",
+        default=[],
+        metavar="KEY=LOW..HIGH[,log]",
+        help="search range of a method's option or of a key that methods can set for themselves, such as epochs; "
+        "KEY=VALUE,... for a few values; can be repeated (default: the ranges in `fedapps list --keys`)",
+    )
+    add_seeds(command, 1, " of each trial")
+    command.add_argument("--write", default="", metavar="FILE", help="also write the tuned recipe to this file")
+    add_resume(command, "tuning")
+    add_jobs(command, "methods")
+    add_engine(command, "inline")
+    add_set(command)
+    command.add_argument(
+        "--set-trials",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a key in the trials only, not in the tuned recipe; can be repeated",
+    )
     add_output(command)
 
 

@@ -6,12 +6,12 @@ from fedapps.clients.local_part import composed
 from fedapps.methods.base import Conflict, Method
 from fedapps.tasks.base import Task
 
-from .aggregation import aggregation_conflicts
-from .allowed_groups import read_allowed_groups
-from .compression import compression_conflicts
-from .privacy_conflicts import privacy_conflicts
-from .round_limits import read_limits
-from .run_config import RunConfig
+from .run_config import RunConfig, read_allowed_groups, read_limits, robust_aggregation
+
+SECURE_AGGREGATION = (
+    "Flower's SecAgg+ (SecAggPlusWorkflow, secaggplus_mod; Flower 1.39) drives strategies of the older API only: it "
+    "calls configure_fit and aggregate_fit, and takes four exchanges with every node where these strategies have one"
+)
 
 
 def conflicts(
@@ -33,9 +33,9 @@ def conflicts(
         yield from (conflict for conflict in _run_conflicts(own) if conflict not in general)
     if run.collect_after:
         yield from _collection_conflicts(run)
-    yield from privacy_conflicts(run, methods)
-    yield from aggregation_conflicts(run, methods)
-    yield from compression_conflicts(methods, runs)
+    yield from _privacy_conflicts(run, methods)
+    yield from _aggregation_conflicts(run, methods)
+    yield from _compression_conflicts(methods, runs)
     for label, method in methods.items():
         if method.task not in ("", run.task):
             yield {"methods", "task"}, f"methods: {label!r} is for task {method.task!r}, not {run.task!r}: leave it out"
@@ -161,4 +161,69 @@ def _collection_conflicts(run: RunConfig) -> Iterator[Conflict]:
             {"collect_after", "fraction_evaluate"},
             f"fraction-evaluate = {run.fraction_evaluate:g}: must be 1 with {given}, because nodes collect data when "
             "they evaluate, and cannot train in the next stage without",
+        )
+
+
+def _privacy_conflicts(run: RunConfig, methods: Mapping[str, Method]) -> Iterator[Conflict]:
+    """What :func:`conflicts` yields for ``dp`` and ``secure-aggregation``."""
+    if run.secure_aggregation:
+        yield {"secure_aggregation"}, f"secure-aggregation = true: must be false, because {SECURE_AGGREGATION}"
+    if run.dp == "none":
+        return
+    by_reason: dict[str, list[str]] = {}
+    for label, method in methods.items():
+        if reason := method.privacy_conflict(run.dp):
+            by_reason.setdefault(reason, []).append(label)
+    for reason, names in by_reason.items():
+        yield (
+            {"dp", "methods"},
+            f"dp = {run.dp!r}: leave out of methods {', '.join(names)}, or set dp = 'none': {reason}",
+        )
+    if run.dp.startswith("central") and run.weighting != "uniform":
+        yield (
+            {"dp", "weighting"},
+            f"weighting = {run.weighting!r}: must be 'uniform' with dp = {run.dp!r}, which divides the sum of the "
+            "updates by the expected number of nodes",
+        )
+
+
+def _aggregation_conflicts(run: RunConfig, methods: Mapping[str, Method]) -> Iterator[Conflict]:
+    """What :func:`conflicts` yields for ``aggregation`` and ``byzantine-fraction``."""
+    aggregation = robust_aggregation(run)
+    if aggregation is None:
+        return
+    by_reason: dict[str, list[str]] = {}
+    for label, method in methods.items():
+        if reason := method.robustness_conflict():
+            by_reason.setdefault(reason, []).append(label)
+    for reason, names in by_reason.items():
+        yield (
+            {"aggregation", "methods"},
+            f"aggregation = {run.aggregation!r}: leave out of methods {', '.join(names)}, or set aggregation = 'mean': "
+            f"{reason}",
+        )
+    if run.dp.startswith("central"):
+        yield (
+            {"aggregation", "dp"},
+            f"aggregation = {run.aggregation!r}: must be 'mean' with dp = {run.dp!r}, whose noise is that of a mean",
+        )
+    if (needed := aggregation.required(run.training_nodes)) > run.training_nodes:
+        yield (
+            {"aggregation", "byzantine_fraction", "num_nodes", "fraction_train"},
+            f"aggregation = {run.aggregation!r}: needs at least {needed} replies with byzantine-fraction = "
+            f"{run.byzantine_fraction:g}, but {run.training_nodes} nodes train in a round (fraction-train = "
+            f"{run.fraction_train:g} of num-nodes = {run.num_nodes})",
+        )
+
+
+def _compression_conflicts(methods: Mapping[str, Method], runs: Mapping[str, RunConfig]) -> Iterator[Conflict]:
+    """What :func:`conflicts` yields for ``compression``."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for label, method in methods.items():
+        if runs[label].compression != "none" and (reason := method.compression_conflict()):
+            by_reason.setdefault((runs[label].compression, reason), []).append(label)
+    for (name, reason), labels in by_reason.items():
+        yield (
+            {"compression", "methods"},
+            f"compression = {name!r}: leave out of methods {', '.join(labels)}, or set compression = 'none': {reason}",
         )

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import cos, floor, pi
+from math import cos, floor, isfinite, pi
 from pathlib import Path
 from typing import Any
 
 from fedapps.clients.data import DataSource, find_source
 from fedapps.clients.settings import LocalTraining
-from fedapps.strategies.compression import COMPRESSION_NAMES
+from fedapps.strategies import Compression, Krum, Median, MultiKrum, RobustAggregation, TrimmedMean
+from fedapps.strategies.compression import COMPRESSION_NAMES, compression_by_name
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.tasks.options import option
 from fedapps.tasks.profiles import TaskProfiles
@@ -204,3 +205,80 @@ def with_source(options: Any, run: RunConfig) -> Any:
     if getattr(options, "source", "") != "auto":
         return options
     return replace(options, source="files" if run.data_dir else "simulated")
+
+
+def read_allowed_groups(text: str) -> dict[str, frozenset[str]]:
+    """Read the key ``allowed-groups``, such as ``"city: berlin, tokyo; continent: europe, asia"``.
+
+    Returns
+    -------
+    dict of str to frozenset of str
+        Labels by kind of group; empty for an empty text.
+
+    Raises
+    ------
+    ValueError
+        The text has another form, or a kind is given twice.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for part in filter(str.strip, text.split(";")):
+        kind, colon, listed = part.partition(":")
+        kind, labels = kind.strip(), frozenset(filter(None, map(str.strip, listed.split(","))))
+        if not (kind and colon and labels) or kind in found:
+            raise ValueError(
+                f"allowed-groups = {text!r}: must be a kind of group, a colon and its labels, separated by commas; "
+                "several kinds are separated by semicolons, such as city: berlin, tokyo; continent: europe, asia"
+            )
+        found[kind] = labels
+    return found
+
+
+def read_limits(text: str) -> dict[int, float]:
+    """Read the key ``stop-beyond``: limits of the tracked metric, such as ``5: 0.31, 10: 0.27``.
+
+    Returns
+    -------
+    dict of int to float
+        Limits by round, counted from 1; empty for an empty text.
+
+    Raises
+    ------
+    ValueError
+        The text has another form, or names a round twice.
+    """
+    limits: dict[int, float] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        number, _, value = pair.partition(":")
+        try:
+            server_round, limit = int(number), float(value)
+            if server_round < 1 or server_round in limits or not isfinite(limit):
+                raise ValueError
+        except ValueError:
+            raise ValueError(
+                f"stop-beyond = {text!r}: {pair!r} is no round with its limit; write ROUND: VALUE, ROUND: VALUE with "
+                "rounds from 1 on, each of them once, such as 5: 0.31, 10: 0.27"
+            ) from None
+        limits[server_round] = limit
+    return limits
+
+
+def written_limits(limits: Mapping[int, float]) -> str:
+    """The text that :func:`read_limits` reads as these limits."""
+    return ", ".join(f"{server_round}: {limit!r}" for server_round, limit in limits.items())
+
+
+def robust_aggregation(run: RunConfig) -> RobustAggregation | None:
+    """The strategy's part that the key ``aggregation`` names, ``None`` for the mean."""
+    fraction = run.byzantine_fraction
+    aggregations = {
+        "median": Median(),
+        "trimmed-mean": TrimmedMean(fraction),
+        "krum": Krum(fraction),
+        "multi-krum": MultiKrum(fraction),
+    }
+    return aggregations.get(run.aggregation)
+
+
+def compression_of(run: RunConfig) -> Compression | None:
+    """The strategy's part that the key ``compression`` names, ``None`` without compression."""
+    return None if run.compression == "none" else compression_by_name(run.compression, run.compression_share)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tomli_w
 
-from fedapps.config.pyproject_keys import generated
+from fedapps.config.keys import generated
 
 _PACKAGE = Path(__file__).parents[1]
 #: The repository or the bundle that holds this package; not a folder of an app where the package is installed.

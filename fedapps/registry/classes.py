@@ -32,14 +32,14 @@ class Registry(Generic[Kind]):
 
     @cached_property
     def own(self) -> Mapping[str, type[Kind]]:
-        """The classes of this project by their names, in the order of their modules."""
+        """The classes of this project by their names, sorted."""
         found: dict[str, type[Kind]] = {}
         for module in iter_modules(self.package.__path__):
             place = import_module(f"{self.package.__name__}.{module.name}")
             kinds = [kind for kind in vars(place).values() if isinstance(kind, type) and issubclass(kind, self.parent)]
             named: list[Any] = [kind for kind in kinds if kind.__module__ == place.__name__ and "name" in vars(kind)]
             found |= {kind.name: kind for kind in named}
-        return found
+        return dict(sorted(found.items()))
 
     def names(self) -> tuple[str, ...]:
         """The names of all classes, this project's first."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedapps.comparison.compare import run_cell
 from fedapps.config.parsing import ConfigError, parse
-from fedapps.config.round_limits import written_limits
+from fedapps.config.run_config import written_limits
 from fedapps.launch.runner import RunFailedError
 from fedapps.runs.run_folder import RunFolder
 from fedapps.sim.matrix import Chain

@@ -8,11 +8,9 @@ from fedapps.tasks.driving.options import Options
 from fedapps.tasks.lqr.profile import LqrOptions
 from recipe_runs import recipe_runs
 
-from fedapps.config.allowed_groups import read_allowed_groups
-from fedapps.config.keys import defaults, described, for_flower
+from fedapps.config.keys import defaults, described, for_flower, updated
 from fedapps.config.parsing import ConfigError, parse
-from fedapps.config.pyproject_keys import updated
-from fedapps.config.run_config import RunConfig
+from fedapps.config.run_config import RunConfig, read_allowed_groups
 from fedapps.registry.methods import method_names
 
 ROOT = Path(__file__).parents[3]

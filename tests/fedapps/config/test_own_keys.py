@@ -4,7 +4,7 @@ import pytest
 from small_runs import run_inline
 
 from fedapps.config.parsing import ConfigError, parse
-from fedapps.config.round_limits import read_limits
+from fedapps.config.run_config import read_limits
 from fedapps.registry.methods import canonical
 
 LQR = {"task": "lqr", "num-nodes": 3, "collect-after": 0, "rounds": 2, "epochs": 2, "evaluate-every": 1}

@@ -4,7 +4,7 @@ import optuna
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.config.round_limits import read_limits, written_limits
+from fedapps.config.run_config import read_limits, written_limits
 from fedapps.tuning.study import FEWEST, median_limits
 
 

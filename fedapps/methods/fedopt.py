@@ -1,0 +1,80 @@
+"""FedOpt: the server steps on the pseudo-gradient with an optimizer of its own."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedapps.strategies import BaseStrategy
+from fedapps.tasks.options import option
+from fedapps.tasks.search import Around
+
+from .base import Method
+from .strategy_parts import StrategyParts
+
+_REDDI = "Reddi et al., Adaptive Federated Optimization, ICLR 2021, https://arxiv.org/abs/2003.00295"
+
+
+@dataclass(frozen=True)
+class FedOptOptions:
+    """The options of FedAdam, FedAvgM and FedYogi."""
+
+    learning_rate: float = option(0.1, "server learning rate", above=0, search=Around(10))
+
+
+@dataclass(frozen=True)
+class FedAdagradOptions:
+    """The options of FedAdagrad."""
+
+    learning_rate: float = option(0.01, "server learning rate", above=0, search=Around(10))
+
+
+class FedOpt(Method):
+    """FedAvg with a server optimizer.
+
+    Attributes
+    ----------
+    optimizer : str
+        Its name, such as ``adam``.
+    """
+
+    optimizer: ClassVar[str]
+    Options = FedOptOptions
+
+    def strategy(self, parts: StrategyParts) -> BaseStrategy:
+        return parts.build(BaseStrategy, server_optimizer=parts.optimizer(self.optimizer, self.options.learning_rate))
+
+
+class FedAdagrad(FedOpt):
+    """FedOpt with AdaGrad."""
+
+    name = "fedadagrad"
+    line = "FedAdagrad: AdaGrad at the server"
+    citation = _REDDI
+    optimizer = "adagrad"
+    Options = FedAdagradOptions
+
+
+class FedAdam(FedOpt):
+    """FedOpt with Adam."""
+
+    name = "fedadam"
+    line = "FedAdam: Adam at the server"
+    citation = _REDDI
+    optimizer = "adam"
+
+
+class FedAvgM(FedOpt):
+    """FedOpt with momentum."""
+
+    name = "fedavgm"
+    line = "FedAvgM: momentum at the server"
+    citation = "Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution, 2019, https://arxiv.org/abs/1909.06335"
+    optimizer = "momentum"
+
+
+class FedYogi(FedOpt):
+    """FedOpt with Yogi."""
+
+    name = "fedyogi"
+    line = "FedYogi: Yogi at the server"
+    citation = _REDDI
+    optimizer = "yogi"
