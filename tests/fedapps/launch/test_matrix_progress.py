@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import fedapps.launch.progress
+from fedapps.launch import progress
 from fedapps.launch.progress import MatrixProgress, folder_of, label_of, log_of
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [0.0]
-    for module in (fedapps.launch.progress, fedapps.launch.progress):
-        monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     return now
 
 
