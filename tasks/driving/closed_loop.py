@@ -24,8 +24,7 @@ from fedapps.tasks.base import DataError, Metrics
 
 from .data import Session
 from .options import Options
-from .planner import TAU, mpc_policy
-from .predictors import Forecast, HoldLastControl, Predictor
+from .planner import TAU, Forecast, HoldLastControl, Predictor, mpc_policy
 from .setting import SETTINGS, Setting, to_bicycle, to_motion
 
 

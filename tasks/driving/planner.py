@@ -1,20 +1,22 @@
-"""The robot's planner before the lane change: model-predictive control over candidate plans (APFL, Section IV-B, phase
-1).
-Every :data:`TAU` steps the robot chooses the plan with the lowest cost, summed over the horizon and averaged over the
-forecasts of the human. The robot's own dynamics are known. Because the 9^20 possible control sequences are too many,
-the candidates are sequences that end in a held control.
+"""Predictors of the human car, and the robot's planner before the lane change (APFL, Section IV-B, phase 1).
+
+The planner is model-predictive control over candidate plans. Every :data:`TAU` steps the robot chooses the plan with
+the lowest cost, summed over the horizon and averaged over the forecasts of the human. The robot's own dynamics are
+known. Because the 9^20 control sequences are too many, the candidates are sequences that end in a held control.
 """
 
 from itertools import product
+from typing import Protocol
 
 import torch
-from fedapps.sim.traffic.dynamics import pair_cost
+from fedapps.sim.traffic.dynamics import DT, pair_cost
 from fedapps.sim.traffic.sessions import GRAY, HUMAN, ROBOT, Observation, Policy
 from torch import Tensor
 
+from .forecaster import Forecaster
 from .options import Options
-from .predictors import Predictor
 from .setting import Setting, to_motion
+from .windows import past
 
 TAU = 3
 """Steps between two plans."""
@@ -22,6 +24,68 @@ LANE_ROOM = 0.75
 """Metres by which a car 2 m wide may be off the middle of a lane 3.5 m wide and still be within it."""
 GRAY_ROOM = 6.0
 """Minimum distance in metres along the road from the gray car, which the paper's cost does not include."""
+
+
+class Predictor(Protocol):
+    """Predicts the motions of the human car."""
+
+    def __call__(self, motions: Tensor, controls: Tensor, plans: Tensor) -> Tensor:
+        """Return human motions ``[S, C, K, H, 4]`` at the next H steps; C and K are 1 if the prediction does not depend
+        on them.
+        Parameters
+        ----------
+        motions : Tensor [S, t, cars, 4]
+            The observed motions.
+        controls : Tensor [S, t, cars, 2]
+            The observed controls, not standardised.
+        plans : Tensor [S, C, H, 2]
+            The standardised controls that the robot considers.
+        """
+
+
+class HoldLastControl:
+    """The human keeps its current control. The first data are collected with this predictor (APFL, Section IV-B)."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+
+    def __call__(self, motions: Tensor, controls: Tensor, plans: Tensor) -> Tensor:
+        present = controls[:, -1, HUMAN] / controls.new_tensor(self.setting.control)
+        held = present[:, None].expand(-1, plans.shape[2], -1)
+        return self.setting.roll_out(motions[:, -1, HUMAN], held)[:, None, None]
+
+
+class ConstantVelocity:
+    """The human keeps its current velocity. This is the non-proactive robot (APFL, Figure 8)."""
+
+    def __call__(self, motions: Tensor, controls: Tensor, plans: Tensor) -> Tensor:
+        now = motions[:, -1, HUMAN]
+        ahead = DT * torch.arange(1, plans.shape[2] + 1, dtype=now.dtype, device=now.device)
+        positions = now[:, None, :2] + ahead[:, None] * now[:, None, 2:]
+        return torch.cat((positions, now[:, None, 2:].expand_as(positions)), dim=-1)[:, None, None]
+
+
+class Forecast:
+    """Predicts the human's controls with a forecaster, and its motions with the known dynamics.
+
+    All plans share the ``samples`` draws of z. Until ``min_history`` steps have been observed, fewer than in any
+    training window, the human is assumed to keep its control. The model may be on another device than the observations.
+    """
+
+    def __init__(self, model: Forecaster, setting: Setting, options: Options) -> None:
+        self.model = model
+        self.setting = setting
+        self.options = options
+
+    @torch.no_grad()
+    def __call__(self, motions: Tensor, controls: Tensor, plans: Tensor) -> Tensor:
+        if motions.shape[1] < min(self.options.min_history, self.options.history):
+            return HoldLastControl(self.setting)(motions, controls, plans)
+        device = next(self.model.parameters()).device
+        history = past(self.setting, motions, controls, self.options.history).to(device)
+        noise = torch.randn(len(motions), self.options.samples, self.model.latent, device=device)
+        expected = self.model.forecast(history, plans.to(device), noise).to(motions.device)
+        return self.setting.roll_out(motions[:, -1, HUMAN][:, None, None], expected)
 
 
 def candidate_plans(kind: str, horizon: int) -> Tensor:

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from .closed_loop import Encounters, as_sessions, drive, encounters, session_metrics, traces
 from .data import SPLITS, Recording, read_folder
-from .forecaster import Forecaster
+from .forecaster import Forecaster, elbo_parts, scores
 from .options import Options as DrivingOptions
-from .predictors import ConstantVelocity, Forecast, HoldLastControl, Predictor
+from .planner import ConstantVelocity, Forecast, HoldLastControl, Predictor
 from .profile import DrivingProfiles, block_of, groups_of, key_of
-from .scores import elbo_parts, scores
 from .setting import SETTINGS
 from .windows import cut
 
@@ -77,7 +76,7 @@ class DrivingTask(DrivingProfiles, Task):
         return reconstruction.mean() + self.options.kl_weight * divergence.mean()
 
     def evaluate(self, model: torch.nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
-        """``validation.*``, ``test.*`` (:func:`~fedapps.tasks.driving.scores.scores`) and, with ``final``,
+        """``validation.*``, ``test.*`` (:func:`~fedapps.tasks.driving.forecaster.scores`) and, with ``final``,
         closed-loop metrics.
 
         If the driver is simulated, ``final`` adds ``closed_loop.*`` and, for a robot without a forecaster,

@@ -1,14 +1,23 @@
-"""Networks that predict a score at the robot's node, on padded batches of graphs."""
+"""Networks that predict a score at the robot's node, on padded batches of graphs.
 
-from collections.abc import Mapping
+A scene is represented as one of two kinds of graphs, each with its network.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
+from fedapps.tasks.base import Batch
 from torch import Tensor, nn
 from torch.nn.functional import elu, linear
 
 from . import compact, relational
-from .relational import KINDS, RELATIONS, SOURCES, means
+from .compact import compact_graphs
+from .options import Options
+from .relational import KINDS, RELATIONS, SOURCES, means, relational_graphs
+from .scenes import RatedScene
 
 
 class GraphConvolutions(nn.Module):
@@ -100,3 +109,34 @@ class RelationalConvolutions(nn.Module):
             hidden = elu(layer(hidden, mean, counts))
         # The last layer is computed for the robot only.
         return torch.tanh(self.layers[-1](hidden, mean, {"robot": 1})).reshape(-1)
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """A representation of scenes as graphs.
+
+    Attributes
+    ----------
+    build : callable
+        Builds padded tensors from scenes, named like the arguments of the network.
+    sizes : callable
+        Returns the number of nodes of each graph, ``[N]``.
+    trimmed : callable
+        Removes the padding that all graphs of a batch share. Other tensors of the batch stay unchanged.
+    network : callable
+        Returns a newly initialised network.
+    """
+
+    build: Callable[[Sequence[RatedScene]], dict[str, Tensor]]
+    sizes: Callable[[Batch], Tensor]
+    trimmed: Callable[[Batch], Batch]
+    network: Callable[[], nn.Module]
+
+
+def graphs(options: Options) -> Graphs:
+    """Return the representation that ``options`` select."""
+    if options.graph == "relational":
+        network = partial(RelationalConvolutions, options.hidden, options.depth())
+        return Graphs(relational_graphs, relational.sizes, relational.trimmed, network)
+    build = partial(compact_graphs, geometry=options.geometry)
+    return Graphs(build, compact.sizes, compact.trimmed, partial(GraphConvolutions, options.hidden, options.depth()))

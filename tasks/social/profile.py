@@ -9,8 +9,7 @@ from fedapps.sim.social.world import write_world
 from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles, check_partition
 
 from .options import Options as SocialOptions
-from .scenes import RatedScene, participant_files, read_participant
-from .splits import SPLITS, split_scenes
+from .scenes import SPLITS, RatedScene, participant_files, read_participant, split_scenes
 
 
 @dataclass(frozen=True)

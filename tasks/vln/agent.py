@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .houses import Houses
 from .layers import ANGLE_WIDTH, BiLSTM, DirectedQuery, ViewAttention, WordAttention, copied, environment, mask_of
-from .sizes import Sizes
+from .options import Sizes
 from .vocabulary import PAD
 from .walks import Observation
 

@@ -1,22 +1,30 @@
-"""A folder of houses: their graphs and paths with instructions, and who trains on which. Read once per process."""
+"""A folder of houses: their graphs and paths with instructions, and who trains on which. Read once per process.
+
+Paths that nobody described are drawn as those of R2R were: shortest paths of 4 to 6 edges and at least 5 m (Anderson et
+al., CVPR 2018, Section 4). Sampled paths with a speaker's instructions are the augmented data of FedVLN (Zhou and Wang,
+ECCV 2022, Section 4.1).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from math import pi
 from pathlib import Path
 
+import numpy as np
 from fedapps.sim.seeding import generator
 from fedapps.tasks.profiles import DataError, check_partition
 
-from .connectivity import Graph, graph_files, read_graphs
+from .connectivity import Graph, graph_files, read_graphs, shortest_paths
 from .files import in_folder
 from .instructions import FILES, InstructedPath, find_dataset, read_split
 from .options import Options
-from .sampling import EDGES, SHORTEST, sample_paths
 from .vocabulary import Vocabulary
 
 SPLITS = ("train", "val_seen", "val_unseen")
+EDGES = (4, 6)
+SHORTEST = 5.0  # metres
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,3 +211,21 @@ def _check(path: InstructedPath, graphs: Mapping[str, Graph], place: str) -> Non
 def _frequent_words(dataset: Dataset, size: int) -> Vocabulary:
     texts = (text for path in dataset.of("train", dataset.seen) for text in path.instructions)
     return Vocabulary.of(texts, size)
+
+
+def sample_paths(graph: Graph, count: int, rng: np.random.Generator) -> list[InstructedPath]:
+    """``count`` different shortest paths through a house, or all that there are, with random headings and no text."""
+    paths = shortest_paths(graph)
+    starts, goals = np.nonzero(np.isfinite(paths.distance) & (paths.distance >= SHORTEST))
+    order = rng.permutation(len(starts))
+    found: list[InstructedPath] = []
+    for start, goal in zip(starts[order], goals[order], strict=True):
+        if len(found) == count:
+            break
+        stops = paths.path(int(start), int(goal))
+        if EDGES[0] <= len(stops) - 1 <= EDGES[1]:
+            names = tuple(graph.viewpoints[stop] for stop in stops)
+            found.append(
+                InstructedPath(graph.scan, f"sampled-{len(found)}", names, float(rng.uniform(0, 2 * pi)), ("",))
+            )
+    return found

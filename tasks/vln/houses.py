@@ -10,9 +10,8 @@ import torch
 from fedapps.tasks.base import DataError
 from torch import Tensor
 
-from .connectivity import Graph
+from .connectivity import Graph, shortest_paths
 from .geometry import HEADINGS, STEP, VIEWS, directions, nearest_view
-from .shortest_paths import shortest_paths
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,11 @@ from fedapps.tasks.base import Batch, NodeData
 
 from .dataset import Dataset
 from .episodes import encode, joined
-from .feature_cache import cached_object_features
 from .features import read_features
 from .files import in_folder
 from .houses import Houses, assemble
-from .label_cache import labelled_paths
+from .labelling import labelled_paths
+from .object_features import cached_object_features
 from .options import Options
 from .vocabulary import BEGIN, END
 

@@ -1,27 +1,106 @@
 """Object features: what stands in for pictures where the licence of Matterport's pictures is not at hand.
 
 Each of the 36 views of a viewpoint is described by annotations: the objects in it, those that viewpoints in sight have,
-how far other viewpoints are, and which rooms they seem to be in. Semantic features generalise to unseen houses at least
-as well as those of a convolutional network (Zhang et al., Diagnosing the Environment Bias in Vision-and-Language
-Navigation, IJCAI 2020), but results with them are not those of a robot that sees pixels.
+how far other viewpoints are, and which rooms they seem to be in. REVERIE annotates only objects within 3 m of a
+viewpoint; those further off are approximated by the objects of the viewpoints in sight, where they would appear from
+here. Semantic features generalise to unseen houses at least as well as those of a convolutional network (Zhang et al.,
+Diagnosing the Environment Bias in Vision-and-Language Navigation, IJCAI 2020), but results with them are not those of a
+robot that sees pixels. Features are kept on disk, under a key of everything they are made of.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from fedapps.sim.seeding import generator
 from fedapps.tasks.profiles import DataError
 
-from .connectivity import Graph
-from .geometry import VIEWS
-from .objects import BOXES_FILE, CLASSES, ObjectViews, read_boxes, read_classes, read_positions
-from .rooms import ROOMS, ROOMS_FILE, RoomClassifier, read_rooms, train_classifier
-from .surroundings import DECAY, RANGE, Surroundings, in_views, surroundings
+from .connectivity import Graph, graph_files
+from .files import cached, find_file, key_of
+from .geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, directions, turned
+from .objects import (
+    BOXES_FILE,
+    CLASSES,
+    CLASSES_FILE,
+    POSITIONS_FILE,
+    ROOMS,
+    ROOMS_FILE,
+    UNKNOWN_RANGE,
+    ObjectViews,
+    RoomClassifier,
+    read_boxes,
+    read_classes,
+    read_positions,
+    read_rooms,
+    train_classifier,
+)
 
+RANGE = 6.0  # metres to viewpoints whose objects are looked at from here
+DECAY = 3.0  # metres over which the weight of what is seen falls to 1/e
+WINDOW = np.radians((30.0, 25.0))  # from a view's centre in heading and in elevation, within which it shows a place
 GEOMETRY = 4
 BLOCKS: Mapping[str, int] = {"own": len(CLASSES), "propagated": len(CLASSES), "geometry": GEOMETRY, "room": len(ROOMS)}
 WIDTH = sum(BLOCKS.values())
+VERSION = 1  # raised when the same files come to give other features
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """The objects around one viewpoint, M in all, each of them once.
+
+    ``label [M]`` are their numbers in the house's labels, ``distance [M]`` metres, ``in_view [M, 36]`` whether a view
+    shows them, ``own [M]`` whether they are annotated at this viewpoint.
+    """
+
+    label: np.ndarray
+    distance: np.ndarray
+    in_view: np.ndarray
+    own: np.ndarray
+
+    @property
+    def weight(self) -> np.ndarray:
+        """How much each object counts, from 1 for what is here down to 0 for what is far."""
+        weight: np.ndarray = np.exp(-self.distance / DECAY)
+        return weight
+
+
+def in_views(offsets: np.ndarray) -> np.ndarray:
+    """Which views show places at some offsets ``[M, 3]`` in metres from the camera, bool ``[M, 36]``."""
+    heading, elevation = directions(offsets)
+    apart = np.abs(turned(heading[:, None] - VIEW_HEADINGS)), np.abs(elevation[:, None] - VIEW_ELEVATIONS)
+    shown: np.ndarray = (apart[0] <= WINDOW[0]) & (apart[1] <= WINDOW[1])
+    return shown
+
+
+def surroundings(
+    graph: Graph, views: ObjectViews, positions: Mapping[tuple[str, str], np.ndarray]
+) -> list[Surroundings]:
+    """What is around each viewpoint of a house.
+
+    An object is where it was triangulated; otherwise in its direction from the viewpoint that has it, or from the
+    nearest one of several, at :data:`UNKNOWN_RANGE`.
+    """
+    rows, rays = views.bearings()
+    viewpoint, thing, label = views.viewpoint[rows], views.object[rows], views.label[rows]
+    places = graph.positions[viewpoint] + UNKNOWN_RANGE * rays
+    for number, name in enumerate(views.objects):
+        known = positions.get((graph.scan, name))
+        if known is not None:
+            places[thing == number] = known
+    between = np.linalg.norm(graph.positions[:, None] - graph.positions[None], axis=-1)
+    near = graph.visible & (between <= RANGE)
+    np.fill_diagonal(near, True)
+    found = []
+    for here in range(len(graph.viewpoints)):
+        seen = np.flatnonzero(near[here, viewpoint])
+        seen = seen[np.argsort(between[here, viewpoint[seen]], kind="stable")]
+        seen = seen[np.unique(thing[seen], return_index=True)[1]]
+        offsets = places[seen] - graph.positions[here]
+        found.append(
+            Surroundings(label[seen], np.linalg.norm(offsets, axis=1), in_views(offsets), viewpoint[seen] == here)
+        )
+    return found
 
 
 def object_features(folder: Path, graphs: Mapping[str, Graph], label_width: int = 0) -> dict[str, np.ndarray]:
@@ -156,3 +235,31 @@ def _labels(
     table = np.array([vectors[label] for label in boxes.labels]).reshape(-1, width)
     every = [_shown(each, np.ones(len(each.label), dtype=bool)) for each in around]
     return np.stack([shown.T @ table[each.label] for shown, each in zip(every, around, strict=True)])
+
+
+def cached_object_features(
+    folder: Path, graphs: Mapping[str, Graph], scans: Sequence[str], label_width: int, cache: Path
+) -> np.ndarray:
+    """Object features of some houses, one after another, ``[V, 36, D]`` in float32.
+
+    All houses of ``folder`` are made at once, as they share the room classifier, and kept in ``cache``.
+
+    Raises
+    ------
+    DataError
+        As :func:`~fedapps.tasks.vln.object_features.object_features`.
+    """
+
+    def compute(unfinished: Path) -> None:
+        for scan, features in object_features(folder, graphs, label_width).items():
+            np.save(unfinished / f"{scan}.npy", features)
+
+    found = cached(cache, f"features-{key_of(_inputs(folder, label_width))}", compute)
+    return np.concatenate([np.load(found / f"{scan}.npy") for scan in scans])
+
+
+def _inputs(folder: Path, label_width: int) -> Iterator[tuple[str, bytes]]:
+    yield "features", f"{VERSION} {label_width}".encode()
+    named = [find_file(folder, name) for name in (BOXES_FILE, CLASSES_FILE, POSITIONS_FILE, ROOMS_FILE)]
+    for path in (path for path in [*named, *graph_files(folder)] if path is not None and path.is_file()):
+        yield path.name, path.read_bytes()

@@ -1,11 +1,15 @@
-"""Which objects are seen where, out of REVERIE's boxes (Qi et al., CVPR 2020), and what class each label has.
+"""Objects and rooms: what is seen where, out of REVERIE's boxes (Qi et al., CVPR 2020), and in which room.
 
 ``bbox.json`` maps scan, viewpoint and object to ``[label, views, boxes]``, a box ``[x, y, width, height]`` in pixels of
 a picture of 640 x 480 for each of the views. ``label_mpcat40.csv`` gives the class of each label, ``objects3d.csv``
 where objects are that were triangulated from several viewpoints. Any of them may be compressed.
+
+The room of a viewpoint is judged by the objects around it. A multinomial logistic regression learns from the labels in
+``rooms.csv`` whose column ``split`` is ``train``. The room that a viewpoint really has is never a feature: unseen
+houses have no labels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +33,13 @@ WIDTH, HEIGHT = 640, 480
 FOCAL = HEIGHT / 2 / np.tan(np.pi / 6)  # pixels; the vertical field of view is 60 degrees
 UNKNOWN_RANGE = 1.6  # metres to an object that was not triangulated
 MAX_RESIDUAL = 5.0  # degrees between rays and the triangulated position, beyond which it is not trusted
+ROOMS_FILE = "rooms.csv"
+ROOMS = (
+    "office", "lounge", "familyroom", "entryway", "dining_room", "living_room", "stairs", "kitchen", "porch",
+    "bathroom", "bedroom", "hallway",
+)  # fmt: skip
+RIDGE = 3e-3  # times the squared weights, added to the mean cross-entropy
+ITERATIONS = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,3 +158,69 @@ def read_positions(folder: Path) -> dict[tuple[str, str], np.ndarray]:
     positions = np.stack([table.numbers(axis) for axis in "xyz"], axis=1)
     objects = list(zip(table.texts("scan"), table.texts("object_id"), strict=True))
     return {objects[row]: positions[row] for row in np.flatnonzero(table.numbers("median_residual_deg") < MAX_RESIDUAL)}
+
+
+def read_rooms(folder: Path) -> dict[str, int]:
+    """The room, by its number in :data:`ROOMS`, of viewpoints ``<scan>_<viewpoint>`` of training houses.
+
+    Raises :class:`DataError` where the file is malformed; without it there are no rooms.
+    """
+    path = find_file(folder, ROOMS_FILE)
+    if path is None:
+        return {}
+    table = read_table(path, ("scan", "viewpoint", "label_name_inferred", "split"))
+    rooms = table.words("label_name_inferred", {name: number for number, name in enumerate(ROOMS)}).tolist()
+    rows = zip(table.texts("scan"), table.texts("viewpoint"), table.texts("split"), rooms, strict=True)
+    return {f"{scan}_{viewpoint}": room for scan, viewpoint, split, room in rows if split == "train"}
+
+
+@dataclass(frozen=True, eq=False)
+class RoomClassifier:
+    """Probabilities of the rooms given how much of each label is around a viewpoint.
+
+    ``labels`` maps a label to its row of ``weight [L, 12]``; labels that the training houses lack count for nothing.
+    """
+
+    labels: Mapping[str, int]
+    weight: np.ndarray
+    bias: np.ndarray
+
+    def posterior(self, amounts: Sequence[Mapping[str, float]]) -> np.ndarray:
+        """Probabilities ``[N, 12]`` at N viewpoints, given the amount of each label around them."""
+        logits = _table(amounts, self.labels) @ self.weight + self.bias
+        logits -= logits.max(axis=1, keepdims=True)
+        odds: np.ndarray = np.exp(logits)
+        posterior: np.ndarray = odds / odds.sum(axis=1, keepdims=True)
+        return posterior
+
+
+def train_classifier(amounts: Sequence[Mapping[str, float]], rooms: Sequence[int]) -> RoomClassifier:
+    """Fit the classifier by L-BFGS from zero weights, which draws no random number."""
+    from scipy.optimize import minimize  # slow to import, and a profile needs only the options
+    from scipy.special import logsumexp
+
+    labels = {label: row for row, label in enumerate(sorted({label for each in amounts for label in each}))}
+    shape = len(labels) + 1, len(ROOMS)  # the last row is the bias
+    inputs = np.hstack([_table(amounts, labels), np.ones((len(amounts), 1))])
+    targets = np.eye(len(ROOMS))[list(rooms)]
+
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        weight = flat.reshape(shape)
+        logits = inputs @ weight
+        log_posterior = logits - logsumexp(logits, axis=1, keepdims=True)
+        penalised = np.vstack([weight[:-1], np.zeros((1, len(ROOMS)))])
+        gradient = inputs.T @ (np.exp(log_posterior) - targets) / len(targets) + 2 * RIDGE * penalised
+        return float(RIDGE * (penalised**2).sum() - (targets * log_posterior).sum() / len(targets)), gradient.ravel()
+
+    fitted = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS})
+    weight = fitted.x.reshape(shape)
+    return RoomClassifier(labels, weight[:-1], weight[-1])
+
+
+def _table(amounts: Sequence[Mapping[str, float]], labels: Mapping[str, int]) -> np.ndarray:
+    table = np.zeros((len(amounts), len(labels)))
+    for row, each in enumerate(amounts):
+        for label, amount in each.items():
+            if label in labels:
+                table[row, labels[label]] = amount
+    return table

@@ -1,4 +1,4 @@
-"""Options of vision-and-language navigation."""
+"""Options of vision-and-language navigation, and the widths of its networks."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,12 +6,22 @@ from pathlib import Path
 from fedapps.tasks.options import listed, option
 from fedapps.tasks.profiles import DataError
 
-from .cache import DEFAULT_FOLDER
 from .features import WIDTHS
+from .files import DEFAULT_FOLDER
 from .object_features import WIDTH as OBJECT_WIDTH
-from .sizes import Sizes
 
 STAGES = ("agent", "speaker", "augmented", "pre-exploration")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Widths of the networks; the defaults are the paper's."""
+
+    vocabulary: int = 992
+    features: int = 2048
+    words: int = 256
+    hidden: int = 512
+    action: int = 64
 
 
 @dataclass(frozen=True)

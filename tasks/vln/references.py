@@ -1,30 +1,157 @@
-"""The floors and ceilings of the houses that are nodes: what walkers score, and sentences that no speaker made."""
+"""Floors and ceilings of the houses that are nodes: what walkers score, and sentences that no speaker made.
 
-from collections.abc import Mapping, Sequence
+Walkers read no instruction. "random" and "forward" are the floors of Anderson et al., CVPR 2018, Section 5: a random
+direction, then straight on; "random walk" chooses at random at every viewpoint. All of them make :data:`MOVES` moves
+and stop. The ceiling is the shortest path. A speaker has to beat the sentences; those of people tell how much they
+agree.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from fedapps.sim.seeding import generator
+from fedapps.tasks.base import Batch
 from torch import Tensor
 
-from .baselines import WALKERS, walk
-from .bleu import bleu, bleu_statistics
+from .bleu import CorpusCounts, bleu, bleu_statistics
 from .dataset import Dataset
-from .episodes import encode
+from .episodes import encode, one_per_path
 from .geometry import VIEWS
-from .houses import assemble
+from .houses import Houses, assemble
 from .instructions import InstructedPath
+from .metrics import navigation_metrics
 from .nodes import TESTED, read_houses
 from .options import Options
-from .sentences import constant_sentence, human_sentences, looks_of, references_of, retrieved_sentences
-from .vocabulary import Vocabulary
+from .speaker import moves_of
+from .vocabulary import Vocabulary, words_of
+from .walks import Observation, Walks, observe
+
+MOVES = 5
+_LIMIT = 100  # actions, for the shortest path
+
+#: Takes what agents see, the number of the step, the teacher's candidates and a generator; gives candidates.
+Walker = Callable[[Observation, int, Tensor, np.random.Generator], Tensor]
+_CHUNK = 256  # paths that are looked at at once
+_LOOK_MOVES = 7  # of a path that count for its look
+
+
+def random_walk(seen: Observation, step: int, teacher: Tensor, rng: np.random.Generator) -> Tensor:
+    """Any neighbour."""
+    if step == MOVES:
+        return torch.zeros_like(teacher)
+    return _best(seen, torch.from_numpy(rng.random(seen.exists.shape)))
+
+
+def forward(seen: Observation, step: int, teacher: Tensor, rng: np.random.Generator) -> Tensor:
+    """The neighbour that is most straight on."""
+    if step == MOVES:
+        return torch.zeros_like(teacher)
+    return _best(seen, seen.candidate_angles[..., 1])
+
+
+def random_heading(seen: Observation, step: int, teacher: Tensor, rng: np.random.Generator) -> Tensor:
+    """Any neighbour first, and straight on from there."""
+    return random_walk(seen, step, teacher, rng) if step == 0 else forward(seen, step, teacher, rng)
+
+
+def shortest_path(seen: Observation, step: int, teacher: Tensor, rng: np.random.Generator) -> Tensor:
+    """The teacher's candidate."""
+    return teacher
+
+
+def _best(seen: Observation, score: Tensor) -> Tensor:
+    """The neighbour of the highest score; STOP where there is no neighbour."""
+    possible = seen.exists.clone()
+    possible[:, 0] = False
+    choice = score.masked_fill(~possible, -torch.inf).argmax(dim=1)
+    return torch.where(possible.any(dim=1), choice, torch.zeros_like(choice))
+
+
+WALKERS: Mapping[str, Walker] = {
+    "random": random_heading,
+    "random walk": random_walk,
+    "forward": forward,
+    "shortest path": shortest_path,
+}
+
+
+def walk(houses: Houses, episodes: Batch, walker: Walker, rng: np.random.Generator) -> Mapping[str, Tensor]:
+    """The metrics of each episode (:func:`~fedapps.tasks.vln.metrics.navigation_metrics`) under a walker."""
+    walks = Walks(houses, episodes)
+    for step in range(_LIMIT):
+        walks.step(walker(walks.observe(), step, walks.teacher(), rng))
+        if not len(walks.active):
+            break
+    return navigation_metrics(houses, *walks.trails(), episodes["path"], episodes["path_length"])
+
+
+def references_of(paths: Sequence[InstructedPath]) -> list[list[list[str]]]:
+    """The words of what people wrote about each path."""
+    return [[words_of(text) for text in path.instructions] for path in paths]
+
+
+def constant_sentence(paths: Sequence[InstructedPath], seed: int, tried: int = 300) -> list[str]:
+    """Of up to ``tried`` training instructions, the one with the highest BLEU on their paths."""
+    rng = generator(seed, "vln.constant")
+    some = [paths[place] for place in rng.permutation(len(paths))[:tried]]
+    counts = CorpusCounts(references_of(some))
+    return max(
+        (words_of(path.instructions[0]) for path in some),
+        key=lambda sentence: bleu(counts.statistics([sentence] * len(some))),
+    )
+
+
+def retrieved_sentences(known: Tensor, paths: Sequence[InstructedPath], asked: Tensor) -> list[list[str]]:
+    """For each path of ``asked`` an instruction of the most similar training path.
+
+    Parameters
+    ----------
+    known : float32 tensor [n, D]
+        The looks of the training paths (:func:`looks_of`).
+    paths : sequence of InstructedPath
+        The n training paths.
+    asked : float32 tensor [m, D]
+        The looks of the paths to describe.
+    """
+    scale = known.std(dim=0).clamp(min=1e-6)
+    nearest = torch.cdist(asked / scale, known / scale).argmin(dim=1)
+    return [words_of(paths[place].instructions[0]) for place in nearest.tolist()]
+
+
+def looks_of(houses: Houses, episodes: Batch) -> Tensor:
+    """The directions of the first moves of each path and the mean features along it, float32 ``[n, D]``."""
+    rows = one_per_path(episodes)
+    path, length = episodes["path"][rows], episodes["path_length"][rows]
+    found = []
+    for part in torch.split(torch.arange(len(rows)), _CHUNK):
+        here, facing, candidate = moves_of(houses, path[part], length[part], episodes["facing"][rows[part]])
+        seen = observe(houses, here.flatten(), facing.flatten())
+        angles = seen.candidate_angles[torch.arange(here.numel()), candidate.flatten()].view(*here.shape, 4)
+        moves = torch.zeros(len(part), _LOOK_MOVES, 4)
+        moves[:, : here.shape[1]] = angles[:, :_LOOK_MOVES]
+        views = houses.features[here].mean(dim=(1, 2))
+        found.append(torch.cat([moves.flatten(1), views], dim=1))
+    return torch.cat(found)
+
+
+def human_sentences(paths: Sequence[InstructedPath]) -> tuple[list[list[str]], list[InstructedPath]]:
+    """One person's words for each path, and the paths with what the others wrote.
+
+    Paths that only one person described are left out.
+    """
+    several = [path for path in paths if len(path.instructions) > 1]
+    others = [replace(path, instructions=path.instructions[1:]) for path in several]
+    return [words_of(path.instructions[0]) for path in several], others
+
 
 #: Metrics such as "val_unseen.sr" by the name of a reference.
 References = Mapping[str, Mapping[str, float]]
 
 
 def walker_references(dataset: Dataset, options: Options) -> References:
-    """The metrics of :data:`~fedapps.tasks.vln.baselines.WALKERS`: means over all instructions of the nodes' houses.
+    """The metrics of :data:`~fedapps.tasks.vln.references.WALKERS`: means over all instructions of the nodes' houses.
 
     Draws are keyed by (``sample_seed``, walker, split).
     """

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from .geometry import HEADINGS
 from .houses import Houses
 from .layers import ANGLE_WIDTH, BiLSTM, ViewAttention, WordAttention, copied, environment, mask_of
-from .sizes import Sizes
+from .options import Sizes
 from .vocabulary import BEGIN, END, PAD, UNKNOWN
 from .walks import observe
 

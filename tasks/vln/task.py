@@ -13,7 +13,7 @@ from .agent import Agent, houses_of
 from .bleu import CORPUS_BLEU
 from .dataset import house_of, own_house, read_dataset, require_houses
 from .episodes import random_batches, sorted_batches
-from .evaluation import describe_all, means, sentence_metrics, walk_all
+from .evaluation import describe_all, house_traces, means, sentence_metrics, sentence_traces, walk_all, walk_traces
 from .files import in_folder
 from .houses import Houses
 from .instructions import InstructedPath
@@ -22,7 +22,6 @@ from .nodes import TESTED, node_data
 from .profile import VlnProfiles
 from .references import References, sentence_references, walker_references
 from .speaker import Speaker
-from .traces import house_traces, sentence_traces, walk_traces
 from .vocabulary import Vocabulary
 from .weights import load_weights
 

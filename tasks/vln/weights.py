@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .layers import ANGLE_WIDTH
-from .sizes import Sizes
+from .options import Sizes
 from .speaker import Speaker
 
 #: What names start with in a snapshot of a run: those of the model's parameters, and those of the server's state.

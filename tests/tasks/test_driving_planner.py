@@ -5,8 +5,14 @@ import torch
 from fedapps.sim.traffic.dynamics import pair_cost
 from fedapps.sim.traffic.sessions import Observation
 from fedapps.tasks.driving.options import Options
-from fedapps.tasks.driving.planner import best_plan, candidate_plans, mpc_policy
-from fedapps.tasks.driving.predictors import ConstantVelocity, Forecast, HoldLastControl
+from fedapps.tasks.driving.planner import (
+    ConstantVelocity,
+    Forecast,
+    HoldLastControl,
+    best_plan,
+    candidate_plans,
+    mpc_policy,
+)
 from fedapps.tasks.driving.setting import SETTINGS, to_motion
 from fedapps.tasks.driving.task import DrivingTask
 from hypothesis import given, settings

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.social.graphs import compact_graphs
+from fedapps.tasks.social.networks import compact_graphs
 from fedapps.tasks.social.scenes import RatedScene
 from fedapps.tasks.social.task import SocialTask
 from toys import ToyTask

@@ -5,8 +5,7 @@ import pytest
 import torch
 from fedapps.clients.fisher import diagonal_fisher
 from fedapps.tasks.social.compact import compact_graphs
-from fedapps.tasks.social.graphs import graphs
-from fedapps.tasks.social.networks import GraphConvolutions, RelationalConvolutions
+from fedapps.tasks.social.networks import GraphConvolutions, RelationalConvolutions, graphs
 from fedapps.tasks.social.options import Options
 from fedapps.tasks.social.relational import PARTY, RELATIONS, UNIT, relational_graphs
 from fedapps.tasks.social.scenes import RatedScene

@@ -2,8 +2,7 @@
 
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.social.scenes import RatedScene
-from fedapps.tasks.social.splits import split_scenes
+from fedapps.tasks.social.scenes import RatedScene, split_scenes
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -11,8 +11,7 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.social.compact import compact_graphs
 from fedapps.tasks.social.options import Options
 from fedapps.tasks.social.scenes import RatedScene, read_participant
-from fedapps.tasks.social.score_map import scene_to_draw
-from fedapps.tasks.social.task import SocialTask
+from fedapps.tasks.social.task import SocialTask, scene_to_draw
 from torch.nn.functional import mse_loss
 
 SMALL = Options(participants="a,b;c,d", source="simulated", world_scenes=40, hidden=8)

@@ -12,10 +12,8 @@ from fedapps.tasks.vln.evaluation import walk_all
 from fedapps.tasks.vln.houses import assemble
 from fedapps.tasks.vln.instructions import InstructedPath
 from fedapps.tasks.vln.layers import BiLSTM, DirectedQuery, ViewAttention, copied
-from fedapps.tasks.vln.learning import LEARNING
-from fedapps.tasks.vln.losses import actor_critic_loss
-from fedapps.tasks.vln.rollout import greedy, roll_out, sampled, teacher_forced
-from fedapps.tasks.vln.sizes import Sizes
+from fedapps.tasks.vln.learning import LEARNING, actor_critic_loss, greedy, roll_out, sampled, teacher_forced
+from fedapps.tasks.vln.options import Sizes
 from fedapps.tasks.vln.vocabulary import Vocabulary
 from hypothesis import given, settings
 from hypothesis import strategies as st

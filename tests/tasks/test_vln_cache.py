@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from drawn_houses import THINGS, saved, speaking, task_with, write_world
-from fedapps.tasks.vln.cache import cached, key_of
+from fedapps.tasks.vln.files import cached, key_of
 from fedapps.tasks.vln.task import VlnTask
 from fedapps.tasks.vln.vocabulary import Vocabulary
 from hypothesis import given
@@ -82,15 +82,15 @@ def task(tmp_path):
 @pytest.fixture
 def calls(monkeypatch):
     """How many paths each call of the speaker describes."""
-    from fedapps.tasks.vln import label_cache
+    from fedapps.tasks.vln import labelling
 
-    found, describe = [], label_cache.label_paths
+    found, describe = [], labelling.label_paths
 
     def counted(speaker, houses, words, paths, max_length):
         found.append(len(paths))
         return describe(speaker, houses, words, paths, max_length)
 
-    monkeypatch.setattr(label_cache, "label_paths", counted)
+    monkeypatch.setattr(labelling, "label_paths", counted)
     return found
 
 

@@ -10,12 +10,9 @@ import pytest
 from drawn_houses import NAMES, POSITIONS, write_graph
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vln.connectivity import Graph, read_graphs
-from fedapps.tasks.vln.feature_cache import cached_object_features
 from fedapps.tasks.vln.features import read_features, write_features
-from fedapps.tasks.vln.object_features import BLOCKS, WIDTH, object_features
-from fedapps.tasks.vln.objects import CLASSES, FOCAL, ObjectViews, read_boxes
-from fedapps.tasks.vln.rooms import ROOMS, train_classifier
-from fedapps.tasks.vln.surroundings import surroundings
+from fedapps.tasks.vln.object_features import BLOCKS, WIDTH, cached_object_features, object_features, surroundings
+from fedapps.tasks.vln.objects import CLASSES, FOCAL, ROOMS, ObjectViews, read_boxes, train_classifier
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -226,7 +223,7 @@ def test_made_features_are_kept_until_an_input_changes(tmp_path, monkeypatch):
     graphs, cache = read_graphs(folder), tmp_path / "cache"
     first = cached_object_features(folder, graphs, ["houseA"], 0, cache)
     assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr("fedapps.tasks.vln.feature_cache.object_features", None)
+    monkeypatch.setattr("fedapps.tasks.vln.object_features.object_features", None)
     np.testing.assert_array_equal(cached_object_features(folder, graphs, ["houseA"], 0, cache), first)
     monkeypatch.undo()
     (folder / "label_mpcat40.csv").write_text("name,count,mpcat40\nsofa,1,bed\n")

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.vln.agent import Agent
-from fedapps.tasks.vln.losses import actor_critic_loss, discounted_returns, imitation_loss
-from fedapps.tasks.vln.rollout import Rollout, Step
-from fedapps.tasks.vln.sizes import Sizes
+from fedapps.tasks.vln.learning import Rollout, Step, actor_critic_loss, discounted_returns, imitation_loss
+from fedapps.tasks.vln.options import Sizes
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -15,8 +15,14 @@ from fedapps.tasks.vln.houses import assemble
 from fedapps.tasks.vln.instructions import InstructedPath
 from fedapps.tasks.vln.metrics import METRICS
 from fedapps.tasks.vln.options import Options
-from fedapps.tasks.vln.references import sentence_references, walker_references
-from fedapps.tasks.vln.sentences import constant_sentence, human_sentences, looks_of, retrieved_sentences
+from fedapps.tasks.vln.references import (
+    constant_sentence,
+    human_sentences,
+    looks_of,
+    retrieved_sentences,
+    sentence_references,
+    walker_references,
+)
 from fedapps.tasks.vln.task import VlnTask
 from fedapps.tasks.vln.vocabulary import Vocabulary
 from flwr.app import MetricRecord
