@@ -1,6 +1,6 @@
-"""Local training: every node alone with its own data."""
+"""Training alone: every node with its own data, without a federation."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,24 @@ from fedapps.tasks.profiles import PrivateParameters
 from .base import Conflict, Method, Role, Round, Scalar
 from .strategy_parts import StrategyParts
 
-EVERYTHING = PrivateParameters(("*",))
-
 if TYPE_CHECKING:
+    from fedapps.clients.local_part import LocalPart
     from fedapps.config.run_config import RunConfig
     from fedapps.tasks.base import Task
     from fedapps.tasks.profiles import TaskProfiles
+
+EVERYTHING = PrivateParameters(("*",))
+
+
+class Alone(Method):
+    """A method whose parameters are all private."""
+
+    @property
+    def role(self) -> Role:
+        return "alone"
+
+    def private(self, task: "TaskProfiles") -> PrivateParameters:
+        return EVERYTHING
 
 
 @dataclass(frozen=True)
@@ -32,19 +44,12 @@ class LocalOptions:
     epochs: int = option(0, "local epochs per round; 0 = the epochs of the run", minimum=0)
 
 
-class Local(Method):
-    """The baseline without a federation: all parameters are private."""
+class Local(Alone):
+    """The baseline without a federation."""
 
     name = "local"
     line = "every node alone with its own data"
     Options = LocalOptions
-
-    @property
-    def role(self) -> Role:
-        return "alone"
-
-    def private(self, task: "TaskProfiles") -> PrivateParameters:
-        return EVERYTHING
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
         if self.options.participation == "drawn":
@@ -70,3 +75,16 @@ class Local(Method):
                 {"methods", "drop_nodes"},
                 "drop-nodes = true: must be false with local.participation = 'in-turn', which chooses the nodes itself",
             )
+
+
+class Stl(Alone):
+    """The baseline of continual learning that cannot forget, because it keeps nothing."""
+
+    name = "stl"
+    line = "single-task learning: every node alone, a fresh model in every stage"
+    needs_stages = True
+
+    def local_parts(self) -> "Sequence[LocalPart]":
+        from fedapps.clients.parts.earlier_stages import FreshStages
+
+        return [FreshStages()]

@@ -1,4 +1,4 @@
-"""What the methods with private parameters have in common."""
+"""Methods with private parameters: what they have in common, and LG-FedAvg, which is nothing else."""
 
 from typing import TYPE_CHECKING, ClassVar
 
@@ -34,3 +34,13 @@ class PartialMethod(Method):
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
         return parts.build(PartialAggregation)
+
+
+class LgFedAvg(PartialMethod):
+    """The representation stays on the nodes, only the classifier is averaged."""
+
+    name = "lg-fedavg"
+    line = "LG-FedAvg: embedding and encoder stay on the nodes, only the classifier is averaged"
+    citation = "Liang et al., Think Locally, Act Globally, 2020, https://arxiv.org/abs/2001.01523"
+    task = "text"
+    patterns = ("embedding.*", "encoder.*")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fedapps.strategies import BaseStrategy, Profile, RoundStep, Sampler, ServerOptimizer, in_key_order
+from fedapps.strategies import BaseStrategy, ServerOptimizer
 from fedapps.strategies.optimizers import optimizer_by_name
 
 if TYPE_CHECKING:
@@ -46,11 +46,3 @@ class StrategyParts:
             The name is unknown.
         """
         return optimizer_by_name(name, learning_rate, tau=self.run.server_tau)
-
-
-@dataclass(frozen=True)
-class FirstNode(Sampler):
-    """The first node in key order, for methods of which one node does all the work."""
-
-    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
-        return in_key_order(profiles)[:1]

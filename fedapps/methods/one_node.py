@@ -1,18 +1,33 @@
-"""Centralised training: one node trains on the data of all nodes."""
+"""References of which one node does all the work: training on the data of all nodes, and no training at all."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fedapps.strategies import BaseStrategy
+from fedapps.strategies import BaseStrategy, Profile, RoundStep, Sampler, in_key_order
 from fedapps.tasks.options import option
 
-from .base import Conflict, Method, Round, Scalar
-from .strategy_parts import FirstNode, StrategyParts
+from .base import Conflict, Method, Role, Round, Scalar
+from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
     from fedapps.config.run_config import RunConfig
     from fedapps.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class FirstNode(Sampler):
+    """The first node in key order."""
+
+    def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
+        return in_key_order(profiles)[:1]
+
+
+class OneNode(Method):
+    """A method whose rounds need the first node only."""
+
+    def strategy(self, parts: StrategyParts) -> BaseStrategy:
+        return parts.build(BaseStrategy, sampler=FirstNode(), min_replies=1)
 
 
 @dataclass(frozen=True)
@@ -27,7 +42,7 @@ class CentralizedOptions:
     )
 
 
-class Centralized(Method):
+class Centralized(OneNode):
     """The baseline without privacy. It is possible only where one folder holds the data of all nodes."""
 
     name = "centralized"
@@ -35,9 +50,6 @@ class Centralized(Method):
     aliases: ClassVar = {"cloud": ""}
     pools_data = True
     Options = CentralizedOptions
-
-    def strategy(self, parts: StrategyParts) -> BaseStrategy:
-        return parts.build(BaseStrategy, sampler=FirstNode(), min_replies=1)
 
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
         if server_round.message != "train":
@@ -57,3 +69,24 @@ class Centralized(Method):
 
     def robustness_conflict(self) -> str:
         return "one node trains, so there is no other reply to compare its reply with"
+
+
+class Untrained(OneNode):
+    """The floor of a comparison: the node replies without a step in every round."""
+
+    name = "untrained"
+    line = "no training: the initial model, for example with weights from a file"
+    tuned_keys: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def role(self) -> Role:
+        return "reference"
+
+    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
+        return {"epochs": 0, "steps": 0} if server_round.message == "train" else {}
+
+    def privacy_conflict(self, dp: str) -> str:
+        return "no node trains, so noise would only spoil the initial model"
+
+    def robustness_conflict(self) -> str:
+        return "one node replies, so there is no other reply to compare its reply with"
