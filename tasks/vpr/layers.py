@@ -1,13 +1,23 @@
-"""Division of a network at named layers: the computation before the first trained layer, and the one up to the cut.
+"""Layers of a network: its division at named layers, and the pooling of local features into one descriptor.
 
-Like torchvision's feature extraction, this traces the network with ``torch.fx``. It enters only modules that contain a
-named layer, so the others keep their own code, for example what they do in training mode.
+A division gives the computation before the first trained layer, and the one up to the cut. Like torchvision's feature
+extraction, it traces the network with ``torch.fx``. It enters only modules that contain a named layer, so the others
+keep their own code, for example what they do in training mode.
+
+Poolings map ``[b, channels, height, width]`` to ``[b, channels]``:
+
+- SPOC, the mean: Babenko and Lempitsky, *Aggregating Deep Convolutional Features for Image Retrieval*, ICCV 2015.
+- MAC, the maximum: Tolias et al., *Particular Object Retrieval with Integral Max-Pooling*, ICLR 2016.
+- GeM, the generalised mean: Radenovic et al., *Fine-Tuning CNN Image Retrieval with No Human Annotation*, PAMI 2018.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from torch import fx, nn
+import torch
+from torch import Tensor, fx, nn
 
 
 @dataclass(frozen=True)
@@ -135,3 +145,40 @@ def _computation(graph: fx.Graph, start: fx.Node, end: fx.Node) -> fx.Graph:
             copies[node] = part.node_copy(node, copies.__getitem__)
     part.output(copies[end])
     return part
+
+
+class Spoc(nn.Module):
+    """The mean over positions."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return maps.mean(dim=(-2, -1))
+
+
+class Mac(nn.Module):
+    """The maximum over positions."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return maps.amax(dim=(-2, -1))
+
+
+class Gem(nn.Module):
+    """The generalised mean (mean of x^p)^(1/p) of features clipped below at ``eps``, with a learned exponent p > 0.
+
+    p = 1 is SPOC, and p -> infinity approaches MAC, for features of at least ``eps``.
+    """
+
+    def __init__(self, p: float = 3.0, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.p = nn.Parameter(torch.tensor([p]))
+        self.eps = eps
+
+    def forward(self, maps: Tensor) -> Tensor:
+        kept = maps.clamp(min=self.eps)
+        # The mean is homogeneous in the features. Dividing by their maximum keeps powers within the range of floats;
+        # by homogeneity, the gradient may treat the maximum as a constant.
+        top = kept.detach().amax(dim=(-2, -1), keepdim=True)
+        mean = (kept / top).pow(self.p).mean(dim=(-2, -1)).pow(1 / self.p)
+        return top.flatten(1) * mean
+
+
+POOLINGS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType({"gem": Gem, "spoc": Spoc, "mac": Mac})

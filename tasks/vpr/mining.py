@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from scipy.spatial import cKDTree
 
-from .nearest import squared_distances, within
+from .recall import squared_distances, within
 
 #: Maximum number of distances in memory.
 _BLOCK = 2**22

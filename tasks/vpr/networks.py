@@ -1,7 +1,8 @@
 """Networks that describe a place by one vector (FedVPR, Section 5.2 and Appendix B).
 
 The names of frozen parameters begin with ``frozen.``, those of trained ones with ``trained.`` and ``pooling.``. Only
-the latter are shared if all nodes have the same weights for the former.
+the latter are shared if all nodes have the same weights for the former. :func:`check_network` checks, before
+training, that weights and image size fit the network.
 """
 
 from collections.abc import Mapping
@@ -14,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from .backbones import BACKBONES, Backbone, backbone
+from .layers import POOLINGS
 from .options import Options
-from .pooling import POOLINGS
 from .weights import IMAGENET_MEAN, fitted, published_weights, read_weights
 
 #: Glob pattern of the parameters that are never trained.
@@ -213,3 +214,23 @@ def _loaded(name: str, chosen: Backbone, weights: Path | str) -> tuple[nn.Module
 def _problems(chosen: Backbone, tensors: Mapping[str, Tensor]) -> list[str]:
     with torch.device("meta"):
         return fitted(chosen.parts(), tensors, known=chosen.names, renamed=chosen.renamed)[1]
+
+
+def check_network(options: Options) -> None:
+    """Check the network of ``options`` without allocating it.
+
+    Raises
+    ------
+    DataError
+        The backbone cannot be divided, the weights do not fit it, or images are too small for it.
+    """
+    height, width = options.size
+    with torch.device("meta"), torch.no_grad():
+        network = network_of(options).eval()
+        try:
+            network(torch.zeros(1, 3, height, width, dtype=torch.uint8))
+        except RuntimeError as error:
+            raise DataError(
+                f"vpr.height = {height}, vpr.width = {width}: too small for vpr.backbone = {options.backbone!r}; "
+                "increase them, or use a backbone with a smaller stride (squeezenet1_1-stride8)"
+            ) from error

@@ -12,15 +12,14 @@ from fedapps.sim.seeding import generator, torch_seed
 from fedapps.tasks.base import NodeData
 
 from .clients import Client
-from .clustering import track_features
 from .datasets import Dataset
 from .evaluation import CommonSet, drawn_for_test
 from .image_sets import FeatureMapCache, ImageSet
-from .network_checks import check_network
-from .networks import network_of
+from .networks import check_network, network_of
 from .options import Options
 from .places import Places
 from .shares import as_many, clients_of, dataset_of, groups_of, held_out_queries
+from .splits import track_features
 from .training_set import TrainingSet
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from fedapps.tasks.profiles import DataError
 from .images import Size
 from .mining import Anywhere, NearestSequences, Pool
 
-#: The networks and poolings, as in :mod:`fedapps.tasks.vpr.backbones` and :mod:`fedapps.tasks.vpr.pooling`, which need
+#: The networks and poolings, as in :mod:`fedapps.tasks.vpr.backbones` and :mod:`fedapps.tasks.vpr.layers`, which need
 # torch.
 BACKBONES = ("resnet18-layer3", "resnet18", "vgg16", "squeezenet1_1", "squeezenet1_1-stride8")
 POOLINGS = ("gem", "spoc", "mac")

@@ -11,9 +11,9 @@ import numpy as np
 from fedapps.sim.seeding import generator
 from fedapps.tasks.profiles import DataError
 from scipy.spatial import cKDTree
+from scipy.spatial.distance import cdist
 
 from .clients import MIN_SEQUENCES, Client, at_least_one, client_of, is_valid
-from .clustering import k_means
 from .places import Places
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def clustering_split(places: Places, features: np.ndarray, counts: Mapping[str, 
     places : Places
         The images.
     features : ndarray [len(places.tracks), d]
-        Features of the sequences (:func:`~fedapps.tasks.vpr.clustering.track_features`). The paper clusters images,
+        Features of the sequences (:func:`~fedapps.tasks.vpr.splits.track_features`). The paper clusters images,
         but counts and validates sequences [I].
     counts : mapping of str to int
         The number k of clusters of each city, that of Proximity's clients at 2000 m
@@ -179,3 +179,63 @@ def _key(city: str, number: int) -> str:
 
 def _role(query: bool) -> str:
     return "queries" if query else "the database"
+
+
+def track_features(places: Places, features: np.ndarray) -> np.ndarray:
+    """Return the mean features of every sequence.
+
+    Parameters
+    ----------
+    places : Places
+        n images of m sequences.
+    features : ndarray [n, d]
+        Features of the images.
+
+    Returns
+    -------
+    ndarray [m, d]
+        Mean features; zeros for sequences without images.
+    """
+    sums = np.zeros((len(places.tracks), features.shape[1]))
+    np.add.at(sums, places.track, features)
+    counts = np.bincount(places.track, minlength=len(places.tracks))
+    return sums / np.maximum(counts, 1)[:, None]
+
+
+def k_means(points: np.ndarray, k: int, rng: np.random.Generator, *, max_steps: int = 100) -> np.ndarray:
+    """Cluster points with Lloyd's algorithm and k-means++ initialisation.
+
+    Arthur and Vassilvitskii, k-means++: The Advantages of Careful Seeding, SODA 2007. The draws differ from those of
+    ``scipy.cluster.vq.kmeans2``, whose clients would differ from the published ones.
+
+    Parameters
+    ----------
+    points : ndarray [n, d]
+        The points.
+    k : int
+        The number of clusters, 1 to n.
+    rng : Generator
+        Draws the initial centres.
+    max_steps : int
+        The maximum number of iterations.
+
+    Returns
+    -------
+    ndarray [n]
+        Labels 0 to k-1, int64. A cluster that loses all its points keeps its centre and may stay empty.
+    """
+    centres = points[rng.integers(len(points), size=1)]
+    while len(centres) < k:
+        squared = cdist(points, centres, "sqeuclidean").min(axis=1)
+        total = squared.sum()
+        chances = squared / total if total > 0 else None  # uniform if all points are centres already
+        centres = np.concatenate([centres, points[rng.choice(len(points), size=1, p=chances)]])
+    labels = np.full(len(points), -1)
+    for _ in range(max_steps):
+        nearest = cdist(points, centres, "sqeuclidean").argmin(axis=1)
+        if np.array_equal(nearest, labels):
+            break
+        labels = nearest
+        for label in np.unique(labels):
+            centres[label] = points[labels == label].mean(axis=0)
+    return labels

@@ -10,12 +10,10 @@ from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics
 from fedapps.tasks.profiles import check_partition
 from torch import Tensor, nn
 
-from .evaluation import AMONG, CommonSet, own_metrics
-from .network_checks import check_network
-from .networks import FROZEN, PlaceNetwork, network_of
+from .evaluation import AMONG, CommonSet, own_metrics, traces
+from .networks import FROZEN, PlaceNetwork, check_network, network_of
 from .nodes import federation, node_data, own_data, whole_data
 from .profile import VprProfiles
-from .traces import traces
 from .training_set import TrainingSet, epoch_of_triplets, loss_of_triplets
 
 
@@ -142,7 +140,7 @@ class VprTask(VprProfiles, Task):
 
         Metrics of the node's own images, ``local.*`` or ``train.*``, are added
         (:func:`~fedapps.tasks.vpr.evaluation.own_metrics`) and, with ``final``, images and positions to draw
-        (:func:`~fedapps.tasks.vpr.traces.traces`).
+        (:func:`~fedapps.tasks.vpr.evaluation.traces`).
         """
         network = cast(PlaceNetwork, model)
         metrics: Metrics = {}

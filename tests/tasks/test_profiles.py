@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fedapps.tasks.profiles import DataError, PrivateParameters
-from fedapps.tasks.vpr import backbones, options, pooling
+from fedapps.tasks.vpr import backbones, layers, options
 
 from fedapps.config.keys import defaults
 from fedapps.registry.tasks import own_tasks, profiles_class, task_class
@@ -69,7 +69,7 @@ def test_every_task_has_the_half_that_needs_no_torch():
 
 def test_the_names_that_options_know_are_those_there_are():
     assert tuple(backbones.BACKBONES) == options.BACKBONES
-    assert tuple(pooling.POOLINGS) == options.POOLINGS
+    assert tuple(layers.POOLINGS) == options.POOLINGS
 
 
 @pytest.mark.slow

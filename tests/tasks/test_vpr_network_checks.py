@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vpr.network_checks import check_network
-from fedapps.tasks.vpr.networks import place_network
+from fedapps.tasks.vpr.networks import check_network, place_network
 from fedapps.tasks.vpr.options import Options
 
 from fedapps.config.parsing import parse

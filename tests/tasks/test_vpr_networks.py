@@ -7,9 +7,9 @@ import pytest
 import torch
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
-from fedapps.tasks.vpr.features import describe, describe_maps, frozen_maps, map_bytes, map_shape
+from fedapps.tasks.vpr.image_sets import describe, describe_maps, frozen_maps, map_bytes, map_shape
 from fedapps.tasks.vpr.networks import Normalise, place_network
-from fedapps.tasks.vpr.triplets import triplet_loss, triplet_terms
+from fedapps.tasks.vpr.training_set import triplet_loss, triplet_terms
 
 
 def images(count, height=32, width=64, seed=0):

@@ -1,7 +1,7 @@
 """Pooling of local features: numbers by hand, the generalised mean, gradients."""
 
 import torch
-from fedapps.tasks.vpr.pooling import Gem, Mac, Spoc
+from fedapps.tasks.vpr.layers import Gem, Mac, Spoc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

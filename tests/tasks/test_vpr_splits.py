@@ -7,12 +7,18 @@ import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vpr.clients import Client, clients_per_city, hold_out, is_valid
-from fedapps.tasks.vpr.clustering import k_means, track_features
 from fedapps.tasks.vpr.images import ImageArray, ImageStore
 from fedapps.tasks.vpr.indoor import read_indoor
 from fedapps.tasks.vpr.nordland import read_nordland
 from fedapps.tasks.vpr.places import Track, build_places
-from fedapps.tasks.vpr.splits import clustering_split, group_split, proximity_split, random_split
+from fedapps.tasks.vpr.splits import (
+    clustering_split,
+    group_split,
+    k_means,
+    proximity_split,
+    random_split,
+    track_features,
+)
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

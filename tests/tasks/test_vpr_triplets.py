@@ -1,7 +1,7 @@
 """The triplet loss: numbers by hand, masks, torch's own loss, gradients."""
 
 import torch
-from fedapps.tasks.vpr.triplets import triplet_loss, triplet_terms
+from fedapps.tasks.vpr.training_set import triplet_loss, triplet_terms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

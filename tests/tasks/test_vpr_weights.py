@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.vpr.features import describe
+from fedapps.tasks.vpr.image_sets import describe
 from fedapps.tasks.vpr.networks import place_network
 from fedapps.tasks.vpr.weights import read_weights
 from safetensors.torch import save_file
