@@ -170,15 +170,9 @@ def _privacy_conflicts(run: RunConfig, methods: Mapping[str, Method]) -> Iterato
         yield {"secure_aggregation"}, f"secure-aggregation = true: must be false, because {SECURE_AGGREGATION}"
     if run.dp == "none":
         return
-    by_reason: dict[str, list[str]] = {}
-    for label, method in methods.items():
-        if reason := method.privacy_conflict(run.dp):
-            by_reason.setdefault(reason, []).append(label)
-    for reason, names in by_reason.items():
-        yield (
-            {"dp", "methods"},
-            f"dp = {run.dp!r}: leave out of methods {', '.join(names)}, or set dp = 'none': {reason}",
-        )
+    yield from _refused_by_methods(
+        "dp", "none", {label: (run.dp, method.privacy_conflict(run.dp)) for label, method in methods.items()}
+    )
     if run.dp.startswith("central") and run.weighting != "uniform":
         yield (
             {"dp", "weighting"},
@@ -192,16 +186,11 @@ def _aggregation_conflicts(run: RunConfig, methods: Mapping[str, Method]) -> Ite
     aggregation = robust_aggregation(run)
     if aggregation is None:
         return
-    by_reason: dict[str, list[str]] = {}
-    for label, method in methods.items():
-        if reason := method.robustness_conflict():
-            by_reason.setdefault(reason, []).append(label)
-    for reason, names in by_reason.items():
-        yield (
-            {"aggregation", "methods"},
-            f"aggregation = {run.aggregation!r}: leave out of methods {', '.join(names)}, or set aggregation = 'mean': "
-            f"{reason}",
-        )
+    yield from _refused_by_methods(
+        "aggregation",
+        "mean",
+        {label: (run.aggregation, method.robustness_conflict()) for label, method in methods.items()},
+    )
     if run.dp.startswith("central"):
         yield (
             {"aggregation", "dp"},
@@ -218,12 +207,29 @@ def _aggregation_conflicts(run: RunConfig, methods: Mapping[str, Method]) -> Ite
 
 def _compression_conflicts(methods: Mapping[str, Method], runs: Mapping[str, RunConfig]) -> Iterator[Conflict]:
     """What :func:`conflicts` yields for ``compression``."""
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for label, method in methods.items():
-        if runs[label].compression != "none" and (reason := method.compression_conflict()):
-            by_reason.setdefault((runs[label].compression, reason), []).append(label)
-    for (name, reason), labels in by_reason.items():
+    yield from _refused_by_methods(
+        "compression",
+        "none",
+        {
+            label: (runs[label].compression, method.compression_conflict())
+            for label, method in methods.items()
+            if runs[label].compression != "none"
+        },
+    )
+
+
+def _refused_by_methods(key: str, off: str, reasons: Mapping[str, tuple[str, str]]) -> Iterator[Conflict]:
+    """One conflict for all methods that refuse the same value of a key for the same reason.
+
+    ``reasons`` has the value of the key and the reason by the label of the method; an empty reason is none. ``off`` is
+    the value that no method refuses.
+    """
+    together: dict[tuple[str, str], list[str]] = {}
+    for label, (value, reason) in reasons.items():
+        if reason:
+            together.setdefault((value, reason), []).append(label)
+    for (value, reason), labels in together.items():
         yield (
-            {"compression", "methods"},
-            f"compression = {name!r}: leave out of methods {', '.join(labels)}, or set compression = 'none': {reason}",
+            {key, "methods"},
+            f"{key} = {value!r}: leave out of methods {', '.join(labels)}, or set {key} = {off!r}: {reason}",
         )

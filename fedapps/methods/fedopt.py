@@ -21,7 +21,7 @@ class FedOptOptions:
 
 
 @dataclass(frozen=True)
-class FedAdagradOptions:
+class FedAdagradOptions(FedOptOptions):
     """The options of FedAdagrad."""
 
     learning_rate: float = option(0.01, "server learning rate", above=0, search=Around(10))
