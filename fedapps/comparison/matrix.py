@@ -117,8 +117,8 @@ class Plan:
         for key in self.seed_keys:
             _check_seed_key(key, self.vary)
         for value in self.values:
-            check_own_files(self._with(value, self.seeds[0]), self.methods, self.seeds)
-        given = [filled(self._with(value, self.seeds[0]), self.methods[0], self.seeds[0]) for value in self.values]
+            _check_own_files(self._with(value, self.seeds[0]), self.methods, self.seeds)
+        given = [_filled(self._with(value, self.seeds[0]), self.methods[0], self.seeds[0]) for value in self.values]
         configs = [parse(flat | {"methods": ",".join(self.methods)}) for flat in given]
         if self.vary:
             _check_values(self.vary)
@@ -143,7 +143,7 @@ class Plan:
             {"method": method, "seed": seed}
             | ({"at": f"{self.vary.key} = {value}"} if self.vary else {})
             | {
-                "config": filled(self._with(value, seed), method, seed)
+                "config": _filled(self._with(value, seed), method, seed)
                 | {"output-dir": str(folder), "name": f"{method}-{seed}{_ending(value)}", "methods": method},
                 "engine": self.engine,
             }
@@ -224,18 +224,18 @@ def _ending(value: Value | None) -> str:
     return "" if value is None else "-" + re.sub(r"[^\w.+-]+", "_", str(value))
 
 
-def filled(flat: Mapping[str, Any], method: str, seed: int) -> dict[str, Any]:
-    """The flat run config with the label of a method and a seed in its paths."""
+def _filled(flat: Mapping[str, Any], method: str, seed: int) -> dict[str, Any]:
+    """The flat run config with the label of a method for ``{method}`` and a seed for ``{seed}`` in its paths."""
     own = _patterns(flat)
-    return {**flat, **{key: _filled(pattern, method, seed) for key, pattern in own.items()}}
+    return {**flat, **{key: _named(pattern, method, seed) for key, pattern in own.items()}}
 
 
-def check_own_files(flat: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int]) -> None:
+def _check_own_files(flat: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int]) -> None:
     """Raise ``ValueError`` if a run of some method and seed has no file."""
     for key, pattern in _patterns(flat).items():
         for seed in seeds:
             for method in methods:
-                paths = [_filled(path, method, seed) for path in pattern.split(",")]
+                paths = [_named(path, method, seed) for path in pattern.split(",")]
                 if missing := [path for path in paths if not Path(path).exists()]:
                     raise ValueError(
                         f"{key} = {pattern!r}: {missing[0]} does not exist, which {method} with seed {seed} needs; "
@@ -252,5 +252,5 @@ def _patterns(flat: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _filled(pattern: str, method: str, seed: int) -> str:
+def _named(pattern: str, method: str, seed: int) -> str:
     return pattern.replace("{method}", method).replace("{seed}", str(seed))
