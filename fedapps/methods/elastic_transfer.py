@@ -7,7 +7,7 @@ from fedapps.strategies import BaseStrategy, FisherExchange
 from fedapps.tasks.options import option
 from fedapps.tasks.search import Range
 
-from .ewc import estimator_option
+from .continual import estimator_option
 from .fedcurv import FisherMethod
 from .strategy_parts import StrategyParts
 

@@ -9,7 +9,7 @@ from fedapps.tasks.options import option
 from fedapps.tasks.search import Range
 
 from .base import Method
-from .ewc import estimator_option
+from .continual import estimator_option
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:

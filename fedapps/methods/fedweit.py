@@ -11,8 +11,8 @@ from fedapps.strategies import FedWeIT as FedWeITStrategy
 from fedapps.tasks.options import option
 from fedapps.tasks.search import Around
 
-from .apd import weights_only
 from .base import Method, Round, Scalar
+from .continual import weights_only
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
