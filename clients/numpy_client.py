@@ -10,7 +10,7 @@ from fedapps.strategies.wire import SERVER_ROUND
 from fedapps.tasks.base import Metrics
 from flwr.app import ConfigRecord, RecordDict
 from flwr.client import NumPyClient
-from flwr.common.typing import Scalar
+from flwr.common import Scalar
 
 from .arrays import Arrays
 from .base import FederatedClient

@@ -1,7 +1,10 @@
 """What is used of Flower beyond its public interface is there and does what is needed, in each tested version."""
 
+import ast
 import inspect
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -205,3 +208,23 @@ def test_the_supernode_and_its_superexec_start_commands_by_name():
     assert '["flower-superexec"]' in inspect.getsource(start_client_internal.start_client_internal)
     assert TASK_TYPE_TO_COMMAND[TaskType.CLIENT_APP] == "flwr-clientapp"
     assert "subprocess.Popen(" in inspect.getsource(SubprocessExecutor.launch)
+
+
+# -- all other modules ------------------------------------------------------------------------------------------
+
+PROJECT = Path(__file__).parents[2]
+PUBLIC = re.compile(r"flwr\.(app|client|clientapp(\..+)?|common|common\.logger|serverapp(\..+)?)")
+
+
+@pytest.mark.parametrize("folder", ["strategies", "clients", "tasks", "sim", "fedapps"])
+def test_all_other_modules_import_what_is_public(folder):
+    found = {
+        (path.name, node.module, name.name)
+        for path in (PROJECT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and re.match(r"flwr\b", node.module or "")
+        for name in node.names
+        if not PUBLIC.fullmatch(str(node.module)) and path.name != "flower_internals.py"
+    }
+    # `strategies` depends on no other folder, and the numbers of Flower's errors are public nowhere.
+    assert found <= {("transport.py", "flwr.common.constant", "ErrorCode")}
