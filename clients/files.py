@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 MAX_BYTES = 180
@@ -77,6 +78,7 @@ def _runs(pid: int) -> bool:
     return True
 
 
+@lru_cache(maxsize=1024)  # every message of a node names the same folders
 def path_name(name: str) -> str:
     r"""Quote a name from outside, such as a node key, so that it is the name of one file or folder.
 
