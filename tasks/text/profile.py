@@ -76,6 +76,7 @@ class TextProfiles(TaskProfiles):
         self.options.check()
         self.layout = self.options.layout()
         self.privacy = privacy
+        self._under: dict[PrivateParameters, Self] = {}  # every message asks for the task under its method
 
     def under(self, privacy: PrivateParameters) -> Self:
         """Return the task with vocabularies that suit the private parameters of a method.
@@ -86,9 +87,11 @@ class TextProfiles(TaskProfiles):
             The options are incompatible with ``privacy`` (:func:`~fedapps.tasks.text.options.vocabulary_source`,
             :func:`~fedapps.tasks.text.options.check_initial_vectors`).
         """
-        vocabulary_source(self.options, privacy)
-        check_initial_vectors(self.options, privacy)
-        return type(self)(self.options, privacy)
+        if privacy not in self._under:
+            vocabulary_source(self.options, privacy)
+            check_initial_vectors(self.options, privacy)
+            self._under[privacy] = type(self)(self.options, privacy)
+        return self._under[privacy]
 
     def __eq__(self, other: object) -> bool:
         """Compare options and private parameters, because both determine the data of nodes."""
