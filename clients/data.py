@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +88,7 @@ def is_simulated(node_config: Mapping[str, Any]) -> bool:
 
 def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path) -> Path:
     """The folder of the simulated world for this task, number of nodes and seed; made where it is missing."""
-    name = _world_name(task, task.world_version, num_nodes, seed)
+    name = _world_name(task, num_nodes, seed)
     folder = cache_dir / name
     if folder.exists():
         return folder
@@ -108,9 +107,8 @@ def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path)
     return folder
 
 
-@lru_cache  # the same for every message
-def _world_name(task: TaskProfiles, version: int, num_nodes: int, seed: int) -> str:
-    identity = json.dumps([task.name, version, dict(task.world_options), num_nodes, seed], sort_keys=True)
+def _world_name(task: TaskProfiles, num_nodes: int, seed: int) -> str:
+    identity = json.dumps([task.name, task.world_version, dict(task.world_options), num_nodes, seed], sort_keys=True)
     return f"{task.name}-{num_nodes}-{seed}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
