@@ -7,6 +7,7 @@ is one step: in state ``(y, v)`` the control ``u`` led to ``(next_y, next_v)``. 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -140,7 +141,7 @@ class LqrProfiles(TaskProfiles):
         "test.excess",
     )
 
-    @property
+    @cached_property  # every message asks for the folder of the world
     def world_options(self) -> dict[str, object]:
         """All but the share of the training steps for validation, which is held out when the files are read."""
         return {name: value for name, value in asdict(self.options).items() if name != "validation_share"}
