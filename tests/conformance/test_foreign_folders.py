@@ -152,6 +152,17 @@ def test_an_editable_installation_in_their_folder(theirs: Path) -> None:
     assert SAID in run_tool(sys.executable, "-m", "shop.run", folder=theirs, environment=environment(theirs))
 
 
+def test_the_command_in_a_folder_that_also_has_a_package_of_our_name(theirs: Path, tmp_path: Path) -> None:
+    """The console script does not search the folder in which it is called; ``-P`` is the same for ``-m``."""
+    (theirs / "fedapps").mkdir()
+    (theirs / "fedapps" / "__init__.py").write_text("raise SystemExit('theirs')\n")
+    keys = ("methods=sfl", "rounds=1", "epochs=1", "collect-after=0", f"cache-dir={tmp_path / 'worlds'}", "name=run")
+    sets = [word for key in keys for word in ("--set", key)]
+    command = [sys.executable, "-P", "-m", "fedapps", "run", "lqr", "--engine", "inline", "--output-dir", tmp_path]
+    run_tool(*command, *sets, folder=theirs, environment=environment(ROOT))
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
 def test_a_copied_folder_in_their_folder(theirs: Path) -> None:
     shutil.copytree(ROOT / "strategies", theirs / "vendored", ignore=shutil.ignore_patterns("__pycache__"))
     program = (
