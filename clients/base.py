@@ -9,7 +9,7 @@ from fedapps.sim.joint_work import jointly
 from fedapps.sim.seeding import derive_seed, torch_seed
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import EVALUATION_STEPS, STEPS
-from fedapps.tasks.base import Evaluation, Metrics, NodeData, Task
+from fedapps.tasks.base import Evaluation, Metrics, NodeData, Task, evaluated
 from flwr.app import ArrayRecord
 from torch import nn
 
@@ -287,12 +287,9 @@ class FederatedClient:
         return of_stage(self.task, self.data, self.collectors, stage)
 
     def _evaluate(self, model: nn.Module, data: NodeData, stage: int, *, final: bool) -> Evaluation:
-        evaluated = self.parts.stage_model(model, stage)
-        evaluated.eval()
-        # The same draws in every round and for every method: differences between them are not noise.
-        seed = derive_seed(self.seed, "evaluate", data.key)
-        with timed("evaluate"), torch_seed(self.seed, "evaluate", data.key):
-            return self.task.evaluate(evaluated, data, seed=seed, final=final)
+        at_stage = self.parts.stage_model(model, stage)
+        with timed("evaluate"):
+            return evaluated(self.task, at_stage, data, run_seed=self.seed, final=final)
 
     def _evaluate_other(self, node_round: NodeRound) -> Metrics:
         model = self._model(node_round)

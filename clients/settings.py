@@ -65,7 +65,7 @@ class RoundSettings:
     server_round : int
         Counted from 1.
     run, method : str
-        Name the folder of the node's private state, whatever characters they have (:mod:`fedapps.clients.files`).
+        Name the folder of the node's private state, whatever characters they have (:mod:`fedapps.sim.files`).
     stage : int
         Counted from 0. A node whose data has stages trains on the data of this one; any other node trains on its given
         data in stage 0 and on what it collected, too, later.

@@ -4,10 +4,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from fedapps.sim.seeding import derive_seed, torch_seed
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -129,6 +130,9 @@ class Task(TaskProfiles):
     #: What ``fedapps audit`` attacks, as ``package.module:Class`` of a
     #: :class:`~fedapps.tasks.privacy.subject.AuditSubject`; empty if the examples have no words.
     audit_subject: ClassVar[str] = ""
+    #: The class of the task's trained models, as ``package.module:Class`` of a
+    #: :class:`~fedapps.tasks.trained.TrainedModel`, which adds what users do with a model, such as ``predict``.
+    trained_model: ClassVar[str] = "fedapps.tasks.trained:TrainedModel"
 
     @abstractmethod
     def build_model(self) -> nn.Module:
@@ -137,6 +141,40 @@ class Task(TaskProfiles):
     def build_model_for(self, data: NodeData) -> nn.Module:
         """Return the model of one node, whose private parameters may have shapes that fit the node's data."""
         return self.build_model()
+
+    def facts(self, data: NodeData) -> Mapping[str, Any]:
+        """Return what a trained model of a node, and its inputs, need beside the options, such as the words of a
+        vocabulary. It can be written as JSON, and it is written into the model's folder.
+        """
+        return {}
+
+    def model_of(self, facts: Mapping[str, Any], files: Path | None) -> nn.Module:
+        """Return a module whose weights are loaded afterwards: it has the right shapes, and reads no data and no file
+        but those in ``files``.
+
+        Parameters
+        ----------
+        facts : mapping
+            As :meth:`facts` returned them.
+        files : Path, optional
+            The folder that :meth:`save_files` wrote, if it wrote any file.
+        """
+        return self.build_model()
+
+    def save_files(self, module: nn.Module, folder: Path, files: Path | None) -> None:
+        """Write into ``folder`` what :meth:`model_of` needs beside the facts, such as a tokenizer. Most tasks need
+        nothing.
+
+        Parameters
+        ----------
+        module : Module
+            The trained model.
+        folder : Path
+            An empty folder.
+        files : Path, optional
+            The folder of the same kind from which the model was read.
+        """
+        return
 
     @property
     def num_stages(self) -> int:
@@ -340,6 +378,15 @@ class Task(TaskProfiles):
     def with_collected(self, data: NodeData, collected: Mapping[str, np.ndarray]) -> NodeData:
         """Return ``data`` with collected experience added to its training split."""
         raise NotImplementedError(f"task {self.name!r} only learns from given data and cannot collect any")
+
+
+def evaluated(task: Task, model: nn.Module, data: NodeData, *, run_seed: int, final: bool) -> Evaluation:
+    """Evaluate a model with the draws of a run: the same in every round and for every method, so that differences
+    between them are not noise.
+    """
+    model.eval()
+    with torch_seed(run_seed, "evaluate", data.key):
+        return task.evaluate(model, data, seed=derive_seed(run_seed, "evaluate", data.key), final=final)
 
 
 def zero_padded(batches: Sequence[Batch]) -> list[Batch]:

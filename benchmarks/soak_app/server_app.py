@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from fedapps.clients.files import write_whole
+from fedapps.sim.files import write_whole
 from fedapps.strategies import BaseStrategy, RoundReport, UniformFraction
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp

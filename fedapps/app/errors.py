@@ -14,7 +14,7 @@ from flwr.app import Context, Message
 from flwr.common.logger import log
 
 from fedapps.clients.data import is_simulated
-from fedapps.clients.files import UnwritableError
+from fedapps.sim.files import UnwritableError
 from fedapps.strategies.checks import truncate
 from fedapps.tasks.profiles import DataError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedapps.clients.files import write_whole
+from fedapps.sim.files import write_whole
 from fedapps.sim.seeding import derive_seed
 from fedapps.tasks.privacy.attackers import attacker
 from fedapps.tasks.privacy.audit import (

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedapps.clients.files import write_whole
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.launch.launch import resolve
+from fedapps.sim.files import write_whole
 from fedapps.sim.matrix import Lines, run_matrix
 
 from .jobs import KEY, finished, run_job

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapps.clients.files import UnwritableError
 from fedapps.config.keys import for_flower, path_keys
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.report import write_report
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
+from fedapps.sim.files import UnwritableError
 from fedapps.sim.flower_run import Fleet, flower_run
 from fedapps.sim.inprocess import run_inprocess
 from fedapps.sim.processes import usable_cores

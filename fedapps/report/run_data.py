@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapps.clients.files import path_name
 from fedapps.config.keys import flattened
 from fedapps.registry.expressions import read_expressions
+from fedapps.sim.files import path_name
 
 from .json_files import Entry, ReportError, read_lines, read_object
 from .parsing import read_comparison, read_methods, read_node, read_round, read_tables

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fedapps.clients.files import told, write_whole
+from fedapps.sim.files import told, write_whole
 from fedapps.strategies import Snapshot
 from fedapps.strategies.rounds.snapshots import History
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import tomli_w
 
-from fedapps.clients.files import path_name, told, write_whole
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
 from fedapps.config.trackers import TRACKERS
+from fedapps.sim.files import path_name, told, write_whole
 from fedapps.strategies import RoundReport
 
 from .checkpoints import DiskCheckpoints

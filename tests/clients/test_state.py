@@ -4,8 +4,8 @@ import logging
 
 import numpy as np
 import pytest
-from fedapps.clients.files import UnwritableError
 from fedapps.clients.state import Attempts, ContextState, DiskState
+from fedapps.sim.files import UnwritableError
 from flwr.app import RecordDict
 from full_disk import full_disk
 from hypothesis import given, settings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import tomli_w
-from fedapps.clients.files import path_name
+from fedapps.sim.files import path_name
 from fedapps.sim.lqr import write_world
 
 from fedapps.app.server_app import initial_arrays

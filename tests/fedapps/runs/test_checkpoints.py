@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fedapps.clients.files import UnwritableError
+from fedapps.sim.files import UnwritableError
 from fedapps.strategies import Snapshot
 from full_disk import full_disk
 from hypothesis import HealthCheck, given, settings

@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from fedapps.clients.files import UnwritableError, path_name, told, write_whole
 from fedapps.clients.state import DiskState
+from fedapps.sim.files import UnwritableError, path_name, told, write_whole
 from full_disk import ROOM, full_disk
 from hypothesis import example, given
 from hypothesis import strategies as st

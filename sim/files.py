@@ -1,8 +1,9 @@
-"""Files that are written completely or not at all, and names from outside as names of files."""
+"""Files and folders that are written completely or not at all, and names from outside as names of files."""
 
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -50,6 +51,54 @@ def write_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
 
 
 @contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder beside ``path``, which becomes ``path`` when the block ends without an error.
+
+    Its files are on the disk before it is renamed. A folder that exists under the name is replaced; between the two
+    renames it has another name for an instant, so a reader that must never miss it reads through a link. Temporary
+    folders of killed processes are removed.
+
+    Parameters
+    ----------
+    path : Path
+        Its parent folders are made.
+
+    Raises
+    ------
+    UnwritableError
+        The folder cannot be written. An existing folder is unchanged.
+    """
+    temporary = path.with_name(f".{path.name}.new.{os.getpid()}")
+    replaced = path.with_name(f".{path.name}.old.{os.getpid()}")
+    with told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent)
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir()
+            yield temporary
+            for written in (*temporary.rglob("*"), temporary):
+                _synced(written)
+            if path.exists():
+                path.replace(replaced)
+            temporary.replace(path)
+            _synced(path.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if replaced.exists() and not path.exists():
+                replaced.replace(path)
+            shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _synced(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
 def told(path: Path) -> Iterator[None]:
     """Turn an ``OSError`` within this context into an :class:`UnwritableError` about ``path``."""
     try:
@@ -65,7 +114,10 @@ def _sweep(folder: Path) -> None:
     for path in folder.glob(".*"):
         owner = _UNFINISHED.fullmatch(path.name)
         if owner and not _runs(int(owner[1])):
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _runs(pid: int) -> bool:

@@ -1,0 +1,330 @@
+"""A trained model with what it needs to be used: its task, the facts beside the weights, and where it comes from.
+
+Nothing here needs Flower: a robot reads a model folder with :meth:`TrainedModel.read` and PyTorch alone.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self, TextIO
+
+import torch
+from fedapps.sim.files import whole_folder
+from fedapps.sim.seeding import torch_seed
+from torch import Tensor, nn
+
+from .base import Metrics, NodeData, Task, evaluated
+from .model_folder import FILES, StoredModel, read_folder, write_folder
+from .profiles import PrivateParameters
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model comes from. All values can be written as JSON.
+
+    Parameters
+    ----------
+    run, method : str
+        The name of the run and the label of the method; empty for a model that was not trained here.
+    node : str
+        The key of the node whose model it is; empty for the shared model.
+    round, stage, rounds : int
+        The round after which the model is taken, its stage from 0, and the rounds of the run.
+    seed : int
+        The seed of the run, from which evaluation draws.
+    nodes : int
+        The number of nodes that took part.
+    examples : int
+        Their training examples; 0 if unknown.
+    metrics : mapping
+        What the run reported for this model, by metric.
+    versions : mapping of str to str
+        Versions of fedapps, torch and Flower.
+    settings : mapping
+        The flat run config.
+    """
+
+    run: str = ""
+    method: str = ""
+    node: str = ""
+    round: int = 0
+    stage: int = 0
+    rounds: int = 0
+    seed: int = 0
+    nodes: int = 0
+    examples: int = 0
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Self:
+        """The origin from its dictionary. Names of other versions of fedapps are left out."""
+        known = {own.name for own in fields(cls)}
+        return cls(**{name: value for name, value in stored.items() if name in known})
+
+
+@dataclass(frozen=True)
+class Network:
+    """The part of a trained model that computes with tensors alone, as other programs run it.
+
+    Parameters
+    ----------
+    module : Module
+        Takes ``inputs`` and returns a tensor or a tuple of tensors. It is in evaluation mode, on the CPU.
+    inputs : tuple of tensors
+        An example.
+    input_names, output_names : tuple of str
+    dynamic : mapping of str to mapping of int to str
+        The dimensions of inputs that may have other sizes, by name and dimension, such as ``{"ids": {0: "batch"}}``.
+        Equal labels have equal sizes.
+    outside : str
+        What of the task stays outside, in one sentence; empty if nothing does.
+    """
+
+    module: nn.Module
+    inputs: tuple[Tensor, ...]
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    outside: str = ""
+
+
+class TrainedModel:
+    """A trained model of a task. Tasks with a verb, such as ``predict``, have a subclass in their module ``trained``.
+
+    Parameters
+    ----------
+    task : Task
+        As the nodes of the method see it.
+    module : Module
+        Its weights are loaded. It is put into evaluation mode.
+    facts : mapping
+        What the model and its inputs need beside the options (:meth:`fedapps.tasks.base.Task.facts`).
+    origin : Origin
+    private : PrivateParameters
+        What the method kept on the nodes; ``task`` is the task under it.
+    files : Path, optional
+        The folder with further files of the model (:meth:`fedapps.tasks.base.Task.save_files`), where it was read from
+        a model folder.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        module: nn.Module,
+        facts: Mapping[str, Any] | None = None,
+        origin: Origin = Origin(),
+        *,
+        private: PrivateParameters = PrivateParameters(),  # noqa: B008 - immutable
+        files: Path | None = None,
+    ) -> None:
+        self.task = task
+        self.module = module.eval()
+        self.facts: Mapping[str, Any] = facts or {}
+        self.origin = origin
+        self.private = private
+        self.files = files
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's parameters are."""
+        return next((tensor.device for tensor in self.module.parameters()), torch.device("cpu"))
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the model to a device, and return it."""
+        self.module.to(device)
+        return self
+
+    def data(self, folder: str | Path, partition: int | None = None, num_partitions: int = 1) -> NodeData:
+        """Read data as this model reads them.
+
+        Parameters
+        ----------
+        folder : str or Path
+            In the format of a node's own data; with ``partition``, the data of ``num_partitions`` nodes.
+        partition : int, optional
+            The index of the node, from 0.
+        num_partitions : int
+
+        Raises
+        ------
+        DataError
+            Files are missing or malformed, or the model cannot be used with them.
+        """
+        path = Path(folder).expanduser()
+        if partition is None:
+            return self.task.load_own(path)
+        return self.task.load_node(path, partition, num_partitions)
+
+    def evaluate(self, data: NodeData | str | Path, *, final: bool = True) -> Metrics:
+        """Return the task's metrics of this model.
+
+        The random draws are those of the run, so that a node's own data give the metrics that the run reported for it.
+
+        Parameters
+        ----------
+        data : NodeData, str or Path
+            As :meth:`data` returns it, or a folder in the format of a node's own data.
+        final : bool
+            Whether to compute the costly metrics as well, such as closed-loop simulation.
+
+        Raises
+        ------
+        DataError
+            As :meth:`data`.
+        """
+        found = data if isinstance(data, NodeData) else self.data(data)
+        return evaluated(self.task, self.module, found, run_seed=self.origin.seed, final=final).metrics
+
+    def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:
+        """Yield the model's answer to each example of files, as ``fedapps predict`` writes them.
+
+        Parameters
+        ----------
+        inputs : sequence of Path or text stream
+            CSV, JSON lines or images, as the task says.
+        batch_size : int
+            ≥ 1.
+
+        Yields
+        ------
+        dict
+            One for each example, in order; its values can be written as JSON.
+
+        Raises
+        ------
+        DataError
+            A file is missing or malformed, or the task has no answers to single examples.
+        """
+        raise NotImplementedError(f"task {self.task.name!r} has no predictions for single examples: use evaluate")
+
+    def network(self, example: NodeData | None = None) -> Network:
+        """Return what ``fedapps export`` exports.
+
+        Parameters
+        ----------
+        example : NodeData, optional
+            Data of the task. By default a task gives the shapes of the inputs itself.
+
+        Raises
+        ------
+        ValueError
+            The task does not know its inputs and there is no ``example``, or nothing of it computes with tensors alone.
+        """
+        if example is None:
+            raise ValueError(
+                f"task {self.task.name!r} does not describe its inputs: give data, from which they are read"
+            )
+        return _network_of(self.task, self.module, example)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model folder, from which :meth:`read` makes the same model on any machine.
+
+        It is written completely or not at all. A model folder that exists is replaced.
+
+        Returns
+        -------
+        Path
+            The folder.
+
+        Raises
+        ------
+        ValueError
+            The folder exists and has other content.
+        UnwritableError
+            It cannot be written.
+        """
+        path = Path(folder).expanduser()
+        if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or StoredModel.is_in(path))):
+            raise ValueError(f"{path} exists and is no model folder: choose another name, or remove it")
+        with whole_folder(path) as unfinished:
+            self.write(unfinished)
+        return path
+
+    def write(self, folder: Path) -> None:
+        """Write the files of the model folder into ``folder``, which exists; use :meth:`save` unless you add files."""
+        (folder / FILES).mkdir()
+        self.task.save_files(self.module, folder / FILES, self.files)
+        if not any((folder / FILES).iterdir()):
+            (folder / FILES).rmdir()
+        write_folder(folder, self.task, self.private, self.module.state_dict(), self.facts, asdict(self.origin))
+
+    @classmethod
+    def read(
+        cls, folder: str | Path, find_task: Callable[[str], type[Task]], device: str | torch.device = "cpu"
+    ) -> "TrainedModel":
+        """Read a model folder.
+
+        Parameters
+        ----------
+        folder : str or Path
+            As :meth:`save` wrote it.
+        find_task : function of a name
+            Gives the class of a task (:func:`fedapps.registry.tasks.task_class`).
+        device : str or torch.device
+
+        Returns
+        -------
+        TrainedModel
+            Of the task's class.
+
+        Raises
+        ------
+        ValueError
+            The folder is no model folder, or it is damaged or of another version. The message names the file.
+        """
+        stored = read_folder(Path(folder).expanduser())
+        task = stored.task(find_task)
+        files = stored.folder / FILES
+        kept = files if files.is_dir() else None
+        module = task.model_of(stored.facts, kept)
+        stored.load_into(module)
+        origin = Origin.read(stored.origin)
+        return trained_class(task)(task, module, stored.facts, origin, private=stored.private, files=kept).to(device)
+
+    def __repr__(self) -> str:
+        origin = self.origin
+        whose = f"node {origin.node}" if origin.node else "shared"
+        return f"{type(self).__name__}({self.task.name}, {origin.method or 'no method'}, {whose}, round {origin.round})"
+
+
+def trained_class(task: Task) -> type[TrainedModel]:
+    """The class of a task's trained models (:attr:`fedapps.tasks.base.Task.trained_model`)."""
+    module, _, name = task.trained_model.partition(":")
+    found: type[TrainedModel] = getattr(import_module(module), name)
+    return found
+
+
+class _CallSeenError(Exception):
+    """The first call of a module was seen."""
+
+
+def _network_of(task: Task, module: nn.Module, data: NodeData) -> Network:
+    """The module with the inputs that the loss of a batch gives it; all first dimensions of the batch are dynamic."""
+    seen: list[tuple[Any, ...]] = []
+
+    def see(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        seen.append(inputs)
+        raise _CallSeenError
+
+    split = next(iter(data.splits))
+    with torch_seed(0, "network"):
+        batch = next(task.examples(data, split, 2))
+    handle = module.register_forward_pre_hook(see)
+    try:
+        task.loss(module, batch)
+    except _CallSeenError:
+        pass
+    finally:
+        handle.remove()
+    if not seen or not all(isinstance(given, Tensor) for given in seen[0]):
+        raise ValueError(f"task {task.name!r}: its model is not called with tensors alone and cannot be exported")
+    inputs = tuple(given.detach().cpu() for given in seen[0])
+    names = tuple(f"input_{place}" for place in range(len(inputs))) if len(inputs) > 1 else ("input",)
+    size = len(next(iter(batch.values())))
+    dynamic = {
+        name: {0: "batch"} for name, given in zip(names, inputs, strict=True) if given.ndim and len(given) == size
+    }
+    return Network(module, inputs, names, ("output",), dynamic)
