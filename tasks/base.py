@@ -142,9 +142,18 @@ class Task(TaskProfiles):
         """Return the model of one node, whose private parameters may have shapes that fit the node's data."""
         return self.build_model()
 
-    def facts(self, data: NodeData) -> Mapping[str, Any]:
-        """Return what a trained model of a node, and its inputs, need beside the options, such as the words of a
-        vocabulary. It can be written as JSON, and it is written into the model's folder.
+    def facts(self, data: NodeData | None) -> Mapping[str, Any]:
+        """Return what a trained model and its inputs need beside the options, such as the words of a vocabulary.
+
+        Parameters
+        ----------
+        data : NodeData, optional
+            That of the model's node; of any node, or ``None`` if there is none here, for a model that all nodes share.
+
+        Returns
+        -------
+        mapping
+            It can be written as JSON, and it is written into the model's folder.
         """
         return {}
 
