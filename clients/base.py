@@ -1,7 +1,7 @@
 """A node: a task, its data, its private state, and the local parts that it composes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -28,10 +28,34 @@ from .arrays import (
 from .data import collection, of_stage
 from .guard import Guard
 from .joint_training import Job, train_jobs
-from .local_part import ComposedParts, LocalPart, NodeRound, RoundResult, composed
+from .local_part import ComposedParts, LocalPart, NodeRound, Prepared, RoundResult, composed
 from .settings import RoundSettings
 from .state import Attempts, PrivateState
 from .training import Phase, Plateau, mean_loss
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """The model that a node evaluates in a round.
+
+    Parameters
+    ----------
+    model : Module
+        As the parts wrap and prepare it; :meth:`at` gives the task's model.
+    node_round : NodeRound
+    prepared : Prepared
+        What the parts did to it before the evaluation. Nothing of it is kept yet.
+    parts : ComposedParts
+    """
+
+    model: nn.Module
+    node_round: NodeRound
+    prepared: Prepared
+    parts: ComposedParts
+
+    def at(self, stage: int) -> nn.Module:
+        """The task's model to evaluate on the data of a stage, counted from 0."""
+        return self.parts.stage_model(self.model, stage)
 
 
 class FederatedClient:
@@ -131,7 +155,10 @@ class FederatedClient:
         memory = self._remember(model, plateau, node_round)
         if keep := kept_arrays(self.parts.private(model, node_round), memory):
             with timed("state"):
-                self.private.save(settings.server_round, keep, settings.durable_round, Attempts.read(settings.attempts))
+                rounds = Attempts.read(settings.attempts)
+                self.private.save(
+                    settings.server_round, keep, settings.durable_round, rounds, best_round=settings.best_round
+                )
         metrics: Metrics = {STEPS: float(trained.steps)}
         if trained.steps:
             metrics["loss"] = trained.loss
@@ -168,10 +195,8 @@ class FederatedClient:
         ValueError
             A received parameter does not fit the model.
         """
-        node_round = self._round(received, settings, before=settings.server_round + 1)
-        model = self._model(node_round)
-        with timed("train"):
-            prepared = self.parts.before_evaluation(model, node_round)
+        found = self.prepared_model(received, settings)
+        model, node_round, prepared = found.model, found.node_round, found.prepared
         for name, arrays in prepared.kept.items():
             self.private.save_extra(name, arrays)
         evaluation = self._evaluate(model, node_round.data, settings.stage, final=settings.final)
@@ -194,6 +219,18 @@ class FederatedClient:
             self._collect(model, settings.stage)
         examples = node_round.data.count("test") or node_round.data.count("validation") or 1
         return RoundResult({}, examples, metrics)
+
+    def prepared_model(self, received: Arrays, settings: RoundSettings) -> PreparedModel:
+        """Return the model that :meth:`evaluate_round` evaluates, with the same arguments and errors; keep nothing.
+
+        It has the received parameters, the newest private state up to this round, and what the parts do to it before an
+        evaluation.
+        """
+        node_round = self._round(received, settings, before=settings.server_round + 1)
+        model = self._model(node_round)
+        with timed("train"):
+            prepared = self.parts.before_evaluation(model, node_round)
+        return PreparedModel(model, node_round, prepared, self.parts)
 
     def answer(self, query: str, settings: RoundSettings) -> Mapping[str, ArrayRecord]:
         """Return the records that answer a QUERY message, such as ``adaptive``.

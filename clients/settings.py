@@ -79,6 +79,8 @@ class RoundSettings:
         Train on the data of all nodes. Possible only where one folder holds them all.
     durable_round : int
         The last round that the server can go back to.
+    best_round : int
+        The best round so far, 0 if no metric is tracked.
     attempts : str
         The attempts that the rounds belong to (:meth:`fedapps.clients.state.Attempts.read`).
     """
@@ -92,6 +94,7 @@ class RoundSettings:
     collect: bool = False
     pooled: bool = False
     durable_round: int = 0
+    best_round: int = 0
     attempts: str = ""
 
     def with_config(self, config: Mapping[str, Any]) -> Self:

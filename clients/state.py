@@ -89,11 +89,14 @@ class PrivateState(Protocol):
         arrays: Mapping[str, np.ndarray],
         durable_round: int,
         attempts: Attempts = ALL_ROUNDS,
+        *,
+        best_round: int = 0,
     ) -> None:
-        """Keep the version of a round, and delete those that the server cannot need again.
+        """Keep the version of a round, and delete those that nobody can need again.
 
         ``durable_round`` is the last round that the server can go back to. The newest version up to this round stays,
-        and so do all later ones. The version belongs to the attempt of its round.
+        and so do all later ones, and the newest version up to ``best_round``, which belongs to the best model. The
+        version belongs to the attempt of its round.
         """
 
     def load_extra(self, name: str) -> Arrays | None:
@@ -149,10 +152,12 @@ class DiskState:
         arrays: Mapping[str, np.ndarray],
         durable_round: int,
         attempts: Attempts = ALL_ROUNDS,
+        *,
+        best_round: int = 0,
     ) -> None:
         attempt = attempts.of(server_round)
         self._write(self._path(server_round), arrays, {_ATTEMPT: attempt} if attempt else None)
-        for version in _forgettable(self._versions(), durable_round):
+        for version in _forgettable(self._versions(), durable_round, best_round):
             self._path(version).unlink(missing_ok=True)
 
     def load_extra(self, name: str) -> Arrays | None:
@@ -183,6 +188,31 @@ class DiskState:
 
     def _write(self, path: Path, arrays: Mapping[str, np.ndarray], facts: dict[str, str] | None = None) -> None:
         write_whole(path, save({name: np.asarray(array, order="C") for name, array in arrays.items()}, facts))
+
+
+class StoredState(DiskState):
+    """The state that a run has left, to be read only: nothing is written, renamed or deleted."""
+
+    def load(self, before: int, attempts: Attempts = ALL_ROUNDS) -> Arrays | None:
+        """As in :class:`DiskState`. Raise ``ValueError`` if the file is damaged."""
+        version = self.newest(before, attempts)
+        return None if version is None else self._read(self._path(version))
+
+    def newest(self, before: int, attempts: Attempts = ALL_ROUNDS) -> int | None:
+        """The newest round before round ``before`` that has a version; ``None`` if there is none."""
+        found = {version: _attempt_in(self._path(version)) for version in self._versions() if version < before}
+        return max((v for v, attempt in found.items() if attempt is None or attempts.counts(v, attempt)), default=None)
+
+    def _read(self, path: Path) -> Arrays:
+        try:
+            return dict(load_file(path))
+        except SafetensorError as error:
+            raise ValueError(
+                f"the private state {path} is damaged ({error}): load another round, or train again"
+            ) from error
+
+    def _write(self, path: Path, arrays: Mapping[str, np.ndarray], facts: dict[str, str] | None = None) -> None:
+        raise ValueError(f"{path} is not written: the state of a run is only read here")
 
 
 class ContextState:
@@ -216,11 +246,13 @@ class ContextState:
         arrays: Mapping[str, np.ndarray],
         durable_round: int,
         attempts: Attempts = ALL_ROUNDS,
+        *,
+        best_round: int = 0,
     ) -> None:
         self.records[self._name(server_round)] = _record(arrays)
         if attempt := attempts.of(server_round):
             self.records[self._attempts_name] = ConfigRecord({**self._attempts(), str(server_round): attempt})
-        for version in _forgettable(self._versions(), durable_round):
+        for version in _forgettable(self._versions(), durable_round, best_round):
             self._forget(version)
 
     def load_extra(self, name: str) -> Arrays | None:
@@ -254,10 +286,10 @@ class ContextState:
         return [int(match[1]) for match in found if match]
 
 
-def _forgettable(versions: list[int], durable_round: int) -> list[int]:
-    """Versions older than the newest one that a server going back to ``durable_round`` would need."""
-    needed = max((version for version in versions if version <= durable_round), default=0)
-    return [version for version in versions if version < needed]
+def _forgettable(versions: list[int], durable_round: int, best_round: int) -> list[int]:
+    """Versions that neither a server going back to ``durable_round`` nor the model of the best round would need."""
+    needed, best = (max((v for v in versions if v <= last), default=0) for last in (durable_round, best_round))
+    return [version for version in versions if version < needed and version != best]
 
 
 def _attempt_in(path: Path) -> str | None:

@@ -1,7 +1,7 @@
 """fedapps: federated learning for robots and personal devices on Flower.
 
-:func:`run` and :func:`compare` are the commands of ``python -m fedapps`` as Python functions, and :func:`open_run`
-reads what they left. Importing the package loads neither torch nor Flower; the functions load what they need.
+:func:`run` and :func:`compare` are the commands of ``python -m fedapps`` as Python functions, :func:`open_run` reads what
+they left, and :func:`load` gives a trained model. Importing the package loads neither torch nor Flower; the functions load what they need.
 
 ``fedapps.strategies``, ``fedapps.clients``, ``fedapps.tasks`` and ``fedapps.sim`` are parts of this package. A wheel
 has them in its folder; in the repository and in a Flower bundle they are folders beside it.
@@ -9,9 +9,9 @@ has them in its folder; in the repository and in a Flower bundle they are folder
 
 from pathlib import Path
 
-from .api import compare, open_run, run
+from .api import compare, load, open_run, run
 
-__all__ = ["compare", "open_run", "run"]
+__all__ = ["compare", "load", "open_run", "run"]
 
 if not Path(__file__).with_name("strategies").is_dir():
     __path__.append(str(Path(__file__).parents[1]))

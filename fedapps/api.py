@@ -1,4 +1,4 @@
-"""The Python interface: ``fedapps.run``, ``fedapps.compare`` and ``fedapps.open_run``.
+"""The Python interface: ``fedapps.run``, ``fedapps.compare``, ``fedapps.open_run`` and ``fedapps.load``.
 
 The functions call what the commands of ``python -m fedapps`` call, print what these print, and raise their errors.
 """
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedapps.tasks.trained import TrainedModel
+
     from .comparison.matrix import Vary
     from .results.comparison_result import ComparisonResult
     from .results.run_result import PipelineResult, RunResult
@@ -153,6 +155,48 @@ def open_run(folder: str | Path) -> RunResult | PipelineResult | ComparisonResul
     from .results.comparison_result import opened
 
     return opened(Path(folder))
+
+
+def load(
+    run: str | Path,
+    method: str | None = None,
+    node: str | None = None,
+    round: int | str | None = None,
+    device: str = "auto",
+) -> TrainedModel:
+    """Load a trained model.
+
+    The model of a node is the one that the node evaluates in an evaluation round: the shared parameters that it receives
+    (those of its cluster, under methods with clusters), its private parameters, and what the method does before an
+    evaluation, such as personalisation. Its own data give the metrics that the run reported for it, to the bit.
+
+    Parameters
+    ----------
+    run : str or Path
+        A run folder, or a model folder (:meth:`fedapps.tasks.trained.TrainedModel.save`).
+    method : str, optional
+        The label of the method; may be left out if there is only one.
+    node : str, optional
+        The key of the node. By default the model that all nodes share.
+    round : int or "best", optional
+        A round whose checkpoint is kept: one of the last two, or the best by ``track-metric``. By default the last.
+    device : "auto", "cpu" or "cuda"
+        ``auto`` is a GPU if there is one.
+
+    Returns
+    -------
+    TrainedModel
+        Of the task's class: its module, what users do with it, metrics, provenance.
+
+    Raises
+    ------
+    ValueError
+        The folder, the method, the node or the round is unknown, which the message lists; the method has no model that
+        all nodes share; a checkpoint or a private state is damaged or missing; or the node's data cannot be read.
+    """
+    from .trained.load import load_model
+
+    return load_model(run, method, node, round, device)
 
 
 def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ message                      record                     content
 ============================ ========================== ================================================================
 TRAIN, EVALUATE, their       ``arrays``                 ArrayRecord: the shared arrays; not in replies to EVALUATE
 replies
-TRAIN, EVALUATE              ``config``                 ConfigRecord: ``server-round``, ``durable-round``, ``attempts``
-                                                        and the keys of the strategy and of the run
+TRAIN, EVALUATE              ``config``                 ConfigRecord: ``server-round``, ``durable-round``, ``attempts``,
+                                                        ``best-round`` and the keys of the strategy and of the run
 compressed replies to TRAIN  ``compressed.<record>``    ArrayRecords in place of the floating-point arrays
 replies                      ``metrics``                MetricRecord: ``num-examples`` and further metrics
 replies, if asked for        ``timings``                ConfigRecord: seconds of each of :data:`NODE_PHASES`
@@ -37,6 +37,9 @@ METRICS = "metrics"
 SERVER_ROUND = "server-round"
 #: Config key: the oldest round that the server can return to, an integer ≥ 0. Nodes may delete older private state.
 DURABLE_ROUND = "durable-round"
+#: Config key: the best round so far by the tracked metric, an integer ≥ 1; missing if no metric is tracked or there is
+#: none yet. Nodes keep the private state of this round.
+BEST_ROUND = "best-round"
 #: Config key: the attempts that the rounds belong to, as ``round:identifier`` separated by spaces. Each attempt begins
 #: after its round and replaces the later rounds of the one before; private state of replaced rounds does not count.
 ATTEMPTS = "attempts"

@@ -14,7 +14,7 @@ from fedapps.sim.files import whole_folder
 from fedapps.sim.seeding import torch_seed
 from torch import Tensor, nn
 
-from .base import Metrics, NodeData, Task, evaluated
+from .base import DataError, Metrics, NodeData, Task, evaluated
 from .model_folder import FILES, StoredModel, read_folder, write_folder
 from .profiles import PrivateParameters
 
@@ -108,6 +108,8 @@ class TrainedModel:
     files : Path, optional
         The folder with further files of the model (:meth:`fedapps.tasks.base.Task.save_files`), where it was read from
         a model folder.
+    own : NodeData, optional
+        The data of the model's node in the run, where it was loaded from a run; never saved.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class TrainedModel:
         *,
         private: PrivateParameters = PrivateParameters(),  # noqa: B008 - immutable
         files: Path | None = None,
+        own: NodeData | None = None,
     ) -> None:
         self.task = task
         self.module = module.eval()
@@ -126,6 +129,7 @@ class TrainedModel:
         self.origin = origin
         self.private = private
         self.files = files
+        self.own = own
 
     @property
     def device(self) -> torch.device:
@@ -158,25 +162,36 @@ class TrainedModel:
             return self.task.load_own(path)
         return self.task.load_node(path, partition, num_partitions)
 
-    def evaluate(self, data: NodeData | str | Path, *, final: bool = True) -> Metrics:
+    def evaluate(self, data: NodeData | str | Path | None = None, *, final: bool = True) -> Metrics:
         """Return the task's metrics of this model.
 
-        The random draws are those of the run, so that a node's own data give the metrics that the run reported for it.
+        The random draws and the number of threads are those of the run, so that a node's own data give the metrics that
+        the run reported for it, to the bit.
 
         Parameters
         ----------
-        data : NodeData, str or Path
-            As :meth:`data` returns it, or a folder in the format of a node's own data.
+        data : NodeData, str or Path, optional
+            As :meth:`data` returns it, or a folder in the format of a node's own data. By default :attr:`own`.
         final : bool
-            Whether to compute the costly metrics as well, such as closed-loop simulation.
+            Whether to compute the costly metrics as well, such as closed-loop simulation. A run does so in its last
+            round.
 
         Raises
         ------
         DataError
-            As :meth:`data`.
+            As :meth:`data`, or there is no data.
         """
+        if data is None:
+            if self.own is None:
+                raise DataError("data: give data, because the model comes from no node whose data are here")
+            data = self.own
         found = data if isinstance(data, NodeData) else self.data(data)
-        return evaluated(self.task, self.module, found, run_seed=self.origin.seed, final=final).metrics
+        threads = torch.get_num_threads()
+        torch.set_num_threads(int(self.origin.settings.get("node-cpus", threads)))
+        try:
+            return evaluated(self.task, self.module, found, run_seed=self.origin.seed, final=final).metrics
+        finally:
+            torch.set_num_threads(threads)
 
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:
         """Yield the model's answer to each example of files, as ``fedapps predict`` writes them.

@@ -44,11 +44,11 @@ class Node:
 
     def train(self) -> Message:
         """The reply to a TRAIN message."""
-        return self._reply(self.client().train_round(_arrays(self.message), self.settings), arrays=True)
+        return self._reply(self.client().train_round(received_arrays(self.message), self.settings), arrays=True)
 
     def evaluate(self) -> Message:
         """The reply to an EVALUATE message."""
-        return self._reply(self.client().evaluate_round(_arrays(self.message), self.settings), arrays=False)
+        return self._reply(self.client().evaluate_round(received_arrays(self.message), self.settings), arrays=False)
 
     def answer(self, query: str) -> Message:
         """The reply to a QUERY message of the method.
@@ -175,7 +175,8 @@ def _parsed(run_config: tuple[tuple[str, Any], ...]) -> Config:
     return parse(dict(run_config), on_node=True)
 
 
-def _arrays(message: Message) -> dict[str, np.ndarray]:
+def received_arrays(message: Message) -> dict[str, np.ndarray]:
+    """The shared parameters in a message. Raise ``ValueError`` if it has none."""
     record = message.content.get(ARRAYS)
     if not isinstance(record, ArrayRecord):
         others = ", ".join(message.content.array_records) or "none"

@@ -58,6 +58,23 @@ class DiskCheckpoints:
         rounds = self._rounds()
         return read_snapshot(self._path(max(rounds))) if rounds else None
 
+    def best(self) -> Snapshot | None:
+        """The snapshot of the best round by the tracked metric; None if there is none. Raises as :meth:`latest`."""
+        path = self.folder / "best.safetensors"
+        return read_snapshot(path) if path.exists() else None
+
+    def of_round(self, server_round: int) -> Snapshot | None:
+        """The snapshot of a round; None if it is not kept. Raises as :meth:`latest`."""
+        path = self._path(server_round)
+        if path.exists():
+            return read_snapshot(path)
+        best = self.best()
+        return best if best and best.round == server_round else None
+
+    def rounds(self) -> list[int]:
+        """The rounds whose snapshots are kept, without that of the best round, ascending."""
+        return sorted(self._rounds())
+
     def oldest_round(self) -> int:
         """The oldest round that is kept; 0 without snapshots."""
         return min(self._rounds(), default=0)

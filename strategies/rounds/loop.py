@@ -105,6 +105,26 @@ class ResumableStrategy(Strategy):
         )
         return loop.run(self.share(initial_arrays), resume=resume)
 
+    def restore(self, snapshot: Snapshot, initial: ArrayRecord) -> ArrayRecord:
+        """Restore the state of a snapshot, and return its shared parameters.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+        initial : ArrayRecord
+            The shared parameters of the untrained model, which decide names, order and shapes.
+
+        Raises
+        ------
+        ValueError
+            The snapshot does not fit the model.
+        """
+        shared = under("shared.", snapshot.arrays)
+        if mismatch := check_reply(from_record(initial), shared, 1):
+            raise ValueError(f"the checkpoint of round {snapshot.round} does not fit this model: {mismatch}")
+        self.load_state(under("state.", snapshot.arrays))
+        return to_record({name: shared[name] for name in initial})
+
     @abstractmethod
     def share(self, arrays: ArrayRecord) -> ArrayRecord:
         """The shared parameters of a model."""
@@ -265,10 +285,11 @@ class _RoundLoop:
 
     def _config(self, given: RoundConfig, server_round: int) -> ConfigRecord:
         config = given(server_round) if callable(given) else given
-        # Nodes can delete private state that is older than the oldest round that the server can return to, and that of
-        # rounds that the server went back behind.
+        # Nodes can delete private state that is older than the oldest round that the server can return to, but for that
+        # of the best round, and that of rounds that the server went back behind.
+        best = {wire.BEST_ROUND: self.best.round} if self.best.round else {}
         attempts = to_text(self.attempts)
-        return ConfigRecord({**(config or {}), wire.DURABLE_ROUND: self.durable_round, wire.ATTEMPTS: attempts})
+        return ConfigRecord({**(config or {}), wire.DURABLE_ROUND: self.durable_round, wire.ATTEMPTS: attempts, **best})
 
     def _snapshot(self, server_round: int) -> Snapshot:
         shared = {f"shared.{name}": array for name, array in from_record(self.result.arrays).items()}
@@ -277,14 +298,10 @@ class _RoundLoop:
         return Snapshot(server_round, {**shared, **state}, {"best": asdict(self.best)}, self.attempts, history)
 
     def _restore(self, snapshot: Snapshot, initial: ArrayRecord) -> ArrayRecord:
-        shared = under("shared.", snapshot.arrays)
-        mismatch = check_reply(from_record(initial), shared, 1)
-        if mismatch:
-            raise ValueError(f"the checkpoint of round {snapshot.round} does not fit this model: {mismatch}")
-        self.strategy.load_state(under("state.", snapshot.arrays))
+        arrays = self.strategy.restore(snapshot, initial)
         self.best = BestRound(**snapshot.facts["best"])
         self.durable_round = self.checkpoints.oldest_round() if self.checkpoints else 0
         for name, metrics in snapshot.history.items():
             restored = {r: MetricRecord(dict(of_round)) for r, of_round in metrics.items() if r <= snapshot.round}
             getattr(self.result, name).update(restored)
-        return to_record({name: shared[name] for name in initial})
+        return arrays

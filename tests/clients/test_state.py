@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from fedapps.clients.state import Attempts, ContextState, DiskState
+from fedapps.clients.state import Attempts, ContextState, DiskState, StoredState
 from fedapps.sim.files import UnwritableError
 from flwr.app import RecordDict
 from full_disk import full_disk
@@ -48,6 +48,33 @@ def test_versions_that_no_server_can_ask_for_are_forgotten(state):
     assert version_in(state.load(4)) == 3
     assert version_in(state.load(3)) is None
     assert version_in(state.load(5)) == 4
+
+
+def test_the_version_of_the_best_round_is_kept(state):
+    for server_round in (1, 3, 4, 5, 6):
+        best = 0 if server_round == 1 else 3
+        state.save(server_round, of(server_round), durable_round=server_round - 1, best_round=best)
+    assert [version_in(state.load(before)) for before in (4, 5, 7)] == [3, 3, 6]
+    state.save(7, of(7), durable_round=6, best_round=5)
+    assert [version_in(state.load(before)) for before in (4, 6, 8)] == [None, 5, 7]
+
+
+def test_the_state_of_a_run_is_only_read(tmp_path):
+    first, second = Attempts.read("0:a1"), Attempts.read("0:a1 2:b2")
+    for server_round in (1, 2, 3):
+        DiskState(tmp_path).save(server_round, of(server_round), 0, first)
+    DiskState(tmp_path).save(4, of(4), 0, second)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    stored = StoredState(tmp_path)
+    assert [version_in(stored.load(9, attempts)) for attempts in (first, second)] == [3, 4]
+    assert [stored.newest(round_, second) for round_ in (1, 4, 5)] == [None, 2, 4]
+    with pytest.raises(ValueError, match="only read"):
+        stored.save(5, of(5), 0)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    (tmp_path / "round-000004.safetensors").write_bytes(b"half")
+    assert version_in(stored.load(4, second)) == 2
+    with pytest.raises(ValueError, match=r"round-000004.safetensors is damaged"):
+        stored.load(5, second)
 
 
 def test_the_only_version_of_a_node_that_seldom_trains_is_kept(state):

@@ -1,0 +1,211 @@
+"""Load a trained model from the folder of a run, or from a model folder.
+
+From a run, the model of a node is what the node evaluates: the message of the evaluation round, the node's private
+state, and what the local parts of the method do before an evaluation.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context, RecordDict
+from torch import nn
+
+from fedapps.app.node import Node, choose_device, received_arrays, state_root
+from fedapps.app.round_config import stage_of
+from fedapps.clients.arrays import load_arrays, matches, private_names
+from fedapps.clients.base import FederatedClient, PreparedModel
+from fedapps.clients.local_part import LocalPart
+from fedapps.clients.state import Attempts, StoredState
+from fedapps.registry.tasks import task_class
+from fedapps.sim.flower_internals import flower_identity
+from fedapps.sim.seeding import torch_seed
+from fedapps.strategies import Snapshot
+from fedapps.strategies.arrays import from_record
+from fedapps.tasks.base import DataError, NodeData, Task
+from fedapps.tasks.model_folder import StoredModel
+from fedapps.tasks.trained import Origin, TrainedModel, trained_class
+
+from .stored_run import StoredRun, listed
+
+
+def load_model(
+    run: str | Path,
+    method: str | None = None,
+    node: str | None = None,
+    round: int | str | None = None,
+    device: str = "auto",
+) -> TrainedModel:
+    """Load a trained model; :func:`fedapps.api.load` describes it."""
+    path = Path(run).expanduser()
+    place = choose_device(device)
+    if StoredModel.is_in(path):
+        model = TrainedModel.read(path, task_class, place)
+        _check_same(model.origin, method, node, round)
+        return model
+    stored = StoredRun.open(path)
+    label = stored.method(method)
+    snapshot = stored.snapshot(label, round)
+    with flower_identity():
+        found = _of_node(stored, label, snapshot, node) if node else _shared(stored, label, snapshot)
+    return found.to(place)
+
+
+def _check_same(origin: Origin, method: str | None, node: str | None, round: int | str | None) -> None:
+    """Raise ``ValueError`` if a model folder has another model than the one that is asked for."""
+    for name, wanted, there in (
+        ("method", method, origin.method), ("node", node, origin.node), ("round", round, origin.round),
+    ):  # fmt: skip
+        if wanted is not None and wanted != there:
+            raise ValueError(f"{name} = {wanted!r}: the model folder has the model with {name} = {there!r}")
+
+
+# -- the model that all nodes share ------------------------------------------------------------------------------
+
+
+def _shared(stored: StoredRun, label: str, snapshot: Snapshot) -> TrainedModel:
+    method = stored.config.methods[label]
+    task = stored.config.task_of(method)
+    with torch_seed(stored.config.run.seed, "model"):
+        module = task.build_model()
+    arrays = from_record(stored.shared_arrays(label, snapshot))
+    private = [name for name in private_names(module, arrays) if not matches(name, task.fixed)]
+    if private:
+        raise ValueError(
+            f"method {label!r} has no model that all nodes share: {listed(private)} stay on the nodes; name one of the "
+            f"nodes: {listed(stored.nodes(label))}"
+        )
+    load_arrays(module, arrays)
+    return _trained(stored, label, snapshot, task, module, _shared_facts(stored, task), "")
+
+
+def _shared_facts(stored: StoredRun, task: Task) -> Mapping[str, Any]:
+    try:
+        return task.facts(None)
+    except DataError:  # the facts depend on data: those of any node
+        place = {"partition-id": 0, "num-partitions": stored.config.run.num_nodes}
+        return task.facts(stored.config.run.source(task, place).load(task))
+
+
+# -- the model of a node -----------------------------------------------------------------------------------------
+
+
+class _ReadingNode(Node):
+    """A node that changes nothing in the folder of its private state."""
+
+    def _state(self, key: str, *part: str) -> StoredState:
+        root = state_root(self.config.run, self.context)
+        return StoredState.of(root, self.settings.run, self.settings.method, key, *part)
+
+
+def _of_node(stored: StoredRun, label: str, snapshot: Snapshot, key: str) -> TrainedModel:
+    node_config = _place(stored, label, key)
+    message = stored.evaluate_message(label, snapshot, node_config)
+    if message is None:
+        raise ValueError(f"node = {key!r}: it has no data, or it was not admitted to the run, so it has no model")
+    context = Context(
+        run_id=1, node_id=1, node_config=dict(node_config), state=RecordDict(), run_config=stored.config.flat()
+    )
+    with _threads_kept():
+        node = _ReadingNode(message, context)
+        client = node.client()
+        found = client.prepared_model(received_arrays(message), node.settings)
+        _check_state(stored, label, snapshot, client, found)
+        module = found.at(node.settings.stage)
+    facts = client.task.facts(client.data)
+    return _trained(stored, label, snapshot, client.task, module, facts, key, found.node_round.data)
+
+
+def _place(stored: StoredRun, label: str, key: str) -> Mapping[str, Any]:
+    """Where a simulated node has its data."""
+    known = stored.nodes(label)
+    place = stored.partition(label, key)
+    if place is not None:
+        return {"partition-id": place, "num-partitions": stored.config.run.num_nodes}
+    if key in known:
+        raise ValueError(
+            f"node = {key!r}: its data and its private state are on the node itself; take its model there (keep-model "
+            "in its node config), or load the shared model by leaving node out"
+        )
+    raise ValueError(f"node = {key!r}: method {label!r} has no such node; its nodes are {listed(known)}")
+
+
+def _check_state(
+    stored: StoredRun, label: str, snapshot: Snapshot, client: FederatedClient, found: PreparedModel
+) -> None:
+    """Raise ``ValueError`` if the model lacks private state that the node had after the round."""
+    parts = client.parts.parts
+    remembers = any(type(part).remember is not LocalPart.remember for part in parts)
+    if not remembers and not client.parts.private(found.model, found.node_round):
+        return
+    key = client.data.key
+    trained = [row["round"] for row in stored.rows(label, key) if row["phase"] == "train"]
+    expected = max((number for number in trained if number <= snapshot.round), default=0)
+    state = client.private
+    assert isinstance(state, StoredState)
+    newest = state.newest(snapshot.round + 1, Attempts.read(found.node_round.settings.attempts))
+    if expected and (newest or 0) < expected:
+        kept = state.newest(max(trained) + 1)
+        where = (
+            f"{state.folder} has only later rounds: load the last round, or 'best' of a run with track-metric"
+            if kept
+            else f"there is none in {state.folder}: it is on the node itself (take the model there, with keep-model in "
+            "its node config), or it was removed, or the run has state-backend = 'context'"
+        )
+        raise ValueError(f"node = {key!r}, round = {snapshot.round}: the node's private state is missing; {where}")
+
+
+# -- both ----------------------------------------------------------------------------------------------------------
+
+
+def _trained(
+    stored: StoredRun,
+    label: str,
+    snapshot: Snapshot,
+    task: Task,
+    module: nn.Module,
+    facts: Mapping[str, Any],
+    node: str,
+    own: NodeData | None = None,
+) -> TrainedModel:
+    config, rows = stored.config, stored.rows(label, node or None)
+    sizes = {row["node"]: row["num_examples"] for row in rows if row["phase"] == "train"}
+    origin = Origin(
+        run=stored.path.absolute().name,
+        method=label,
+        node=node,
+        round=snapshot.round,
+        stage=stage_of(config.run, snapshot.round, config.num_stages),
+        rounds=config.run.rounds,
+        seed=config.run.seed,
+        nodes=len({row["node"] for row in stored.rows(label) if row["phase"] == "train"}),
+        examples=int(sum(sizes.values())),
+        metrics=stored.reported(label, snapshot.round, node),
+        versions=versions(),
+        settings=config.flat(),
+    )
+    private = config.methods[label].private(config.task)
+    kind = trained_class(task)
+    return kind(task, module, facts, origin, private=private, own=own)
+
+
+def versions() -> dict[str, str]:
+    """The versions of fedapps and of what a model depends on; without those that are not installed."""
+    found = {}
+    for name in ("fedapps", "flwr", "torch", "numpy"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+@contextmanager
+def _threads_kept() -> Iterator[None]:
+    """Let torch have as many threads after the block as before it."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,178 @@
+"""The folder of a run as the source of trained models: its config, methods, nodes and checkpoints.
+
+The message of an evaluation round is made by the method's strategy, restored from a checkpoint, so that nothing here
+depends on what a method sends.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+
+from fedapps.app.client_app import app as client_app
+from fedapps.app.round_config import evaluate_config
+from fedapps.app.server_app import initial_arrays
+from fedapps.app.strategy import build_strategy
+from fedapps.config.parsing import Config, parse
+from fedapps.runs.run_folder import RunFolder
+from fedapps.sim.inprocess import InProcessGrid
+from fedapps.strategies import Snapshot
+from fedapps.strategies.rounds.snapshots import to_text
+from fedapps.strategies.wire import ATTEMPTS, BEST_ROUND, DURABLE_ROUND
+
+_MAX_NAMES = 12
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run folder, which is only read.
+
+    Parameters
+    ----------
+    path : Path
+    """
+
+    path: Path
+
+    @classmethod
+    def open(cls, path: Path) -> "StoredRun":
+        """Open a folder.
+
+        Raises
+        ------
+        ValueError
+            It is no run folder. The message names the run folders in it, if there are any.
+        """
+        if not (path / "config.toml").is_file():
+            inside = [str(found.parent) for found in sorted(path.glob("*/config.toml"))]
+            hint = f"; it has the run folders {listed(inside)}" if inside else ""
+            missing = "there is no such folder" if not path.is_dir() else "it has no config.toml"
+            raise ValueError(f"{path} is neither a run folder nor a model folder: {missing}{hint}")
+        return cls(path)
+
+    @cached_property
+    def config(self) -> Config:
+        """The config of the run, whose folder may have been moved."""
+        path = self.path.absolute()
+        given = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+        return parse(given | {"name": path.name, "output-dir": str(path.parent)}, on_node=True)
+
+    @cached_property
+    def folder(self) -> RunFolder:
+        """The run folder with its label."""
+        return RunFolder(self.path, (self.path / "label").read_text())
+
+    @cached_property
+    def _node_rows(self) -> list[dict[str, Any]]:
+        return self.folder.lines("nodes.jsonl")
+
+    def method(self, label: str | None) -> str:
+        """The label of a method; that of the only one for ``None``. Raise ``ValueError`` if it is unknown."""
+        known = tuple(self.config.methods)
+        if label is None and len(known) == 1:
+            return known[0]
+        if label not in known:
+            reason = "name one of" if label is None else f"method = {label!r}: must be one of"
+            raise ValueError(f"{self.path}: {reason} {', '.join(map(repr, known))}")
+        return label
+
+    def rows(self, method: str, node: str | None = None) -> list[dict[str, Any]]:
+        """The lines of ``nodes.jsonl`` of a method, and of one node."""
+        return [row for row in self._node_rows if row["method"] == method and node in (None, row["node"])]
+
+    def nodes(self, method: str) -> list[str]:
+        """The keys of the nodes that took part under a method, sorted."""
+        return sorted({row["node"] for row in self.rows(method)})
+
+    def reported(self, method: str, server_round: int, node: str) -> dict[str, Any]:
+        """What the run reported of a round's evaluation: of one node, or of all for the empty key; empty if nothing."""
+        if not node:
+            rounds = (row for row in self.folder.lines("metrics.jsonl") if row["method"] == method)
+            return next((dict(row["evaluate"]) for row in rounds if row["round"] == server_round), {})
+        rows = (row for row in self.rows(method, node) if row["phase"] == "evaluate")
+        return next((dict(row["metrics"]) for row in rows if row["round"] == server_round), {})
+
+    def snapshot(self, method: str, wanted: int | str | None) -> Snapshot:
+        """The checkpoint of a round, ``"best"``, or of the last round for ``None``.
+
+        Raises
+        ------
+        ValueError
+            It is not kept, or damaged. The message lists the kept ones.
+        """
+        kept = self.folder.checkpoints(method)
+        rounds = kept.rounds()
+        if not rounds:
+            raise ValueError(f"{self.path}: method {method!r} has no checkpoint yet; wait for its first round")
+        if wanted == "best":
+            if found := kept.best():
+                return found
+            raise ValueError(
+                f"round = 'best': the run tracked no metric (track-metric), so it has no best round; there are {rounds}"
+            )
+        if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int)):
+            raise ValueError(f"round = {wanted!r}: must be a round, 'best' or None for the last one")
+        found = kept.latest() if wanted is None else kept.of_round(wanted)
+        if found is None:
+            best = kept.best()
+            further = f" and {best.round}, the best one" if best and best.round not in rounds else ""
+            raise ValueError(f"round = {wanted}: its checkpoint is not kept; there are those of {rounds}{further}")
+        return found
+
+    def partition(self, method: str, node: str) -> int | None:
+        """The partition of a simulated node; ``None`` if no node of the simulation has this key."""
+        run, task = self.config.run, self.config.task_of(self.config.methods[method])
+        count = run.num_nodes
+        known = self.nodes(method)
+        likely = known.index(node) if node in known and len(known) == count else 0
+        for place in (likely, *(other for other in range(count) if other != likely)):
+            place_config = {"partition-id": place, "num-partitions": count}
+            if run.source(task, place_config).profile(task).key == node:
+                return place
+        return None
+
+    def shared_arrays(self, method: str, snapshot: Snapshot) -> ArrayRecord:
+        """The shared parameters of a checkpoint. Raise ``ValueError`` if they do not fit the model."""
+        initial = initial_arrays(self.config, method)
+        strategy = build_strategy(self.config, method, initial.keys())
+        return strategy.restore(snapshot, strategy.share(initial))
+
+    def evaluate_message(self, method: str, snapshot: Snapshot, node_config: Mapping[str, Any]) -> Message | None:
+        """The EVALUATE message that a node gets after the round of a checkpoint; ``None`` if it takes no part.
+
+        Parameters
+        ----------
+        method : str
+        snapshot : Snapshot
+        node_config : mapping
+            With the place of the node's data.
+        """
+        one_node = replace(
+            self.config.run, num_nodes=1, fraction_evaluate=1.0, bind_keys=False, timings=False, node_wait=0.0
+        )
+        config = replace(self.config, run=one_node)
+        initial = initial_arrays(self.config, method)
+        strategy = build_strategy(config, method, initial.keys())
+        arrays = strategy.restore(snapshot, strategy.share(initial))
+        best = int(snapshot.facts.get("best", {}).get("round", 0))
+        settings = ConfigRecord(
+            {
+                **evaluate_config(self.config, method, self.folder.label, snapshot.round),
+                DURABLE_ROUND: snapshot.round,
+                ATTEMPTS: to_text(snapshot.attempts),
+                **({BEST_ROUND: best} if best else {}),
+            }
+        )
+        grid = InProcessGrid(client_app, [node_config], self.config.flat())
+        return next(iter(strategy.configure_evaluate(snapshot.round, arrays, settings, grid)), None)
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first of some names, and how many more there are."""
+    known = list(names)
+    more = f" and {len(known) - _MAX_NAMES} more" if len(known) > _MAX_NAMES else ""
+    return (", ".join(known[:_MAX_NAMES]) or "none") + more
