@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 from fedapps.sim.files import path_name, write_whole
@@ -132,7 +132,7 @@ class DiskState:
         self.folder = folder
 
     @classmethod
-    def of(cls, root: Path, *names: str) -> DiskState:
+    def of(cls, root: Path, *names: str) -> Self:
         """The state in the folder ``root / names[0] / names[1] ...``, below ``root`` whatever the names are."""
         return cls(root.joinpath(*map(path_name, names)))
 

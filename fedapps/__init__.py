@@ -1,7 +1,8 @@
 """fedapps: federated learning for robots and personal devices on Flower.
 
-:func:`run` and :func:`compare` are the commands of ``python -m fedapps`` as Python functions, :func:`open_run` reads what
-they left, and :func:`load` gives a trained model. Importing the package loads neither torch nor Flower; the functions load what they need.
+:func:`run` and :func:`compare` are the commands of ``python -m fedapps`` as Python functions, :func:`open_run` reads
+what they left, and :func:`load` gives a trained model. Importing the package loads neither torch nor Flower; the
+functions load what they need.
 
 ``fedapps.strategies``, ``fedapps.clients``, ``fedapps.tasks`` and ``fedapps.sim`` are parts of this package. A wheel
 has them in its folder; in the repository and in a Flower bundle they are folders beside it.

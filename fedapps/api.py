@@ -166,9 +166,10 @@ def load(
 ) -> TrainedModel:
     """Load a trained model.
 
-    The model of a node is the one that the node evaluates in an evaluation round: the shared parameters that it receives
-    (those of its cluster, under methods with clusters), its private parameters, and what the method does before an
-    evaluation, such as personalisation. Its own data give the metrics that the run reported for it, to the bit.
+    The model of a node is the one that the node evaluates in an evaluation round: the shared parameters that it
+    receives (those of its cluster, under methods with clusters), its private parameters, and what the method does
+    before an evaluation, such as personalisation. Its own data give the metrics that the run reported for it, to the
+    bit.
 
     Parameters
     ----------
