@@ -166,24 +166,10 @@ class Task(TaskProfiles):
         facts : mapping
             As :meth:`facts` returned them.
         files : Path, optional
-            The folder that :meth:`save_files` wrote, if it wrote any file.
+            The further files of the model's folder (:meth:`fedapps.tasks.trained.TrainedModel.save_files`), if there
+            are any.
         """
         return self.build_model()
-
-    def save_files(self, module: nn.Module, folder: Path, files: Path | None) -> None:
-        """Write into ``folder`` what :meth:`model_of` needs beside the facts, such as a tokenizer. Most tasks need
-        nothing.
-
-        Parameters
-        ----------
-        module : Module
-            The trained model.
-        folder : Path
-            An empty folder.
-        files : Path, optional
-            The folder of the same kind from which the model was read.
-        """
-        return
 
     @property
     def num_stages(self) -> int:

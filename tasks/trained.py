@@ -3,6 +3,7 @@
 Nothing here needs Flower: a robot reads a model folder with :meth:`TrainedModel.read` and PyTorch alone.
 """
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
@@ -58,6 +59,13 @@ class Origin:
     versions: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    def save_files(self, folder: Path) -> None:
+        """Write into ``folder``, which is empty, what the task's ``model_of`` needs beside the facts, such as a
+        tokenizer. By default the files of the folder that the model was read from are copied.
+        """
+        if self.files:
+            shutil.copytree(self.files, folder, dirs_exist_ok=True)
+
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
         """The origin from its dictionary. Names of other versions of fedapps are left out."""
@@ -106,8 +114,7 @@ class TrainedModel:
     private : PrivateParameters
         What the method kept on the nodes; ``task`` is the task under it.
     files : Path, optional
-        The folder with further files of the model (:meth:`fedapps.tasks.base.Task.save_files`), where it was read from
-        a model folder.
+        The folder with further files of the model (:meth:`save_files`), where it was read from a model folder.
     own : NodeData, optional
         The data of the model's node in the run, where it was loaded from a run; never saved.
     """
@@ -261,7 +268,7 @@ class TrainedModel:
     def write(self, folder: Path) -> None:
         """Write the files of the model folder into ``folder``, which exists; use :meth:`save` unless you add files."""
         (folder / FILES).mkdir()
-        self.task.save_files(self.module, folder / FILES, self.files)
+        self.save_files(folder / FILES)
         if not any((folder / FILES).iterdir()):
             (folder / FILES).rmdir()
         write_folder(folder, self.task, self.private, self.module.state_dict(), self.facts, asdict(self.origin))
