@@ -59,13 +59,6 @@ class Origin:
     versions: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def save_files(self, folder: Path) -> None:
-        """Write into ``folder``, which is empty, what the task's ``model_of`` needs beside the facts, such as a
-        tokenizer. By default the files of the folder that the model was read from are copied.
-        """
-        if self.files:
-            shutil.copytree(self.files, folder, dirs_exist_ok=True)
-
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
         """The origin from its dictionary. Names of other versions of fedapps are left out."""
@@ -272,6 +265,13 @@ class TrainedModel:
         if not any((folder / FILES).iterdir()):
             (folder / FILES).rmdir()
         write_folder(folder, self.task, self.private, self.module.state_dict(), self.facts, asdict(self.origin))
+
+    def save_files(self, folder: Path) -> None:
+        """Write into ``folder``, which is empty, what the task's ``model_of`` needs beside the facts, such as a
+        tokenizer. By default the files of the folder that the model was read from are copied.
+        """
+        if self.files:
+            shutil.copytree(self.files, folder, dirs_exist_ok=True)
 
     @classmethod
     def read(
