@@ -1,6 +1,6 @@
 """A node: a task, its data, its private state, and the local parts that it composes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,6 +79,10 @@ class FederatedClient:
         pooled.
     guard : Guard
         The parameters that stay on the node whatever a message asks for; by default those that it does not ask for.
+    keep : function, optional
+        Called at the end of each round with ``"train"`` or ``"evaluate"``, the node's personal model, the settings and
+        the result. After an evaluation the model is the evaluated one. After training it is the trained one: what the
+        node would evaluate if the server sent back what this node trained, and no part trained before the evaluation.
 
     Raises
     ------
@@ -97,6 +101,7 @@ class FederatedClient:
         parts: Sequence[LocalPart] = (),
         collectors: Sequence[PrivateState] | None = None,
         guard: Guard = Guard(),  # noqa: B008 - immutable
+        keep: Callable[[str, nn.Module, RoundSettings, RoundResult], None] | None = None,
     ) -> None:
         self.parts = ComposedParts(composed(parts))
         self.task = task
@@ -106,6 +111,7 @@ class FederatedClient:
         self.device = device
         self.collectors = [state] if collectors is None else collectors
         self.guard = guard
+        self._keep = keep
 
     def train_round(self, received: Arrays, settings: RoundSettings) -> RoundResult:
         """Train the whole model, from the received parameters and the private state.
@@ -169,7 +175,7 @@ class FederatedClient:
         records = self.parts.records(arrays, model, node_round)
         self.guard.check_names(arrays)
         self.guard.check_records(records)
-        return RoundResult(arrays, drawn.count("train"), metrics, records)
+        return self._kept_by_node("train", model, settings, RoundResult(arrays, drawn.count("train"), metrics, records))
 
     def evaluate_round(self, received: Arrays, settings: RoundSettings) -> RoundResult:
         """Evaluate the model with the received parameters and the private state.
@@ -218,7 +224,7 @@ class FederatedClient:
         if settings.collect:
             self._collect(model, settings.stage)
         examples = node_round.data.count("test") or node_round.data.count("validation") or 1
-        return RoundResult({}, examples, metrics)
+        return self._kept_by_node("evaluate", model, settings, RoundResult({}, examples, metrics))
 
     def prepared_model(self, received: Arrays, settings: RoundSettings) -> PreparedModel:
         """Return the model that :meth:`evaluate_round` evaluates, with the same arguments and errors; keep nothing.
@@ -317,6 +323,13 @@ class FederatedClient:
         if self.data.stages:
             memory[STAGE] = np.array(node_round.settings.stage)
         return memory
+
+    def _kept_by_node(self, phase: str, model: nn.Module, settings: RoundSettings, result: RoundResult) -> RoundResult:
+        """Hand the personal model of a round to the node, and return the result."""
+        if self._keep:
+            with timed("state"):
+                self._keep(phase, self.parts.stage_model(model, settings.stage), settings, result)
+        return result
 
     # -- data and evaluation -----------------------------------------------------------------------------------------
 

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
+
     from fedapps.tasks.trained import TrainedModel
 
     from .comparison.matrix import Vary
     from .results.comparison_result import ComparisonResult
     from .results.run_result import PipelineResult, RunResult
+    from .trained.watch import ModelWatch
 
 
 def run(
@@ -198,6 +201,36 @@ def load(
     from .trained.load import load_model
 
     return load_model(run, method, node, round, device)
+
+
+def watch(folder: str | Path, poll: float = 1.0, device: str | torch.device = "cpu") -> ModelWatch:
+    """Follow the models that a deployed node keeps (``keep-model = true`` in its node config).
+
+    ``for model in watch(folder)`` waits for each model; :meth:`~fedapps.trained.watch.ModelWatch.newest` never waits,
+    for a control loop. It needs no Flower and no run folder.
+
+    Parameters
+    ----------
+    folder : str or Path
+        ``STATE-DIR/models/RUN/METHOD/NODE``, with the name of the run. It need not exist yet.
+    poll : float
+        Seconds between two looks for a newer model, above 0.
+    device : str or torch.device
+        Where the models are put.
+
+    Returns
+    -------
+    ModelWatch
+        An iterator over the models as they arrive, from the one that is there on.
+
+    Raises
+    ------
+    ValueError
+        ``poll`` is not above 0.
+    """
+    from .trained.watch import ModelWatch
+
+    return ModelWatch(Path(folder).expanduser(), poll, device)
 
 
 def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,11 +78,11 @@ def whole_folder(path: Path) -> Iterator[Path]:
             temporary.mkdir()
             yield temporary
             for written in (*temporary.rglob("*"), temporary):
-                _synced(written)
+                synced(written)
             if path.exists():
                 path.replace(replaced)
             temporary.replace(path)
-            _synced(path.parent)
+            synced(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
             if replaced.exists() and not path.exists():
@@ -90,7 +90,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _synced(path: Path) -> None:
+def synced(path: Path) -> None:
+    """Return when the content of a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -114,7 +115,7 @@ def _sweep(folder: Path) -> None:
     for path in folder.glob(".*"):
         owner = _UNFINISHED.fullmatch(path.name)
         if owner and not _runs(int(owner[1])):
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)

@@ -5,8 +5,10 @@ Nothing here needs Flower: a robot reads a model folder with :meth:`TrainedModel
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -310,6 +312,15 @@ class TrainedModel:
         origin = self.origin
         whose = f"node {origin.node}" if origin.node else "shared"
         return f"{type(self).__name__}({self.task.name}, {origin.method or 'no method'}, {whose}, round {origin.round})"
+
+
+def versions() -> dict[str, str]:
+    """The versions of fedapps and of what a model depends on; without those that are not installed."""
+    found = {}
+    for name in ("fedapps", "flwr", "torch", "numpy"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def trained_class(task: Task) -> type[TrainedModel]:

@@ -1,16 +1,20 @@
 """A node as one message finds it: config, task, method, data; and what it does with the message."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.common.logger import log
+from torch import nn
 
 from fedapps.clients.base import FederatedClient
 from fedapps.clients.data import cached_load, is_simulated
 from fedapps.clients.guard import Guard
+from fedapps.clients.kept_models import KeptModels, keeps_models
 from fedapps.clients.local_part import RoundResult
 from fedapps.clients.numpy_client import NumPyClientAdapter
 from fedapps.clients.settings import RoundSettings
@@ -18,10 +22,12 @@ from fedapps.clients.state import ContextState, DiskState, PrivateState
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Method
+from fedapps.sim.files import UnwritableError
 from fedapps.strategies.arrays import from_record, to_record
 from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES
 from fedapps.tasks.base import NodeData, Task
+from fedapps.tasks.trained import Origin, trained_class, versions
 
 #: Where a deployed node keeps its private state if its node config has no state-dir.
 DEFAULT_STATE = "~/fedapps/nodes"
@@ -75,6 +81,7 @@ class Node:
             seed=run.seed,
             device=choose_device(run.device),
             guard=self._guard(),
+            keep=partial(self._keep, task, own) if keeps_models(self.context.node_config) else None,
         )
 
     def numpy_client(self) -> NumPyClientAdapter:
@@ -122,6 +129,34 @@ class Node:
         if run.state_backend == "context":
             return ContextState(self.context.state, scope=".".join(["private", self.settings.method, *part]))
         return DiskState.of(state_root(run, self.context), self.settings.run, self.settings.method, key, *part)
+
+    def _keep(
+        self, task: Task, data: NodeData, phase: str, module: nn.Module, settings: RoundSettings, result: RoundResult
+    ) -> None:
+        """Keep the node's personal model for other programs. If it cannot be written, the round goes on."""
+        run = self.config.run
+        name = run.name or settings.run
+        origin = Origin(
+            run=name,
+            method=settings.method,
+            node=data.key,
+            round=settings.server_round,
+            stage=settings.stage,
+            rounds=run.rounds,
+            seed=run.seed,
+            nodes=run.num_nodes,
+            examples=data.count("train"),
+            metrics=result.metrics,
+            versions=versions(),
+            settings=self.config.flat(),
+        )
+        private = self.method.private(self.config.task)
+        model = trained_class(task)(task, module, task.facts(data), origin, private=private, own=data)
+        models = KeptModels.of(state_root(run, self.context), name, settings.method, data.key)
+        try:
+            models.keep(model, phase)
+        except UnwritableError as error:
+            log(WARNING, "the model of round %s is not kept: %s", settings.server_round, error)
 
     def _reply(self, result: RoundResult, *, arrays: bool) -> Message:
         metrics = MetricRecord({**result.metrics, NUM_EXAMPLES: result.num_examples})

@@ -5,8 +5,7 @@ state, and what the local parts of the method do before an evaluation.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from fedapps.strategies import Snapshot
 from fedapps.strategies.arrays import from_record
 from fedapps.tasks.base import DataError, NodeData, Task
 from fedapps.tasks.model_folder import StoredModel
-from fedapps.tasks.trained import Origin, TrainedModel, trained_class
+from fedapps.tasks.trained import Origin, TrainedModel, trained_class, versions
 
 from .stored_run import StoredRun, listed
 
@@ -190,15 +189,6 @@ def _trained(
     private = config.methods[label].private(config.task)
     kind = trained_class(task)
     return kind(task, module, facts, origin, private=private, own=own)
-
-
-def versions() -> dict[str, str]:
-    """The versions of fedapps and of what a model depends on; without those that are not installed."""
-    found = {}
-    for name in ("fedapps", "flwr", "torch", "numpy"):
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
 
 
 @contextmanager

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import torch
 from fedapps.clients.base import FederatedClient
+from fedapps.clients.parts.decomposition import Decomposition
+from fedapps.clients.parts.personalisation import Personalisation
 from fedapps.clients.state import DiskState
 from fedapps.clients.training import DivergedError
+from fedapps.tasks.base import evaluated
 from toy_nodes import NAMES, SETTINGS, at, initial
 from toys import ToyOptions, ToyTask, same_bits
 
@@ -237,3 +240,27 @@ def test_pooled_training_takes_the_collections_of_all_nodes(make):
         node.evaluate_round(initial(), at(1, collect=True))
     pooled = make(nodes[0].private, collectors=nodes[0].private.siblings())
     assert pooled.train_round(initial(), at(2, stage=1)).num_examples == 6 + 4 + 4
+
+
+# -- what is kept for other programs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [(), (Personalisation(personalise=True),), (Decomposition("apd"),)])
+def test_the_model_of_an_evaluation_is_the_evaluated_one(make, parts):
+    kept = []
+    client = make(parts=parts, keep=lambda *given: kept.append(given))
+    client.train_round(initial(ENCODER), at(1))
+    result = client.evaluate_round(initial(ENCODER), at(3))
+    phase, model, settings, same = kept[-1]
+    assert (phase, settings.server_round, same) == ("evaluate", 3, result)
+    assert set(model.state_dict()) == set(NAMES), "a model of the task, without what a part adds for training"
+    assert evaluated(client.task, model, client.data, run_seed=3, final=False).metrics.items() <= result.metrics.items()
+
+
+def test_the_model_of_training_is_what_the_node_would_evaluate_if_its_parameters_came_back(make):
+    kept = []
+    client = make(keep=lambda *given: kept.append(given))
+    sent_back = client.train_round(initial(ENCODER), at(1)).arrays
+    metrics = client.evaluate_round(sent_back, at(1)).metrics
+    trained, _ = (model for _, model, *_ in kept)
+    assert evaluated(client.task, trained, client.data, run_seed=3, final=False).metrics == metrics

@@ -1,0 +1,163 @@
+"""The models that a node keeps, as they arrive: for a program that uses them while the node trains.
+
+It needs PyTorch and no Flower.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedapps.tasks.trained import TrainedModel
+
+logger = logging.getLogger(__name__)
+#: The link to the newest model, as :class:`fedapps.clients.kept_models.KeptModels` makes it.
+_CURRENT = "current"
+#: The path of a model folder, its inode and its time of change in ns.
+_Version = tuple[str, int, int]
+
+
+class ModelWatch(Iterator["TrainedModel"]):
+    """The models of a folder in which a node keeps them. A thread reads them; the caller never waits for a disk.
+
+    A model that arrives before the last one was taken replaces it. A model that cannot be read, because it is damaged
+    or of another version of the format, is reported in the log once, and read again at each poll.
+
+    Parameters
+    ----------
+    folder : Path
+        With the link ``current``; it need not exist yet.
+    poll : float
+        Seconds between two looks at the link, above 0.
+    device : str or torch.device
+        Where the models are put.
+    read : function of a folder
+        Returns the model of a model folder. It raises ``ValueError`` or ``OSError`` if it is damaged.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        poll: float = 1.0,
+        device: str | torch.device = "cpu",
+        read: Callable[[Path], TrainedModel] | None = None,
+    ) -> None:
+        if not poll > 0:
+            raise ValueError(f"poll = {poll!r}: must be above 0 seconds")
+        self.folder = folder
+        self.poll = poll
+        self._device = device
+        self._read = read or _read_folder
+        self._seen: _Version | None = None
+        self._reported: tuple[_Version | None, str] | None = None
+        self._arrived = threading.Condition()
+        self._new: TrainedModel | None = None
+        self._failure: BaseException | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name=f"models of {folder}", daemon=True)
+        self._thread.start()
+
+    def newest(self) -> TrainedModel | None:
+        """Return the newest model if it was not returned before, otherwise ``None``. Never waits.
+
+        Raises
+        ------
+        Exception
+            Whatever ended the thread that reads, such as an ``ImportError`` for a package that the task needs.
+        """
+        with self._arrived:
+            return self._taken()
+
+    def __next__(self) -> TrainedModel:
+        """Wait for a model that was not returned before; ``StopIteration`` after :meth:`close`."""
+        with self._arrived:
+            self._arrived.wait_for(self._has_something)
+            if (model := self._taken()) is None:
+                raise StopIteration
+            return model
+
+    def close(self) -> None:
+        """Stop to look for models. A loop over them ends."""
+        self._closing.set()
+        with self._arrived:
+            self._arrived.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _has_something(self) -> bool:
+        return self._new is not None or self._failure is not None or self._closing.is_set()
+
+    def _taken(self) -> TrainedModel | None:
+        if self._failure:
+            raise self._failure
+        model, self._new = self._new, None
+        return model
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._look()
+                self._closing.wait(self.poll)
+        except Exception as error:  # raised in the caller's thread, which would otherwise wait for ever
+            with self._arrived:
+                self._failure = error
+                self._arrived.notify_all()
+
+    def _look(self) -> None:
+        """Read the newest model, if it is not the one that was read last."""
+        version = self._version()
+        if version is None:
+            self._report(None, f"{self.folder / _CURRENT} does not exist: waiting for a model of the node")
+            return
+        if version == self._seen:
+            return
+        try:
+            model = self._read(Path(version[0])).to(self._device)
+        except (OSError, ValueError) as error:
+            if version == self._version():  # otherwise a newer model has taken its place meanwhile
+                self._report(version, f"{error}; the last model stays in use")
+            return
+        self._seen = version
+        with self._arrived:
+            self._new = model
+            self._arrived.notify_all()
+
+    def _version(self) -> _Version | None:
+        """The folder that ``current`` leads to, with what changes when another one gets its name; ``None`` if there is
+        no ``current``.
+        """
+        link = self.folder / _CURRENT
+        if not os.path.lexists(link):
+            return None
+        path = os.path.realpath(link)
+        try:
+            found = os.stat(path)
+        except OSError:  # it leads nowhere
+            return path, 0, 0
+        return path, found.st_ino, found.st_mtime_ns
+
+    def _report(self, version: _Version | None, problem: str) -> None:
+        """Log a problem once, although each poll finds it."""
+        if self._reported != (version, problem):
+            self._reported = version, problem
+            logger.warning("%s", problem)
+
+
+def _read_folder(folder: Path) -> TrainedModel:
+    from fedapps.registry.tasks import task_class
+    from fedapps.tasks.trained import TrainedModel
+
+    return TrainedModel.read(folder, task_class)

@@ -1,0 +1,153 @@
+"""The models that a node keeps: which, where ``current`` leads to, and that no fault takes the last good one away."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from fedapps.clients.kept_models import KEEP_MODEL, KeptModels, keeps_models
+from fedapps.sim import files
+from fedapps.sim.files import UnwritableError
+from fedapps.tasks.lqr.task import LqrTask
+from fedapps.tasks.trained import Origin, TrainedModel
+from full_disk import ROOM, full_disk
+from torch import nn
+
+WRITES = {"open", "os.mkdir", "os.rename", "os.symlink", "os.remove", "os.rmdir", "shutil.rmtree"}
+
+
+def of_round(number, module=None):
+    """A model of a round, whose first weight says of which."""
+    task = LqrTask(LqrTask.Options())
+    if module is None:
+        module = task.build_model()
+        with torch.no_grad():
+            module.policy.K.fill_(number)
+    return TrainedModel(task, module, origin=Origin(node="robot-00", round=number))
+
+
+def current(folder):
+    """The round of the current model, by its origin and by its weights."""
+    model = TrainedModel.read(folder / "current", {"lqr": LqrTask}.__getitem__)
+    assert model.module.policy.K.unique().tolist() == [model.origin.round]
+    return model.origin.round
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_last_two_models_are_kept_and_current_leads_to_the_newer(tmp_path):
+    kept = KeptModels(tmp_path / "models")
+    for number in (1, 2, 3):
+        kept.keep(of_round(number), "train")
+        assert current(kept.folder) == number
+    kept.keep(of_round(3), "evaluate")
+    assert names(kept.folder) == ["current", "round-000003-evaluate", "round-000003-train"]
+    assert os.readlink(kept.folder / "current") == "round-000003-evaluate", "the folder can be moved"
+
+
+def test_a_model_that_may_be_in_use_is_not_replaced_when_its_round_is_repeated(tmp_path):
+    kept = KeptModels(tmp_path)
+    in_use = kept.keep(of_round(4), "train")
+    again = kept.keep(of_round(4), "train")
+    assert (in_use.name, again.name) == ("round-000004-train", "round-000004-train-2")
+    kept.keep(of_round(2), "train")  # the server went back
+    assert current(tmp_path) == 2
+    assert names(tmp_path) == ["current", "round-000002-train", "round-000004-train-2"]
+
+
+def test_other_files_of_the_folder_stay(tmp_path):
+    (tmp_path / "backup").mkdir()
+    for number in (1, 2, 3):
+        KeptModels(tmp_path).keep(of_round(number), "train")
+    assert names(tmp_path) == ["backup", "current", "round-000002-train", "round-000003-train"]
+
+
+def test_a_full_disk_leaves_the_last_model(tmp_path):
+    kept = KeptModels(tmp_path)
+    kept.keep(of_round(1), "train")
+    big = nn.Linear(ROOM, 1)
+    with full_disk(), pytest.raises(UnwritableError, match=r"round-000002-train cannot be written .*make room"):
+        kept.keep(of_round(2, big), "train")
+    assert current(tmp_path) == 1
+    assert names(tmp_path) == ["current", "round-000001-train"]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_with_its_name(tmp_path):
+    (tmp_path / "models").write_text("in the way")
+    with pytest.raises(UnwritableError, match="models/round-000001-train cannot be written"):
+        KeptModels(tmp_path / "models").keep(of_round(1), "train")
+
+
+def test_a_file_system_without_links_is_an_error_and_does_not_fill_up(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    for number in (1, 2, 3):
+        with pytest.raises(UnwritableError, match=r"current cannot be written \(Operation not permitted\)"):
+            KeptModels(tmp_path).keep(of_round(number), "train")
+    assert names(tmp_path) == []
+
+
+class KilledError(BaseException):
+    """Ends what a node does, as a signal would: not even a ``finally`` can write any more."""
+
+
+@contextmanager
+def killed_before(write: int) -> Iterator[list[str]]:
+    """Nothing is written within this context from the ``write``-th change of a file or folder on, counted from 0."""
+    changes: list[str] = []
+    _Kill.now = lambda event: (changes.append(event), len(changes) > write)[1]
+    try:
+        yield changes
+    finally:
+        _Kill.now = None
+
+
+class _Kill:
+    now = None
+
+
+def _kill(event, arguments):
+    if _Kill.now and event in WRITES and not (event == "open" and arguments[1] in ("r", "rb")) and _Kill.now(event):
+        raise KilledError
+
+
+sys.addaudithook(_kill)
+
+
+def test_a_node_that_is_killed_at_any_moment_leaves_a_good_model_and_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_runs", lambda pid: False)  # the process that wrote is gone
+    left = set()
+    for write in count():
+        kept = KeptModels(tmp_path / str(write))
+        for number in (1, 2):
+            kept.keep(of_round(number), "train")
+        finished = False
+        with killed_before(write) as changes:
+            try:
+                kept.keep(of_round(3), "train")
+                finished = True
+            except KilledError:
+                pass
+        left.add(current(kept.folder))
+        kept.keep(of_round(4), "train")
+        assert current(kept.folder) == 4
+        assert len(names(kept.folder)) == 3, "two models and the link"
+        if finished:
+            break
+    assert left == {2, 3}
+    assert {"open", "os.mkdir", "os.rename", "os.symlink"} <= set(changes)
+
+
+@pytest.mark.parametrize("wanted", [1, "true", "yes", ""])
+def test_keep_model_is_true_or_false(wanted):
+    assert [keeps_models(config) for config in ({}, {KEEP_MODEL: False}, {KEEP_MODEL: True})] == [False, False, True]
+    with pytest.raises(ValueError, match=r"node config keep-model = .* must be true or false"):
+        keeps_models({KEEP_MODEL: wanted})
