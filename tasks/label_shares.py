@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 _MARK = "_own_label_shares"
+_ADDED = "_added_logits"
 
 
 @contextmanager
@@ -28,3 +30,26 @@ def own_label_shares(model: nn.Module) -> Iterator[None]:
 def predicts_for_own_shares(model: nn.Module) -> bool:
     """Whether the model is used within :func:`own_label_shares`."""
     return getattr(model, _MARK, False)
+
+
+def adjust_logits(model: nn.Module, added: Tensor) -> None:
+    """Let a classifier add τ log π to its logits in training, and within :func:`own_label_shares`.
+
+    Parameters
+    ----------
+    model : Module
+        Changed in place; it returns logits ``[b, classes]``.
+    added : Tensor float64 [classes]
+        τ log π.
+    """
+
+    def adjusted(module: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
+        return logits + added.to(logits) if module.training or predicts_for_own_shares(module) else logits
+
+    setattr(model, _ADDED, added)
+    model.register_forward_hook(adjusted)
+
+
+def added_logits(model: nn.Module) -> Tensor | None:
+    """What :func:`adjust_logits` lets a model add; ``None`` for other models."""
+    return getattr(model, _ADDED, None)

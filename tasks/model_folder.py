@@ -4,13 +4,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from .options import option_values, parse_options, with_values
+from .options import parse_options, with_values
 from .profiles import PrivateParameters
 
 if TYPE_CHECKING:
@@ -26,11 +26,10 @@ FILES = "files"
 
 @dataclass(frozen=True)
 class StoredModel:
-    """What a model folder has, before its model is built.
+    """The config of a model folder.
 
     Parameters
     ----------
-    folder : Path
     name : str
         Of the task.
     options : mapping of str to object
@@ -38,81 +37,82 @@ class StoredModel:
     private : PrivateParameters
         What the method kept on the nodes.
     facts, origin : mapping
+        As in :class:`~fedapps.tasks.trained.TrainedModel`.
+    added_logits : tuple of float
+        What a classifier adds for its node's label shares (:mod:`fedapps.tasks.label_shares`); empty for other models.
     """
 
-    folder: Path
     name: str
     options: Mapping[str, Any]
     private: PrivateParameters
     facts: Mapping[str, Any]
     origin: Mapping[str, Any]
+    added_logits: tuple[float, ...] = ()
 
     @staticmethod
     def is_in(folder: Path) -> bool:
         """Whether a folder is a model folder."""
         return (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file()
 
-    def task(self, find_task: Callable[[str], "type[Task]"]) -> "Task":
-        """The task as the nodes of the method saw it. Raise ``ValueError`` for an unknown task, or options of another
-        version.
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the config of a model folder.
+
+        Raises
+        ------
+        ValueError
+            There is none, or it is damaged or of another version. The message names the file.
+        """
+        path = folder / CONFIG
+        if not cls.is_in(folder):
+            raise ValueError(f"{folder} is no model folder: it has no {CONFIG} or no {WEIGHTS}")
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+            found = config["format"]
+            private = PrivateParameters(tuple(config["private"]["patterns"]), bool(config["private"]["own_start"]))
+            added = tuple(map(float, config["added-logits"]))
+            stored = cls(config["task"], config["options"], private, config["facts"], config["origin"], added)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}): export the model again") from error
+        if found != FORMAT:
+            raise ValueError(f"{path}: format = {found!r}; this version of fedapps reads format {FORMAT}")
+        return stored
+
+    def write(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
+        """Write the config and the weights into a folder, which exists."""
+        config = {
+            "format": FORMAT,
+            "task": self.name,
+            "options": dict(self.options),
+            "private": asdict(self.private),
+            "added-logits": list(self.added_logits),
+            "origin": dict(self.origin),
+            "facts": dict(self.facts),
+        }
+        # tensors that share memory are stored twice: the file then needs no knowledge of the module
+        separate = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
+        try:
+            save_file(separate, folder / WEIGHTS)
+        except SafetensorError as error:  # a full disk
+            raise OSError(str(error)) from error
+        text = json.dumps(config, indent=2, ensure_ascii=False)
+        (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
+
+    def task(self, find_task: "Callable[[str], type[Task]]") -> "Task":
+        """The task as the nodes of the method saw it. Raise ``ValueError`` for an unknown task, or for options of
+        another version.
         """
         kind = find_task(self.name)
         values, errors = parse_options(kind.Options, dict(self.options), f"{self.name}.")
         if errors:
-            raise ValueError(f"{self.folder / CONFIG}: " + "; ".join(errors))
+            raise ValueError(f"{CONFIG} of the model: " + "; ".join(errors))
         return kind(with_values(kind.Options(), values)).under(self.private)
 
-    def load_into(self, module: nn.Module) -> None:
-        """Load the weights. Raise ``ValueError`` if they are damaged or do not fit."""
-        path = self.folder / WEIGHTS
-        try:
-            module.load_state_dict(load_file(path))
-        except (SafetensorError, OSError, RuntimeError) as error:
-            raise ValueError(f"{path} is damaged or of another model ({error}): export the model again") from error
 
-
-def write_folder(
-    folder: Path,
-    task: "Task",
-    private: PrivateParameters,
-    weights: Mapping[str, Tensor],
-    facts: Mapping[str, Any],
-    origin: Mapping[str, Any],
-) -> None:
-    """Write the weights and the config into a folder, which exists."""
-    config = {
-        "format": FORMAT,
-        "task": task.name,
-        "options": option_values(task.options),
-        "private": asdict(private),
-        "facts": dict(facts),
-        "origin": dict(origin),
-    }
-    # tensors that share memory are stored twice: the file then needs no knowledge of the module
-    separate = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
+def load_weights(folder: Path, module: nn.Module) -> None:
+    """Load the weights of a model folder. Raise ``ValueError`` if they are damaged or do not fit."""
+    path = folder / WEIGHTS
     try:
-        save_file(separate, folder / WEIGHTS)
-    except SafetensorError as error:  # a full disk
-        raise OSError(str(error)) from error
-    (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def read_folder(folder: Path) -> StoredModel:
-    """Read the config of a model folder.
-
-    Raises
-    ------
-    ValueError
-        There is none, or it is damaged or of another version. The message names the file.
-    """
-    path = folder / CONFIG
-    if not StoredModel.is_in(folder):
-        raise ValueError(f"{folder} is no model folder: it has no {CONFIG} or no {WEIGHTS}")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        if config["format"] != FORMAT:
-            raise ValueError(f"{path}: format {config['format']}; this version of fedapps reads format {FORMAT}")
-        private = PrivateParameters(tuple(config["private"]["patterns"]), bool(config["private"]["own_start"]))
-        return StoredModel(folder, config["task"], config["options"], private, config["facts"], config["origin"])
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}): export the model again") from error
+        module.load_state_dict(load_file(path))
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise ValueError(f"{path} is damaged, or of another model ({error}): export the model again") from error

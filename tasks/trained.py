@@ -18,7 +18,9 @@ from fedapps.sim.seeding import torch_seed
 from torch import Tensor, nn
 
 from .base import DataError, Metrics, NodeData, Task, evaluated
-from .model_folder import FILES, StoredModel, read_folder, write_folder
+from .label_shares import added_logits, adjust_logits
+from .model_folder import FILES, StoredModel, load_weights
+from .options import option_values
 from .profiles import PrivateParameters
 
 
@@ -266,7 +268,16 @@ class TrainedModel:
         self.save_files(folder / FILES)
         if not any((folder / FILES).iterdir()):
             (folder / FILES).rmdir()
-        write_folder(folder, self.task, self.private, self.module.state_dict(), self.facts, asdict(self.origin))
+        added = added_logits(self.module)
+        stored = StoredModel(
+            self.task.name,
+            option_values(self.task.options),
+            self.private,
+            self.facts,
+            asdict(self.origin),
+            () if added is None else tuple(added.tolist()),
+        )
+        stored.write(folder, self.module.state_dict())
 
     def save_files(self, folder: Path) -> None:
         """Write into ``folder``, which is empty, what the task's ``model_of`` needs beside the facts, such as a
@@ -299,12 +310,15 @@ class TrainedModel:
         ValueError
             The folder is no model folder, or it is damaged or of another version. The message names the file.
         """
-        stored = read_folder(Path(folder).expanduser())
+        path = Path(folder).expanduser()
+        stored = StoredModel.read(path)
         task = stored.task(find_task)
-        files = stored.folder / FILES
+        files = path / FILES
         kept = files if files.is_dir() else None
         module = task.model_of(stored.facts, kept)
-        stored.load_into(module)
+        load_weights(path, module)
+        if stored.added_logits:
+            adjust_logits(module, torch.tensor(stored.added_logits, dtype=torch.float64))
         origin = Origin.read(stored.origin)
         return trained_class(task)(task, module, stored.facts, origin, private=stored.private, files=kept).to(device)
 

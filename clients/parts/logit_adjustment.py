@@ -8,11 +8,10 @@ with the node's own label shares, the prediction is that of training, f_y + τ l
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from fedapps.clients.local_part import LocalPart, NodeRound
-from fedapps.tasks.label_shares import predicts_for_own_shares
+from fedapps.tasks.label_shares import adjust_logits
 from torch import Tensor, nn
 
 
@@ -36,12 +35,7 @@ class LogitAdjustment(LocalPart):
         if self.logit_adjustment == 0 or node_round.data.count("train") == 0:
             return model
         shares = smoothed_shares(node_round.data.splits["train"]["label"], node_round.task.num_classes)
-        added = self.logit_adjustment * shares.log()
-
-        def adjusted(module: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
-            return logits + added.to(logits) if module.training or predicts_for_own_shares(module) else logits
-
-        model.register_forward_hook(adjusted)
+        adjust_logits(model, self.logit_adjustment * shares.log())
         return model
 
 
