@@ -8,9 +8,11 @@ import gzip
 import json
 import lzma
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from io import TextIOBase
-from math import nan
+from itertools import chain
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -159,27 +161,77 @@ def read_table(
     columns: dict[str, list[str]] = {}
     names: tuple[str, ...] = ()
     lines: list[int] = []
-    try:
-        with open_text(path) as file:
-            rows: Iterator[tuple[int, Mapping[str, object]]] = (
-                _json_objects(path, file) if kind == ".jsonl" else _csv_rows(path, file, kind, header, required, hint)
-            )
-            for line, row in rows:
-                if not lines:
-                    names = tuple(row)
-                    columns = {name: [] for name in (*required, *optional) if name in required or name in row}
-                place = f"{path}, line {line}"
-                _require(row, columns, place, hint)
-                for name, cells in columns.items():
-                    cells.append(_cell(row[name], place, name))
-                lines.append(line)
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file; expected one with the columns {', '.join(required)}") from error
-    except UNREADABLE as error:
-        raise DataError(f"{path}: cannot be read or is damaged: {error}") from error
+    with readable(path, required), open_text(path) as file:
+        for line, row in _rows(path, file, kind, header, required, hint):
+            if not lines:
+                names = tuple(row)
+                columns = {name: [] for name in (*required, *optional) if name in required or name in row}
+            place = f"{path}, line {line}"
+            _require(row, columns, place, hint)
+            for name, cells in columns.items():
+                cells.append(_cell(row[name], place, name))
+            lines.append(line)
     if not lines:
         raise DataError(f"{path}: has no rows; expected one per line")
     return Table(path, names, columns, lines)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table that is read row by row.
+
+    Attributes
+    ----------
+    place : str
+        The file and the line, for error messages.
+    cells : mapping of str to str
+        The cells by column, as written.
+    """
+
+    place: str
+    cells: Mapping[str, str]
+
+    def number(self, column: str) -> float:
+        """Return a cell as a finite number. Raise :class:`DataError` if it is none."""
+        value = _number(self.cells[column], None)
+        if not isfinite(value):
+            raise DataError(f"{self.place}, column {column}: {self.cells[column]!r}; expected a finite number")
+        return value
+
+
+def stream_rows(
+    source: Path | Iterable[str], required: Sequence[str], *, header: bool = True, hint: str = ""
+) -> Iterator[Row]:
+    """Yield the rows of a table one by one, of any length.
+
+    Parameters
+    ----------
+    source : Path or lines
+        A file as in :func:`read_table`; or the lines of a stream, which are JSON lines if they begin with ``{``, and
+        CSV otherwise.
+    required : sequence of str
+        The columns to read.
+    header, hint
+        As in :func:`read_table`.
+
+    Raises
+    ------
+    DataError
+        As :func:`read_table`; without rows nothing is yielded.
+    """
+    if isinstance(source, Path):
+        path, kind = source, _format(source)
+    else:
+        path, kind = Path(getattr(source, "name", "<input>")), ""
+    with readable(path, required), open_text(source) if isinstance(source, Path) else nullcontext(source) as file:
+        lines: Iterable[str] = file
+        if not kind:
+            is_json, lines = with_kind(file)
+            kind = ".jsonl" if is_json else ".csv"
+        for line, row in _rows(path, lines, kind, header, required, hint):
+            place = f"{path}, line {line}"
+            _require(row, required, place, hint)
+            yield Row(place, {name: _cell(row[name], place, name) for name in required})
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -190,11 +242,8 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     DataError
         The file cannot be read, or a line is not a JSON object.
     """
-    try:
-        with open_text(path) as file:
-            yield from _json_objects(path, file)
-    except UNREADABLE as error:
-        raise DataError(f"{path}: cannot be read or is damaged: {error}") from error
+    with readable(path), open_text(path) as file:
+        yield from _json_objects(path, file)
 
 
 def open_text(path: Path) -> TextIOBase:
@@ -214,8 +263,36 @@ def _format(path: Path) -> str:
     return kind
 
 
+def with_kind(lines: Iterable[str]) -> tuple[bool, Iterable[str]]:
+    """Whether the lines of a stream are JSON lines, because the first begins with ``{``; and the lines."""
+    rest = iter(lines)
+    first = next((line for line in rest if line.strip()), "")
+    return first.lstrip().startswith("{"), chain([first], rest)
+
+
+@contextmanager
+def readable(path: Path, columns: Sequence[str] = ()) -> Iterator[None]:
+    """Turn what reading a file raises into a :class:`DataError`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        expected = f"; expected one with the columns {', '.join(columns)}" if columns else ""
+        raise DataError(f"{path}: no such file{expected}") from error
+    except UNREADABLE as error:
+        raise DataError(f"{path}: cannot be read or is damaged: {error}") from error
+
+
+def _rows(
+    path: Path, lines: Iterable[str], kind: str, header: bool, required: Sequence[str], hint: str
+) -> Iterator[tuple[int, Mapping[str, object]]]:
+    """The rows of a table of a kind, with the numbers of their lines."""
+    if kind == ".jsonl":
+        return _json_objects(path, lines)
+    return _csv_rows(path, lines, kind, header, required, hint)
+
+
 def _csv_rows(
-    path: Path, file: TextIOBase, kind: str, header: bool, required: Sequence[str], hint: str
+    path: Path, file: Iterable[str], kind: str, header: bool, required: Sequence[str], hint: str
 ) -> Iterator[tuple[int, dict[str, str]]]:
     if kind == ".tsv":
         reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -249,7 +326,7 @@ def _cell(value: object, place: str, column: str) -> str:
     return str(value)
 
 
-def _json_objects(path: Path, file: TextIOBase) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_objects(path: Path, file: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue

@@ -73,9 +73,10 @@ def _shared(stored: StoredRun, label: str, snapshot: Snapshot) -> TrainedModel:
     arrays = from_record(stored.shared_arrays(label, snapshot))
     private = [name for name in private_names(module, arrays) if not matches(name, task.fixed)]
     if private:
+        staying = method.private(stored.config.task).patterns or private
         raise ValueError(
-            f"method {label!r} has no model that all nodes share: {listed(private)} stay on the nodes; name one of the "
-            f"nodes: {listed(stored.nodes(label))}"
+            f"method {label!r} has no model that all nodes share, because {listed(staying)} stays on the nodes: give "
+            f"one of the nodes {listed(stored.nodes(label))}"
         )
     load_arrays(module, arrays)
     return _trained(stored, label, snapshot, task, module, _shared_facts(stored, task), "")

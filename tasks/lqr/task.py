@@ -85,6 +85,7 @@ def read_robots(paths: Iterable[Path], validation_share: float = 0.0) -> NodeDat
 class LqrTask(LqrProfiles, Task):
     """Identify ``x' = A x + B u``, which all robots share, and imitate each robot's ``u = -K x``."""
 
+    trained_model: ClassVar[str] = "fedapps.tasks.lqr.trained:LqrTrained"
     squared_residuals: ClassVar[int] = 3  # two components of the state and the control
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.2}
 

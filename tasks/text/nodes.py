@@ -94,7 +94,7 @@ def _node(
     splits = {
         name: _examples(corpus.train, rows, vocabulary, options.length) for name, rows in kept.items() if len(rows)
     }
-    extra: dict[str, object] = {"vocabulary": vocabulary}
+    extra: dict[str, object] = {"vocabulary": vocabulary, "classes": corpus.classes}
     if len(test):
         tested = _encoded_test(corpus, public, options.length)
         translation = (

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
 from fedapps.tasks.label_shares import own_label_shares
+from fedapps.tasks.profiles import check_partition
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -16,9 +17,9 @@ from .networks import TextClassifier, recurrent_model
 from .nodes import CommonTest, Words, node_data, shared_vocabulary, translated, whole_data
 from .options import PrivateWords, private_words, vocabulary_source
 from .profile import TextProfiles, folder_key, node_key
-from .transformer import load_config, load_tokenizer, transformer_model
-from .vocabulary import RESERVED, SPECIAL, Vocabulary, WordVocabulary, read_vocabulary
-from .word_vectors import assigned_start, node_vectors
+from .transformer import facts_of, load_config, load_tokenizer, shaped, transformer_model
+from .vocabulary import RESERVED, SPECIAL, TOKENIZER, Vocabulary, WordVocabulary, read_tokenizer, read_vocabulary
+from .word_vectors import assigned_start, node_vectors, vectors_are_here
 
 CHUNK = 128  # examples per batch in evaluation
 
@@ -43,6 +44,7 @@ class TextTask(TextProfiles, Task):
         "test.global_accuracy": "geometric",
         "test.local_accuracy": "uniform",
     }
+    trained_model: ClassVar[str] = "fedapps.tasks.text.trained:TextTrained"
     audit_subject: ClassVar[str] = "fedapps.tasks.text.privacy:TextSubject"
 
     # -- models --------------------------------------------------------------------------------------------
@@ -79,6 +81,63 @@ class TextTask(TextProfiles, Task):
             option = "text.vocabulary-file" if chosen.vocabulary_file else "text.glove"
             return read_vocabulary(Path(chosen.words_file).expanduser(), chosen.vocabulary_size, option)
         return None
+
+    # -- trained models ------------------------------------------------------------------------------------
+
+    def facts(self, data: NodeData | None) -> Mapping[str, Any]:
+        """Return ``classes``, the ``words`` of the vocabulary, and the configurations of a transformer.
+
+        Raises
+        ------
+        DataError
+            The classes or the words are found in the data, and there are none.
+        """
+        classes = self.layout.labels if data is None else cast(tuple[str, ...], data.extra["classes"])
+        vocabulary = self._public_vocabulary(None) if data is None else _vocabulary(data)
+        if not classes or vocabulary is None:
+            raise DataError("the classes and the words of the model are those of the nodes' texts, which are not here")
+        facts: dict[str, Any] = {"classes": list(classes)}
+        if isinstance(vocabulary, WordVocabulary):
+            facts["words"] = list(vocabulary.words)
+        if not self.options.recurrent:
+            facts["encoder"] = facts_of(self.options.model)
+            if data is not None and (dealt := assigned_start(self.options, self.privacy, data.key)):
+                facts |= {"embedding": facts_of(dealt), "tokenizer": dealt}
+        return facts
+
+    def model_of(self, facts: Mapping[str, Any], files: Path | None) -> TextClassifier:
+        words, classes = self.vocabulary_of(facts, files), len(facts["classes"])
+        if not self.options.recurrent:
+            return shaped(facts["encoder"], facts.get("embedding"), words.words, self.options, self._kept, classes)
+        source = vocabulary_source(self.options, self.privacy)
+        unread = replace(self.options, glove="", own_starts="", vocabulary=source)
+        return recurrent_model(unread, self.privacy, classes, words, None)
+
+    def vocabulary_of(self, facts: Mapping[str, Any], files: Path | None) -> Vocabulary:
+        """Return the vocabulary of a trained model, from its facts, its files, or else the file of the options."""
+        if "words" in facts:
+            return WordVocabulary(tuple(facts["words"]))
+        if files is not None and (files / TOKENIZER).is_file():
+            return read_tokenizer(files / TOKENIZER)
+        if "tokenizer" in facts:
+            return _tokens(facts["tokenizer"], self.options.length)
+        return cast(Vocabulary, self._public_vocabulary(None))
+
+    def read_with(
+        self, vocabulary: Vocabulary, classes: tuple[str, ...], folder: Path, partition: int | None, num_partitions: int
+    ) -> NodeData:
+        """Read a folder, or one node's part of it, in the vocabulary and with the classes of a trained model.
+
+        Raises
+        ------
+        DataError
+            As :meth:`load_node`, or a label is none of the classes.
+        """
+        words, layout = Words(vocabulary, PrivateWords.NONE), replace(self.layout, labels=classes)
+        if partition is None:
+            return whole_data(read_corpus(folder, layout), self.options, words, folder_key(folder))
+        check_partition(partition, num_partitions)
+        return node_data(read_corpus(folder, layout), self.options, words, partition, num_partitions)
 
     # -- data ----------------------------------------------------------------------------------------------
 
@@ -156,7 +215,8 @@ class TextTask(TextProfiles, Task):
         if self.options.recurrent:
             words = [word for word in _vocabulary(data).words if word not in RESERVED]
             metrics["vocabulary.words"] = float(len(words))
-            if vectors := node_vectors(self.options, self.privacy, data.key):
+            here = vectors_are_here(self.options, self.privacy, data.key)
+            if here and (vectors := node_vectors(self.options, self.privacy, data.key)):
                 metrics["vocabulary.in_glove"] = vectors.share_of(words)
         return Evaluation(metrics)
 

@@ -1,5 +1,7 @@
 """Text classifiers with an encoder of the library ``transformers``."""
 
+import json
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import lru_cache
 from itertools import chain
@@ -149,6 +151,48 @@ def _unavailable(name: str, files: str, error: Exception) -> DataError:
         f"the Hugging Face hub. If the hub is unreachable, download the model elsewhere and name its folder. "
         f"({error})"
     )
+
+
+def facts_of(name: str) -> dict[str, Any]:
+    """Return the configuration of an encoder as JSON, from which :func:`shaped` builds it on any machine."""
+    found: dict[str, Any] = json.loads(load_config(name).to_json_string())
+    return found
+
+
+def shaped(
+    encoder: Mapping[str, Any],
+    embedding: Mapping[str, Any] | None,
+    words: Sequence[str],
+    options: Options,
+    kept: PrivateWords,
+    classes: int,
+) -> Transformer:
+    """Return a classifier of the right shapes, with random weights and without reading a file.
+
+    Parameters
+    ----------
+    encoder, embedding : mapping
+        The configurations of the encoder, and of the one that gave the embeddings if it is another (:func:`facts_of`).
+    words : sequence of str
+        The tokens.
+    options : Options
+    kept : PrivateWords
+        The words whose vectors stayed on the node.
+    classes : int
+    """
+    model = Transformer(_of_config(encoder), classes, dropout=options.dropout)
+    if embedding is not None:
+        model.embedding = _of_config(embedding).embeddings
+    if kept is PrivateWords.DIGITS:
+        _split(model.embedding, tuple(words), options)
+    return model
+
+
+def _of_config(facts: Mapping[str, Any]) -> Any:
+    need("transformers", "text", f"the encoder {facts['model_type']!r}")
+    from transformers import AutoConfig, AutoModel
+
+    return AutoModel.from_config(type(AutoConfig.for_model(facts["model_type"])).from_dict(dict(facts)))
 
 
 def transformer_model(

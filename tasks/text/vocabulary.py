@@ -25,6 +25,9 @@ UNKNOWN = 1
 DIGITS = "<digits>"
 RESERVED = frozenset((*SPECIAL, DIGITS))
 
+#: The file of the tokenizer in a model folder.
+TOKENIZER = "tokenizer.json"
+
 # Contractions are split as in the Penn Treebank, and therefore in GloVe and SST-2: do n't, it 's.
 _WORD = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+|[^\w\s]")
 
@@ -149,7 +152,7 @@ def read_vocabulary(path: Path, size: int, option: str = "text.vocabulary-file")
 @lru_cache(maxsize=8)
 def _read(path: Path, mtime: int, size: int) -> Vocabulary:
     if path.suffix == ".json":
-        return _read_tokenizer(path)
+        return read_tokenizer(path)
     words: dict[str, None] = {}
     with open_text(path) as file:
         for line, text in enumerate(file, start=1):
@@ -163,7 +166,8 @@ def _read(path: Path, mtime: int, size: int) -> Vocabulary:
     return WordVocabulary(SPECIAL + tuple(words))
 
 
-def _read_tokenizer(path: Path) -> TokenizerVocabulary:
+def read_tokenizer(path: Path) -> TokenizerVocabulary:
+    """Read the JSON of a tokenizer. Raise :class:`DataError` if it is none."""
     need("tokenizers", "text", f"the tokenizer {path}")
     from tokenizers import Tokenizer
 

@@ -186,5 +186,11 @@ def node_vectors(options: Options, privacy: PrivateParameters, key: str | None) 
     return None if privacy.own_start else shared_vectors(options)
 
 
+def vectors_are_here(options: Options, privacy: PrivateParameters, key: str) -> bool:
+    """Whether :func:`node_vectors` has a file, and it exists: a trained model is also used where it does not."""
+    path = assigned_start(options, privacy, key) or ("" if privacy.own_start else options.glove)
+    return bool(path) and Path(path).expanduser().exists()
+
+
 def _vectors_of(path: str, options: Options, option: str) -> Vectors | None:
     return read_glove(Path(path).expanduser(), options.embedding_width, option) if path else None

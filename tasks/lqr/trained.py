@@ -1,0 +1,97 @@
+"""Use a trained model of the task "lqr": its gain, its dynamics, and the closed loop."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TextIO, cast
+
+import numpy as np
+import torch
+from fedapps.tasks.base import NodeData
+from fedapps.tasks.tables import stream_rows
+from fedapps.tasks.trained import Network, TrainedModel
+from numpy.typing import ArrayLike, NDArray
+
+from .task import LqrModel
+
+FloatArray = NDArray[np.float64]
+
+
+class LqrTrained(TrainedModel):
+    """A robot's linear controller ``u = -K x`` with the shared dynamics ``x' = A x + B u``; ``x = (y, v)``.
+
+    The unit of the position ``y`` is that of the robot's files, the velocity ``v`` is per control step, and ``u``
+    changes the velocity in one step.
+    """
+
+    #: The columns that :meth:`rows` reads.
+    columns: ClassVar[tuple[str, ...]] = ("y", "v")
+
+    @property
+    def _model(self) -> LqrModel:
+        return cast(LqrModel, self.module)
+
+    @property
+    def gain(self) -> FloatArray:
+        """``K``, float64 ``[1, 2]``."""
+        return _array(self._model.policy.K)
+
+    @property
+    def dynamics(self) -> tuple[FloatArray, FloatArray]:
+        """``A`` ``[2, 2]`` and ``B`` ``[2, 1]``, float64."""
+        return _array(self._model.dynamics.A), _array(self._model.dynamics.B)
+
+    def control(self, state: ArrayLike) -> FloatArray:
+        """Return the control ``-K x``.
+
+        Parameters
+        ----------
+        state : array [2] or [n, 2]
+            Position and velocity, of one or of several robots.
+
+        Returns
+        -------
+        ndarray float64 [1] or [n, 1]
+        """
+        return -_state(state) @ self.gain.T
+
+    def step(self, state: ArrayLike) -> FloatArray:
+        """Return the state after one step of the closed loop, ``(A - B K) x``, with the learned dynamics.
+
+        Parameters
+        ----------
+        state : array [2] or [n, 2]
+            As in :meth:`control`.
+
+        Returns
+        -------
+        ndarray float64 [2] or [n, 2]
+        """
+        A, B = self.dynamics
+        found = _state(state)
+        return found @ A.T + self.control(found) @ B.T
+
+    def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:
+        """Yield ``u``, ``next_y`` and ``next_v`` for each state, whose columns are ``y`` and ``v``, in CSV or JSON
+        lines.
+        """
+        for source in inputs:
+            for row in stream_rows(source, self.columns):
+                state = np.array([row.number(name) for name in self.columns])
+                (u,), (y, v) = self.control(state), self.step(state)
+                yield {"y": state[0], "v": state[1], "u": u, "next_y": y, "next_v": v}
+
+    def network(self, example: NodeData | None = None) -> Network:
+        """Map ``inputs`` ``[n, 3] = (y, v, u)`` to ``next_state`` ``[n, 2]`` and ``control`` ``[n, 1]``."""
+        inputs = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+        return Network(self.module, (inputs,), ("inputs",), ("next_state", "control"), {"inputs": {0: "batch"}})
+
+
+def _array(parameter: torch.Tensor) -> FloatArray:
+    return parameter.detach().cpu().numpy().astype(np.float64)
+
+
+def _state(given: ArrayLike) -> FloatArray:
+    state = np.asarray(given, dtype=np.float64)
+    if state.shape[-1:] != (2,) or state.ndim > 2:
+        raise ValueError(f"state: must have the shape [2] or [n, 2], not {list(state.shape)}")
+    return state

@@ -1,0 +1,146 @@
+"""Use a trained model of the task "text": labels and probabilities of texts."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import numpy as np
+import torch
+from fedapps.tasks.base import NodeData
+from fedapps.tasks.label_shares import own_label_shares
+from fedapps.tasks.tables import open_text, readable, stream_rows, with_kind
+from fedapps.tasks.trained import Network, TrainedModel
+from numpy.typing import NDArray
+from torch.nn.functional import softmax
+
+from .task import TextTask
+from .vocabulary import TOKENIZER, TokenizerVocabulary, Vocabulary, padded
+
+#: The ending of files with a text on each line.
+PLAIN = ".txt"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The predictions for ``n`` texts.
+
+    Parameters
+    ----------
+    labels : ndarray int64 [n]
+        The class with the highest probability, counted from 0.
+    names : tuple of str
+        The label of each text, as in the training files.
+    probabilities : ndarray float32 [n, classes]
+        Their sum is 1 for each text.
+    """
+
+    labels: NDArray[np.int64]
+    names: tuple[str, ...]
+    probabilities: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+class TextTrained(TrainedModel):
+    """A classifier of texts with its vocabulary, which may be that of one node."""
+
+    @property
+    def _task(self) -> TextTask:
+        return cast(TextTask, self.task)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of their numbers."""
+        return tuple(self.facts["classes"])
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The words, in the order of the rows of the embedding."""
+        return self._task.vocabulary_of(self.facts, self.files)
+
+    def predict(self, texts: Sequence[str], batch_size: int = 128, *, own_shares: bool = False) -> Predictions:
+        """Classify texts.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            As written; words beyond ``text.max-length`` are ignored.
+        batch_size : int
+            ≥ 1. Texts of similar length are computed together.
+        own_shares : bool
+            Whether the texts have the label shares of the model's node. This matters only to a method that adjusts its
+            logits (``logit-adjustment``).
+
+        Returns
+        -------
+        Predictions
+        """
+        examples = padded(self.vocabulary.encode(texts, self._task.options.length))
+        order = examples["length"].argsort(stable=True)
+        found = torch.empty(len(texts), len(self.classes))
+        with torch.no_grad(), own_label_shares(self.module) if own_shares else nullcontext():
+            for chosen in torch.split(order, batch_size) if len(texts) else ():
+                length = examples["length"][chosen]
+                ids = examples["ids"][chosen, : int(length.max())]
+                found[chosen] = softmax(self.module(ids.to(self.device), length), dim=1).cpu()
+        labels = found.argmax(dim=1).numpy()
+        return Predictions(labels, tuple(self.classes[label] for label in labels), found.numpy())
+
+    def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:
+        """Yield ``text``, ``label``, ``probability`` and ``probability.<label>`` of every class, for each text.
+
+        A text is a line of a ``.txt`` file or of a stream, or a row of a CSV, TSV or JSON-lines file with the columns
+        of the training files (``text.text-columns``). A stream that begins with ``{`` has JSON lines.
+        """
+        texts = (text for source in inputs for text in self._texts(source))
+        while batch := list(islice(texts, batch_size)):
+            found = self.predict(batch, batch_size)
+            for text, label, name, shares in zip(batch, found.labels, found.names, found.probabilities, strict=True):
+                row = {"text": text, "label": name, "probability": float(shares[label])}
+                named = zip(self.classes, shares.tolist(), strict=True)
+                yield row | {f"probability.{name}": share for name, share in named}
+
+    def _texts(self, source: Path | TextIO) -> Iterator[str]:
+        columns = self._task.layout.columns
+        plain = isinstance(source, Path) and source.suffix == PLAIN
+        table: Path | Iterable[str] = source
+        if not isinstance(source, Path):
+            is_json, table = with_kind(source)
+            plain = not is_json
+        if plain:
+            yield from _plain(table)
+            return
+        hint = "text.text-columns names the columns to read; a .txt file has a text on each line"
+        for row in stream_rows(table, columns.text, header=not columns.numbered, hint=hint):
+            yield " ".join(row.cells[name] for name in columns.text)
+
+    def data(self, folder: str | Path, partition: int | None = None, num_partitions: int = 1) -> NodeData:
+        """As :meth:`fedapps.tasks.trained.TrainedModel.data`, in the model's vocabulary and with its classes."""
+        path = Path(folder).expanduser()
+        return self._task.read_with(self.vocabulary, self.classes, path, partition, num_partitions)
+
+    def network(self, example: NodeData | None = None) -> Network:
+        """Map ``ids`` int32 ``[n, L]`` and ``length`` int64 ``[n]`` to ``logits`` ``[n, classes]``."""
+        inputs = torch.tensor([[2, 3, 1, 2], [3, 0, 0, 0]], dtype=torch.int32), torch.tensor([4, 1])
+        outside = "The splitting of texts into words and their numbers stays outside: config.json has the words."
+        dynamic = {"ids": {0: "batch", 1: "words"}, "length": {0: "batch"}}
+        return Network(self.module, inputs, ("ids", "length"), ("logits",), dynamic, outside)
+
+    def save_files(self, folder: Path) -> None:
+        """Write the tokenizer, where the vocabulary is one."""
+        if isinstance(self.vocabulary, TokenizerVocabulary):
+            (folder / TOKENIZER).write_text(self.vocabulary.tokenizer.to_str(), encoding="utf-8")
+
+
+def _plain(source: Path | Iterable[str]) -> Iterator[str]:
+    """The lines that are not blank."""
+    if isinstance(source, Path):
+        with readable(source), open_text(source) as file:
+            yield from _plain(file)
+    else:
+        yield from (text for line in source if (text := line.strip()))
