@@ -19,6 +19,8 @@ KEEP_MODEL = "keep-model"
 MODELS = "models"
 #: The link to the newest model.
 CURRENT = "current"
+#: How many models are kept.
+KEPT_MODELS = 2
 _PREFIX = "round-"
 
 

@@ -157,7 +157,8 @@ def check_node(given: argparse.Namespace) -> int:
     """Check whether this machine can take part in a run as a node."""
     from fedapps.deployment.check_node import check
 
-    return check(Path(given.recipe), assignments(given.set), Path(given.data_dir), given.state_dir, given.private)
+    overrides, data_dir = assignments(given.set), Path(given.data_dir)
+    return check(Path(given.recipe), overrides, data_dir, given.state_dir, given.private, given.keep_model)
 
 
 def supernode(given: argparse.Namespace) -> int:

@@ -210,6 +210,11 @@ def _add_check_node(commands: Commands) -> None:
         metavar="PATTERNS",
         help="parameters that never leave the node, as in its node config: glob patterns separated by commas",
     )
+    command.add_argument(
+        "--keep-model",
+        action="store_true",
+        help="check that the node can keep its models for other programs, as in its node config, and print where",
+    )
     add_set(command)
 
 

@@ -21,6 +21,7 @@ from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.clients.data import cached_load
 from fedapps.clients.guard import PRIVATE, Guard
+from fedapps.clients.kept_models import KEEP_MODEL, KeptModels
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.launch import resolve
@@ -30,7 +31,14 @@ from fedapps.tasks.base import DataError, NodeData, Task
 from .dry_run import DryRun
 
 
-def check(recipe: Path, overrides: Mapping[str, Any], data_dir: Path, state_dir: str | None, private: str = "") -> int:
+def check(
+    recipe: Path,
+    overrides: Mapping[str, Any],
+    data_dir: Path,
+    state_dir: str | None,
+    private: str = "",
+    keep_model: bool = False,
+) -> int:
     """Check this machine as a node of a run, and print the results.
 
     Parameters
@@ -45,6 +53,8 @@ def check(recipe: Path, overrides: Mapping[str, Any], data_dir: Path, state_dir:
         Folder for the node's private state; None: the default of the ClientApp.
     private : str
         The key ``private`` of the node config: patterns of parameters that never leave the node.
+    keep_model : bool
+        The key ``keep-model`` of the node config.
 
     Returns
     -------
@@ -58,7 +68,7 @@ def check(recipe: Path, overrides: Mapping[str, Any], data_dir: Path, state_dir:
     """
     config = parse(resolve(read_recipe(recipe, overrides), "runs"), on_node=True)
     state = Path(state_dir or DEFAULT_STATE).expanduser()
-    report = NodeCheck(config, data_dir.expanduser().absolute(), state, private)
+    report = NodeCheck(config, data_dir.expanduser().absolute(), state, private, keep_model)
     report.run()
     print("\n".join(report.lines))
     if not report.problems:
@@ -86,6 +96,7 @@ class NodeCheck:
     data_dir: Path
     state_dir: Path
     private: str = ""
+    keep_model: bool = False
     lines: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -98,14 +109,16 @@ class NodeCheck:
         if self.problems or state_disk is None:
             return
         _warm_up()
+        keys = {PRIVATE: self.private, KEEP_MODEL: self.keep_model}
         with tempfile.TemporaryDirectory(prefix=".fedapps-check-", dir=state_disk) as state:
             dry_runs = [
-                DryRun.of(self.config, method, data, self.data_dir, Path(state), self.private)
+                DryRun.of(self.config, method, data, self.data_dir, Path(state), keys)
                 for method, data in usable.items()
             ]
         for dry_run in dry_runs:
             self.lines += dry_run.lines
             self.problems += [problem for problem in dry_run.problems if problem not in self.problems]
+            self._models(dry_run)
         self._memory()
         self._disk(state_disk, dry_runs, {label: self.config.task_of(self.config.methods[label]) for label in usable})
 
@@ -174,6 +187,11 @@ class NodeCheck:
                     f"--private {self.private}: {label} shares {', '.join(refused)}, so this node would refuse its "
                     "messages: leave the method out, or change --private"
                 )
+
+    def _models(self, dry_run: "DryRun") -> None:
+        if size := dry_run.model_bytes:
+            kept = KeptModels.of(self.state_dir, self.config.run.name or "RUN", dry_run.method, dry_run.data.key)
+            self._say(f"{dry_run.method}: models of {format_bytes(size)} will be in {kept.folder}")
 
     def _memory(self) -> None:
         unit = 1 if sys.platform == "darwin" else 1024

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -15,7 +15,7 @@ from fedapps.app.errors import SEND_ERRORS
 from fedapps.app.round_config import evaluate_config, train_config
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
-from fedapps.clients.guard import PRIVATE
+from fedapps.clients.kept_models import CURRENT, KEEP_MODEL, KEPT_MODELS, KeptModels
 from fedapps.clients.state import DiskState
 from fedapps.config.parsing import Config
 from fedapps.methods.base import Method
@@ -50,6 +50,8 @@ class DryRun:
         Reasons why training or evaluation failed.
     version_bytes : int
         Size on disk of one version of the node's private arrays.
+    model_bytes : int
+        Size on disk of the model that the node keeps for other programs; 0 without ``keep-model``.
     """
 
     method: str
@@ -57,10 +59,11 @@ class DryRun:
     lines: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     version_bytes: int = 0
+    model_bytes: int = 0
 
     @classmethod
     def of(
-        cls, config: Config, method: str, data: NodeData, data_dir: Path, state: Path, private: str = ""
+        cls, config: Config, method: str, data: NodeData, data_dir: Path, state: Path, keys: Mapping[str, str | bool]
     ) -> "DryRun":
         """Dry-run a method.
 
@@ -76,8 +79,8 @@ class DryRun:
             Folder of the node's data.
         state : Path
             Scratch folder for the node's private state.
-        private : str
-            The key ``private`` of the node config.
+        keys : mapping
+            The other keys of the node config.
         """
         one_step = replace(config.run.training, steps=1)
         run = replace(config.run, num_nodes=1, min_replies=1, training=one_step, sampling="fixed")
@@ -87,7 +90,7 @@ class DryRun:
         result = cls(method, data)
         initial = initial_arrays(config, method)
         strategy = build_strategy(alone, method, initial.keys())
-        node_config = {"data-dir": str(data_dir), "state-dir": str(state), PRIVATE: private, SEND_ERRORS: True}
+        node_config = {"data-dir": str(data_dir), "state-dir": str(state), SEND_ERRORS: True, **keys}
         grid = InProcessGrid(_Timed(seconds), [node_config], config.flat(), errors="reply")  # type: ignore[arg-type]
         evaluation = ConfigRecord({**evaluate_config(alone, method, _LABEL, 1), **_EVALUATION})
         try:
@@ -107,6 +110,8 @@ class DryRun:
         result.problems += [f"{method}: {refusal.phase} failed: {refusal.reason}" for refusal in report.refused]
         versions = DiskState.of(state, _LABEL, method).folder.rglob("round-*")
         result.version_bytes = sum(path.stat().st_size for path in versions if path.is_file())
+        if keys.get(KEEP_MODEL):
+            result._check_kept(KeptModels.of(state, alone.run.name or _LABEL, method, data.key))
         training, count = config.run.training, data.count("train")
         examples = min(training.batch_size, count)
         steps = training.steps or training.epochs * ceil(count / training.batch_size)
@@ -124,7 +129,17 @@ class DryRun:
         """
         versions = self.version_bytes * KEPT_VERSIONS
         model = sum(int(t.nbytes) for t in task.build_model_for(self.data).state_dict().values())
-        return versions + sum(part.bytes_on_disk(model, versions, num_stages) for part in method.local_parts())
+        kept = self.model_bytes * (KEPT_MODELS + 1)  # and the one that is being written
+        return kept + versions + sum(part.bytes_on_disk(model, versions, num_stages) for part in method.local_parts())
+
+    def _check_kept(self, models: KeptModels) -> None:
+        """Measure the model that the node has kept of the round."""
+        newest = models.folder / CURRENT
+        self.model_bytes = sum(path.stat().st_size for path in newest.rglob("*") if path.is_file())
+        if not newest.exists():
+            self.problems.append(
+                f"{self.method}: {KEEP_MODEL}: no model was kept: put --state-dir on a file system with symbolic links"
+            )
 
 
 class _Timed:

@@ -70,6 +70,26 @@ def test_the_disk_holds_the_kept_versions_and_the_personal_model(place, capsys, 
     assert seen[-2] > KEPT_VERSIONS * 8 * 4, "every version has a header besides its parameters"
 
 
+def test_the_models_that_a_node_keeps_need_room_and_have_a_place(place, capsys, monkeypatch):
+    monkeypatch.setattr("fedapps.deployment.check_node.format_bytes", lambda count: f"{count} bytes")
+    given = [*ROBOT, "--data-dir", place / "data", "--state-dir", place / "state", "--set", "methods=fedavg"]
+    status, lines = checked(capsys, *given, "--set", "name=first", "--keep-model")
+    assert status == 0, lines
+    folder = place / "state" / "models" / "first" / "fedavg" / "robot-00"
+    (size,) = [line.split()[3] for line in lines if line.endswith(f" bytes will be in {folder}")]
+    assert f"disk:   a run needs up to {3 * int(size)} bytes in " in "\n".join(lines), "two, and the one being written"
+    assert not (place / "state").exists()
+    monkeypatch.setattr("fedapps.clients.kept_models.Path.symlink_to", refuse)
+    status, lines = checked(capsys, *given, "--keep-model")
+    assert (status, lines[-1]) == (
+        1, "- fedavg: keep-model: no model was kept: put --state-dir on a file system with symbolic links"
+    )  # fmt: skip
+
+
+def refuse(*_, **__):
+    raise PermissionError(1, "Operation not permitted")
+
+
 def test_a_text_node_with_its_own_vocabulary_cannot_share_it(tmp_path, capsys):
     texts = [f"{word} {number} goals" for word in ("win", "loss") for number in range(8)]
     (tmp_path / "shop").mkdir()
