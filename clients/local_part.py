@@ -319,6 +319,14 @@ class LocalPart:
         """Change ``model`` in place before it is evaluated, for example by training it."""
         return Prepared()
 
+    @combined_by(chain)
+    def adaptation(self, phase: Phase, model: nn.Module, node_round: NodeRound) -> Phase:
+        """Change the phase in which a new node fits its personal part (:mod:`fedapps.clients.new_node`).
+
+        It takes the place of :meth:`before_evaluation`, whose settings a part should use here, too.
+        """
+        return phase
+
     @combined_by(first)
     def unprepared_prefix(self) -> str | None:
         """Return the prefix of the metrics of the model without :meth:`before_evaluation`; by default it is not

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .compression import compression_mod as compression_mod
     from .nodes.admission import Admission as Admission
     from .nodes.admission import ExampleLimits as ExampleLimits
+    from .nodes.held_out import HeldOut as HeldOut
     from .nodes.profiles import Profile as Profile
     from .nodes.profiles import in_key_order as in_key_order
     from .nodes.samplers import DropSchedule as DropSchedule

@@ -36,6 +36,7 @@ from .arrays import Arrays, from_record, select, to_record
 from .checks import check_values
 from .compression import Compression
 from .nodes.admission import Admission, ExampleLimits
+from .nodes.held_out import HeldOut
 from .nodes.profiles import Profile
 from .nodes.registry import NodeRegistry
 from .nodes.samplers import Sampler, UniformFraction
@@ -86,6 +87,9 @@ class BaseStrategy(ResumableStrategy):
         Limits of the numbers of examples that nodes report; by default none.
     admission : Admission
         Which nodes may take part, by their groups and keys; by default all.
+    held_out : HeldOut
+        Which nodes neither train nor evaluate in any round, so that :meth:`evaluate_held_out` can measure what the
+        result gives to a new node; by default none.
     min_replies : int
         ≥ 0, the number of usable replies that a round needs. A round whose sampler drew fewer nodes by chance needs a
         reply of each of them; without replies, the parameters stay as they are, or get noise alone under central
@@ -132,6 +136,7 @@ class BaseStrategy(ResumableStrategy):
         compression: Compression | None = None,
         example_limits: ExampleLimits | None = None,
         admission: Admission | None = None,
+        held_out: HeldOut | None = None,
         min_replies: int = 1,
         min_nodes: int = 1,
         node_wait: float = 600.0,
@@ -167,6 +172,7 @@ class BaseStrategy(ResumableStrategy):
         self.registry = NodeRegistry(
             self.example_limits,
             admission,
+            held_out,
             min_nodes=min_nodes,
             min_replies=min_replies,
             node_wait=node_wait,
@@ -266,6 +272,37 @@ class BaseStrategy(ResumableStrategy):
         result = metrics.result()
         self.report.evaluate = dict(result)
         return result
+
+    def evaluate_held_out(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, timeout: float = 3600
+    ) -> RoundReport:
+        """Send the nodes that are held out what nodes that evaluate receive; to be called after the last round.
+
+        Parameters
+        ----------
+        server_round : int
+            The last round.
+        arrays : ArrayRecord
+            The shared parameters.
+        config : ConfigRecord
+            Entries of the config of the messages.
+        grid : Grid
+            Flower's grid.
+        timeout : float
+            > 0, seconds that a node has to reply.
+
+        Returns
+        -------
+        RoundReport
+            ``nodes`` has the replies, and ``evaluate`` the means of their metrics; both are empty without such nodes.
+        """
+        report = self.report = RoundReport(server_round)
+        nodes = [self.label(node) for node in self.registry.connected(grid, held_out=True)]
+        log(INFO, "%s nodes that were held out evaluate", len(nodes))
+        arrays = self.share(arrays)
+        messages = self._messages(nodes, MessageType.EVALUATE, server_round, arrays, config, self.evaluate_records)
+        self.aggregate_evaluate(server_round, self.send(grid, messages, timeout))
+        return report
 
     # -- messages and replies -------------------------------------------------------------------------------------
 
@@ -387,12 +424,13 @@ class BaseStrategy(ResumableStrategy):
     def state(self) -> Arrays:
         """Arrays that a snapshot stores in addition to the shared parameters; :meth:`load_state` restores them."""
         moments = {_OPTIMIZER + name: array for name, array in self.server_optimizer.state().items()}
-        return {**moments, **self.registry.admission.state()}
+        return {**moments, **self.registry.admission.state(), **self.registry.held_out.state()}
 
     def load_state(self, state: Arrays) -> None:
         """Restore the state of a snapshot."""
         self.server_optimizer.load_state(under(_OPTIMIZER, state))
         self.registry.admission.load_state(state)
+        self.registry.held_out.load_state(state)
 
     def round_info(self) -> dict[str, Any]:
         """Facts about the round for the records of the run, after its last phase. They must be JSON serialisable."""

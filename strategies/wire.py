@@ -69,6 +69,12 @@ TIMINGS = "timings"
 #: state, building the model, training, evaluating, encoding (and compressing) the reply; ``other`` is the rest.
 NODE_PHASES = ("import", "decode", "data", "state", "model", "train", "evaluate", "encode", "other")
 
+#: Config key of EVALUATE: whether the node was held out of all rounds. It then fits its personal part in ``epochs``
+#: epochs, and its metrics have one of the prefixes :data:`HELD_OUT_PREFIXES`; false if missing.
+HELD_OUT = "held-out"
+#: The model that a held-out node received, the same with its personal part fitted, and a model that it trained alone.
+HELD_OUT_PREFIXES = ("shared.", "adapted.", "local.")
+
 #: Suffix of a metric that holds the weight of another metric: ``loss.count`` is the weight of ``loss``.
 COUNT_SUFFIX = ".count"
 #: Suffix of a list of numbers from which a pooled metric is computed: the sums of ``bleu.statistics`` over nodes give

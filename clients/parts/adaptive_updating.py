@@ -69,6 +69,11 @@ class AdaptiveUpdating(LocalPart):
             trained = run_plan(model, plan, node_round.epochs(model, node_round.data), node_round.task.loss)
         return Prepared(trained.steps)
 
+    def adaptation(self, phase: Phase, model: nn.Module, node_round: NodeRound) -> Phase:
+        """The phase at the rate of the first phase."""
+        rate = phase.training.learning_rate * self.adapt_rate
+        return replace(phase, training=replace(phase.training, learning_rate=rate))
+
     def unprepared_prefix(self) -> str | None:
         return STALE_METRICS_PREFIX if self.adapt_before_evaluation and self.adapt_epochs else None
 

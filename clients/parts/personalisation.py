@@ -53,19 +53,26 @@ class Personalisation(LocalPart):
         """Personalise ``model``, and return its arrays under the name ``personal``."""
         if not self.personalise:
             return Prepared()
+        phase = self._phase(node_round, self.personal_epochs)
+        with node_round.torch_seed("personalise"):
+            trained = run_plan(model, [phase], node_round.epochs(model, node_round.data), node_round.task.loss)
+        return Prepared(trained.steps, {"personal": get_arrays(model, model.state_dict())})
+
+    def adaptation(self, phase: Phase, model: nn.Module, node_round: NodeRound) -> Phase:
+        """The phase of personalisation, with the epochs of ``phase``."""
+        return self._phase(node_round, phase.training.epochs) if self.personalise else phase
+
+    def _phase(self, node_round: NodeRound, epochs: int) -> Phase:
         given = node_round.settings.training
-        phase = Phase(
+        return Phase(
             LocalTraining(
-                epochs=self.personal_epochs,
+                epochs=epochs,
                 learning_rate=self.personal_learning_rate,
                 batch_size=given.batch_size,
                 optimizer=given.optimizer,
             ),
             rates=None if self.rates is None else {n: torch.as_tensor(r) for n, r in self.rates.items()},
         )
-        with node_round.torch_seed("personalise"):
-            trained = run_plan(model, [phase], node_round.epochs(model, node_round.data), node_round.task.loss)
-        return Prepared(trained.steps, {"personal": get_arrays(model, model.state_dict())})
 
     def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
         return model_bytes

@@ -1,9 +1,10 @@
 """A node as one message finds it: config, task, method, data; and what it does with the message."""
 
+from dataclasses import replace
 from functools import lru_cache, partial
 from logging import WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from fedapps.clients.data import cached_load, is_simulated
 from fedapps.clients.guard import Guard
 from fedapps.clients.kept_models import KeptModels, keeps_models
 from fedapps.clients.local_part import RoundResult
+from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import ContextState, DiskState, PrivateState
@@ -25,9 +27,12 @@ from fedapps.methods.base import Method
 from fedapps.sim.files import UnwritableError
 from fedapps.strategies.arrays import from_record, to_record
 from fedapps.strategies.stopwatch import timed
-from fedapps.strategies.wire import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES
+from fedapps.strategies.wire import ARRAYS, CONFIG, HELD_OUT, HELD_OUT_PREFIXES, METRICS, NUM_EXAMPLES
 from fedapps.tasks.base import NodeData, Task
+from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.trained import Origin, trained_class, versions
+
+Client = TypeVar("Client", bound=FederatedClient)
 
 #: Where a deployed node keeps its private state if its node config has no state-dir.
 DEFAULT_STATE = "~/fedapps/nodes"
@@ -54,6 +59,8 @@ class Node:
 
     def evaluate(self) -> Message:
         """The reply to an EVALUATE message."""
+        if self.round_config.get(HELD_OUT):
+            return self._reply(self._as_new_node(), arrays=False)
         return self._reply(self.client().evaluate_round(received_arrays(self.message), self.settings), arrays=False)
 
     def answer(self, query: str) -> Message:
@@ -67,12 +74,12 @@ class Node:
         records = self.client().answer(query, self.settings)
         return Message(RecordDict(dict(records)), reply_to=self.message)
 
-    def client(self) -> FederatedClient:
+    def client(self, kind: type[Client] = FederatedClient) -> Client:  # type: ignore[assignment]
         """The client on this node's data and private state, with the method's local parts as the message sets them."""
         run, task = self.config.run, self._task()
         own = self._data(task, pooled=False)
         state = self._state(own.key)
-        return FederatedClient(
+        return kind(
             task,
             self._data(task, pooled=True) if self.settings.pooled else own,
             state,
@@ -91,6 +98,30 @@ class Node:
     def compression_state(self) -> PrivateState:
         """The errors of the node's compressed replies."""
         return self._state(self._data(self._task(), pooled=False).key, "compression")
+
+    def _as_new_node(self) -> RoundResult:
+        """The metrics of the model that came, of the same after adaptation, and of one trained alone for as long."""
+        settings, received = self.settings, received_arrays(self.message)
+        received_as_is = replace(settings, training=settings.training.for_epochs(0))
+        alone = replace(settings, training=self.config.run.training.for_epochs(settings.training.epochs))
+        node = self.client(NewNode)
+        results = (
+            node.adapt_round(received, received_as_is),
+            node.adapt_round(received, settings),
+            self._alone(node).adapt_round({}, alone),
+        )
+        metrics = {
+            prefix + name: value
+            for prefix, result in zip(HELD_OUT_PREFIXES, results, strict=True)
+            for name, value in result.metrics.items()
+        }
+        return RoundResult({}, results[0].num_examples, metrics)
+
+    def _alone(self, node: NewNode) -> NewNode:
+        """The same node under no method: it shares nothing."""
+        task = self.config.task.under(PrivateParameters(("*",)))
+        data = self._data(task, pooled=False)
+        return NewNode(task, data, node.private, seed=node.seed, device=node.device)
 
     def _data(self, task: Task, *, pooled: bool) -> NodeData:
         with timed("data"):

@@ -22,6 +22,7 @@ from fedapps.sim.seeding import torch_seed
 from fedapps.strategies import RoundReport
 
 from .cost import cost_to_target, steps_per_node, traffic
+from .held_out import held_out_results
 from .privacy import guarantee, spent
 from .round_config import evaluate_config, stage_of, train_config
 from .strategy import build_strategy, tracked_metric
@@ -77,7 +78,8 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         tracking.round(report)
 
     initial = initial_arrays(config, method)
-    build_strategy(config, method, initial.keys()).start(
+    strategy = build_strategy(config, method, initial.keys())
+    result = strategy.start(
         grid,
         initial,
         num_rounds=run.rounds,
@@ -90,7 +92,9 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         resume=True,  # a new run has no checkpoints yet
         on_round=record,
     )
-    folder.finish(config, method, summarise(config, folder, method, time.monotonic() - begun))
+    facts = summarise(config, folder, method, time.monotonic() - begun)
+    held_out = held_out_results(strategy, grid, config, method, folder.label, result.arrays, facts["rounds"])
+    folder.finish(config, method, facts | held_out)
 
 
 def stage_label(stage: int, num_stages: int) -> str:
@@ -119,7 +123,7 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
         final |= {name: value for name, value in rounds[-1]["train"].items() if name.endswith("_parameters")}
     nodes = [row for row in folder.lines("nodes.jsonl") if row["method"] == method]
     final = final | spent(config, method, len(rounds)) | traffic(rounds)
-    final = final | cost_to_target(config.run, evaluated, nodes) | steps_per_node(nodes, config.run.num_nodes)
+    final = final | cost_to_target(config.run, evaluated, nodes) | steps_per_node(nodes, config.run.participants)
     return {
         "rounds": len(rounds),
         "final": final,

@@ -4,7 +4,14 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from fedapps.config.parsing import Config
-from fedapps.config.run_config import RunConfig, compression_of, read_allowed_groups, read_limits, robust_aggregation
+from fedapps.config.run_config import (
+    RunConfig,
+    compression_of,
+    held_out_of,
+    read_allowed_groups,
+    read_limits,
+    robust_aggregation,
+)
 from fedapps.methods.strategy_parts import StrategyParts
 from fedapps.strategies import (
     Admission,
@@ -19,6 +26,7 @@ from fedapps.strategies import (
 from fedapps.strategies.optimizers import optimizer_by_name
 from fedapps.tasks.profiles import PrivateParameters
 
+from .held_out import metric_means
 from .privacy import central_privacy, sampling_seed
 
 
@@ -47,6 +55,7 @@ def build_strategy(config: Config, label: str, parameters: Iterable[str] = ()) -
         "aggregation": robust_aggregation(run),
         "example_limits": ExampleLimits(maximum=run.max_examples, may_grow=_may_grow(config, label)),
         "admission": Admission(read_allowed_groups(run.allowed_groups), run.bind_keys),
+        "held_out": held_out_of(run),
         "privacy": central_privacy(run),
         "compression": compression_of(run),
         "server_optimizer": optimizer_by_name(run.server_optimizer, run.server_learning_rate, tau=run.server_tau),
@@ -54,7 +63,7 @@ def build_strategy(config: Config, label: str, parameters: Iterable[str] = ()) -
         "min_nodes": run.num_nodes,
         "node_wait": run.node_wait,
         "in_flight": run.in_flight or None,
-        "metric_means": config.task.metric_means,
+        "metric_means": metric_means(config.task.metric_means, held_out=bool(run.held_out_nodes)),
     }
     return method.strategy(StrategyParts(run, common))
 

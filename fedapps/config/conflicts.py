@@ -6,7 +6,7 @@ from fedapps.clients.local_part import composed
 from fedapps.methods.base import Conflict, Method
 from fedapps.tasks.base import Task
 
-from .run_config import RunConfig, read_allowed_groups, read_limits, robust_aggregation
+from .run_config import RunConfig, held_out_of, read_allowed_groups, read_limits, robust_aggregation
 
 SECURE_AGGREGATION = (
     "Flower's SecAgg+ (SecAggPlusWorkflow, secaggplus_mod; Flower 1.39) drives strategies of the older API only: it "
@@ -27,6 +27,11 @@ def conflicts(
     ``runs`` has the run config of each method, in which its own keys replace those of ``run``. Unless the files that
     options name exist already (``files_exist``), the task's model is not built.
     """
+    try:
+        held_out_of(run)
+    except ValueError as error:
+        yield {"held_out_nodes", "num_nodes"}, str(error)
+        return
     general = list(_run_conflicts(run))
     yield from general
     for own in runs.values():
@@ -36,6 +41,13 @@ def conflicts(
     yield from _privacy_conflicts(run, methods)
     yield from _aggregation_conflicts(run, methods)
     yield from _compression_conflicts(methods, runs)
+    pooled = [label for label, method in methods.items() if method.pools_data]
+    if run.held_out_nodes and pooled:
+        yield (
+            {"held_out_nodes", "methods"},
+            f"held-out-nodes = {run.held_out_nodes!r}: leave out of methods {', '.join(pooled)}, which trains on the "
+            "data of all nodes",
+        )
     for label, method in methods.items():
         if method.task not in ("", run.task):
             yield {"methods", "task"}, f"methods: {label!r} is for task {method.task!r}, not {run.task!r}: leave it out"
@@ -68,7 +80,7 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
         yield (
             {"min_replies", "num_nodes", "fraction_train"},
             f"min-replies = {run.min_replies}: must be at most {run.training_nodes}, the nodes that train in a round "
-            f"(fraction-train = {run.fraction_train:g} of num-nodes = {run.num_nodes})",
+            f"({_who_trains(run)})",
         )
     if run.node_batch > 1 and run.timings:
         yield (
@@ -118,6 +130,11 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
             {"target", "track_metric"},
             f"target = {run.target:g}: needs a track-metric, to say which metric is to reach it",
         )
+
+
+def _who_trains(run: RunConfig) -> str:
+    held_out = f" without held-out-nodes = {run.held_out_nodes}" if run.held_out_nodes else ""
+    return f"fraction-train = {run.fraction_train:g} of num-nodes = {run.num_nodes}{held_out}"
 
 
 def _stage_conflicts(run: RunConfig, methods: Mapping[str, Method], stages: int) -> Iterator[Conflict]:
@@ -200,8 +217,7 @@ def _aggregation_conflicts(run: RunConfig, methods: Mapping[str, Method]) -> Ite
         yield (
             {"aggregation", "byzantine_fraction", "num_nodes", "fraction_train"},
             f"aggregation = {run.aggregation!r}: needs at least {needed} replies with byzantine-fraction = "
-            f"{run.byzantine_fraction:g}, but {run.training_nodes} nodes train in a round (fraction-train = "
-            f"{run.fraction_train:g} of num-nodes = {run.num_nodes})",
+            f"{run.byzantine_fraction:g}, but {run.training_nodes} nodes train in a round ({_who_trains(run)})",
         )
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from fedapps.clients.data import DataSource, find_source
 from fedapps.clients.settings import LocalTraining
-from fedapps.strategies import Compression, Krum, Median, MultiKrum, RobustAggregation, TrimmedMean
+from fedapps.strategies import Compression, HeldOut, Krum, Median, MultiKrum, RobustAggregation, TrimmedMean
 from fedapps.strategies.compression import COMPRESSION_NAMES, compression_by_name
+from fedapps.strategies.nodes.samplers import rounded_share
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
-from fedapps.tasks.options import option
+from fedapps.tasks.options import listed, option
 from fedapps.tasks.profiles import TaskProfiles
 
 #: The keys that a method can set for itself, as in ``fedavg(run.learning-rate=0.01)``: how nodes train, what they
@@ -80,6 +81,14 @@ class RunConfig:
         choices=["fixed", "poisson"],
     )
     fraction_evaluate: float = option(1.0, "fraction of the nodes that evaluate", above=0, maximum=1)
+    held_out_nodes: str = option(
+        "",
+        "nodes that take no part in the rounds and then adapt the result as new nodes: a share of the nodes such as "
+        "0.2, or keys of nodes separated by commas; empty = none",
+    )
+    held_out_epochs: int = option(
+        10, "epochs in which a held-out node adapts, and trains alone to compare; 0 = only receive", minimum=0
+    )
     evaluate_every: int = option(2, "rounds between two evaluations; the last round is always evaluated", minimum=1)
     min_replies: int = option(1, "fail a round with fewer usable replies than this; 0 = never", minimum=0)
     max_examples: int = option(0, "reject example counts above this; 0 = unlimited", minimum=0)
@@ -188,16 +197,22 @@ class RunConfig:
         return replace(self.training, learning_rate=factor * (1 + cos(pi * (server_round - 1) / self.rounds)))
 
     @property
+    def participants(self) -> int:
+        """How many of ``num_nodes`` nodes are not held out."""
+        held_out = held_out_of(self)
+        return self.num_nodes - (len(held_out.keys) or rounded_share(held_out.share, self.num_nodes))
+
+    @property
     def training_nodes(self) -> int:
         """How many nodes train in a round; under Poisson sampling and ``drop_nodes``, about as many."""
-        return max(1, floor(self.fraction_train * self.num_nodes + 0.5))
+        return max(1, floor(self.fraction_train * self.participants + 0.5))
 
     @property
     def expected_replies(self) -> float:
         """The expected number of nodes that train in a round if exactly ``num_nodes`` are connected."""
         if self.drop_nodes:
-            return max(1, self.num_nodes - 1)
-        return self.fraction_train * self.num_nodes if self.sampling == "poisson" else self.training_nodes
+            return max(1, self.participants - 1)
+        return self.fraction_train * self.participants if self.sampling == "poisson" else self.training_nodes
 
 
 def with_source(options: Any, run: RunConfig) -> Any:
@@ -265,6 +280,34 @@ def read_limits(text: str) -> dict[int, float]:
 def written_limits(limits: Mapping[int, float]) -> str:
     """The text that :func:`read_limits` reads as these limits."""
     return ", ".join(f"{server_round}: {limit!r}" for server_round, limit in limits.items())
+
+
+def held_out_of(run: RunConfig) -> HeldOut:
+    """The nodes that the key ``held-out-nodes`` names.
+
+    Raises
+    ------
+    ValueError
+        A number is no share above 0 and below 1, or all of ``num-nodes`` are held out.
+    """
+    text = run.held_out_nodes.strip()
+    try:
+        share = float(text or 0)
+    except ValueError:
+        held_out = HeldOut(keys=tuple(dict.fromkeys(listed(text))), seed=run.seed)
+        count = len(held_out.keys)
+    else:
+        if text and not 0 < share < 1:
+            raise ValueError(
+                f"held-out-nodes = {text!r}: a number must be a share above 0 and below 1, such as 0.2; a single key "
+                f"that is a number needs a comma ({text},)"
+            )
+        held_out, count = HeldOut(share, seed=run.seed), rounded_share(share, run.num_nodes)
+    if count >= run.num_nodes:
+        raise ValueError(
+            f"held-out-nodes = {text!r}: holds out {count} of num-nodes = {run.num_nodes}; leave at least one to train"
+        )
+    return held_out
 
 
 def robust_aggregation(run: RunConfig) -> RobustAggregation | None:

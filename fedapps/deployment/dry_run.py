@@ -83,7 +83,7 @@ class DryRun:
             The other keys of the node config.
         """
         one_step = replace(config.run.training, steps=1)
-        run = replace(config.run, num_nodes=1, min_replies=1, training=one_step, sampling="fixed")
+        run = replace(config.run, num_nodes=1, min_replies=1, training=one_step, sampling="fixed", held_out_nodes="")
         alone = replace(config, run=run)
         seconds: dict[str, float] = {}
         reports: list[RoundReport] = []

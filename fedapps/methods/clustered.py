@@ -55,10 +55,11 @@ class Clustered(Method):
         )
 
     def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
-        if self.options.clusters > run.num_nodes:
+        if self.options.clusters > run.participants:
+            held_out = f" without held-out-nodes = {run.held_out_nodes}" if run.held_out_nodes else ""
             yield (
                 {"methods", "num_nodes"},
-                f"clustered.clusters = {self.options.clusters}: must be at most num-nodes = {run.num_nodes}",
+                f"clustered.clusters = {self.options.clusters}: must be at most num-nodes = {run.num_nodes}{held_out}",
             )
 
     def privacy_conflict(self, dp: str) -> str:

@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 from ..rounds.records import TooFewRepliesError
 from ..rounds.transport import NodeFailure, Sent, pauses, pull, push, retry
 from .admission import Admission, ExampleLimits
+from .held_out import HeldOut
 from .profiles import Profile, profile_query, read_profile, with_distinct_keys
 
 POLL_SECONDS = 1.0
@@ -38,6 +39,8 @@ class NodeRegistry:
         Limits of the numbers of examples in profiles; none by default.
     admission : Admission
         Which nodes may take part, and under which key; by default all, under any.
+    held_out : HeldOut
+        Which nodes take no part in the rounds; by default none.
     min_nodes : int
         ≥ 1, the number of nodes that must be connected before the first round.
     min_replies : int
@@ -52,6 +55,7 @@ class NodeRegistry:
         self,
         limits: ExampleLimits | None = None,
         admission: Admission | None = None,
+        held_out: HeldOut | None = None,
         *,
         min_nodes: int = 1,
         min_replies: int = 1,
@@ -60,6 +64,7 @@ class NodeRegistry:
     ) -> None:
         self.queries = ProfileQueries(in_flight)
         self._limits, self.admission = limits or ExampleLimits(), admission or Admission()
+        self.held_out = held_out or HeldOut()
         self._min_nodes, self._min_replies, self._node_wait = min_nodes, min_replies, node_wait
         self._begun = False
         self._sign_of_life = 0.0
@@ -74,21 +79,32 @@ class NodeRegistry:
         """The nodes that the last call of :meth:`connected` returned, by Flower's node id. Their keys are distinct."""
         return self._known
 
-    def connected(self, grid: Grid) -> list[Profile]:
+    def connected(self, grid: Grid, *, held_out: bool = False) -> list[Profile]:
         """The connected nodes that have sent their profile, in the order of their keys. Waits as described above.
+
+        Parameters
+        ----------
+        grid : Grid
+            Flower's grid.
+        held_out : bool
+            Whether to return the nodes that are held out, in place of those that take part.
 
         Raises
         ------
         TooFewRepliesError
             Fewer than ``min_nodes`` nodes connected before the first round.
+        ValueError
+            The nodes that are to be held out cannot be; see :class:`~fedapps.strategies.nodes.held_out.HeldOut`.
         """
         self._wait(grid)
         present = [node for node in self._newest_first if node in self._connected and node in self._profiles]
         profiles = with_distinct_keys(self._profiles[node] for node in present)
-        for profile in profiles:
+        aside = {profile.node_id for profile in self.held_out.among(profiles)}
+        chosen = [profile for profile in profiles if (profile.node_id in aside) == held_out]
+        for profile in chosen:
             self._warn(profile)
-        self._known = {profile.node_id: profile for profile in profiles}
-        return profiles
+        self._known = {profile.node_id: profile for profile in chosen}
+        return chosen
 
     def poll(self, grid: Grid, busy: int = 0) -> None:
         """Query new nodes and fetch answers, at most once a second. To be called while a round waits for replies.
@@ -158,7 +174,8 @@ class NodeRegistry:
         return bool(new or received)
 
     def _num_with_data(self) -> int:
-        return sum(node in self._connected and _has_data(profile) for node, profile in self._profiles.items())
+        present = [profile for node, profile in self._profiles.items() if node in self._connected]
+        return sum(_has_data(profile) and not self.held_out.holds(profile.key) for profile in present)
 
     def _progress(self, slow: Sequence[int]) -> str:
         wanted = "" if self._begun else f" of {self._min_nodes}"

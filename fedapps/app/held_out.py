@@ -1,0 +1,84 @@
+"""Nodes that were held out of all rounds: what they are asked after the last one, and what the run records of it.
+
+Each of them reports three models on its own data: the one that it received, with initial private parameters; the same
+after it fitted its personal part (:mod:`fedapps.clients.new_node`); and a model that it trained alone for as many
+epochs, with the settings of the run. The server only sends a message and reads metrics, so this works wherever nodes
+evaluate.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+
+from fedapps.config.parsing import Config
+from fedapps.strategies import BaseStrategy, RoundReport
+from fedapps.strategies.aggregation.metrics import MetricRule
+from fedapps.strategies.wire import HELD_OUT, HELD_OUT_PREFIXES
+from fedapps.tasks.options import option_values
+
+from .round_config import evaluate_config
+
+
+def metric_means(rules: Mapping[str, MetricRule], *, held_out: bool) -> dict[str, MetricRule]:
+    """The rules of a task's metrics, also for those of nodes that are held out, if there are such nodes."""
+    prefixes = ("", *HELD_OUT_PREFIXES) if held_out else ("",)
+    return {prefix + name: rule for prefix in prefixes for name, rule in rules.items()}
+
+
+def held_out_config(config: Config, label: str, run_label: str, server_round: int) -> ConfigRecord:
+    """The config of the message to a held-out node: that of an evaluation, with the settings of training.
+
+    Its stage is the last one of the data; a held-out node collected none.
+    """
+    run = config.run_of(label)
+    return ConfigRecord(
+        {
+            **evaluate_config(config, label, run_label, server_round),
+            **option_values(run.training.for_epochs(run.held_out_epochs)),
+            "stage": config.num_stages - 1,
+            "final": True,
+            "collect": False,
+            HELD_OUT: True,
+        }
+    )
+
+
+def held_out_results(
+    strategy: BaseStrategy, grid: Grid, config: Config, label: str, run_label: str, arrays: ArrayRecord, last: int
+) -> dict[str, Any]:
+    """Ask the held-out nodes after the round ``last``.
+
+    Returns
+    -------
+    dict
+        ``held_out``, for the summary of the method: ``epochs``; the mean metrics of the three models as ``shared``,
+        ``adapted`` and ``local``; ``nodes``, the same by node; and ``refused``, the reasons by node. Empty if the run
+        holds out no node.
+    """
+    run = config.run
+    if not run.held_out_nodes:
+        return {}
+    asked = held_out_config(config, label, run_label, last)
+    report = strategy.evaluate_held_out(last, arrays, asked, grid, run.timeout)
+    return {"held_out": {"epochs": run.held_out_epochs, **_by_model(report.evaluate), **_of_nodes(report)}}
+
+
+def _of_nodes(report: RoundReport) -> dict[str, Any]:
+    return {
+        "nodes": {node.node: _by_model(node.metrics) for node in report.nodes},
+        "refused": {refusal.node: refusal.reason for refusal in report.refused},
+    }
+
+
+def _by_model(metrics: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The single numbers among metrics by model, without the prefix."""
+    return {
+        prefix.removesuffix("."): {
+            name.removeprefix(prefix): float(value)
+            for name, value in metrics.items()
+            if name.startswith(prefix) and isinstance(value, (int, float))
+        }
+        for prefix in HELD_OUT_PREFIXES
+    }
