@@ -118,11 +118,8 @@ def test_a_decomposed_model_adapts_its_mask_and_its_adaptive_parameters(kind):
 
 
 def test_a_node_without_training_examples_cannot_adapt():
-    task = ToyTask()
-    data = task.data(1)
-    empty = NodeData(
-        data.key, {"train": {n: t[:0] for n, t in data.splits["train"].items()}, "test": data.splits["test"]}
-    )
+    splits = ToyTask().data(1).splits
+    empty = NodeData("toy-1", {**splits, "train": {name: tensor[:0] for name, tensor in splits["train"].items()}})
     with pytest.raises(ValueError, match="node toy-1 has no training examples, and cannot adapt a model to them"):
         new_node(data=empty).adapt(initial(), at(4))
     assert new_node(data=empty).adapt(initial(), at(4, epochs=0)).steps == 0

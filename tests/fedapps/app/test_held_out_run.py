@@ -46,11 +46,9 @@ def test_under_local_adaptation_is_training_alone_to_the_bit(folder):
 
 def test_adaptation_helps_and_the_federation_helps_adaptation(folder):
     for method in ("fedavg", "spfl"):
-        shared, adapted, local = (
-            held_out_of(folder)[method][m]["test.total_loss"] for m in ("shared", "adapted", "local")
-        )
-        assert adapted < shared
-        assert adapted < local
+        found = held_out_of(folder)[method]
+        losses = {model: found[model]["test.total_loss"] for model in ("shared", "adapted", "local")}
+        assert min(losses, key=losses.__getitem__) == "adapted", losses
 
 
 def test_zero_epochs_leave_the_shared_model(tmp_path):

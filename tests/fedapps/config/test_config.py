@@ -186,6 +186,24 @@ def test_nan_is_refused(key):
         ),
         ({"min-replies": 8}, "min-replies = 8: must be at most 7, the nodes that train in a round"),
         ({"min-replies": 5, "fraction-train": 0.6}, "min-replies = 5: must be at most 4"),
+        (
+            {"min-replies": 6, "held-out-nodes": "0.3"},
+            "min-replies = 6: must be at most 5, the nodes that train in a round (fraction-train = 1 of num-nodes = 7 "
+            "without held-out-nodes = 0.3)",
+        ),
+        (
+            {"methods": "clustered", "clustered.clusters": 7, "held-out-nodes": "a"},
+            "clustered.clusters = 7: must be at most num-nodes = 7 without held-out-nodes = a",
+        ),
+        ({"held-out-nodes": "1"}, "held-out-nodes = '1': a number must be a share above 0 and below 1, such as 0.2"),
+        ({"held-out-nodes": "-0.1"}, "held-out-nodes = '-0.1': a number must be a share above 0 and below 1"),
+        ({"held-out-nodes": "nan"}, "held-out-nodes = 'nan': a number must be a share above 0 and below 1"),
+        ({"held-out-nodes": "0.95"}, "held-out-nodes = '0.95': holds out 7 of num-nodes = 7; leave at least one"),
+        ({"held-out-nodes": "a,b", "num-nodes": 2}, "held-out-nodes = 'a,b': holds out 2 of num-nodes = 2"),
+        (
+            {"held-out-nodes": "0.3", "methods": "fedavg,cloud"},
+            "held-out-nodes = '0.3': leave out of methods cloud, which trains on the data of all nodes",
+        ),
         ({"patience": 2}, "patience = 2: needs a track-metric"),
         ({"target": 0.8}, "target = 0.8: needs a track-metric"),
         ({"methods": "sfl,fedvocab"}, "methods: 'fedvocab' is for task 'text', not 'driving': leave it out"),
