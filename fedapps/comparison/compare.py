@@ -25,6 +25,7 @@ from fedapps.sim.matrix import Workers, run_matrix
 from fedapps.sim.ray_cluster import RayCluster, WorkerLostError
 from fedapps.strategies import DivergedError, TooFewRepliesError
 
+from .held_out import held_out_row
 from .matrix import Plan, Vary
 from .summary import Table, summarise, table_of
 from .tables import comparison_text
@@ -185,7 +186,8 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     -------
     dict
         ``method``, ``seed``, the final ``metrics`` without the prefix ``test.``, and ``nodes``: the rows of the last
-        evaluation by node. Runs with stages also have ``matrices``: the train-test matrix of each metric.
+        evaluation by node. Runs with stages also have ``matrices``: the train-test matrix of each metric. Runs with
+        held-out nodes have ``held_out`` (:func:`~fedapps.comparison.held_out.held_out_row`).
 
     Raises
     ------
@@ -201,17 +203,17 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
             raise RunFailedError(f"{failed}: {error}\ntrained models are in {folder.path}") from None
     if not folder.finished(method):
         raise RunFailedError(f"{failed}; see the log {log_of({'config': config})} and the folder {folder.path}")
-    final = folder.summary()["methods"][method]["final"]
+    found = folder.summary()["methods"][method]
     evaluated = [row for row in folder.lines("nodes.jsonl") if row["phase"] == "evaluate"]
     last = max((row["round"] for row in evaluated), default=0)
     row = {
         "method": method,
         "seed": seed,
-        "metrics": {bare(name): value for name, value in final.items()},
+        "metrics": {bare(name): value for name, value in found["final"].items()},
         "nodes": [row for row in evaluated if row["round"] == last],
     }
     matrices = _matrices(folder.lines("metrics.jsonl"), parse(config).run.rounds)
-    return row | ({"matrices": matrices} if matrices else {})
+    return row | ({"matrices": matrices} if matrices else {}) | held_out_row(found)
 
 
 def _matrices(rounds_seen: Sequence[Any], rounds: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from math import isfinite, sqrt
+from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,11 @@ def seed_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[f
         }
         for method, of_method in runs.items()
     }
+
+
+def mean_and_deviation(values: Sequence[float]) -> dict[str, float]:
+    """``mean`` and ``std``, the sample standard deviation, 0 for one value."""
+    return {"mean": mean(values), "std": stdev(values) if len(values) > 1 else 0.0}
 
 
 def paired_difference(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> Difference:

@@ -8,6 +8,7 @@ from fedapps.report.caveats import about_claims, about_tests
 from fedapps.report.metrics import columns
 from fedapps.runs.tables import number, reference_label, text_table
 
+from .held_out import held_out_text
 from .significance import scheme
 
 #: Wider tables are split into several, one below the other.
@@ -57,6 +58,8 @@ def _one_comparison(part: Mapping[str, Any]) -> str:
         note = _note(found)
         texts.append(_tests(metric, found) if note == said else f"{note}\n{_tests(metric, found)}")
         said = note
+    if aside := held_out_text(part.get("held_out", {})):
+        texts.append(aside)
     return "\n\n".join([*texts, *_claims(part.get("claims", []))])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,6 +12,9 @@ from .json_files import Entry
 from .records import (
     CheckedClaim,
     Comparison,
+    Difference,
+    HeldOut,
+    HeldOutMetric,
     Matrix,
     MethodSummary,
     Metrics,
@@ -73,6 +77,7 @@ def _method(entry: Entry) -> MethodSummary:
         bytes_up=entry.number("bytes_up", 0),
         bytes_down=entry.number("bytes_down", 0),
         privacy=entry.text("privacy", ""),
+        held_out=_held_out_of_run(entry.inner("held_out")),
         refused=len(refused) if isinstance(refused, list) else entry.integer("refused", 0),
     )
 
@@ -147,6 +152,42 @@ def _comparison(entry: Entry, recipe: str, lines: Sequence[Entry]) -> Comparison
         tests=tuple(map(read_test, entry.items("tests"))),
         references=_spreads(entry.inner("references")),
         claims=tuple(map(read_claim, entry.items("claims"))),
+        held_out={name: _held_out(entry.inner("held_out").inner(name)) for name in entry.inner("held_out").fields},
+    )
+
+
+def _held_out(entry: Entry) -> HeldOut:
+    metrics = entry.inner("metrics")
+    found = {name: metrics.inner(name) for name in metrics.fields}
+    return HeldOut(
+        epochs=entry.integer("epochs"),
+        nodes=entry.integer("nodes"),
+        metrics={
+            name: HeldOutMetric(
+                *(_spread(one.inner(model)) for model in ("shared", "adapted", "local")),
+                *(_difference(one.inner(name)) for name in ("gain", "lead")),
+            )
+            for name, one in found.items()
+        },
+    )
+
+
+def _held_out_of_run(entry: Entry) -> HeldOut | None:
+    """What the summary of a run has: the means over nodes of a single seed, and the nodes."""
+    if not entry.inner("nodes").fields:
+        return None
+    shared, adapted, local = (entry.inner(model).scalars() for model in ("shared", "adapted", "local"))
+    return HeldOut(
+        epochs=entry.integer("epochs"),
+        nodes=len(entry.inner("nodes").fields),
+        metrics={
+            name: HeldOutMetric(
+                *(Spread(found[name], math.nan) for found in (shared, adapted, local)),
+                *(Difference(value - other[name], math.nan, math.nan) for other in (shared, local)),
+            )
+            for name, value in adapted.items()
+            if name in shared and name in local
+        },
     )
 
 
@@ -155,5 +196,13 @@ def _spreads(table: Entry) -> dict[str, dict[str, Spread]]:
     for name in table.fields:
         row = table.inner(name)
         cells = {metric: row.inner(metric) for metric in row.fields}
-        spreads[name] = {metric: Spread(cell.number("mean"), cell.number("std")) for metric, cell in cells.items()}
+        spreads[name] = {metric: _spread(cell) for metric, cell in cells.items()}
     return spreads
+
+
+def _spread(entry: Entry) -> Spread:
+    return Spread(entry.number("mean"), entry.number("std"))
+
+
+def _difference(entry: Entry) -> Difference:
+    return Difference(entry.number("mean"), entry.number("low"), entry.number("high"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +70,46 @@ class NodeRecord:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """A difference with its 95 % confidence interval, whose limits are NaN where there is no more than one seed."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation of a metric over seeds; the deviation is NaN for a single run."""
+
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class HeldOutMetric:
+    """A metric of the nodes that were held out: with the received, the adapted and a locally trained model.
+
+    ``gain`` is adapted − shared, ``lead`` is adapted − local.
+    """
+
+    shared: Spread
+    adapted: Spread
+    local: Spread
+    gain: Difference
+    lead: Difference
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What a method gives to nodes that were held out of all rounds: how many they are, and their metrics by name."""
+
+    epochs: int
+    nodes: int
+    metrics: Mapping[str, HeldOutMetric]
+
+
+@dataclass(frozen=True)
 class MethodSummary:
     """Final results and costs of a finished method; ``privacy`` is the guarantee of differential privacy, if any."""
 
@@ -81,6 +121,7 @@ class MethodSummary:
     bytes_down: float
     refused: int
     privacy: str = ""
+    held_out: HeldOut | None = None
 
 
 @dataclass(frozen=True)
@@ -101,14 +142,6 @@ class PairedTest:
     p_holm: float
     nodes_lower: int
     nodes_higher: int
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation of a metric over seeds."""
-
-    mean: float
-    std: float
 
 
 @dataclass(frozen=True)
@@ -153,6 +186,8 @@ class Comparison:
         Mean and standard deviation by reference (a floor or a ceiling that no method reaches by training) and metric.
     claims : tuple of CheckedClaim
         The paper's claims, checked.
+    held_out : mapping
+        By method, what it gives to nodes that were held out; empty if there were none.
     varied : Varied, optional
         If a key of the run config was varied, the comparison at each of its values; the other fields are empty then.
     """
@@ -165,6 +200,7 @@ class Comparison:
     tests: tuple[PairedTest, ...]
     references: Mapping[str, Mapping[str, Spread]]
     claims: tuple[CheckedClaim, ...] = ()
+    held_out: Mapping[str, HeldOut] = field(default_factory=dict)
     varied: Varied | None = None
 
     @property
