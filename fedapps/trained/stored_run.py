@@ -152,7 +152,13 @@ class StoredRun:
             With the place of the node's data.
         """
         one_node = replace(
-            self.config.run, num_nodes=1, fraction_evaluate=1.0, bind_keys=False, timings=False, node_wait=0.0
+            self.config.run,
+            num_nodes=1,
+            fraction_evaluate=1.0,
+            held_out_nodes="",
+            bind_keys=False,
+            timings=False,
+            node_wait=0.0,
         )
         config = replace(self.config, run=one_node)
         initial = initial_arrays(self.config, method)

@@ -74,8 +74,8 @@ class HeldOut:
         return {_KEYS: np.frombuffer(json.dumps(sorted(self._chosen)).encode(), np.uint8).copy()}
 
     def load_state(self, state: Arrays) -> None:
-        """Restore what :meth:`state` returned."""
-        if _KEYS in state:
+        """Restore what :meth:`state` returned, unless no node is to be held out."""
+        if _KEYS in state and (self.share or self.keys):
             self._chosen = frozenset(json.loads(state[_KEYS].tobytes()))
 
     def _choose(self, nodes: Sequence[Profile]) -> frozenset[str]:
