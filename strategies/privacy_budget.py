@@ -10,8 +10,14 @@ Under Poisson sampling: Mironov, Talwar and Zhang, Rényi Differential Privacy o
 (https://arxiv.org/abs/1908.10530), Section 3, the divergence of one round; Canonne, Kamath and Steinke, The Discrete
 Gaussian for Differential Privacy, NeurIPS 2020 (https://arxiv.org/abs/2004.00010), Proposition 12, from Rényi
 divergence to (ε, δ).
+
+What counts is what was released. A round that a server repeats after a crash is a further release. If it draws its
+nodes afresh, it is a round like any other. If it repeats the draw (a seeded sampler), sampling hides a node in all of
+these releases or in none: k of them with noise z are together one of a sampled Gaussian mechanism with noise z/√k.
 """
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from math import ceil, erfc, exp, inf, isfinite, log, log1p, pi, sqrt
 
 import numpy as np
@@ -20,19 +26,25 @@ _STEPS = 200
 
 
 def epsilon(
-    noise: float, rounds: int, delta: float, sensitivity: float = 1.0, sampling_probability: float = 1.0
+    noise: float,
+    releases: int | Sequence[int],
+    delta: float,
+    sensitivity: float = 1.0,
+    sampling_probability: float = 1.0,
 ) -> float:
-    """An ε for which ``rounds`` releases together are (ε, δ)-differentially private.
+    """An ε for which all ``releases`` together are (ε, δ)-differentially private.
 
-    It is the smallest one if every node takes part in every round. Under Poisson sampling it is an upper bound: the
+    It is the smallest one if every node takes part in every release. Under Poisson sampling it is an upper bound: the
     smaller one of that ε and :func:`sampled_epsilon`.
 
     Parameters
     ----------
     noise : float
         ≥ 0, standard deviation of the noise on a sum of updates, in units of the clipping norm; 0 gives ``inf``.
-    rounds : int
-        ≥ 0, the number of rounds in which one node can have taken part.
+    releases : int or sequence of int
+        ≥ 0, the number of rounds, repeated ones included, in which one node can have taken part. Under Poisson sampling
+        each has its own draw; where draws were repeated, give the number of releases of each draw: ``[1, 3]`` for two
+        draws, the second of which was used three times.
     delta : float
         Between 0 and 1, well below 1 / number of nodes.
     sensitivity : float
@@ -51,18 +63,20 @@ def epsilon(
         raise ValueError(f"noise = {noise!r}: must be finite and at least 0")
     if not 0 < delta < 1:
         raise ValueError(f"delta = {delta!r}: must be between 0 and 1")
-    if rounds < 0 or not sensitivity > 0:
-        raise ValueError(f"rounds = {rounds!r}, sensitivity = {sensitivity!r}: must be at least 0, and above 0")
+    draws = Counter({1: releases} if isinstance(releases, int) else releases)
+    if any(size < 0 or count < 0 for size, count in draws.items()) or not sensitivity > 0:
+        raise ValueError(f"releases = {releases!r}, sensitivity = {sensitivity!r}: must be at least 0, and above 0")
+    total = sum(size * count for size, count in draws.items())
     if not 0 < sampling_probability <= 1:
         raise ValueError(f"sampling_probability = {sampling_probability!r}: must be above 0 and at most 1")
-    if rounds == 0:
+    if total == 0:
         return 0.0
     if noise == 0:
         return inf
-    smallest = _unsampled(sqrt(rounds) * sensitivity / noise, delta)
+    smallest = _unsampled(sqrt(total) * sensitivity / noise, delta)
     if sampling_probability == 1:
         return smallest
-    return min(smallest, sampled_epsilon(noise / sensitivity, rounds, delta, sampling_probability))
+    return min(smallest, sampled_epsilon(noise / sensitivity, draws, delta, sampling_probability))
 
 
 def _unsampled(mu: float, delta: float) -> float:
@@ -99,29 +113,33 @@ _TAIL = 12.0  # standard deviations; the mass outside is below 1e-32
 _LEAST_NOISE = 0.02  # with less noise, one round has an ε above 1000, and the integrals need too many points
 
 
-def sampled_epsilon(noise: float, rounds: int, delta: float, probability: float) -> float:
-    """An ε for which ``rounds`` releases together are (ε, δ)-differentially private, if sampling is Poisson.
+def sampled_epsilon(noise: float, draws: Mapping[int, int], delta: float, probability: float) -> float:
+    """An ε for which all releases together are (ε, δ)-differentially private, if sampling is Poisson.
 
-    It is an upper bound, 7 to 23 % above the smallest ε in the cases of the tests; ``inf`` for ``noise`` below 0.02.
+    It is an upper bound, 7 to 23 % above the smallest ε in the cases of the tests; ``inf`` if the noise of a draw is
+    below 0.02.
 
     Parameters
     ----------
     noise : float
         > 0, standard deviation of the noise on a sum of updates, in units of the largest change of that sum by one
         node.
-    rounds : int
-        ≥ 1.
+    draws : mapping of int to int
+        By a number of releases k ≥ 1, how many draws of nodes were used for k releases: ``{1: 20}`` for 20 rounds, each
+        with its own draw.
     delta : float
         Between 0 and 1.
     probability : float
         Above 0 and below 1, the probability with which a node takes part in a round, independently of all others. Who
         takes part must be secret.
     """
-    if noise < _LEAST_NOISE:
+    noises = {noise / sqrt(size): count for size, count in draws.items() if size and count}
+    if min(noises) < _LEAST_NOISE:
         return inf
     orders = 1 + noise * np.geomspace(0.005, 50 * min(max(noise, 1.0), 10.0), _ORDERS)
     for _ in range(2):
-        bounds = [_converted(order, rounds * renyi_divergence(noise, probability, order), delta) for order in orders]
+        spent = [sum(n * renyi_divergence(z, probability, order) for z, n in noises.items()) for order in orders]
+        bounds = [_converted(order, divergence, delta) for order, divergence in zip(orders, spent, strict=True)]
         best = int(np.argmin(bounds))
         orders = np.linspace(orders[max(best - 1, 0)], orders[min(best + 1, _ORDERS - 1)], _ORDERS)
     return float(max(0.0, min(bounds)))

@@ -5,6 +5,7 @@ nobody need be trusted; under ``central-*`` the server adds noise once, to the m
 docs/privacy.md says which methods can be combined with what.
 """
 
+from collections.abc import Mapping
 from math import inf, log, sqrt
 
 from flwr.app import ConfigRecord, Context, Message
@@ -63,12 +64,21 @@ def _local(run: RunConfig) -> LocalDpMod:
     return LocalDpMod(run.dp_clip, sensitivity=run.dp_clip, epsilon=strength, delta=run.dp_delta)
 
 
-def spent(config: Config, label: str, rounds: int) -> dict[str, float]:
-    """ε for a node that can have trained in all ``rounds``, named after the neighbouring relation.
+def spent(config: Config, label: str, releases: Mapping[int, int]) -> dict[str, float]:
+    """ε for a node that can have trained in all releases, named after the neighbouring relation.
 
     Under local privacy it is ``epsilon_replace``: two updates of a node are at most two clipping norms apart. Under
     central privacy it is ``epsilon_zero_out``: a node contributes an update of at most one clipping norm, or nothing.
-    Poisson sampling strengthens only central privacy, because the server knows who was drawn.
+    Poisson sampling strengthens only central privacy, because the server knows who was drawn. A round that is repeated
+    draws its nodes afresh, unless ``dp-seeded`` repeats the draw.
+
+    Parameters
+    ----------
+    config : Config
+    label : str
+        The method.
+    releases : mapping of int to int
+        By round, how often its messages left the server (:class:`fedapps.runs.releases.ReleaseLedger`).
 
     Returns
     -------
@@ -79,16 +89,23 @@ def spent(config: Config, label: str, rounds: int) -> dict[str, float]:
     if run.dp == "none" or not run.dp_noise or config.methods[label].private(config.task).everything:
         return {}
     if run.dp == "local":
-        return {"epsilon_replace": epsilon(run.dp_noise, rounds, run.dp_delta, sensitivity=2.0)}
+        return {"epsilon_replace": epsilon(run.dp_noise, sum(releases.values()), run.dp_delta, sensitivity=2.0)}
     probability = run.fraction_train if run.sampling == "poisson" else 1.0
-    return {"epsilon_zero_out": epsilon(run.dp_noise, rounds, run.dp_delta, sampling_probability=probability)}
+    draws = sum(releases.values()) if sampling_seed(run) is None else list(releases.values())
+    return {"epsilon_zero_out": epsilon(run.dp_noise, draws, run.dp_delta, sampling_probability=probability)}
 
 
-def guarantee(config: Config, label: str, rounds: int) -> str:
+def guarantee(config: Config, label: str, releases: Mapping[int, int]) -> str:
     """:func:`spent` as a sentence that says for which neighbouring runs it holds; empty without a guarantee."""
-    run, budget = config.run, spent(config, label, rounds)
+    run, budget = config.run, spent(config, label, releases)
     if not budget:
         return ""
     ((name, value),) = budget.items()
     neighbours = NEIGHBOURS[name.removeprefix("epsilon_")]
-    return f"dp = {run.dp}: epsilon = {value:.3g} at delta = {run.dp_delta:g} after {rounds} rounds; {neighbours}"
+    rounds, total = len(releases), sum(releases.values())
+    repeated = f", some of them repeated: {total} releases" if total > rounds else ""
+    seeded = "; of the same run with secret draws, because dp-seeded = true protects nothing" if run.dp_seeded else ""
+    return (
+        f"dp = {run.dp}: epsilon = {value:.3g} at delta = {run.dp_delta:g} after {rounds} rounds{repeated}; "
+        f"{neighbours}{seeded}"
+    )

@@ -1,6 +1,7 @@
 """The ServerApp: run each method to its end, record every round, write the report."""
 
 import time
+from collections import Counter
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from logging import INFO
@@ -62,12 +63,15 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
     run = config.run
     log(INFO, "")
     log(INFO, "== %s on %s, seed %s, %s rounds", method, run.task, run.seed, run.rounds)
-    if promised := guarantee(config, method, run.rounds):
-        log(INFO, "%s", promised)
     begun = time.monotonic()
     checkpoints = folder.checkpoints(method)
     latest = checkpoints.latest()
-    folder.drop_after(method, latest.round if latest else 0)
+    last_round = latest.round if latest else 0
+    releases = folder.releases(method)
+    planned = Counter(releases.by_round()) + Counter(range(last_round + 1, run.rounds + 1))
+    if promised := guarantee(config, method, planned):
+        log(INFO, "%s", promised)
+    folder.drop_after(method, last_round)
     tracking.start()
 
     stages = config.num_stages
@@ -91,6 +95,7 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         checkpoints=checkpoints,
         resume=True,  # a new run has no checkpoints yet
         on_round=record,
+        on_release=releases.add if run.dp != "none" else None,
     )
     facts = summarise(config, folder, method, time.monotonic() - begun)
     held_out = held_out_results(strategy, grid, config, method, folder.label, result.arrays, facts["rounds"])
@@ -122,12 +127,13 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
         final = final | continual_metrics(rounds, config.num_stages, rounds=config.run.rounds)
         final |= {name: value for name, value in rounds[-1]["train"].items() if name.endswith("_parameters")}
     nodes = [row for row in folder.lines("nodes.jsonl") if row["method"] == method]
-    final = final | spent(config, method, len(rounds)) | traffic(rounds)
+    releases = folder.releases(method).by_round()
+    final = final | spent(config, method, releases) | traffic(rounds)
     final = final | cost_to_target(config.run, evaluated, nodes) | steps_per_node(nodes, config.run.participants)
     return {
         "rounds": len(rounds),
         "final": final,
-        "privacy": guarantee(config, method, len(rounds)),
+        "privacy": guarantee(config, method, releases),
         "seconds": seconds,
         "bytes_up": sum(row["bytes_up"] for row in rounds),
         "bytes_down": sum(row["bytes_down"] for row in rounds),

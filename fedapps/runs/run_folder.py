@@ -19,6 +19,7 @@ from fedapps.sim.files import path_name, told, write_whole
 from fedapps.strategies import RoundReport
 
 from .checkpoints import DiskCheckpoints
+from .releases import ReleaseLedger
 
 #: Keys that may differ when a run is resumed, because they do not change the results.
 _FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir", "trackers", "timings"}
@@ -81,13 +82,15 @@ class RunFolder:
         ------
         ValueError
             If the folder is not writable; if it exists and ``resume`` is false; or if ``resume`` is true and there is
-            no run to resume, its config differs, or a checkpoint is damaged.
+            no run to resume, its config differs, a checkpoint is damaged, or the ledger of releases is incomplete.
         """
         path = config.run.folder(run_id)
         if config.run.resume:
             _check_resumable(path, config)
             for method in config.methods:
-                cls(path, "").checkpoints(method).latest()
+                latest = cls(path, "").checkpoints(method).latest()
+                if latest and config.run.dp != "none":
+                    cls(path, "").releases(method).check(latest.round)
         elif path.exists():
             raise ValueError(
                 f"{path} exists: choose another name, remove the folder, or set resume = true to continue the run"
@@ -100,6 +103,10 @@ class RunFolder:
     def checkpoints(self, method: str) -> DiskCheckpoints:
         """The checkpoints of one method."""
         return DiskCheckpoints(self.path / "checkpoints" / path_name(method))
+
+    def releases(self, method: str) -> ReleaseLedger:
+        """What the nodes were asked to release for one method, of which privacy accounting counts every line."""
+        return ReleaseLedger(self.path / "releases.jsonl", method)
 
     def record(self, method: str, stage: str, report: RoundReport) -> None:
         """Append one round to ``metrics.jsonl`` and ``nodes.jsonl``."""

@@ -48,6 +48,7 @@ class ResumableStrategy(Strategy):
         checkpoints: Checkpoints | None = None,
         resume: bool = False,
         on_round: Callable[[RoundReport], None] | None = None,
+        on_release: Callable[[int, str], None] | None = None,
     ) -> Result:
         """Run all rounds. The parameters up to ``evaluate_fn`` are Flower's, and the others extend them.
 
@@ -75,6 +76,10 @@ class ResumableStrategy(Strategy):
             Whether to continue from the newest snapshot, if there is one.
         on_round : function of a RoundReport
             Called after every round, before its snapshot is stored.
+        on_release : function of the round and the identifier of the attempt
+            Called before the TRAIN messages of a round leave; what it raises ends the run with nothing sent. A round
+            that is repeated after a crash releases what nodes send once more, so privacy accounting counts these
+            calls, not the rounds.
 
         Returns
         -------
@@ -102,6 +107,7 @@ class ResumableStrategy(Strategy):
             tracked=tracked,
             checkpoints=checkpoints,
             on_round=on_round,
+            on_release=on_release,
         )
         return loop.run(self.share(initial_arrays), resume=resume)
 
@@ -175,6 +181,7 @@ class _RoundLoop:
     tracked: TrackedMetric | None
     checkpoints: Checkpoints | None
     on_round: Callable[[RoundReport], None] | None
+    on_release: Callable[[int, str], None] | None
     result: Result = field(default_factory=Result)
     best: BestRound = field(default_factory=BestRound)
     durable_round: int = 0
@@ -251,6 +258,8 @@ class _RoundLoop:
         config = self._config(self.train_config, server_round)
         with timed("prepare"):
             messages = self.strategy.configure_train(server_round, self.result.arrays, config, self.grid)
+        if self.on_release:
+            self.on_release(server_round, self.attempts[-1][1])
         replies = self.strategy.send(self.grid, messages, self.timeout)
         arrays, metrics = self.strategy.aggregate_train(server_round, replies)
         if arrays is not None:

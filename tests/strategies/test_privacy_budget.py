@@ -116,7 +116,7 @@ def test_epsilon_is_the_minimum_over_all_orders_to_four_digits(case):
         return spent + log1p(-1 / order) - (log(delta) + log(order)) / (order - 1)
 
     expected = minimize_scalar(bound, bounds=(1.05, 12), method="bounded", options={"xatol": 1e-6}).fun
-    assert sampled_epsilon(noise, rounds, delta, probability) == pytest.approx(expected, rel=5e-5)
+    assert sampled_epsilon(noise, {1: rounds}, delta, probability) == pytest.approx(expected, rel=5e-5)
 
 
 @settings(deadline=None, max_examples=50)
@@ -127,13 +127,31 @@ def test_sampling_never_makes_privacy_weaker(noise, rounds, delta, probability):
     assert found <= epsilon(noise, rounds, delta, sampling_probability=(1 + probability) / 2) * (1 + 1e-4) + 1e-9
 
 
+@settings(deadline=None, max_examples=50)
+@given(noise=st.floats(0.5, 10), draws=st.lists(st.integers(0, 4), min_size=1, max_size=5), probability=probabilities)
+def test_releases_of_the_same_draw_are_one_with_less_noise(noise, draws, probability):
+    found = epsilon(noise, draws, 1e-5, sampling_probability=probability)
+    assert found >= epsilon(noise, sum(draws), 1e-5, sampling_probability=probability) * (1 - 1e-4)
+    assert epsilon(noise, draws, 1e-5) == epsilon(noise, sum(draws), 1e-5)
+    if len(draws) == 1 and draws[0]:
+        assert found == pytest.approx(epsilon(noise / sqrt(draws[0]), 1, 1e-5, sampling_probability=probability))
+
+
+def test_by_hand_two_draws_one_of_them_released_twice():
+    both = [renyi_divergence(z, 0.2, 3.0) for z in (2.0, 2.0 / sqrt(2))]
+    bound = sum(both) + log1p(-1 / 3) - (log(0.01) + log(3)) / 2
+    assert sampled_epsilon(2.0, {1: 1, 2: 1}, 0.01, 0.2) <= bound
+    with pytest.raises(ValueError, match=r"releases = \[1, -1\]"):
+        epsilon(1.0, [1, -1], 1e-5)
+
+
 def test_the_noise_counts_in_units_of_the_sensitivity():
     halved = epsilon(2.0, 20, 1e-5, sensitivity=2.0, sampling_probability=0.1)
     assert halved == epsilon(1.0, 20, 1e-5, sampling_probability=0.1)
 
 
 def test_sampling_counts_for_nothing_where_noise_is_negligible():
-    assert sampled_epsilon(0.01, 1, 1e-5, 0.1) == inf
+    assert sampled_epsilon(0.01, {1: 1}, 1e-5, 0.1) == inf
     assert epsilon(0.01, 1, 1e-5, sampling_probability=0.1) == epsilon(0.01, 1, 1e-5)
 
 

@@ -1,6 +1,7 @@
 """Runs under the keys dp*: every method does what the table of docs/privacy.md says."""
 
 import json
+import shutil
 from math import sqrt
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedapps.app.privacy import spent
 from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.registry.methods import method_class, method_names
+from fedapps.runs.checkpoints import DiskCheckpoints
 
 SMALL = {
     "task": "lqr", "num-nodes": 3, "rounds": 2, "evaluate-every": 2, "epochs": 1, "batch-size": 32,
@@ -95,10 +97,61 @@ def test_under_local_privacy_neighbours_differ_in_the_updates_of_a_node(run):
     assert sfl["privacy"].endswith("; neighbouring runs differ in the updates that one node sends")
 
 
+class KilledError(Exception):
+    """Ends a run when all replies of its round are in."""
+
+
+def test_a_round_that_is_repeated_after_a_crash_counts_as_often_as_nodes_sent_their_updates(
+    tmp_path, world, monkeypatch
+):
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+    given = SMALL | {"dp": "local", "rounds": 4, "cache-dir": str(world)}
+    save = DiskCheckpoints.save
+
+    def killed(self, snapshot, *, best):
+        if snapshot.round == 3:
+            raise KilledError
+        save(self, snapshot, best=best)
+
+    monkeypatch.setattr(DiskCheckpoints, "save", killed)
+    for resume in (False, True, True, True):
+        with pytest.raises(KilledError):
+            run_inline(given | {"resume": resume}, tmp_path)
+    monkeypatch.setattr(DiskCheckpoints, "save", save)
+    folder = run_inline(given | {"resume": True}, tmp_path)
+    sfl = summary(folder)["sfl"]
+    assert folder.releases("sfl").by_round() == {1: 1, 2: 1, 3: 5, 4: 1}
+    assert sfl["final"]["epsilon_replace"] == epsilon(1.0, 8, 1e-5, sensitivity=2.0) == pytest.approx(39.4, abs=0.05)
+    assert "epsilon = 39.4 at delta = 1e-05 after 4 rounds, some of them repeated: 8 releases" in sfl["privacy"]
+    # who removes all checkpoints repeats the whole run
+    shutil.rmtree(folder.path / "checkpoints")
+    (folder.path / "summary.json").unlink()
+    run_inline(given | {"resume": True}, tmp_path)
+    assert summary(folder)["sfl"]["final"]["epsilon_replace"] == epsilon(1.0, 12, 1e-5, sensitivity=2.0)
+    (folder.path / "releases.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"releases\.jsonl has 0 releases of sfl, which trained 4 rounds: restore"):
+        run_inline(given | {"resume": True}, tmp_path)
+
+
+def test_a_draw_that_is_repeated_hides_nothing_more():
+    def spent_by(releases, **keys):
+        config = parse(
+            SMALL | {"rounds": 3, "dp": "central-server", "sampling": "poisson", "fraction-train": 0.1} | keys
+        )
+        (value,) = spent(config, "sfl", releases).values()
+        return value
+
+    repeated = {1: 1, 2: 4, 3: 1}
+    drawn_again = spent_by(repeated)
+    assert drawn_again == epsilon(1.0, 6, 1e-5, sampling_probability=0.1)
+    same_draw = spent_by(repeated, **{"dp-seeded": True})
+    assert same_draw == epsilon(1.0, [1, 4, 1], 1e-5, sampling_probability=0.1) > drawn_again
+
+
 def test_only_poisson_sampling_makes_central_privacy_stronger():
     def spent_by(**keys):
         config = parse(SMALL | {"num-nodes": 10, "rounds": 20, "fraction-train": 0.1} | keys)
-        return spent(config, "sfl", 20)
+        return spent(config, "sfl", dict.fromkeys(range(1, 21), 1))
 
     fixed = {"epsilon_zero_out": epsilon(1.0, 20, 1e-5)}
     sampled = {"epsilon_zero_out": epsilon(1.0, 20, 1e-5, sampling_probability=0.1)}

@@ -1,5 +1,7 @@
 """The loop over rounds: evaluation, the best round, early stopping, waiting for nodes, and runs that are resumed."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from adding_nodes import START, add_partition
@@ -151,6 +153,78 @@ def test_it_waits_until_enough_nodes_are_there():
     result = BaseStrategy(min_nodes=2).start(grid, record_of(START), num_rounds=1)
     assert grid.looks > 3
     assert result.train_metrics_clientapp[1]["num-examples"] == 3
+
+
+class PowerCut(BaseException):
+    """Ends a run between any two steps."""
+
+
+class Steps:
+    """Counts the steps of a server, and cuts the power at one of them."""
+
+    def __init__(self, cut):
+        self.left = cut
+
+    def __call__(self, *_):
+        self.left -= 1
+        if self.left == 0:
+            raise PowerCut
+
+
+class CutGrid(InProcessGrid):
+    """A grid that takes a step before and after it sends messages, and before and after it fetches a reply."""
+
+    step = staticmethod(lambda: None)
+
+    def push_messages(self, messages):
+        self.step()
+        ids = super().push_messages(messages)
+        self.step()
+        return ids
+
+    def pull_messages(self, message_ids):
+        self.step()
+        replies = super().pull_messages(message_ids)
+        self.step()
+        return replies
+
+
+def killed_twice(cut):
+    """A run that is killed twice at its step ``cut``, and resumed: the kills, what nodes trained, and the releases."""
+    seen, ledger, kept, kills = [], [], MemoryCheckpoints(), 0
+    grid = CutGrid(arithmetic_app(add_partition, seen=seen), [{}, {}], {})
+    for steps in (Steps(cut), Steps(cut), Steps(0)):
+        grid.step = steps
+        try:
+            BaseStrategy().start(
+                grid, record_of(START), num_rounds=3, checkpoints=kept, resume=True,
+                on_release=lambda *release: ledger.append(release), on_round=steps,
+            )  # fmt: skip
+        except PowerCut:
+            kills += 1
+    trained = Counter(m.metadata.dst_node_id for m in seen if m.metadata.message_type == "train")
+    return kills, max(trained.values()), ledger
+
+
+def test_wherever_a_run_is_killed_each_update_of_a_node_was_recorded_before():
+    for cut in range(1, 100):
+        kills, released, ledger = killed_twice(cut)
+        assert released <= len(ledger) <= released + kills
+        assert len(set(ledger)) == len(ledger)  # each has its own attempt
+        if not kills:
+            break
+    assert cut > 20
+    assert [server_round for server_round, _ in ledger] == [1, 2, 3]
+
+
+def test_what_the_ledger_raises_ends_the_run_with_nothing_sent():
+    def full(server_round, attempt):
+        raise OSError("no space")
+
+    seen = []
+    with pytest.raises(OSError, match="no space"):
+        federate(BaseStrategy(), arithmetic_app(add_partition, seen=seen), START, num_nodes=1, on_release=full)
+    assert not seen
 
 
 OPTIMIZERS = {"SGD": lambda: SGD(0.7), "Adam": lambda: Adam(0.05)}

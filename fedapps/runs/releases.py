@@ -1,0 +1,107 @@
+"""The ledger of releases: a line for each time that the messages of a round left the server.
+
+A server that is killed repeats a round, and the nodes send their updates once more. The checkpoints go back, the ledger
+does not: a line is on the disk before the messages leave, and is never rewritten.
+"""
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from fedapps.clients.files import told
+
+
+class ReleaseLedger:
+    """The releases of one method.
+
+    A line that cannot be read, such as one that was being written when the power failed, counts as a release of every
+    method. So do lines that are missing before one that was counted.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which the methods of a run share; it need not exist.
+    method : str
+        The label of the method.
+    """
+
+    def __init__(self, path: Path, method: str) -> None:
+        self.path = path
+        self.method = method
+        self._number: int | None = None  # of the last release
+
+    def add(self, server_round: int, attempt: str) -> None:
+        """Write a release to the disk. Call it before the messages of a round leave.
+
+        Raises
+        ------
+        UnwritableError
+            The file cannot be written.
+        """
+        if self._number is None:
+            self._number = sum(self.by_round().values())
+        row = {"method": self.method, "round": server_round, "attempt": attempt, "number": self._number + 1}
+        with told(self.path), self.path.open("ab+") as file:
+            file.write(self._end_of_line(file) + json.dumps(row).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # the entry of a new file, too
+            finally:
+                os.close(folder)
+        self._number += 1
+
+    def by_round(self) -> dict[int, int]:
+        """The number of releases of each round, ascending; empty without a file.
+
+        Releases of unknown rounds count for the round with the most, for which the guarantee is the weakest.
+        """
+        releases: Counter[int] = Counter()
+        unknown, last = 0, 0
+        for line in self.path.read_bytes().splitlines() if self.path.exists() else ():
+            row = _row(line)
+            if row is None:
+                unknown += bool(line.strip(b" \0"))
+            elif row["method"] == self.method:
+                releases[row["round"]] += 1
+                last = max(last, row["number"])
+        missing = max(last - releases.total(), unknown)
+        if missing:
+            releases[releases.most_common(1)[0][0] if releases else 1] += missing
+        return dict(sorted(releases.items()))
+
+    def check(self, rounds: int) -> None:
+        """Check that the ledger covers the rounds up to that of a checkpoint.
+
+        Raises
+        ------
+        ValueError
+            It has fewer releases, so it is not the ledger of this run or not all of it.
+        """
+        if (found := sum(self.by_round().values())) < rounds:
+            raise ValueError(
+                f"{self.path} has {found} releases of {self.method}, which trained {rounds} rounds: restore the file, "
+                "without which the privacy of this run is unknown, or start a new run with another name"
+            )
+
+    @staticmethod
+    def _end_of_line(file: Any) -> bytes:
+        """A line break if the last line has none."""
+        if not file.seek(0, os.SEEK_END):
+            return b""
+        file.seek(-1, os.SEEK_END)
+        return b"" if file.read(1) == b"\n" else b"\n"
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """A line of the ledger; ``None`` if it is damaged."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    kinds = {"method": str, "round": int, "number": int}
+    whole = isinstance(row, dict) and all(type(row.get(key)) is kind for key, kind in kinds.items())
+    return row if whole else None
