@@ -114,14 +114,15 @@ def told(path: Path) -> Iterator[None]:
 def _sweep(folder: Path) -> None:
     for path in folder.glob(".*"):
         owner = _UNFINISHED.fullmatch(path.name)
-        if owner and not _runs(int(owner[1])):
+        if owner and not runs(int(owner[1])):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
 
 
-def _runs(pid: int) -> bool:
+def runs(pid: int) -> bool:
+    """Whether a process of this number exists on this machine."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -41,6 +41,8 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder.open(config, context.run_id)
     log(INFO, "run folder: %s", folder.path)
     with ExitStack() as stack:
+        stack.enter_context(folder.owned())
+        folder.leave_out_damage()
         trackings = []
         for method in config.methods:
             tracking = stack.enter_context(closing(Tracking(config, folder, method)))
@@ -81,6 +83,11 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         folder.record(method, stage_label(stage_of(run, report.round, stages), stages), told)
         tracking.round(report)
 
+    def release(server_round: int, attempt: str) -> None:
+        folder.check_owner()
+        if run.dp != "none":
+            releases.add(server_round, attempt)
+
     initial = initial_arrays(config, method)
     strategy = build_strategy(config, method, initial.keys())
     result = strategy.start(
@@ -95,7 +102,7 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         checkpoints=checkpoints,
         resume=True,  # a new run has no checkpoints yet
         on_round=record,
-        on_release=releases.add if run.dp != "none" else None,
+        on_release=release,
     )
     facts = summarise(config, folder, method, time.monotonic() - begun)
     held_out = held_out_results(strategy, grid, config, method, folder.label, result.arrays, facts["rounds"])
@@ -125,7 +132,8 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
     final = evaluated[-1]["evaluate"] if evaluated else {}
     if config.num_stages > 1:
         final = final | continual_metrics(rounds, config.num_stages, rounds=config.run.rounds)
-        final |= {name: value for name, value in rounds[-1]["train"].items() if name.endswith("_parameters")}
+        trained = rounds[-1]["train"] if rounds else {}
+        final |= {name: value for name, value in trained.items() if name.endswith("_parameters")}
     nodes = [row for row in folder.lines("nodes.jsonl") if row["method"] == method]
     releases = folder.releases(method).by_round()
     final = final | spent(config, method, releases) | traffic(rounds)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedapps.config.parsing import parse
+from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.launch.launch import resolve
+from fedapps.runs.owner import owned
 from fedapps.sim.files import write_whole
 from fedapps.sim.matrix import Lines, run_matrix
 
@@ -63,10 +64,17 @@ def audit_recipe(
     victim_data(config, plan.sentences)
     folder = Path(config.run.output_dir) / name
     (folder / "cells").mkdir(parents=True)
+    with owned(folder):
+        return _carry_out(config, plan, folder, recipe_name(recipe), jobs, json_path)
+
+
+def _carry_out(
+    config: Config, plan: AuditPlan, folder: Path, recipe: str, jobs: int, json_path: Path | None
+) -> dict[str, Any]:
     if json_path:
         json_path.parent.mkdir(parents=True, exist_ok=True)
     shared = {"run": config.flat(), "plan": plan, "folder": str(folder / "cells")}
-    progress = _Progress(folder, recipe_name(recipe), plan)
+    progress = _Progress(folder, recipe, plan)
     print(f"{plan.sentences} sentences; intermediate results: {folder / 'audit.json'}", flush=True)
     cells = [job | {"config": shared} for job in plan.jobs()]
     run_matrix(cells, run_job, jobs=jobs, watch=Lines(len(cells), progress.show))

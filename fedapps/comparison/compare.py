@@ -20,6 +20,7 @@ from fedapps.launch.runner import RunFailedError
 from fedapps.report import write_report
 from fedapps.report.metrics import bare
 from fedapps.runs.continual import stage_metrics, train_test_matrix
+from fedapps.runs.owner import check_free, owned
 from fedapps.runs.run_folder import RunFolder, begun
 from fedapps.sim.matrix import Workers, run_matrix
 from fedapps.sim.ray_cluster import RayCluster, WorkerLostError
@@ -96,8 +97,9 @@ def compare_recipe(
         _check(plan)
         folder = Path(str(base["output-dir"])) / name
         folder.mkdir(parents=True)
-        plan.save(folder)
-        return _carry_out(plan, folder, jobs, workers, json_path)
+        with owned(folder):
+            plan.save(folder)
+            return _carry_out(plan, folder, jobs, workers, json_path)
 
 
 def resume_comparison(folder: Path, *, jobs: int = 0, cluster: str = "", json_path: Path | None = None) -> Path:
@@ -120,12 +122,13 @@ def resume_comparison(folder: Path, *, jobs: int = 0, cluster: str = "", json_pa
     Raises
     ------
     ValueError
-        If the folder has no valid plan.
+        If the folder has no valid plan, or another process works in it.
     RunFailedError
         If a run fails.
     """
     plan = Plan.load(folder)
-    with _workers(plan, cluster) as workers:
+    check_free(folder)
+    with _workers(plan, cluster) as workers, owned(folder):
         _check(plan)
         return _carry_out(plan, folder.absolute(), jobs, workers, json_path)
 

@@ -10,6 +10,7 @@ from fedapps.config.parsing import Config
 from fedapps.launch.app_folder import app_folder
 from fedapps.launch.launch import check_data, conclude
 from fedapps.launch.runner import RunFailedError, Runner
+from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder
 from fedapps.sim.processes import usable_cores
 
@@ -146,7 +147,7 @@ class LocalFleet(Runner):
         folder = fleet_folder(path, resume=config.run.resume)
         begun = time.monotonic()
         try:
-            with deployment(folder, tls=self.tls or self.auth, auth=self.auth) as fleet:
+            with owned(folder), deployment(folder, tls=self.tls or self.auth, auth=self.auth) as fleet:
                 _deploy_and_run(config, self._data(config), fleet)
         except FleetError as error:
             kept = f"\nfinished rounds are saved in {path}: set resume = true to continue" if path.exists() else ""

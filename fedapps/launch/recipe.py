@@ -1,7 +1,8 @@
 """Run a recipe: one federation, or the stages of a pipeline."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
@@ -12,6 +13,7 @@ from fedapps.config.parsing import parse
 from fedapps.config.pipelines import Pipeline, StageRun
 from fedapps.config.recipe_files import read_pipeline, read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
+from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder, begun
 from fedapps.runs.tables import summary_table
 from fedapps.tasks.options import listed
@@ -85,16 +87,31 @@ def launch_pipeline(pipeline: Pipeline, overrides: Mapping[str, Any], runner: Ru
     resolved = resolve({key: value for key, value in general.items() if key == "output-dir"}, output_dir)
     folder = RunConfig(name=name, output_dir=resolved["output-dir"]).folder(0)
     stages = [replace(run, config=resolve(run.config, output_dir)) for run in pipeline.runs(overrides, folder)]
-    if general.get("resume") is True:
-        stages = _resumed(stages, folder)
-    elif folder.exists():
-        raise ValueError(
-            f"{folder} exists: choose another name, remove the folder, or set resume = true to continue the pipeline"
-        )
-    finished = {run.stage for run in stages if _check(run, runner)}
     advice = f"repeat the command with --set name={name} --set resume=true"
-    print(f"{len(stages)} stages in {folder}; if interrupted, {advice}", flush=True)
     start = time.monotonic()
+    with ExitStack() as stack:
+        if general.get("resume") is True:
+            if folder.is_dir():
+                stack.enter_context(owned(folder))
+            stages = _resumed(stages, folder)
+        elif folder.exists():
+            raise ValueError(
+                f"{folder} exists: choose another name, remove the folder, or set resume = true to continue the "
+                "pipeline"
+            )
+        finished = {run.stage for run in stages if _check(run, runner)}
+        if not folder.exists():
+            stack.enter_context(owned(folder))
+        print(f"{len(stages)} stages in {folder}; if interrupted, {advice}", flush=True)
+        _run_stages(stages, finished, runner, advice)
+    print(f"\nfinished {len(stages)} stages in {(time.monotonic() - start) / 60:.1f} minutes")
+    for run in stages:
+        path = folder / run.stage
+        print(f"\n{run.stage}: {path / 'report.html'}\n{indent(summary_table(RunFolder(path, '')), '  ')}")
+    return folder
+
+
+def _run_stages(stages: Sequence[StageRun], finished: Set[str], runner: Runner, advice: str) -> None:
     for number, run in enumerate(stages, start=1):
         place = f"stage {number} of {len(stages)}: {run.stage}"
         if run.stage in finished:
@@ -107,11 +124,6 @@ def launch_pipeline(pipeline: Pipeline, overrides: Mapping[str, Any], runner: Ru
             raise RunFailedError(f"{error}\nthe pipeline failed in {place}; to resume it, {advice}") from error
         except ValueError as error:
             raise ValueError(f"{place}: {error}\nto resume the pipeline, {advice}") from error
-    print(f"\nfinished {len(stages)} stages in {(time.monotonic() - start) / 60:.1f} minutes")
-    for run in stages:
-        path = folder / run.stage
-        print(f"\n{run.stage}: {path / 'report.html'}\n{indent(summary_table(RunFolder(path, '')), '  ')}")
-    return folder
 
 
 def _resumed(stages: Sequence[StageRun], folder: Path) -> list[StageRun]:

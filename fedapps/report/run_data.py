@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,8 +97,11 @@ def read_run(folder: Path) -> RunData:
         records[name], torn = read_lines(folder / name)
         if torn:
             notes.append(f"The last line of {name} is incomplete and was skipped.")
-    # A resumed run may write a round again; the last line counts.
-    rounds = {(r.method, r.stage, r.round): r for r in map(read_round, records["metrics.jsonl"])}
+    notes += [
+        f"Damaged lines were left out; {copy.name} has them." for copy in sorted(folder.glob("*.jsonl.damaged-*"))
+    ]
+    rounds = [read_round(entry) for entry in records["metrics.jsonl"]]
+    _check_once(rounds)
     nodes = {(n.method, n.phase, n.round, n.node): n for n in map(read_node, records["nodes.jsonl"])}
     methods = read_methods(summary) if summary else None
     node_of = {path_name(key): key for _, _, _, key in nodes}
@@ -105,8 +109,8 @@ def read_run(folder: Path) -> RunData:
         name=str(config.get("name", "") or (comparison.recipe if comparison else "") or folder.name),
         task=str(config.get("task", "")),
         config=config,
-        methods=_in_order(config, [r.method for r in rounds.values()], methods or {}, comparison),
-        rounds=tuple(rounds.values()),
+        methods=_in_order(config, [r.method for r in rounds], methods or {}, comparison),
+        rounds=tuple(rounds),
         nodes=tuple(nodes.values()),
         summary=methods,
         comparison=comparison,
@@ -117,6 +121,15 @@ def read_run(folder: Path) -> RunData:
         },
         notes=tuple(notes),
     )
+
+
+def _check_once(rounds: Iterable[RoundRecord]) -> None:
+    for (method, number), count in Counter((record.method, record.round) for record in rounds).items():
+        if count > 1:
+            raise ReportError(
+                f"metrics.jsonl: round {number} of {method} is recorded {count} times, because several processes wrote to "
+                "this folder at a time: its results cannot be trusted"
+            )
 
 
 def _in_order(

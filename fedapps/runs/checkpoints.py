@@ -5,18 +5,22 @@ the number of rounds.
 """
 
 import json
-import os
 import re
+from functools import cache
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.common.logger import log
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fedapps.sim.files import told, write_whole
+from fedapps.sim.files import write_whole
 from fedapps.strategies import Snapshot
 from fedapps.strategies.rounds.snapshots import History
+
+from .lines import append_whole, damaged_lines, keep_copy, listed, whole_lines
 
 #: Number of most recent rounds that are kept.
 KEPT_SNAPSHOTS = 2
@@ -48,15 +52,30 @@ class DiskCheckpoints:
             self._path(version).unlink()
 
     def latest(self) -> Snapshot | None:
-        """The snapshot of the last round; None if there is none.
+        """The newest snapshot that is whole; None if there is none. A damaged one is left out, with a warning.
 
         Raises
         ------
         ValueError
-            If the file is damaged; the message names it.
+            Every snapshot is damaged; the message names the files.
         """
-        rounds = self._rounds()
-        return read_snapshot(self._path(max(rounds))) if rounds else None
+        faults = []
+        for server_round in sorted(self._rounds(), reverse=True):
+            try:
+                snapshot = read_snapshot(self._path(server_round))
+            except ValueError as error:
+                faults.append(str(error))
+                continue
+            for fault in faults:
+                _warn_once(f"{fault}: it is left out, and the run goes on after round {server_round}")
+            return snapshot
+        if faults:
+            raise ValueError(
+                "; ".join(faults)
+                + ": no state is left to resume from. Restore one of these files from a backup, or start "
+                "a new run with another name"
+            )
+        return None
 
     def best(self) -> Snapshot | None:
         """The snapshot of the best round by the tracked metric; None if there is none. Raises as :meth:`latest`."""
@@ -93,12 +112,11 @@ class DiskCheckpoints:
         lines = "".join(json.dumps(row) + "\n" for row in rows if row[1]).encode()
         path = self.folder / _HISTORY
         if self._recorded is None and (lines or path.exists()):
+            if damaged_lines(path, _history_row):
+                keep_copy(path)
             write_whole(path, lines, sync=True)
         elif lines:
-            with told(path), path.open("ab") as file:
-                file.write(lines)
-                file.flush()
-                os.fsync(file.fileno())
+            append_whole(path, lines)
         self._recorded = snapshot.round
 
     def _write(self, path: Path, snapshot: Snapshot) -> None:
@@ -121,23 +139,33 @@ def read_snapshot(path: Path) -> Snapshot:
             header: dict[str, Any] = stored.metadata() or {}
             arrays = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (not a dict)
             attempts = tuple((int(after), str(name)) for after, name in json.loads(header.get("attempts", "[]")))
-            last = int(header["round"])
-            return Snapshot(
-                last, arrays, json.loads(header["facts"]), attempts, _history(path.with_name(_HISTORY), last)
-            )
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-        raise ValueError(
-            f"checkpoint {path} is damaged ({error}): remove this file to resume from the previous round, "
-            "or start a new run with another name"
-        ) from error
+            last, facts = int(header["round"]), json.loads(header["facts"])
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"checkpoint {path} is damaged ({error})") from error
+    return Snapshot(last, arrays, facts, attempts, _history(path.with_name(_HISTORY), last))
 
 
 def _history(path: Path, last: int) -> History:
-    """The rounds up to ``last``, without an incomplete last line; empty without the file."""
-    text = path.read_text() if path.exists() else ""
+    """The rounds up to ``last``; without damaged lines, with a warning, and without an incomplete last one."""
+    if damaged := damaged_lines(path, _history_row):
+        _warn_once(
+            f"{path}, line {listed(damaged)}: damaged and left out; the result lacks the metrics of these rounds"
+        )
     history: dict[str, dict[int, dict[str, Any]]] = {}
-    for server_round, metrics in map(json.loads, text[: text.rfind("\n") + 1].splitlines()):
+    for server_round, metrics in filter(None, whole_lines(path, _history_row)):
         if server_round <= last:
             for name, of_round in metrics.items():
                 history.setdefault(name, {})[server_round] = of_round
     return history
+
+
+def _history_row(value: Any) -> bool:
+    """Whether a line of the history has its form: the round, and metrics by field."""
+    if not (isinstance(value, list) and len(value) == 2 and type(value[0]) is int and isinstance(value[1], dict)):
+        return False
+    return all(isinstance(metrics, dict) for metrics in value[1].values())
+
+
+@cache
+def _warn_once(text: str) -> None:
+    log(WARNING, "%s", text)

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fedapps.clients.files import told
+from fedapps.sim.files import told
 
 
 class ReleaseLedger:

@@ -5,22 +5,29 @@ import os
 import secrets
 import shutil
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from flwr.common.logger import log
 
 from fedapps.config.keys import defaults
 from fedapps.config.parsing import Config
 from fedapps.config.trackers import TRACKERS
-from fedapps.sim.files import path_name, told, write_whole
+from fedapps.sim.files import path_name, write_whole
 from fedapps.strategies import RoundReport
 
 from .checkpoints import DiskCheckpoints
+from .lines import append_whole, damaged_lines, keep_copy, listed, whole_lines
+from .owner import Ownership, check_free, owned
 from .releases import ReleaseLedger
 
+_RECORDS = ("metrics.jsonl", "nodes.jsonl")
 #: Keys that may differ when a run is resumed, because they do not change the results.
 _FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir", "trackers", "timings"}
 
@@ -47,6 +54,27 @@ class RunFolder:
 
     path: Path
     label: str
+    _ownership: Ownership | None = field(default=None, repr=False, compare=False)
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Own the folder within this context, so that no other process can write to it.
+
+        Raises
+        ------
+        FolderInUseError
+            Another process owns it.
+        """
+        with owned(self.path) as self._ownership:
+            try:
+                yield
+            finally:
+                self._ownership = None
+
+    def check_owner(self) -> None:
+        """Raise ``FolderInUseError`` if another process has taken the folder over from this one."""
+        if self._ownership:
+            self._ownership.check()
 
     @classmethod
     def open(cls, config: Config, run_id: int) -> "RunFolder":
@@ -59,10 +87,15 @@ class RunFolder:
         """
         path = cls.check(config, run_id)
         if config.run.resume:
-            return cls(path, (path / "label").read_text())
+            return cls(path, _read_label(path / "label"))
         folder = cls(path, f"{path.name}-{secrets.token_hex(4)}")
         try:
             path.mkdir(parents=True)
+        except FileExistsError:
+            raise _exists(path) from None
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        try:
             folder._write("label", folder.label)
             folder._write("config.toml", tomli_w.dumps(config.flat() | {"name": path.name}))  # last: makes it resumable
         except OSError as error:
@@ -81,10 +114,12 @@ class RunFolder:
         Raises
         ------
         ValueError
-            If the folder is not writable; if it exists and ``resume`` is false; or if ``resume`` is true and there is
-            no run to resume, its config differs, a checkpoint is damaged, or the ledger of releases is incomplete.
+            If the folder is not writable, or another process owns it; if it exists and ``resume`` is false; or if
+            ``resume`` is true and there is no run to resume, its config differs, a file that cannot be left out is
+            damaged, or the ledger of releases is incomplete.
         """
         path = config.run.folder(run_id)
+        check_free(path)
         if config.run.resume:
             _check_resumable(path, config)
             for method in config.methods:
@@ -92,9 +127,7 @@ class RunFolder:
                 if latest and config.run.dp != "none":
                     cls(path, "").releases(method).check(latest.round)
         elif path.exists():
-            raise ValueError(
-                f"{path} exists: choose another name, remove the folder, or set resume = true to continue the run"
-            )
+            raise _exists(path)
         existing = next(folder for folder in (path, *path.parents) if folder.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK):
             raise _unwritable(path, f"{existing} is not a writable folder")
@@ -110,29 +143,53 @@ class RunFolder:
 
     def record(self, method: str, stage: str, report: RoundReport) -> None:
         """Append one round to ``metrics.jsonl`` and ``nodes.jsonl``."""
+        self.check_owner()
         facts = asdict(report)
         nodes = facts.pop("nodes")
         for timed in (facts, *nodes):
             if not timed["timings"]:
                 del timed["timings"]
         head = {"method": method, "round": report.round}
-        self._append("nodes.jsonl", [head | node for node in nodes])
-        self._append("metrics.jsonl", [{"method": method, "stage": stage} | facts])
+        for name, rows in (
+            ("nodes.jsonl", [head | node for node in nodes]),
+            ("metrics.jsonl", [{"method": method, "stage": stage} | facts]),
+        ):
+            append_whole(self.path / name, _as_lines(rows))
 
     def drop_after(self, method: str, last_round: int) -> None:
         """Delete the lines of all rounds after ``last_round``: a resumed run repeats these rounds."""
-        for name in ("metrics.jsonl", "nodes.jsonl"):
-            kept = [r for r in self.lines(name) if r["method"] != method or r["round"] <= last_round]
+        for name in _RECORDS:
+            kept = [row for row in self.lines(name) if row["method"] != method or row["round"] <= last_round]
             if (self.path / name).exists():
-                self._write(name, "".join(json.dumps(row) + "\n" for row in kept))
+                self._write_rows(name, kept)
+
+    def leave_out_damage(self) -> None:
+        """Leave out damaged lines of the records, with a warning; a copy of the damaged file is kept."""
+        for name in _RECORDS:
+            path = self.path / name
+            if damaged := damaged_lines(path, _is_row):
+                copy = keep_copy(path)
+                log(WARNING, "%s, line %s: damaged and left out; %s is a copy", path, listed(damaged), copy.name)
+                self._write_rows(name, whole_lines(path, _is_row))
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """The rows of ``metrics.jsonl`` or ``nodes.jsonl``, without an incomplete last line."""
+        """The rows of ``metrics.jsonl`` or ``nodes.jsonl``, without an incomplete last line.
+
+        Raises
+        ------
+        ValueError
+            A line is damaged, or ``metrics.jsonl`` has a round of a method twice; the message names the file and line.
+        """
         path = self.path / name
-        if not path.exists():
-            return []
-        text = path.read_text()
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        if damaged := damaged_lines(path, _is_row):
+            raise ValueError(
+                f"{path}, line {listed(damaged)}: damaged; resume the run, which leaves such lines out and keeps a copy "
+                "of the file, or restore the file from a backup"
+            )
+        rows = whole_lines(path, _is_row)
+        if name == "metrics.jsonl":
+            _check_once(path, rows)
+        return rows
 
     def finished(self, method: str) -> bool:
         """Whether a method has completed all rounds."""
@@ -140,8 +197,7 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any]:
         """The content of ``summary.json``; empty before the first method has finished."""
-        path = self.path / "summary.json"
-        return dict(json.loads(path.read_text())) if path.exists() else {}
+        return _read_object(self.path / "summary.json")
 
     def finish(self, config: Config, method: str, facts: Mapping[str, Any]) -> None:
         """Add a finished method to ``summary.json``."""
@@ -152,19 +208,14 @@ class RunFolder:
 
     def references(self) -> dict[str, dict[str, float]]:
         """The metrics of floors and ceilings by their names, from ``references.json``; empty without the file."""
-        path = self.path / "references.json"
-        return dict(json.loads(path.read_text())) if path.exists() else {}
+        return _read_object(self.path / "references.json")
 
     def save_references(self, references: Mapping[str, Mapping[str, float]]) -> None:
         """Write ``references.json``."""
         self._write("references.json", json.dumps(references, indent=2) + "\n")
 
-    def _append(self, name: str, rows: list[dict[str, Any]]) -> None:
-        path = self.path / name
-        with told(path), path.open("a") as lines:
-            lines.write("".join(json.dumps(row) + "\n" for row in rows))
-            lines.flush()
-            os.fsync(lines.fileno())
+    def _write_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        write_whole(self.path / name, _as_lines(rows))
 
     def _write(self, name: str, text: str) -> None:
         write_whole(self.path / name, text.encode())
@@ -178,7 +229,7 @@ def _check_resumable(path: Path, config: Config) -> None:
     now = config.flat() | {"name": path.name}
     # Keys that did not exist when the run was started had their default value.
     default = {key: value for key, value in defaults().items() if key in now}
-    before = default | tomllib.loads((path / "config.toml").read_text())
+    before = default | _read_config(path / "config.toml")
     changed = [
         f"{key}: was {before.get(key)!r}, is {now.get(key)!r}"
         for key in sorted(before.keys() | now.keys())
@@ -189,6 +240,61 @@ def _check_resumable(path: Path, config: Config) -> None:
             f"the run in {path} has a different config; resume it with the same config, or choose another name:\n  "
             + "\n  ".join(changed)
         )
+
+
+def _check_once(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    counts = Counter((row["method"], row["round"]) for row in rows)
+    if twice := [key for key, count in counts.items() if count > 1]:
+        rounds = listed([number for method, number in twice if method == twice[0][0]])
+        raise ValueError(
+            f"{path}: round {rounds} of {twice[0][0]} is recorded more than once, because two processes wrote to this "
+            "folder at a time: its results cannot be trusted; start a new run with another name"
+        )
+
+
+def _as_lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def _is_row(value: Any) -> bool:
+    """Whether a line of ``metrics.jsonl`` or ``nodes.jsonl`` names its method and round."""
+    return isinstance(value, dict) and isinstance(value.get("method"), str) and type(value.get("round")) is int
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty without the file. Raises ``ValueError`` with its name if it is damaged."""
+    if not path.exists():
+        return {}
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): rename it and resume the run, which writes it again, or restore it"
+        ) from error
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): restore the file, or start a new run with another name"
+        ) from error
+
+
+def _read_label(path: Path) -> str:
+    if not path.exists() or not (label := path.read_text()):
+        raise ValueError(
+            f"{path} is missing or empty, and nodes keep their private state under its text: restore the file, or start "
+            "a new run with another name"
+        )
+    return label
+
+
+def _exists(path: Path) -> ValueError:
+    return ValueError(
+        f"{path} exists: choose another name, remove the folder, or set resume = true to continue the run"
+    )
 
 
 def _unwritable(path: Path, reason: object) -> ValueError:

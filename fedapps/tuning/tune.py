@@ -11,6 +11,7 @@ from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import check_data, check_engine, resolve
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.registry.expressions import labels
+from fedapps.runs.owner import owned
 from fedapps.sim.matrix import run_chains
 
 from .plan import TuningPlan
@@ -96,8 +97,9 @@ def tune_recipe(
     if folder.exists():
         raise ValueError(f"{folder} exists: resume it with fedapps tune --resume {folder}, or choose another name")
     folder.mkdir(parents=True)
-    plan.save(folder)
-    return _carry_out(plan, folder, jobs, write)
+    with owned(folder):
+        plan.save(folder)
+        return _carry_out(plan, folder, jobs, write)
 
 
 def resume_tuning(folder: Path, *, jobs: int = 0, write: Path | None = None) -> dict[str, Any]:
@@ -118,13 +120,14 @@ def resume_tuning(folder: Path, *, jobs: int = 0, write: Path | None = None) -> 
     Raises
     ------
     ValueError
-        If the folder has no valid plan.
+        If the folder has no valid plan, or another process works in it.
     RuntimeError
         If a method fails with its current settings.
     """
     plan = TuningPlan.load(folder)
-    _check(plan, write)
-    return _carry_out(plan, folder.absolute(), jobs, write)
+    with owned(folder):
+        _check(plan, write)
+        return _carry_out(plan, folder.absolute(), jobs, write)
 
 
 def _check(plan: TuningPlan, write: Path | None) -> None:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from fedapps.clients.files import UnwritableError
+from fedapps.sim.files import UnwritableError
 from full_disk import full_disk
 
 from fedapps.runs.releases import ReleaseLedger

@@ -1,0 +1,267 @@
+"""The owner of a folder: the one process that may write to it.
+
+The owner holds a lock of the operating system on the folder, which ends with the process. Locks of network shares may
+lie, or be missing. The owner therefore also writes a file with its host and process, and touches it every few seconds.
+The age of this heartbeat is measured by the clock of the share, so that the clocks of hosts need not agree.
+"""
+
+import errno
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from fedapps.sim.files import runs, told
+
+try:
+    import fcntl
+except ImportError:  # not a Unix system: the file alone
+    fcntl = None  # type: ignore[assignment]
+
+#: The file in the folder that names its owner.
+OWNER_FILE = "owner.json"
+#: Seconds between two heartbeats.
+HEARTBEAT = 10.0
+#: Seconds without a heartbeat after which an owner on another host counts as dead.
+STALE = 120.0
+
+
+class FolderInUseError(ValueError):
+    """Another process writes to the folder. The message names it, and what to do."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process that owns a folder.
+
+    Parameters
+    ----------
+    host : str
+        Name of the host.
+    machine : str
+        Identifies the start of the host and its process numbers; containers on one host differ.
+    pid : int
+        Process number, which counts within ``machine``.
+    born : str
+        When the process started, in ticks of the machine; empty if unknown.
+    started : str
+        When it began to own the folder.
+    token : str
+        Differs between all owners.
+    """
+
+    host: str = ""
+    machine: str = ""
+    pid: int = 0
+    born: str = ""
+    started: str = ""
+    token: str = ""
+
+    @classmethod
+    def this_process(cls) -> "Owner":
+        started = time.strftime("%Y-%m-%d %H:%M:%S %z")
+        return cls(socket.gethostname(), _machine(), os.getpid(), _born(os.getpid()), started, secrets.token_hex(8))
+
+    @classmethod
+    def read(cls, path: Path) -> "Owner | None":
+        """The owner in a file; an unknown one if the file is incomplete, ``None`` without a file."""
+        try:
+            known = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            return cls()
+        whole = isinstance(known, dict) and all(type(known.get(own.name)) is type(own.default) for own in fields(cls))
+        return cls(**{own.name: known[own.name] for own in fields(cls)}) if whole else cls()
+
+    def silent_for(self, path: Path) -> float | None:
+        """Seconds since the last heartbeat in the owner's file; ``None`` if this machine knows better.
+
+        The owner is then a process of this machine.
+        """
+        return None if self.machine == _machine() else _now_at(path.parent) - path.stat().st_mtime
+
+    def lives(self, path: Path) -> bool:
+        """Whether the owner in the file ``path`` still runs, as far as it can be known."""
+        silent = self.silent_for(path)
+        if silent is None:
+            return runs(self.pid) and _born(self.pid) == self.born
+        return silent < STALE
+
+    def in_use(self, path: Path) -> FolderInUseError:
+        """The error for a folder that this process owns."""
+        try:
+            silent = self.silent_for(path)
+        except OSError:  # the file is gone
+            silent = None
+        who = f"process {self.pid} on {self.host}, since {self.started}" if self.pid else "another process"
+        remedy = "wait for its end, or end it" + (
+            f"; its last sign of life was {silent:.0f} s ago: {STALE:.0f} s after the last, the folder is free"
+            if silent is not None
+            else ""
+        )
+        return FolderInUseError(f"{path.parent} is in use by {who}: {remedy}")
+
+
+class Ownership:
+    """The right to write to a folder, as long as no other process has taken it over."""
+
+    def __init__(self, path: Path, owner: Owner) -> None:
+        self._path = path
+        self._owner = owner
+        self._ended = threading.Event()
+        self._beats = threading.Thread(target=self._beat, name="owner", daemon=True)
+        self._beats.start()
+
+    def check(self) -> None:
+        """Raise :class:`FolderInUseError` if another process has taken the folder over.
+
+        This happens to a process that was suspended, or cut off from the share, for longer than :data:`STALE`.
+        """
+        now = Owner.read(self._path)
+        if now is None or now.token != self._owner.token:
+            raise (now or Owner()).in_use(self._path)
+
+    def end(self) -> None:
+        """Give the folder free."""
+        self._ended.set()
+        self._beats.join()
+        now = Owner.read(self._path)
+        if now is not None and now.token == self._owner.token:
+            self._path.unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        while not self._ended.wait(HEARTBEAT):
+            try:
+                self.check()
+                os.utime(self._path)
+            except FolderInUseError:
+                return  # the next check of the owner raises it
+            except OSError:
+                continue  # the share may come back
+
+
+@contextmanager
+def owned(folder: Path) -> Iterator[Ownership]:
+    """Own a folder within this context; it is created if it is missing.
+
+    Raises
+    ------
+    FolderInUseError
+        Another process owns the folder. Nothing was changed.
+    UnwritableError
+        The owner's file cannot be written.
+    """
+    path = folder / OWNER_FILE
+    with told(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+    try:
+        _acquire(path, lock)
+        owner = Owner.this_process()
+        with told(path):
+            _write_new(path, owner)
+        ownership = Ownership(path, owner)
+        try:
+            yield ownership
+        finally:
+            ownership.end()
+    finally:
+        os.close(lock)
+
+
+def check_free(folder: Path) -> None:
+    """Raise :class:`FolderInUseError` if a process owns the folder; a missing folder is free."""
+    if not folder.is_dir():
+        return
+    path = folder / OWNER_FILE
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        _check_lock(path, lock)
+        _check_owner(path)
+    finally:
+        os.close(lock)
+
+
+def _acquire(path: Path, lock: int) -> None:
+    """Lock the folder, and remove the file of an owner that has died."""
+    _check_lock(path, lock)
+    owner = _check_owner(path)
+    if owner is None:
+        return
+    # Two processes can find the same dead owner. Only one of them can rename its file, and it must be that file.
+    aside = path.with_name(f".{OWNER_FILE}.{secrets.token_hex(8)}")
+    try:
+        path.rename(aside)
+    except FileNotFoundError:
+        raise Owner().in_use(path) from None
+    if Owner.read(aside) != owner:
+        aside.rename(path)
+        raise (Owner.read(path) or Owner()).in_use(path)
+    aside.unlink()
+
+
+def _check_owner(path: Path) -> Owner | None:
+    """The dead owner that the file names, ``None`` without a file; raise :class:`FolderInUseError` for a living one."""
+    owner = Owner.read(path)
+    if owner is not None:
+        with told(path):
+            if owner.lives(path):
+                raise owner.in_use(path)
+    return owner
+
+
+def _write_new(path: Path, owner: Owner) -> None:
+    try:
+        with path.open("x") as file:
+            json.dump(asdict(owner), file)
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError:
+        raise (Owner.read(path) or Owner()).in_use(path) from None
+
+
+def _check_lock(path: Path, lock: int) -> None:
+    """Lock the folder where the system can; raise :class:`FolderInUseError` if another process has the lock."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            raise (Owner.read(path) or Owner()).in_use(path) from None
+        # Otherwise the file system has no locks, as NFS for folders: the owner's file decides.
+
+
+def _now_at(folder: Path) -> float:
+    """The time of the file system that a folder is on, in seconds."""
+    probe = folder / f".clock.{secrets.token_hex(8)}"
+    probe.touch()
+    try:
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _machine() -> str:
+    """Identifies the start of this machine and its process numbers."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # not Linux
+        return socket.gethostname()
+
+
+def _born(pid: int) -> str:
+    """When a process of this machine started, in ticks since the machine did; empty if unknown."""
+    try:
+        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if facts[0] in ("Z", "X") else facts[19]  # a zombie has ended
+    except (OSError, IndexError):
+        return ""
