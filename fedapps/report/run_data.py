@@ -127,8 +127,8 @@ def _check_once(rounds: Iterable[RoundRecord]) -> None:
     for (method, number), count in Counter((record.method, record.round) for record in rounds).items():
         if count > 1:
             raise ReportError(
-                f"metrics.jsonl: round {number} of {method} is recorded {count} times, because several processes wrote to "
-                "this folder at a time: its results cannot be trusted"
+                f"metrics.jsonl: round {number} of {method} is recorded {count} times, because several processes wrote "
+                "to this folder at a time: its results cannot be trusted"
             )
 
 

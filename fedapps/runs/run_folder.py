@@ -183,8 +183,8 @@ class RunFolder:
         path = self.path / name
         if damaged := damaged_lines(path, _is_row):
             raise ValueError(
-                f"{path}, line {listed(damaged)}: damaged; resume the run, which leaves such lines out and keeps a copy "
-                "of the file, or restore the file from a backup"
+                f"{path}, line {listed(damaged)}: damaged; resume the run, which leaves such lines out and keeps a "
+                "copy of the file, or restore the file from a backup"
             )
         rows = whole_lines(path, _is_row)
         if name == "metrics.jsonl":
@@ -285,8 +285,8 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _read_label(path: Path) -> str:
     if not path.exists() or not (label := path.read_text()):
         raise ValueError(
-            f"{path} is missing or empty, and nodes keep their private state under its text: restore the file, or start "
-            "a new run with another name"
+            f"{path} is missing or empty, and nodes keep their private state under its text: restore the file, or "
+            "start a new run with another name"
         )
     return label
 

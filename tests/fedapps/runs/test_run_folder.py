@@ -8,6 +8,9 @@ import pytest
 from fedapps.strategies import NodeReport, Refusal, RoundReport
 
 from fedapps.config.parsing import parse
+from fedapps.report.json_files import ReportError
+from fedapps.report.run_data import read_run
+from fedapps.runs.owner import FolderInUseError
 from fedapps.runs.run_folder import RunFolder
 
 LQR = {"task": "lqr", "collect-after": 0, "name": "one"}
@@ -193,6 +196,59 @@ def test_rounds_after_the_checkpoint_are_dropped_for_this_method_only(tmp_path):
     for name in ("metrics.jsonl", "nodes.jsonl"):
         assert rounds(folder, name, "local") == [1, 2]
         assert rounds(folder, name, "sfl") == [1]
+
+
+def test_damaged_lines_are_named_and_left_out_by_a_resumed_run_only(tmp_path, caplog):
+    folder = RunFolder.open(config(tmp_path), 1)
+    for server_round in (1, 2, 3):
+        folder.record("sfl", "given data", report(server_round))
+    path = folder.path / "metrics.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"\0\xff\n" + whole[1] + b"[" * 100_000 + b"\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1, 3: damaged; resume the run"):
+        folder.lines("metrics.jsonl")
+    folder.leave_out_damage()
+    assert rounds(folder, "metrics.jsonl", "sfl") == [2]
+    assert f"{path}, line 1, 3: damaged and left out; metrics.jsonl.damaged-1 is a copy" in caplog.text
+    assert (folder.path / "metrics.jsonl.damaged-1").read_bytes().startswith(b"\0\xff\n")
+    assert rounds(folder, "nodes.jsonl", "sfl") == [1, 2, 3]
+
+
+def test_a_round_that_two_processes_recorded_is_refused(tmp_path):
+    folder = RunFolder.open(config(tmp_path), 1)
+    for server_round in (1, 2, 2):
+        folder.record("sfl", "given data", report(server_round))
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: round 2 of sfl is recorded more than once.*another name"):
+        folder.lines("metrics.jsonl")
+    with pytest.raises(ReportError, match="round 2 of sfl is recorded 2 times"):
+        read_run(folder.path)
+
+
+def test_while_a_process_owns_the_folder_no_other_begins(tmp_path):
+    folder = RunFolder.open(config(tmp_path), 1)
+    with folder.owned():
+        with pytest.raises(FolderInUseError, match="is in use by process"):
+            RunFolder.check(config(tmp_path, resume=True), 2)
+        (folder.path / "owner.json").write_text("{}")  # another host took it over
+        with pytest.raises(FolderInUseError):
+            folder.record("sfl", "given data", report(1))
+    assert not (folder.path / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("summary.json", "{", r"summary\.json is damaged .*resume the run"),
+        ("summary.json", "[1]", r"summary\.json is damaged"),
+        ("config.toml", "a = \xff", r"config\.toml is damaged .*restore"),
+        ("label", "", "label is missing or empty"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, file, content, message):
+    folder = RunFolder.open(config(tmp_path), 1)
+    (folder.path / file).write_text(content, encoding="latin-1")
+    with pytest.raises(ValueError, match=message):
+        RunFolder.open(config(tmp_path, resume=True), 2).summary()
 
 
 # -- summary ---------------------------------------------------------------------------------------------------
