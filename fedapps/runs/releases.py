@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fedapps.sim.files import told
+from fedapps.sim.files import synced, told
 
 
 class ReleaseLedger:
@@ -47,11 +47,7 @@ class ReleaseLedger:
             file.write(self._end_of_line(file) + json.dumps(row).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)  # the entry of a new file, too
-            finally:
-                os.close(folder)
+            synced(self.path.parent)  # the entry of a new file
         self._number += 1
 
     def by_round(self) -> dict[int, int]:

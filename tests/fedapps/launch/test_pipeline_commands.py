@@ -66,7 +66,7 @@ def test_a_fleet_runs_stage_after_stage(whole, place, tmp_path, monkeypatch):
 
     @contextmanager
     def deployment(folder, *, tls, auth):
-        folder.mkdir(parents=True)
+        assert (folder / "owner.json").exists()
         fleets.append((folder, tls, auth))
         yield None
 

@@ -14,9 +14,10 @@ def folder(tmp_path: Path) -> Path:
     return write_finished_run(tmp_path)
 
 
-def test_a_repeated_round_replaces_the_earlier_one(folder: Path) -> None:
+def test_a_repeated_round_is_refused(folder: Path) -> None:
     write_lines(folder / "metrics.jsonl", [round_line("sfl", 1, seconds=s) for s in (1.0, 7.0)])
-    assert [record.seconds for record in read_run(folder).rounds] == [7.0]
+    with pytest.raises(ReportError, match="round 1 of sfl is recorded 2 times, because several processes wrote"):
+        read_run(folder)
 
 
 @pytest.mark.parametrize(

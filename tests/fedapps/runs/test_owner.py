@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from fedapps.clients.files import UnwritableError
+from fedapps.sim.files import UnwritableError
 
 from fedapps.runs import owner as module
 from fedapps.runs.owner import OWNER_FILE, FolderInUseError, Owner, check_free, owned
