@@ -52,7 +52,7 @@ def read_dataset(folder: Path, options: Options, *, own: bool = False) -> Datase
         The folder holds no known data set, images are missing and ``options`` do not allow skipping them, a named city
         does not exist, a test or validation city lacks queries or a database, or no city is left for training.
     """
-    kind = options.dataset if options.dataset != "auto" else _found(folder, options)
+    kind = _kind(folder, options)
     places = _read(kind, folder, options)
     inspection = Inspection(folder, places)
     if options.skip_unreadable:
@@ -80,6 +80,15 @@ def read_dataset(folder: Path, options: Options, *, own: bool = False) -> Datase
     if found.validation is not None:
         require_complete(found.validation, folder, "common validation", "vpr.validation-cities")
     return found
+
+
+def read_images(folder: Path, options: Options) -> Places:
+    """Read all images of the data set in ``folder``. Raise :class:`DataError` if it holds no known one."""
+    return _read(_kind(folder, options), folder, options)
+
+
+def _kind(folder: Path, options: Options) -> str:
+    return options.dataset if options.dataset != "auto" else _found(folder, options)
 
 
 def _found(folder: Path, options: Options) -> str:

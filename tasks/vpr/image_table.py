@@ -12,7 +12,8 @@ from .places import Places, Track, build_places, projected
 REQUIRED = ("path", "sequence", "role")
 OPTIONAL = ("x", "y", "lon", "lat", "city", "continent", "group", "frame", "heading")
 
-_ROLES = {"query": True, "database": False, "gallery": False}
+#: The words in the column role, and whether they mean a query.
+ROLES = {"query": True, "database": False, "gallery": False}
 
 
 def read_image_table(path: Path) -> Places:
@@ -37,7 +38,7 @@ def read_image_table(path: Path) -> Places:
     labels = zip(
         cities,
         table.texts("sequence"),
-        table.words("role", _ROLES).tolist(),
+        table.words("role", ROLES).tolist(),
         _labels(table, "continent"),
         _labels(table, "group"),
         strict=True,
@@ -55,10 +56,17 @@ def _labels(table: Table, column: str) -> list[str]:
     return table.texts(column) if column in table else [""] * len(table)
 
 
-def _positions(table: Table, cities: np.ndarray) -> np.ndarray:
-    """Positions in metres, float64 ``[n, 2]``."""
+def coordinates(table: Table) -> tuple[np.ndarray, bool]:
+    """Return the positions in the columns x and y, or else lon and lat, float64 ``[n, 2]``, and whether they are
+    degrees.
+
+    Raises
+    ------
+    DataError
+        The table has neither, or a cell is invalid.
+    """
     if "x" in table and "y" in table:
-        return np.stack([table.numbers("x"), table.numbers("y")], axis=1)
+        return np.stack([table.numbers("x"), table.numbers("y")], axis=1), False
     if "lon" not in table or "lat" not in table:
         raise DataError(f"{table.path}: no columns x and y, nor lon and lat; found {', '.join(table.columns)}")
     lon, lat = table.numbers("lon"), table.numbers("lat")
@@ -67,8 +75,14 @@ def _positions(table: Table, cities: np.ndarray) -> np.ndarray:
             swapped = np.abs(lon).max() <= 90 and np.abs(lat).max() <= 180
             advice = "are lon and lat swapped?" if swapped else "write metres in the columns x and y"
             raise table.fault(name, wrong, f"expected degrees from {least:g} to {most:g}; {advice}")
-    position = np.empty((len(table), 2))
-    for city in np.unique(cities):
-        inside = cities == city
-        position[inside] = projected(lon[inside], lat[inside])
+    return np.stack([lon, lat], axis=1), True
+
+
+def _positions(table: Table, cities: np.ndarray) -> np.ndarray:
+    """Positions in metres, float64 ``[n, 2]``."""
+    position, degrees = coordinates(table)
+    if degrees:
+        for city in np.unique(cities):
+            inside = cities == city
+            position[inside] = projected(*position[inside].T)
     return position

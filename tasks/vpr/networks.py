@@ -170,17 +170,32 @@ def place_network(
     chosen = backbone(name, trained_from, train_all=train_all)
     parts = chosen.parts() if weights is None else _loaded(name, chosen, weights)
     if normalisation is None:
-        normalisation = "caffe" if isinstance(weights, Path) and weights.suffix == ".npz" else "imagenet"
+        normalisation = normalisation_for(weights)
     return PlaceNetwork(*parts, chosen.width, pooling, normalisation=normalisation, batch_norms=batch_norms)
+
+
+def normalisation_for(weights: Path | str | None) -> Normalisation:
+    """The normalisation of images with which weights were trained, by the kind of their file."""
+    return "caffe" if isinstance(weights, Path) and weights.suffix == ".npz" else "imagenet"
 
 
 def network_of(options: Options) -> PlaceNetwork:
     """Return the network that ``options`` describe, as :func:`place_network` does."""
+    return _network(options, options.given_weights, normalisation_for(options.given_weights))
+
+
+def unloaded_network(options: Options, normalisation: Normalisation) -> PlaceNetwork:
+    """Return the network that ``options`` describe with drawn weights: no file of weights is read."""
+    return _network(options, None, normalisation)
+
+
+def _network(options: Options, weights: Path | str | None, normalisation: Normalisation) -> PlaceNetwork:
     return place_network(
         options.backbone,
         options.pooling,
-        weights=options.given_weights,
+        weights=weights,
         trained_from=options.trained_from,
+        normalisation=normalisation,
         batch_norms=cast(BatchNorms, options.batch_norms),
         train_all=options.train_all,
     )

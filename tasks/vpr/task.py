@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
@@ -11,7 +11,15 @@ from fedapps.tasks.profiles import check_partition
 from torch import Tensor, nn
 
 from .evaluation import AMONG, CommonSet, own_metrics, traces
-from .networks import FROZEN, PlaceNetwork, check_network, network_of
+from .networks import (
+    FROZEN,
+    Normalisation,
+    PlaceNetwork,
+    check_network,
+    network_of,
+    normalisation_for,
+    unloaded_network,
+)
 from .nodes import federation, node_data, own_data, whole_data
 from .profile import VprProfiles
 from .training_set import TrainingSet, epoch_of_triplets, loss_of_triplets
@@ -35,6 +43,7 @@ class VprTask(VprProfiles, Task):
 
     vectorises: ClassVar[bool] = False
     fixed: ClassVar[tuple[str, ...]] = (FROZEN,)
+    trained_model: ClassVar[str] = "fedapps.tasks.vpr.trained:TrainedPlaces"
     metric_means: ClassVar[Mapping[str, MetricRule]] = {
         f"{name}.recall_at_{n}": "uniform" for name in ("test", "validation") for n in AMONG
     }
@@ -42,6 +51,13 @@ class VprTask(VprProfiles, Task):
     def build_model(self) -> PlaceNetwork:
         """Return the network. Weights that no file gives are drawn."""
         return network_of(self.options)
+
+    def facts(self, data: NodeData) -> Mapping[str, Any]:
+        """Return the ``normalisation`` of images, which depends on the file of the first weights."""
+        return {"normalisation": normalisation_for(self.options.given_weights)}
+
+    def model_of(self, facts: Mapping[str, Any], files: Path | None) -> PlaceNetwork:
+        return unloaded_network(self.options, cast(Normalisation, facts["normalisation"]))
 
     # -- data ----------------------------------------------------------------------------------------------
 

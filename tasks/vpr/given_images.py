@@ -1,0 +1,202 @@
+"""Images that somebody has in hand, with the positions that are known of them: files, a folder, a table, arrays."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import read_table
+from PIL import Image
+from torch import Tensor
+
+from .datasets import read_images
+from .image_table import OPTIONAL, ROLES, coordinates
+from .images import ImageFiles, ImageSource, ImageStore
+from .options import Options
+from .places import EARTH_RADIUS
+
+#: One image: the path of a file, a Pillow image, or pixels, uint8 ``[H, W]`` (grey), ``[H, W, 3]``, or as a tensor
+#: ``[3, H, W]``.
+GivenImage = str | Path | Image.Image | np.ndarray | Tensor
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff")
+TABLES = (".csv", ".tsv", ".jsonl")
+
+
+@dataclass(frozen=True, eq=False)
+class GivenImages:
+    """``n`` images of any sizes.
+
+    Attributes
+    ----------
+    source : ImageSource
+        Decodes them.
+    rows : int64 ndarray [n]
+        Their numbers in ``source``.
+    names : tuple of str
+    position : float64 ndarray [n, 2]
+        East and north in metres, or longitude and latitude in degrees; NaN where unknown.
+    degrees : bool
+        Whether positions are degrees.
+    cities : tuple of str
+        Positions in different cities have different origins; all are "" if there is only one city.
+    query : bool ndarray [n], optional
+        Which of them are queries, where the data distinguish queries from a database.
+    """
+
+    source: ImageSource
+    rows: np.ndarray
+    names: tuple[str, ...]
+    position: np.ndarray
+    degrees: bool = False
+    cities: tuple[str, ...] = ()
+    query: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if not self.cities:
+            object.__setattr__(self, "cities", ("",) * len(self.rows))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def store(self) -> ImageStore:
+        """Loads the images, and keeps none of them."""
+        return ImageStore(self.source, capacity=0)
+
+    def select(self, chosen: np.ndarray) -> "GivenImages":
+        """Return some of the images; ``chosen`` are their places, ascending, or a mask."""
+        places = np.arange(len(self))[chosen].tolist()
+        return GivenImages(
+            self.source,
+            self.rows[places],
+            tuple(self.names[place] for place in places),
+            self.position[places],
+            self.degrees,
+            tuple(self.cities[place] for place in places),
+            None if self.query is None else self.query[places],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _InHand:
+    """Images as an :class:`~fedapps.tasks.vpr.images.ImageSource`."""
+
+    images: Sequence[GivenImage]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def decode(self, index: int) -> Image.Image:
+        image = self.images[index]
+        if isinstance(image, Image.Image):
+            return image
+        if isinstance(image, (str, Path)):
+            path = Path(image).expanduser()
+            if not path.is_file():
+                raise DataError(f"{path}: no such image")
+            return ImageFiles(path.parent, [path.name]).decode(0)
+        pixels = image.permute(1, 2, 0).cpu().numpy() if isinstance(image, Tensor) and image.ndim == 3 else image
+        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or not _is_picture(pixels.shape):
+            raise DataError(
+                f"image {index} is a {type(image).__name__} {_shape_of(image)}; expected the path of a file, a Pillow "
+                "image, uint8 [H, W, 3] or [H, W], or a uint8 tensor [3, H, W]"
+            )
+        return Image.fromarray(pixels)
+
+
+def _is_picture(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)
+
+
+def _shape_of(image: object) -> str:
+    shape, kind = getattr(image, "shape", None), getattr(image, "dtype", None)
+    return "" if shape is None else f"of {kind} {list(shape)}"
+
+
+def in_hand(
+    images: Sequence[GivenImage] | np.ndarray | Tensor, position: np.ndarray | None, names: Sequence[str] | None = None
+) -> GivenImages:
+    """Return a sequence of images, or arrays of equal sizes ``[n, H, W, 3]`` or tensors ``[n, 3, H, W]``.
+
+    Without ``names``, files are called by their paths and other images by their numbers. Nothing is decoded.
+
+    Raises
+    ------
+    DataError
+        ``position`` is not ``[n, 2]``, or ``names`` are not n.
+    """
+    if isinstance(images, (np.ndarray, Tensor)) and images.ndim != 4:
+        raise DataError(
+            f"images of shape {list(images.shape)}; expected a list, [n, H, W, 3] or [n, 3, H, W]"
+        )
+    listed = list(images)
+    found = [str(image) if isinstance(image, (str, Path)) else str(place) for place, image in enumerate(listed)]
+    if names is not None and len(names) != len(listed):
+        raise DataError(f"{len(names)} names of {len(listed)} images; expected one for each")
+    return GivenImages(
+        _InHand(listed), np.arange(len(listed)), tuple(names or found), positions_of(position, len(listed))
+    )
+
+
+def positions_of(position: object, count: int) -> np.ndarray:
+    """Return positions as float64 ``[count, 2]``; NaN without any. Raise :class:`DataError` for another shape."""
+    if position is None:
+        return np.full((count, 2), np.nan)
+    found = np.asarray(position, dtype=np.float64)
+    if found.shape != (count, 2):
+        raise DataError(f"positions of shape {list(found.shape)}; expected [{count}, 2], one (x, y) for each image")
+    return found
+
+
+def read_images_of(path: Path, options: Options) -> GivenImages:
+    """Read a table of images, or a folder.
+
+    A table (``.csv``, ``.tsv``, ``.jsonl``) has the column ``path``, relative to its folder, and optionally ``x`` and
+    ``y`` in metres or ``lon`` and ``lat`` in degrees, ``city`` and ``role`` ("query", "database"). A folder has such a
+    table under the name ``vpr.table-file``, is one of the data sets that the task reads, or has image files without
+    positions, which are sorted by name.
+
+    Raises
+    ------
+    DataError
+        There is no image, or the table is malformed.
+    """
+    if path.is_file():
+        return _listed(path)
+    if (path / options.table_file).is_file():
+        return _listed(path / options.table_file)
+    files = sorted(file.name for file in path.iterdir() if file.suffix.lower() in ENDINGS) if path.is_dir() else []
+    if files:
+        return GivenImages(ImageFiles(path, files), np.arange(len(files)), tuple(files), positions_of(None, len(files)))
+    places = read_images(path, options)
+    source = places.store.source
+    names = [getattr(source, "name", str)(index) for index in places.image.tolist()]
+    cities = tuple(places.tracks[track].city for track in places.track.tolist())
+    return GivenImages(source, places.image, tuple(names), places.position, False, cities, places.is_query)
+
+
+def _listed(path: Path) -> GivenImages:
+    table = read_table(path, ("path",), (*OPTIONAL, "role"))
+    names = table.texts("path")
+    position, degrees = positions_of(None, len(table)), False
+    if {"x", "y", "lon", "lat"} & set(table.columns):
+        position, degrees = coordinates(table)
+    query = table.words("role", ROLES).astype(bool) if "role" in table else None
+    cities = tuple(table.texts("city")) if "city" in table else ()
+    source = ImageFiles(path.parent, names)
+    return GivenImages(source, np.arange(len(table)), tuple(names), position, degrees, cities, query)
+
+
+def metres_between(here: np.ndarray, there: np.ndarray, *, degrees: bool) -> np.ndarray:
+    """Return the distances in metres ``[...]`` between positions ``[..., 2]``, which broadcast; NaN where one is.
+
+    Positions in degrees (longitude, latitude) are on a sphere of the Earth's mean radius (the haversine formula).
+    """
+    if not degrees:
+        apart: np.ndarray = np.linalg.norm(here - there, axis=-1)
+        return apart
+    (lon, lat), (other_lon, other_lat) = (np.moveaxis(np.deg2rad(each), -1, 0) for each in (here, there))
+    half = np.sin((other_lat - lat) / 2) ** 2 + np.cos(lat) * np.cos(other_lat) * np.sin((other_lon - lon) / 2) ** 2
+    metres: np.ndarray = 2 * EARTH_RADIUS * np.arcsin(np.sqrt(half.clip(0, 1)))
+    return metres

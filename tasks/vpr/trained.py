@@ -1,0 +1,284 @@
+"""A trained model of the task "vpr" in use: descriptors of images, and the place of an image in an index."""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from math import isfinite
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import numpy as np
+import torch
+from fedapps.tasks.model_folder import FILES
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.trained import Network, TrainedModel
+from torch import Tensor
+
+from .given_images import TABLES, GivenImage, GivenImages, in_hand, positions_of, read_images_of
+from .image_sets import CHUNK, describe, fingerprint
+from .networks import PlaceNetwork
+from .options import Options
+from .place_index import INDEX_FILE, Matches, PlaceIndex
+
+Images = Sequence[GivenImage] | np.ndarray | Tensor
+_MATCHES = 5  # that a row of a prediction lists
+
+
+class TrainedPlaces(TrainedModel):
+    """A network that describes places.
+
+    Images are RGB of any size: each is resized bilinearly to ``vpr.height`` x ``vpr.width`` pixels and normalised as in
+    training and evaluation. A *position* is east and north in metres from any origin, or longitude and latitude in
+    degrees.
+
+    Attributes
+    ----------
+    places : PlaceIndex, optional
+        The index that is kept in the model's folder. Set it before :meth:`save` to keep one there.
+    """
+
+    def __init__(self, *arguments: Any, **further: Any) -> None:
+        super().__init__(*arguments, **further)
+        kept = self.files / INDEX_FILE if self.files else None
+        self.places: PlaceIndex | None = PlaceIndex.load(kept) if kept and kept.is_file() else None
+
+    def describe(self, images: Images | str | Path, *, batch_size: int = CHUNK) -> np.ndarray:
+        """Return the descriptors of n images, float32 ``[n, d]`` of length 1, on the CPU.
+
+        Images of the same place have a small Euclidean distance. With the default ``batch_size``, the numbers of images
+        are those of an evaluation without cached feature maps, bit by bit.
+
+        Parameters
+        ----------
+        images : sequence of images, array, tensor, str or Path
+            Paths of files, Pillow images, uint8 arrays ``[H, W, 3]`` or ``[H, W]``, uint8 tensors ``[3, H, W]``; of
+            equal sizes also ``[n, H, W, 3]`` or, as a tensor, ``[n, 3, H, W]``. A path alone is an image, a folder or a
+            table (:func:`~fedapps.tasks.vpr.given_images.read_images_of`).
+        batch_size : int
+            The number of images in memory at a time.
+
+        Raises
+        ------
+        DataError
+            An image is missing or damaged, or none of these.
+        """
+        return self._described(self._given(images), batch_size)
+
+    def index(
+        self,
+        images: Images | str | Path,
+        positions: Any = None,
+        *,
+        names: Sequence[str] | None = None,
+        cities: Sequence[str] | None = None,
+        degrees: bool = False,
+    ) -> PlaceIndex:
+        """Describe images of known places. Only this model can search in the index.
+
+        Parameters
+        ----------
+        images : sequence of images, array, tensor, str or Path
+            As those of :meth:`describe`. The images of a folder come with positions if it has a table of them; where
+            that has queries and a database, the database is indexed.
+        positions : array-like [n, 2], optional
+            Positions of the images, instead of those of a folder's table.
+        names, cities : sequences of str, optional
+            Names of the images for matches, and their cities if positions in several cities have different origins.
+        degrees : bool
+            Whether ``positions`` are longitudes and latitudes in degrees.
+
+        Raises
+        ------
+        DataError
+            As :meth:`describe`; positions, names or cities are not as many as the images, or there is no image.
+        """
+        given = _of_role(self._given(images), query=False)
+        if not len(given):
+            raise DataError("there is no image to index: give at least one")
+        count = len(given)
+        if positions is not None:
+            given = GivenImages(given.source, given.rows, given.names, positions_of(positions, count), degrees)
+        for what, listed in (("names", names), ("cities", cities)):
+            if listed is not None and len(listed) != count:
+                raise DataError(f"{len(listed)} {what} of {count} images; expected one for each")
+        return self._indexed(given, names, cities)
+
+    def locate(
+        self,
+        images: Images | str | Path,
+        index: PlaceIndex | None = None,
+        k: int = 5,
+        *,
+        positions: Any = None,
+        cities: Sequence[str] | None = None,
+    ) -> Matches:
+        """Find the ``k`` images of an index that are most like each image.
+
+        Parameters
+        ----------
+        images : sequence of images, array, tensor, str or Path
+            As those of :meth:`describe`. Of a folder with queries and a database, the queries are located.
+        index : PlaceIndex, optional
+            By default the one that is kept with the model.
+        k : int
+            Matches for each image.
+        positions : array-like [n, 2], optional
+            Where the images were taken, if that is known, in the coordinates of the index; NaN where it is not.
+            Positions in a folder's table are used without this argument.
+        cities : sequence of str, optional
+            Their cities.
+
+        Returns
+        -------
+        Matches
+            With the distances of descriptors, the positions of the matches, and how far these are from the image's own.
+
+        Raises
+        ------
+        DataError
+            There is no index, another model made it, or an image cannot be read.
+        """
+        given = _of_role(self._given(images), query=True)
+        return self._located(given, index, k, positions=positions, cities=cities)
+
+    def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = CHUNK) -> Iterator[dict[str, Any]]:
+        """Yield the matches of each image, or its descriptor.
+
+        An input is an image, a folder or a table of images, or a stream with the path of an image on each line. Images
+        are located in the index that is kept with the model; without it, the queries of a folder or table that names
+        roles are located in its database. Otherwise a row has the ``descriptor``.
+
+        Yields
+        ------
+        dict
+            ``image``, and ``matches``: a list of dictionaries with ``image``, ``distance`` (0 to 2), the position ``x``
+            and ``y`` or ``lon`` and ``lat``, and ``metres`` from the query's position; what is unknown is ``None``.
+        """
+        for given in map(self._read, inputs):
+            index = self.places
+            if index is None and _of_role(given, query=False) is not given:
+                index = self._indexed(_of_role(given, query=False))
+            given = _of_role(given, query=True)
+            for start in range(0, len(given), batch_size):
+                some = given.select(np.arange(start, min(start + batch_size, len(given))))
+                if index is None:
+                    described = self._described(some, batch_size).tolist()
+                    yield from (
+                        {"image": name, "descriptor": row} for name, row in zip(some.names, described, strict=True)
+                    )
+                else:
+                    yield from _rows(some.names, self._located(some, index, _MATCHES), index.degrees)
+
+    def network(self, example: object = None) -> Network:
+        """The whole network, from uint8 images of the size in the options to descriptors."""
+        height, width = self._options.size
+        images = torch.zeros(2, 3, height, width, dtype=torch.uint8)
+        return Network(
+            deepcopy(self.module).cpu(),
+            (images,),
+            ("images",),
+            ("descriptors",),
+            {"images": {0: "batch"}},
+            f"Images must be resized to {height} x {width} pixels (bilinear, antialiased) beforehand; the search in an "
+            "index stays outside.",
+        )
+
+    def write(self, folder: Path) -> None:
+        """As :meth:`TrainedModel.write`, with the index :attr:`places`."""
+        super().write(folder)
+        if self.places is not None:
+            self._check(self.places)
+            (folder / FILES).mkdir(exist_ok=True)
+            self.places.save(folder / FILES / INDEX_FILE)
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _options(self) -> Options:
+        return cast(Options, self.task.options)
+
+    def _given(self, images: Images | str | Path) -> GivenImages:
+        if not isinstance(images, (str, Path)):
+            return in_hand(images, None)
+        path = Path(images).expanduser()
+        alone = path.is_file() and path.suffix.lower() not in TABLES
+        return in_hand([path], None) if alone or not path.exists() else read_images_of(path, self._options)
+
+    def _read(self, given: Path | TextIO) -> GivenImages:
+        if isinstance(given, Path):
+            return self._given(given)
+        return in_hand([line.strip() for line in given if line.strip()], None)
+
+    def _described(self, given: GivenImages, batch_size: int) -> np.ndarray:
+        if batch_size < 1:
+            raise DataError(f"batch_size = {batch_size}: must be at least 1")
+        network, store = cast(PlaceNetwork, self.module), given.store
+        found = [
+            describe(network, store.load(given.rows[start : start + batch_size], self._options.size), chunk=batch_size)
+            for start in range(0, len(given), batch_size)
+        ]
+        return torch.cat(found).numpy() if found else np.zeros((0, network.width), dtype=np.float32)
+
+    def _indexed(
+        self, given: GivenImages, names: Sequence[str] | None = None, cities: Sequence[str] | None = None
+    ) -> PlaceIndex:
+        return PlaceIndex(
+            self._described(given, CHUNK),
+            tuple(names or given.names),
+            given.position,
+            given.degrees,
+            tuple(cities or given.cities),
+            self._fingerprint(),
+        )
+
+    def _located(
+        self,
+        given: GivenImages,
+        index: PlaceIndex | None,
+        k: int,
+        *,
+        positions: Any = None,
+        cities: Sequence[str] | None = None,
+    ) -> Matches:
+        searched = self.places if index is None else index
+        if searched is None:
+            raise DataError("there is no index of places: give one that index() made, or set places to it")
+        self._check(searched)
+        if positions is None and given.degrees == searched.degrees:
+            positions = given.position
+        if cities is None and any(given.cities):
+            cities = given.cities
+        return searched.search(self._described(given, CHUNK), k, position=positions, cities=cities)
+
+    def _check(self, index: PlaceIndex) -> None:
+        if index.model != self._fingerprint():
+            raise DataError("the index was made by another model: build it with index() of this one")
+
+    def _fingerprint(self) -> str:
+        return fingerprint(tensor.cpu() for tensor in self.module.state_dict().values()).hex()
+
+
+def _of_role(given: GivenImages, *, query: bool) -> GivenImages:
+    """The queries, or the database, of images that have both; otherwise the images as they are."""
+    roles = given.query
+    return given if roles is None or roles.all() or not roles.any() else given.select(roles == query)
+
+
+def _rows(names: Sequence[str], matches: Matches, degrees: bool) -> Iterator[dict[str, Any]]:
+    x, y = ("lon", "lat") if degrees else ("x", "y")
+    for place, name in enumerate(names):
+        columns = zip(
+            matches.names[place],
+            matches.distance[place].tolist(),
+            matches.position[place].tolist(),
+            matches.metres[place].tolist(),
+            strict=True,
+        )
+        found = [
+            {"image": match, "distance": distance, x: _known(at[0]), y: _known(at[1]), "metres": _known(metres)}
+            for match, distance, at, metres in columns
+        ]
+        yield {"image": name, "matches": found}
+
+
+def _known(number: float) -> float | None:
+    return number if isfinite(number) else None
