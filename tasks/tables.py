@@ -222,7 +222,7 @@ def stream_rows(
     if isinstance(source, Path):
         path, kind = source, _format(source)
     else:
-        path, kind = Path(getattr(source, "name", "<input>")), ""
+        path, kind = name_of(source), ""
     with readable(path, required), open_text(source) if isinstance(source, Path) else nullcontext(source) as file:
         lines: Iterable[str] = file
         if not kind:
@@ -234,16 +234,22 @@ def stream_rows(
             yield Row(place, {name: _cell(row[name], place, name) for name in required})
 
 
-def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the object of each line of a file of JSON lines, without blank lines.
+def json_lines(source: Path | Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the object of each line of JSON lines, a file or a stream, without blank lines.
 
     Raises
     ------
     DataError
         The file cannot be read, or a line is not a JSON object.
     """
-    with readable(path), open_text(path) as file:
+    path = source if isinstance(source, Path) else name_of(source)
+    with readable(path), open_text(source) if isinstance(source, Path) else nullcontext(source) as file:
         yield from _json_objects(path, file)
+
+
+def name_of(stream: object) -> Path:
+    """The name of a stream, for messages."""
+    return Path(getattr(stream, "name", "<input>"))
 
 
 def open_text(path: Path) -> TextIOBase:

@@ -123,20 +123,29 @@ def read_sessions(folder: Path) -> Recording:
     paths = sorted(path for path in folder.glob("*.csv*") if path.name.endswith(CSV_ENDINGS))
     if not paths:
         raise DataError(f"{folder}: no driving sessions; expected files *.csv, *.csv.gz or *.csv.xz")
+    return _joined(folder, paths)
+
+
+def read_file(path: Path) -> Recording:
+    """Read the sessions of one file, as :func:`read_sessions` does."""
+    return _joined(path, [path])
+
+
+def _joined(place: Path, paths: Sequence[Path]) -> Recording:
     blocks: dict[int, tuple[Session, ...]] = {}
     kinds = set()
     for path in paths:
-        kind, read = _read_file(path, path.stat().st_mtime_ns)
+        kind, read = _read_file(path, path.stat().st_mtime_ns if path.exists() else 0)
         kinds.add(kind)
         for block, sessions in read.items():
             blocks[block] = blocks.get(block, ()) + sessions
     if len(kinds) > 1:
         raise DataError(
-            f"{folder}: mixes files with and without throttle columns, or with and without a gray car; expected files "
+            f"{place}: mixes files with and without throttle columns, or with and without a gray car; expected files "
             "of one kind"
         )
     if not blocks:
-        raise DataError(f"{folder}: holds only demonstration trials (block {DEMONSTRATIONS}), which are left out")
+        raise DataError(f"{place}: holds only demonstration trials (block {DEMONSTRATIONS}), which are left out")
     return Recording(kinds.pop()[0], dict(sorted(blocks.items())))
 
 

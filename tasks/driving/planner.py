@@ -128,11 +128,16 @@ def mpc_policy(predictor: Predictor, setting: Setting, options: Options) -> Poli
             return answer
         motions = to_motion(observation.states[negotiating, -options.history :])
         controls = observation.controls[negotiating, -options.history :]
-        chosen = best_plan(predictor, setting, motions, controls, plans)
-        answer[negotiating] = plans[chosen, :TAU] * plans.new_tensor(setting.control)
+        answer[negotiating] = next_controls(predictor, setting, motions, controls, plans)
         return answer
 
     return policy
+
+
+def next_controls(predictor: Predictor, setting: Setting, motions: Tensor, controls: Tensor, plans: Tensor) -> Tensor:
+    """Return the first :data:`TAU` controls ``[S, TAU, 2]`` of the best of ``plans [C, H, 2]``, not standardised."""
+    chosen = best_plan(predictor, setting, motions, controls, plans)
+    return plans[chosen, :TAU] * plans.new_tensor(setting.control)
 
 
 def best_plan(predictor: Predictor, setting: Setting, motions: Tensor, controls: Tensor, plans: Tensor) -> Tensor:

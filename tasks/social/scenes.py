@@ -12,7 +12,7 @@ Interactions between two people are listed twice, once from each side; interacti
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class RatedScene:
     identifier : str
         The identifier in the file.
     score : float
-        The rating, 0 to 100.
+        The rating, 0 to 100; NaN if nobody rated the scene.
     humans, objects : tuple of Pose
         The poses of people and objects.
     links : tuple of (int, int)
@@ -95,6 +95,29 @@ def read_participant(folder: Path, participant: str) -> tuple[RatedScene, ...]:
         raise DataError(f"{folder}: no file {participant}.json of participant {participant!r}; found {found}")
     path = files[participant]
     return _read_file(path, path.stat().st_mtime_ns)
+
+
+def read_scenes(path: Path) -> tuple[RatedScene, ...]:
+    """Read the scenes of a file in the order of its lines; they need no ``score`` and no ``identifier``.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or a line is malformed.
+    """
+    return tuple(scene_of(values, f"{path}, line {line}") for line, values in json_lines(path))
+
+
+def scene_of(values: Mapping[str, Any], place: str = "scene") -> RatedScene:
+    """Return the scene of an object as a line of a file has it; it needs no ``score`` and no ``identifier``.
+
+    Raises
+    ------
+    DataError
+        It is malformed. The message begins with ``place``.
+    """
+    scene = _scene({"score": 0, "identifier": "", **values}, place)
+    return scene if "score" in values else replace(scene, score=nan)
 
 
 @lru_cache(maxsize=64)

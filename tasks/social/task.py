@@ -91,6 +91,7 @@ class SocialTask(SocialProfiles, Task):
     """
 
     squared_residuals: ClassVar[int] = 1
+    trained_model: ClassVar[str] = "fedapps.tasks.social.trained:TrainedRater"
 
     def __init__(self, options: SocialOptions | None = None) -> None:
         """Raise :class:`DataError` if the option ``participants`` is invalid (:meth:`Options.nodes`)."""
@@ -150,13 +151,16 @@ class SocialTask(SocialProfiles, Task):
                 squares = sum(len(batch["score"]) * float(self.loss(model, batch)) for batch in batches)
                 metrics[f"{split}.mse"] = squares / count
         scene = data.extra.get("scene")
-        drawn = traces(scene, partial(self._rated, model)) if final and isinstance(scene, RatedScene) else {}
+        drawn = traces(scene, partial(self.rated, model)) if final and isinstance(scene, RatedScene) else {}
         return Evaluation(metrics, drawn)
 
-    def _rated(self, model: nn.Module, scenes: Sequence[RatedScene]) -> np.ndarray:
-        """The score that ``model`` predicts for each scene."""
+    @torch.no_grad()
+    def rated(self, model: nn.Module, scenes: Sequence[RatedScene], batch_size: int = CHUNK) -> np.ndarray:
+        """Return the score that ``model`` predicts for each of n scenes, float32 ``[n]``, in (-1, 1); the truth is in
+        [0, 1].
+        """
         graphs = self.graphs.build(scenes)
-        batches = self._trimmed(graphs, torch.arange(len(scenes)), CHUNK)
+        batches = self._trimmed(graphs, torch.arange(len(scenes)), batch_size)
         return torch.cat([_predicted(model, _moved(batch, model)) for batch in batches]).cpu().numpy()
 
     def _trimmed(self, examples: Batch, order: Tensor, batch_size: int) -> Iterator[Batch]:

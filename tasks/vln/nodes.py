@@ -15,24 +15,27 @@ from .houses import Houses, assemble
 from .labelling import labelled_paths
 from .object_features import cached_object_features
 from .options import Options
-from .vocabulary import BEGIN, END
+from .vocabulary import BEGIN, END, Vocabulary
 
 TESTED = ("val_seen", "val_unseen")
 
 
-def node_data(dataset: Dataset, scans: Sequence[str], options: Options, key: str) -> NodeData:
+def node_data(
+    dataset: Dataset, scans: Sequence[str], options: Options, key: str, words: Vocabulary | None = None
+) -> NodeData:
     """The data of a node that has some houses, one unless all are pooled.
 
     Splits hold the tensors of :mod:`fedapps.tasks.vln.episodes`: ``train`` what the stage trains on, ``val_seen`` and
     ``val_unseen`` what people wrote, where there is any. ``extra`` holds ``houses``, ``vocabulary``, ``folder``, and
     ``paths``, by split the :class:`~fedapps.tasks.vln.instructions.InstructedPath` that the column ``record`` numbers.
+    The words are those of the options unless a trained model brings its own.
 
     Raises
     ------
     DataError
         Features are missing, or the stage lacks the speaker that it needs.
     """
-    words, houses = dataset.vocabulary(options), read_houses(dataset, scans, options)
+    words, houses = words or dataset.vocabulary(options), read_houses(dataset, scans, options)
     human, sampled = dataset.training_paths(scans, options)
     labelled = labelled_paths(sampled, dataset, houses, words, options) if sampled else []
     paths = {"train": human + labelled} | {split: dataset.of(split, scans) for split in TESTED}
@@ -45,7 +48,7 @@ def node_data(dataset: Dataset, scans: Sequence[str], options: Options, key: str
         if paths[split]:
             splits[split] = encode(paths[split], houses.rows, words, options.max_length)
     if options.ablation == "no-instructions":
-        splits = {split: _without_words(episodes) for split, episodes in splits.items()}
+        splits = {split: without_words(episodes) for split, episodes in splits.items()}
     if options.ablation == "shuffled-instructions":
         splits |= {split: _shuffled(splits[split], key, options) for split in TESTED if split in splits}
     groups = dataset.groups(scans[0]) if len(scans) == 1 else {}
@@ -71,7 +74,8 @@ def read_houses(dataset: Dataset, scans: Sequence[str], options: Options) -> Hou
     return assemble(graphs, features)
 
 
-def _without_words(episodes: Batch) -> Batch:
+def without_words(episodes: Batch) -> Batch:
+    """The episodes with empty instructions."""
     tokens = torch.tensor([[BEGIN, END]], dtype=torch.int32).expand(len(episodes["length"]), 2)
     return {**episodes, "tokens": tokens.contiguous(), "length": torch.full_like(episodes["length"], 2)}
 

@@ -31,15 +31,35 @@ class PathEncoder(nn.Module):
     def forward(self, houses: Houses, episodes: Batch, shown: Tensor) -> Tensor:
         """What was seen along each path, ``[n, P, hidden]``, given which features are ``shown [n, D]``."""
         path, lengths = episodes["path"], episodes["path_length"]
-        count, stops = path.shape
         here, facing, candidate = moves_of(houses, path, lengths, episodes["facing"])
         seen = observe(houses, here.flatten(), facing.flatten())
-        rows = torch.arange(count * stops, device=path.device)
+        rows = torch.arange(path.numel(), device=path.device)
         taken, angles = (each[rows, candidate.flatten()] for each in (seen.candidates, seen.candidate_angles))
+        return self.look(taken, angles, seen.views, seen.view_angles, lengths, shown)
+
+    def look(
+        self, taken: Tensor, angles: Tensor, views: Tensor, view_angles: Tensor, lengths: Tensor, shown: Tensor
+    ) -> Tensor:
+        """What was seen along n paths of P viewpoints at most, ``[n, P, hidden]``.
+
+        Parameters
+        ----------
+        taken : Tensor [n P, D]
+            Features of the candidate that the path takes at each viewpoint; zeros where it stops.
+        angles : Tensor [n P, 4]
+            Its angle features.
+        views : Tensor [n P, 36, D]
+        view_angles : Tensor [n P, 36, 4]
+        lengths : int64 Tensor [n]
+            How many viewpoints the paths have.
+        shown : Tensor [n, D]
+            Which features are shown.
+        """
+        stops = len(taken) // len(lengths)
         shown = shown.repeat_interleave(stops, dim=0)
-        moves = torch.cat([taken * shown, copied(angles)], dim=1).view(count, stops, -1)
+        moves = torch.cat([taken * shown, copied(angles)], dim=1).unflatten(0, (len(lengths), stops))
         context = self.drop(self.moves(moves, lengths))
-        looked = self.views(context.flatten(0, 1), seen.views, seen.view_angles, shown).view(count, stops, -1)
+        looked = self.views(context.flatten(0, 1), views, view_angles, shown).unflatten(0, (len(lengths), stops))
         described: Tensor = self.drop(self.lstm(self.drop(looked), lengths))
         return described
 
@@ -106,6 +126,25 @@ class Speaker(nn.Module):
         like = self.decoder.embedding.weight
         shown = environment(len(path), self.sizes.features, self.feature_drop, self.training, like)
         return self.encoder(houses, episodes, shown), mask_of(episodes["path_length"], path.shape[1])
+
+    def words_after(
+        self,
+        taken: Tensor,
+        angles: Tensor,
+        views: Tensor,
+        view_angles: Tensor,
+        length: Tensor,
+        words: Tensor,
+    ) -> Tensor:
+        """Logits ``[n, L, vocabulary]`` of the words after ``words`` int64 ``[n, L]``, of paths without their houses.
+
+        ``taken [n, P, D]``, ``angles [n, P, 4]``, ``views [n, P, 36, D]`` and ``view_angles [n, P, 36, 4]`` are what
+        :meth:`PathEncoder.look` takes, by path.
+        """
+        shown = torch.ones_like(taken[:, 0])
+        flat = (tensor.flatten(0, 1) for tensor in (taken, angles, views, view_angles))
+        logits, _ = self.decoder(words, self.encoder.look(*flat, length, shown), mask_of(length, taken.shape[1]))
+        return logits
 
     def loss(self, houses: Houses, episodes: Batch) -> Tensor:
         """The cross-entropy of the instructions' words, mean over words."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
@@ -44,6 +44,7 @@ class VlnTask(VlnProfiles, Task):
     vectorises: ClassVar[bool] = False
     metric_means: ClassVar[Mapping[str, MetricRule]] = {f"{split}.bleu": CORPUS_BLEU for split in TESTED}
     audit_subject: ClassVar[str] = "fedapps.tasks.vln.privacy:VlnSubject"
+    trained_model: ClassVar[str] = "fedapps.tasks.vln.trained:TrainedWalker"
 
     def build_model(self) -> nn.Module:
         """The agent or the speaker, in no house; from ``agent_file`` where one is named."""
@@ -55,14 +56,26 @@ class VlnTask(VlnProfiles, Task):
         model.houses = _houses(data)
         return model
 
+    def facts(self, data: NodeData | None) -> Mapping[str, Any]:
+        """Return the words of the ``vocabulary`` in their order, if they are known without data or with these."""
+        if data is not None:
+            return {"vocabulary": list(_words(data).words)}
+        named = self.options.vocabulary_file
+        return {"vocabulary": list(Vocabulary.read(in_folder(named)).words)} if named else {}
+
+    def model_of(self, facts: Mapping[str, Any], files: Path | None) -> nn.Module:
+        return self._drawn()
+
     def _model(self, folder: Path | None) -> Agent | Speaker:
+        model = self._drawn()
+        if self.options.agent_file:
+            load_weights(model, in_folder(self.options.agent_file, folder), "vln.agent-file")
+        return model
+
+    def _drawn(self) -> Agent | Speaker:
         chosen = self.options
-        if chosen.speaks:
-            return Speaker(chosen.sizes, drop=chosen.dropout, feature_drop=chosen.feature_dropout)
-        agent = Agent(chosen.sizes, drop=chosen.dropout, feature_drop=chosen.feature_dropout)
-        if chosen.agent_file:
-            load_weights(agent, in_folder(chosen.agent_file, folder), "vln.agent-file")
-        return agent
+        kind = Speaker if chosen.speaks else Agent
+        return kind(chosen.sizes, drop=chosen.dropout, feature_drop=chosen.feature_dropout)
 
     # -- data ----------------------------------------------------------------------------------------------
 

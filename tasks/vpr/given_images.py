@@ -127,9 +127,7 @@ def in_hand(
         ``position`` is not ``[n, 2]``, or ``names`` are not n.
     """
     if isinstance(images, (np.ndarray, Tensor)) and images.ndim != 4:
-        raise DataError(
-            f"images of shape {list(images.shape)}; expected a list, [n, H, W, 3] or [n, 3, H, W]"
-        )
+        raise DataError(f"images of shape {list(images.shape)}; expected a list, [n, H, W, 3] or [n, 3, H, W]")
     listed = list(images)
     found = [str(image) if isinstance(image, (str, Path)) else str(place) for place, image in enumerate(listed)]
     if names is not None and len(names) != len(listed):

@@ -52,7 +52,7 @@ class VprTask(VprProfiles, Task):
         """Return the network. Weights that no file gives are drawn."""
         return network_of(self.options)
 
-    def facts(self, data: NodeData) -> Mapping[str, Any]:
+    def facts(self, data: NodeData | None) -> Mapping[str, Any]:
         """Return the ``normalisation`` of images, which depends on the file of the first weights."""
         return {"normalisation": normalisation_for(self.options.given_weights)}
 

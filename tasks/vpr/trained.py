@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from itertools import groupby
 from math import isfinite
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -44,8 +45,8 @@ class TrainedPlaces(TrainedModel):
     def describe(self, images: Images | str | Path, *, batch_size: int = CHUNK) -> np.ndarray:
         """Return the descriptors of n images, float32 ``[n, d]`` of length 1, on the CPU.
 
-        Images of the same place have a small Euclidean distance. With the default ``batch_size``, the numbers of images
-        are those of an evaluation without cached feature maps, bit by bit.
+        Images of the same place have a small Euclidean distance. As in an evaluation, images beside an image in its
+        batch change its descriptor by rounding.
 
         Parameters
         ----------
@@ -153,7 +154,7 @@ class TrainedPlaces(TrainedModel):
             ``image``, and ``matches``: a list of dictionaries with ``image``, ``distance`` (0 to 2), the position ``x``
             and ``y`` or ``lon`` and ``lat``, and ``metres`` from the query's position; what is unknown is ``None``.
         """
-        for given in map(self._read, inputs):
+        for given in self._read(inputs):
             index = self.places
             if index is None and _of_role(given, query=False) is not given:
                 index = self._indexed(_of_role(given, query=False))
@@ -200,13 +201,15 @@ class TrainedPlaces(TrainedModel):
         if not isinstance(images, (str, Path)):
             return in_hand(images, None)
         path = Path(images).expanduser()
-        alone = path.is_file() and path.suffix.lower() not in TABLES
-        return in_hand([path], None) if alone or not path.exists() else read_images_of(path, self._options)
+        return read_images_of(path, self._options) if _is_collection(path) else in_hand([path], None)
 
-    def _read(self, given: Path | TextIO) -> GivenImages:
-        if isinstance(given, Path):
-            return self._given(given)
-        return in_hand([line.strip() for line in given if line.strip()], None)
+    def _read(self, inputs: Sequence[Path | TextIO]) -> Iterator[GivenImages]:
+        """The images of inputs; successive images are read together."""
+        for listed, some in groupby(inputs, key=lambda given: isinstance(given, Path) and _is_collection(given)):
+            if listed:
+                yield from (self._given(given) for given in some if isinstance(given, Path))
+            else:
+                yield in_hand([path for given in some for path in _paths(given)], None)
 
     def _described(self, given: GivenImages, batch_size: int) -> np.ndarray:
         if batch_size < 1:
@@ -255,6 +258,14 @@ class TrainedPlaces(TrainedModel):
 
     def _fingerprint(self) -> str:
         return fingerprint(tensor.cpu() for tensor in self.module.state_dict().values()).hex()
+
+
+def _is_collection(path: Path) -> bool:
+    return path.is_dir() or path.suffix.lower() in TABLES
+
+
+def _paths(given: Path | TextIO) -> list[str | Path]:
+    return [given] if isinstance(given, Path) else [line.strip() for line in given if line.strip()]
 
 
 def _of_role(given: GivenImages, *, query: bool) -> GivenImages:

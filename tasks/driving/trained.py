@@ -1,0 +1,210 @@
+"""A trained model of the task "driving" in use: forecasts of the human, and a controller that plans with them."""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import numpy as np
+import torch
+from fedapps.sim.seeding import torch_seed
+from fedapps.sim.traffic.sessions import HUMAN
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.trained import Network, TrainedModel
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from .controller import Controller
+from .data import STEP, read_file, read_sessions
+from .forecaster import Forecaster
+from .options import Options
+from .planner import Forecast
+from .setting import SETTINGS, Setting
+from .windows import past
+
+
+class ForecastNetwork(nn.Module):
+    """The forecaster with one plan to each history, as other programs run it."""
+
+    def __init__(self, forecaster: Forecaster) -> None:
+        super().__init__()
+        self.forecaster = forecaster
+
+    def forward(self, history: Tensor, plan: Tensor, noise: Tensor) -> Tensor:
+        """Return the human's standardised controls ``[b, K, H, 2]`` of :meth:`Forecaster.forecast`.
+
+        Parameters
+        ----------
+        history : Tensor [b, T, features]
+        plan : Tensor [b, H, 2]
+            The robot's standardised controls.
+        noise : Tensor [b, K, latent]
+        """
+        return self.forecaster.forecast(history, plan[:, None], noise)[:, 0]
+
+
+class TrainedForecaster(TrainedModel):
+    """A forecaster of a human driver.
+
+    Motions are ``(x, y, vx, vy)`` in m and m/s, x lateral and y along the road; the cars are the robot, the human and,
+    in the scenario "three-cars", the gray car. Controls are throttle (m/s²) and steering angle (radians), or lateral
+    and longitudinal acceleration (m/s²) in recorded trials. A step is 0.1 s.
+    """
+
+    def forecast(
+        self,
+        motions: ArrayLike | Tensor,
+        controls: ArrayLike | Tensor,
+        plan: ArrayLike | Tensor | None = None,
+        *,
+        samples: int | None = None,
+        seed: int = 0,
+        noise: ArrayLike | Tensor | None = None,
+    ) -> np.ndarray:
+        """Return K sampled motions of the human in the next H steps.
+
+        Parameters
+        ----------
+        motions : array-like [t, cars, 4] or [S, t, cars, 4]
+            What was observed, of one encounter or of S; the last ``driving.history`` steps count, and there must be
+            ``driving.min-history``.
+        controls : array-like [t, cars, 2] or [S, t, cars, 2]
+            Those that led to the motions of the same row; zeros for the gray car.
+        plan : array-like [H, 2] or [S, H, 2], optional
+            The controls that the robot plans for the next H = ``driving.horizon`` steps; by default none, it coasts.
+        samples : int, optional
+            K, by default ``driving.samples``.
+        seed : int
+            Seed of the samples.
+        noise : array-like [S, K, latent], optional
+            Standard normal numbers that decide the samples, instead of those drawn from ``seed``.
+
+        Returns
+        -------
+        float32 ndarray [K, H, 4] or [S, K, H, 4]
+            The human's motions after each step, in the frame of ``motions``.
+
+        Raises
+        ------
+        DataError
+            A shape is wrong, the history is too short, or a number is not finite.
+        """
+        options, setting = self._options, self._setting
+        seen = _checked(motions, (setting.cars, 4), "motions", "[t, cars, 4] or [S, t, cars, 4]")
+        single = seen.ndim == 3
+        seen = seen[None] if single else seen
+        acting = _checked(controls, (setting.cars, 2), "controls", "those of motions, with 2 for 4")
+        acting = acting[None] if acting.ndim == 3 else acting
+        if acting.shape[:2] != seen.shape[:2]:
+            raise DataError(f"motions of {list(seen.shape[:2])} steps and controls of {list(acting.shape[:2])}")
+        if seen.shape[1] < (least := min(options.min_history, options.history)):
+            raise DataError(f"a history of {seen.shape[1]} steps; expected at least {least} (driving.min-history)")
+        count, horizon = len(seen), options.horizon
+        ahead = torch.zeros(count, horizon, 2)
+        if plan is not None:
+            ahead = _checked(plan, (horizon, 2), "plan", "[H, 2] or [S, H, 2]").expand(count, -1, -1)
+        draws = self._noise(noise, count, options.samples if samples is None else samples, seed)
+        device = self.device
+        history = past(setting, seen, acting, options.history).float().to(device)
+        standard = (ahead / ahead.new_tensor(setting.control)).float().to(device)
+        with torch.no_grad():
+            expected = cast(Forecaster, self.module).forecast(history, standard[:, None], draws.to(device))[:, 0]
+        human: np.ndarray = setting.roll_out(seen[:, -1, HUMAN][:, None], expected.cpu().to(seen.dtype)).float().numpy()
+        return human[0] if single else human
+
+    def controller(self, seed: int = 0) -> Controller:
+        """Return a controller of the robot that plans with the forecast, for one encounter or several at once.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of the samples. With the seed of an evaluation it drives as the closed loop of that evaluation.
+
+        Raises
+        ------
+        DataError
+            The scenario is "trials", which has no planner.
+        """
+        return Controller(Forecast(cast(Forecaster, self.module), self._setting, self._options), seed)
+
+    def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:
+        """Yield the forecast after the last row of each session.
+
+        An input is a file of sessions in the format of a node's data (:mod:`fedapps.tasks.driving.data`), or a folder
+        of them. The robot coasts.
+
+        Yields
+        ------
+        dict
+            ``file``, ``block``, ``session`` (the number of the session or trial), ``seconds`` [H] from the last row on,
+            and the forecast positions in metres: ``lateral`` and ``along`` [H], means over samples, and ``samples`` [K,
+            H, 2] of both. ``along`` is x in the files; ``lateral`` is y, in recorded trials measured from the line
+            between the lanes, towards the human's.
+        """
+        for given in inputs:
+            if not isinstance(given, Path):
+                raise DataError("task 'driving' reads sessions from files: name a CSV file or a folder")
+            read = read_sessions(given) if given.is_dir() else read_file(given)
+            recording = self.task.checked(given, read)
+            for block, sessions in recording.blocks.items():
+                for session in sessions:
+                    found = self.forecast(session.states, session.controls)[..., :2]
+                    mean = found.mean(axis=0)
+                    yield {
+                        "file": str(given),
+                        "block": block,
+                        "session": session.number,
+                        "seconds": [round(STEP * (step + 1), 1) for step in range(len(mean))],
+                        "lateral": mean[:, 0].tolist(),
+                        "along": mean[:, 1].tolist(),
+                        "samples": found.tolist(),
+                    }
+
+    def network(self, example: object = None) -> Network:
+        """The forecaster for one plan of each of b histories (:class:`ForecastNetwork`)."""
+        options, setting = self._options, self._setting
+        with torch_seed(0, "driving", "network"):
+            history = torch.randn(2, options.history, setting.features)
+            plan = torch.randint(-1, 2, (2, options.horizon, 2)).float()
+            noise = torch.randn(2, options.samples, options.latent)
+        return Network(
+            ForecastNetwork(deepcopy(cast(Forecaster, self.module)).cpu()).eval(),
+            (history, plan, noise),
+            ("history", "plan", "noise"),
+            ("controls",),
+            {name: {0: "batch"} for name in ("history", "plan", "noise")},
+            "The features of a history (Setting.describe), the cars' dynamics and the planner stay outside.",
+        )
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _options(self) -> Options:
+        return cast(Options, self.task.options)
+
+    @property
+    def _setting(self) -> Setting:
+        return SETTINGS[self._options.scenario]
+
+    def _noise(self, given: ArrayLike | Tensor | None, count: int, samples: int, seed: int) -> Tensor:
+        latent = self._options.latent
+        if given is not None:
+            found = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given), dtype=torch.float32)
+            if found.ndim != 3 or found.shape[0] != count or found.shape[2] != latent:
+                raise DataError(f"noise of shape {list(found.shape)}; expected [{count}, K, {latent}]")
+            return found
+        if samples < 1:
+            raise DataError(f"samples = {samples}: must be at least 1")
+        with torch_seed(seed, "driving", "forecast"):
+            return torch.randn(count, samples, latent)
+
+
+def _checked(given: ArrayLike | Tensor, last: tuple[int, int], what: str, expected: str) -> Tensor:
+    """Numbers of float32 or float64 whose last two dimensions are ``last``."""
+    found = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given)).cpu()
+    found = found if found.dtype == torch.float64 else found.float()
+    if found.shape[-2:] != last or found.ndim not in (2, 3, 4):
+        raise DataError(f"{what} of shape {list(found.shape)}; expected {expected}, here {list(last)} at the end")
+    if not bool(found.isfinite().all()):
+        raise DataError(f"{what}: a number is not finite")
+    return found

@@ -1,0 +1,125 @@
+"""A trained model of the task "social" in use: scores of scenes with a robot among people."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from math import isnan
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import numpy as np
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.trained import Network, TrainedModel
+from torch import Tensor, nn
+
+from .scenes import RatedScene, participant_files, read_scenes, scene_of
+from .task import CHUNK, SocialTask
+
+#: A scene, or an object as a line of a file has it (:mod:`fedapps.tasks.social.scenes`), without a score.
+Scene = RatedScene | Mapping[str, Any]
+#: A scene for the shapes of a network's inputs: two people who talk, one who uses an object, in a room of 4 m x 6 m.
+_EXAMPLE = RatedScene(
+    "example",
+    0.0,
+    ((1.0, 1.0, 0.5), (-1.0, 1.0, -0.5), (1.5, 2.0, 1.0)),
+    ((1.5, 3.0, 0.0), (-1.5, 3.5, 0.5)),
+    ((1, 2), (3, 4)),
+    ((-2.0, -2.0), (2.0, -2.0), (2.0, 4.0), (-2.0, 4.0)),
+)
+
+
+class NamedInputs(nn.Module):
+    """A network that takes its named inputs in a fixed order."""
+
+    def __init__(self, network: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.network = network
+        self.names = tuple(names)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        found: Tensor = self.network(**dict(zip(self.names, inputs, strict=True)))
+        return found
+
+
+class TrainedRater(TrainedModel):
+    """A network that rates the behaviour of a robot among people."""
+
+    def score(self, scenes: Scene | str | Path | Sequence[Scene], *, batch_size: int = CHUNK) -> np.ndarray:
+        """Return the score of each of n scenes, float32 ``[n]``.
+
+        The scale is that of the ratings: 100 disturbs nobody, 0 is the worst. The network is not clipped, so that a
+        score may lie a little below 0. The robot is at the origin and faces +y; for its score elsewhere, move it with
+        :meth:`.RatedScene.seen_from`.
+
+        Parameters
+        ----------
+        scenes : scene, sequence of scenes, str or Path
+            A :class:`~fedapps.tasks.social.scenes.RatedScene` (metres, half turns), an object as a line of a SocNav1
+            file has it (``humans``, ``objects``, ``links``, ``room`` and ``robot``, in centimetres and degrees), or a
+            file of such lines. ``score`` and ``identifier`` may be missing.
+        batch_size : int
+            The number of graphs in memory at a time.
+
+        Raises
+        ------
+        DataError
+            A scene is malformed, or there is no such file.
+        """
+        if batch_size < 1:
+            raise DataError(f"batch_size = {batch_size}: must be at least 1")
+        if isinstance(scenes, (str, Path)):
+            listed: Sequence[Scene] = read_scenes(Path(scenes).expanduser())
+        else:
+            listed = [scenes] if isinstance(scenes, (RatedScene, Mapping)) else scenes
+        found = [
+            scene if isinstance(scene, RatedScene) else scene_of(scene, f"scene {place}")
+            for place, scene in enumerate(listed)
+        ]
+        parts = [found[start : start + batch_size] for start in range(0, len(found), batch_size)]
+        scored = [cast(SocialTask, self.task).rated(self.module, part, batch_size) for part in parts]
+        return 100 * np.concatenate([np.empty(0, dtype=np.float32), *scored])
+
+    def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = CHUNK) -> Iterator[dict[str, Any]]:
+        """Yield the score of each scene.
+
+        An input is a file of JSON lines in the format of a node's data (:mod:`fedapps.tasks.social.scenes`), or a
+        folder of ``*.json`` files.
+
+        Yields
+        ------
+        dict
+            ``file``, ``identifier``, ``score`` (0 to 100), and ``rated``, the score in the file, if there is one.
+        """
+        for given in inputs:
+            if not isinstance(given, Path):
+                raise DataError("task 'social' reads scenes from files: name a file of JSON lines or a folder")
+            for path in participant_files(given).values() if given.is_dir() else [given]:
+                scenes = read_scenes(path)
+                for scene, score in zip(scenes, self.score(scenes, batch_size=batch_size).tolist(), strict=True):
+                    row = {"file": str(path), "identifier": scene.identifier, "score": score}
+                    yield row if isnan(scene.score) else row | {"rated": scene.score}
+
+    def network(self, example: object = None) -> Network:
+        """The network on graphs of scenes: their number and those of people, objects and walls may differ."""
+        graphs = cast(SocialTask, self.task).graphs.build([_EXAMPLE, _EXAMPLE.mirrored()])
+        return Network(
+            NamedInputs(deepcopy(self.module).cpu(), tuple(graphs)).eval(),
+            tuple(graphs.values()),
+            tuple(graphs),
+            ("score",),
+            {name: {0: "batch"} | _sizes(name) for name in graphs},
+            "The graph of a scene is built outside (fedapps.tasks.social.compact or relational); the score is 1/100 of "
+            "the rating.",
+        )
+
+
+def _sizes(name: str) -> dict[int, str]:
+    """The dimensions of a tensor of graphs that differ from batch to batch."""
+    return {
+        "nodes": {1: "nodes"},
+        "adjacency": {1: "nodes", 2: "nodes"},
+        "human": {1: "humans"},
+        "object": {1: "objects"},
+        "wall": {1: "walls"},
+        "with_human": {1: "humans", 2: "humans"},
+        "with_object": {1: "humans", 2: "objects"},
+    }.get(name, {})

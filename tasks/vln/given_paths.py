@@ -1,0 +1,134 @@
+"""Instructions and paths that somebody has in hand: from where to where, in houses that a model is in."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, TextIO
+
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import json_lines, json_objects
+from torch import Tensor
+
+from .files import read_json
+from .houses import Houses
+
+
+@dataclass(frozen=True)
+class HousePath:
+    """A path through the house ``scan``.
+
+    Attributes
+    ----------
+    scan : str
+    viewpoints : tuple of str
+        From the start on; a viewpoint occurs once for each visit.
+    heading : float
+        The direction in radians that one faces at the start, clockwise from +y.
+    positions : tuple of (float, float, float)
+        Of the viewpoints, in metres, z up.
+    stopped : bool
+        Whether the agent chose to stop, and did not run out of ``vln.max-actions``.
+    """
+
+    scan: str
+    viewpoints: tuple[str, ...]
+    heading: float = 0.0
+    positions: tuple[tuple[float, float, float], ...] = ()
+    stopped: bool = True
+
+
+@dataclass(frozen=True)
+class Start:
+    """An instruction and where it begins: a viewpoint of the house ``scan``, and a heading in radians clockwise from
+    +y.
+    """
+
+    instruction: str
+    scan: str
+    viewpoint: str
+    heading: float = 0.0
+
+
+def some(names: Sequence[str] | Mapping[str, object], shown: int = 5) -> str:
+    """The first names, and the number of the others, for messages."""
+    listed = list(names)
+    return ", ".join(listed[:shown]) + (f" and {len(listed) - shown} more" if len(listed) > shown else "")
+
+
+def check_stop(houses: Houses, scan: str, viewpoint: str, heading: float) -> None:
+    """Raise :class:`DataError` unless there is such a viewpoint in ``houses``, and the heading is finite."""
+    if scan not in houses.scans:
+        raise DataError(f"house {scan!r}: the model is in {some(houses.scans)}; enter(folder) the house")
+    if f"{scan}_{viewpoint}" not in houses.rows:
+        raise DataError(f"house {scan}: no viewpoint {viewpoint!r} in its graph")
+    if not isfinite(heading):
+        raise DataError(f"house {scan}, viewpoint {viewpoint}: heading = {heading}; expected radians")
+
+
+def check_path(houses: Houses, path: HousePath) -> None:
+    """Raise :class:`DataError` unless a path of at least two viewpoints can be walked in ``houses``."""
+    if len(path.viewpoints) < 2:
+        raise DataError(f"house {path.scan}: a path of {len(path.viewpoints)} viewpoints; expected at least 2")
+    for viewpoint in path.viewpoints:
+        check_stop(houses, path.scan, viewpoint, path.heading)
+    rows = [houses.rows[f"{path.scan}_{viewpoint}"] for viewpoint in path.viewpoints]
+    for place in range(len(rows) - 1):
+        if not bool((houses.neighbour[rows[place]] == rows[place + 1]).any()):
+            here, there = path.viewpoints[place : place + 2]
+            raise DataError(f"house {path.scan}: the graph has no edge from {here} to {there}")
+
+
+def walked(houses: Houses, start: Start, rows: Tensor, max_actions: int) -> HousePath:
+    """The path through the ``rows`` of ``houses`` that an agent walked in at most ``max_actions``."""
+    names = tuple(houses.names[row].removeprefix(f"{start.scan}_") for row in rows.tolist())
+    positions = tuple((x, y, z) for x, y, z in houses.positions[rows].tolist())
+    return HousePath(start.scan, names, start.heading, positions, stopped=len(rows) <= max_actions)
+
+
+def entries_of(given: Path | TextIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The objects of an input, each with its place for messages."""
+    if not isinstance(given, Path):
+        yield from ((f"line {number}", entry) for number, entry in json_objects("standard input", given))
+    elif given.name.split(".")[1:2] == ["json"]:
+        listed = read_json(given)
+        if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+            raise DataError(f"{given}: expected a JSON array of objects, or JSON lines in a file .jsonl")
+        yield from ((f"{given}, entry {number}", entry) for number, entry in enumerate(listed, 1))
+    else:
+        yield from ((f"{given}, line {number}", entry) for number, entry in json_lines(given))
+
+
+def _text(place: str, entry: Mapping[str, Any], name: str) -> str:
+    value = entry.get(name)
+    if not isinstance(value, str):
+        raise DataError(f"{place}: {name} = {value!r}; expected a text")
+    return value
+
+
+def _heading(place: str, entry: Mapping[str, Any]) -> float:
+    value = entry.get("heading", 0.0)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise DataError(f"{place}: heading = {value!r}; expected radians")
+    return float(value)
+
+
+def path_of(place: str, entry: Mapping[str, Any]) -> HousePath:
+    """The path of an object: ``scan``, ``path`` and perhaps ``heading``. Raise :class:`DataError` if it has none."""
+    stops = entry.get("path")
+    if not isinstance(stops, list) or not stops or not all(isinstance(stop, str) for stop in stops):
+        raise DataError(f"{place}: path = {stops!r}; expected names of viewpoints")
+    return HousePath(_text(place, entry, "scan"), tuple(stops), _heading(place, entry))
+
+
+def starts_of(place: str, entry: Mapping[str, Any]) -> Iterator[Start]:
+    """The instructions of an object: ``instruction`` or a list ``instructions``, ``scan``, ``viewpoint`` or the first
+    one of ``path``, and perhaps ``heading``. Raise :class:`DataError` if it has none.
+    """
+    scan, heading = _text(place, entry, "scan"), _heading(place, entry)
+    viewpoint = _text(place, entry, "viewpoint") if "viewpoint" in entry else path_of(place, entry).viewpoints[0]
+    texts = entry.get("instructions", [entry.get("instruction")])
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise DataError(f"{place}: no instruction; expected a text instruction, or a list instructions")
+    for text in texts:
+        yield Start(text, scan, viewpoint, heading)

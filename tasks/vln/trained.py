@@ -1,0 +1,224 @@
+"""A trained model of the task "vln" in use: it follows instructions through houses, or describes paths."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Self, TextIO, cast
+
+from fedapps.tasks.base import NodeData
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.trained import Network, TrainedModel
+
+from .agent import Agent
+from .dataset import Dataset, read_dataset
+from .episodes import encode
+from .evaluation import CHUNK, describe_all, walk_all
+from .exported import agent_network, speaker_network
+from .given_paths import HousePath, Start, check_path, check_stop, entries_of, path_of, some, starts_of, walked
+from .houses import Houses
+from .instructions import InstructedPath
+from .nodes import node_data, read_houses, without_words
+from .options import Options
+from .speaker import Speaker
+from .vocabulary import Vocabulary
+
+
+class TrainedWalker(TrainedModel):
+    """An agent that follows instructions, or the speaker of ``vln.stage = "speaker"``, which describes paths.
+
+    Both look around in houses: in those of the node whose model was loaded, or in those of a folder (:meth:`enter`).
+    """
+
+    def enter(self, folder: str | Path, scans: Sequence[str] | None = None) -> Self:
+        """Go into the houses of a folder, and return the model.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Graphs of houses and what their features are made of, in the format of a node's data. Features are those of
+            the options, with ``vln.feature-file`` looked up in the folder first.
+        scans : sequence of str, optional
+            The houses to enter, by default all. Their features are in memory.
+
+        Raises
+        ------
+        DataError
+            A file is missing or malformed, or there is no such house.
+        """
+        dataset = self._dataset(folder)
+        chosen = tuple(dataset.graphs) if scans is None else tuple(scans)
+        if unknown := [scan for scan in chosen if scan not in dataset.graphs]:
+            raise DataError(f"{folder}: no graph of {', '.join(unknown)}; found {some(dataset.graphs)}")
+        self._walker.houses = read_houses(dataset, chosen, self._options)
+        return self
+
+    def follow(self, instruction: str, scan: str, viewpoint: str, heading: float = 0.0) -> HousePath:
+        """Follow an instruction by the likeliest action after the likeliest action.
+
+        Parameters
+        ----------
+        instruction : str
+            In the language of the training instructions; words that the model does not know count as one.
+        scan, viewpoint : str
+            Where to start.
+        heading : float
+            The direction that one faces there, in radians, clockwise from +y.
+
+        Raises
+        ------
+        DataError
+            The model is a speaker, it is in no house or not in this one, or there is no such viewpoint.
+        """
+        return self.follow_all([Start(instruction, scan, viewpoint, heading)])[0]
+
+    def follow_all(self, starts: Sequence[Start]) -> list[HousePath]:
+        """Follow several instructions at once, as :meth:`follow` does each."""
+        agent = self._walker
+        if isinstance(agent, Speaker):
+            raise DataError("vln.stage = 'speaker' trained a speaker, which follows no instruction: use describe()")
+        if not starts:
+            return []
+        houses = self._houses()
+        for start in starts:
+            if not start.instruction.strip():
+                raise DataError(f"house {start.scan}, viewpoint {start.viewpoint}: the instruction has no text")
+            check_stop(houses, start.scan, start.viewpoint, start.heading)
+        paths = [
+            InstructedPath(start.scan, str(number), (start.viewpoint,), start.heading, (start.instruction,))
+            for number, start in enumerate(starts)
+        ]
+        episodes = encode(paths, houses.rows, self._words(), self._options.max_length)
+        if self._options.ablation == "no-instructions":
+            episodes = without_words(episodes)
+        _, trails = walk_all(agent, houses.on(self.device), episodes, self._options.max_actions)
+        return [
+            walked(houses, start, trail[trail >= 0], self._options.max_actions)
+            for start, trail in zip(starts, trails, strict=True)
+        ]
+
+    def describe(self, path: HousePath) -> str:
+        """Describe a path by the likeliest word after the likeliest word.
+
+        Parameters
+        ----------
+        path : HousePath
+            At least two viewpoints, each joined to the next.
+
+        Returns
+        -------
+        str
+            Lower-case words and punctuation marks, separated by spaces; perhaps none.
+
+        Raises
+        ------
+        DataError
+            The model is no speaker, it is in no house or not in this one, or the path cannot be walked.
+        """
+        return self.describe_all([path])[0]
+
+    def describe_all(self, paths: Sequence[HousePath]) -> list[str]:
+        """Describe several paths at once, as :meth:`describe` does each."""
+        speaker = self._walker
+        if isinstance(speaker, Agent):
+            raise DataError(
+                f"vln.stage = {self._options.stage!r} trained an agent, which describes no path: use follow(), or "
+                "train with vln.stage = 'speaker'"
+            )
+        if not paths:
+            return []
+        houses = self._houses()
+        for path in paths:
+            check_path(houses, path)
+        given = [
+            InstructedPath(path.scan, str(number), path.viewpoints, path.heading, ("",))
+            for number, path in enumerate(paths)
+        ]
+        episodes = encode(given, houses.rows, self._words(), self._options.max_length)
+        said = describe_all(speaker, houses.on(self.device), episodes, self._words(), self._options.max_length)
+        return [" ".join(words) for words in said]
+
+    def data(self, folder: str | Path, partition: int | None = None, num_partitions: int = 1) -> NodeData:
+        """As :meth:`TrainedModel.data`, with the words that the model knows.
+
+        Without ``partition``, a folder with one house is that of a node; of several houses all that are nodes are read.
+        """
+        if partition is not None or "vocabulary" not in self.facts:
+            return super().data(folder, partition, num_partitions)
+        dataset = self._dataset(folder)
+        scans = tuple(dataset.graphs) if len(dataset.graphs) == 1 else dataset.nodes(self._options)
+        key = scans[0] if len(scans) == 1 else dataset.folder.resolve().name
+        return node_data(dataset, scans, self._options, key, self._words())
+
+    def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = CHUNK) -> Iterator[dict[str, Any]]:
+        """Yield the path of each instruction, or the description of each path.
+
+        An input that is a folder has the houses to be in. Other inputs are files or streams of JSON lines, or a JSON
+        array as R2R has. For an agent, an object has ``instruction`` (or ``instructions``, a list), ``scan``,
+        ``viewpoint`` (or ``path``, whose first viewpoint is the start) and perhaps ``heading``; for a speaker ``scan``,
+        ``path`` and perhaps ``heading``.
+
+        Yields
+        ------
+        dict
+            ``scan``, ``path`` (names of viewpoints) and ``heading``; of an agent also ``instruction``, ``positions``
+            (metres) and ``stopped``, of a speaker ``description``.
+        """
+        files = [given for given in inputs if not (isinstance(given, Path) and given.is_dir())]
+        for given in inputs:
+            if isinstance(given, Path) and given.is_dir():
+                self.enter(given)
+        if not files:
+            raise DataError("there is no instruction and no path: name a file of JSON lines")
+        for given in files:
+            entries = list(entries_of(given))
+            for start in range(0, len(entries), batch_size):
+                yield from self._answers(entries[start : start + batch_size])
+
+    def network(self, example: object = None) -> Network:
+        """An agent's step (:class:`~fedapps.tasks.vln.exported.AgentStep`), or a speaker's words
+        (:class:`~fedapps.tasks.vln.exported.SpeakerWords`).
+        """
+        walker = deepcopy(self._walker).cpu()
+        walker.houses = None
+        return speaker_network(walker) if isinstance(walker, Speaker) else agent_network(walker)
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _options(self) -> Options:
+        return cast(Options, self.task.options)
+
+    @property
+    def _walker(self) -> Agent | Speaker:
+        return cast(Agent | Speaker, self.module)
+
+    def _dataset(self, folder: str | Path) -> Dataset:
+        return read_dataset(Path(folder).expanduser(), self._options)
+
+    def _houses(self) -> Houses:
+        if self._walker.houses is None:
+            raise DataError("the model is in no house: enter(folder) those of a folder with graphs and features")
+        return self._walker.houses
+
+    def _words(self) -> Vocabulary:
+        if "vocabulary" not in self.facts:
+            raise DataError(
+                "the words of the model are unknown: load it beside the data of its run, or name the file of its words "
+                "as vln.vocabulary-file"
+            )
+        return Vocabulary(tuple(self.facts["vocabulary"]))
+
+    def _answers(self, entries: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
+        if isinstance(self._walker, Speaker):
+            paths = [path_of(place, entry) for place, entry in entries]
+            for path, said in zip(paths, self.describe_all(paths), strict=True):
+                yield {**_row(path), "description": said}
+            return
+        starts = [start for place, entry in entries for start in starts_of(place, entry)]
+        for start, path in zip(starts, self.follow_all(starts), strict=True):
+            positions = [list(position) for position in path.positions]
+            yield {"instruction": start.instruction, **_row(path), "positions": positions, "stopped": path.stopped}
+
+
+def _row(path: HousePath) -> dict[str, Any]:
+    return {"scan": path.scan, "path": list(path.viewpoints), "heading": path.heading}
