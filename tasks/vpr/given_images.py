@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import read_table
+from fedapps.tasks.tables import COMPRESSIONS, FORMATS, read_table
 from PIL import Image
 from torch import Tensor
 
@@ -20,7 +20,8 @@ from .places import EARTH_RADIUS
 #: ``[3, H, W]``.
 GivenImage = str | Path | Image.Image | np.ndarray | Tensor
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff")
-TABLES = (".csv", ".tsv", ".jsonl")
+#: The endings of the names of tables.
+TABLES = tuple(form + compression for form in FORMATS for compression in COMPRESSIONS)
 
 
 @dataclass(frozen=True, eq=False)

@@ -261,7 +261,7 @@ class TrainedPlaces(TrainedModel):
 
 
 def _is_collection(path: Path) -> bool:
-    return path.is_dir() or path.suffix.lower() in TABLES
+    return path.is_dir() or path.name.lower().endswith(TABLES)
 
 
 def _paths(given: Path | TextIO) -> list[str | Path]:
