@@ -34,7 +34,7 @@ class DrivingTask(DrivingProfiles, Task):
     """
 
     validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.2}
-    trained_model: ClassVar[str] = "fedapps.tasks.driving.trained:TrainedForecaster"
+    trained_model: ClassVar[str] = "fedapps.tasks.driving.trained:DrivingTrained"
     vectorises: ClassVar[bool] = False  # vmap does not support LSTMs
 
     def __init__(self, options: DrivingOptions | None = None) -> None:

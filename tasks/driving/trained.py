@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from fedapps.sim.seeding import torch_seed
 from fedapps.sim.traffic.sessions import HUMAN
+from fedapps.tasks.base import NodeData
 from fedapps.tasks.profiles import DataError
 from fedapps.tasks.trained import Network, TrainedModel
 from numpy.typing import ArrayLike
@@ -43,7 +44,7 @@ class ForecastNetwork(nn.Module):
         return self.forecaster.forecast(history, plan[:, None], noise)[:, 0]
 
 
-class TrainedForecaster(TrainedModel):
+class DrivingTrained(TrainedModel):
     """A forecaster of a human driver.
 
     Motions are ``(x, y, vx, vy)`` in m and m/s, x lateral and y along the road; the cars are the robot, the human and,
@@ -160,7 +161,7 @@ class TrainedForecaster(TrainedModel):
                         "samples": found.tolist(),
                     }
 
-    def network(self, example: object = None) -> Network:
+    def network(self, example: NodeData | None = None) -> Network:
         """The forecaster for one plan of each of b histories (:class:`ForecastNetwork`)."""
         options, setting = self._options, self._setting
         with torch_seed(0, "driving", "network"):

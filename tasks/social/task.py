@@ -91,7 +91,7 @@ class SocialTask(SocialProfiles, Task):
     """
 
     squared_residuals: ClassVar[int] = 1
-    trained_model: ClassVar[str] = "fedapps.tasks.social.trained:TrainedRater"
+    trained_model: ClassVar[str] = "fedapps.tasks.social.trained:SocialTrained"
 
     def __init__(self, options: SocialOptions | None = None) -> None:
         """Raise :class:`DataError` if the option ``participants`` is invalid (:meth:`Options.nodes`)."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 import numpy as np
+from fedapps.tasks.base import NodeData
 from fedapps.tasks.profiles import DataError
 from fedapps.tasks.trained import Network, TrainedModel
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ class NamedInputs(nn.Module):
         return found
 
 
-class TrainedRater(TrainedModel):
+class SocialTrained(TrainedModel):
     """A network that rates the behaviour of a robot among people."""
 
     def score(self, scenes: Scene | str | Path | Sequence[Scene], *, batch_size: int = CHUNK) -> np.ndarray:
@@ -98,7 +99,7 @@ class TrainedRater(TrainedModel):
                     row = {"file": str(path), "identifier": scene.identifier, "score": score}
                     yield row if isnan(scene.score) else row | {"rated": scene.score}
 
-    def network(self, example: object = None) -> Network:
+    def network(self, example: NodeData | None = None) -> Network:
         """The network on graphs of scenes: their number and those of people, objects and walls may differ."""
         graphs = cast(SocialTask, self.task).graphs.build([_EXAMPLE, _EXAMPLE.mirrored()])
         return Network(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import json_lines, json_objects
+from fedapps.tasks.tables import json_lines, name_of
 from torch import Tensor
 
 from .files import read_json
@@ -87,16 +87,15 @@ def walked(houses: Houses, start: Start, rows: Tensor, max_actions: int) -> Hous
 
 
 def entries_of(given: Path | TextIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The objects of an input, each with its place for messages."""
-    if not isinstance(given, Path):
-        yield from ((f"line {number}", entry) for number, entry in json_objects("standard input", given))
-    elif given.name.split(".")[1:2] == ["json"]:
+    """The objects of JSON lines, or of a JSON array in a file ``.json``, each with its place for messages."""
+    if isinstance(given, Path) and ".json" in given.suffixes:
         listed = read_json(given)
         if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
             raise DataError(f"{given}: expected a JSON array of objects, or JSON lines in a file .jsonl")
         yield from ((f"{given}, entry {number}", entry) for number, entry in enumerate(listed, 1))
     else:
-        yield from ((f"{given}, line {number}", entry) for number, entry in json_lines(given))
+        place = given if isinstance(given, Path) else name_of(given)
+        yield from ((f"{place}, line {number}", entry) for number, entry in json_lines(given))
 
 
 def _text(place: str, entry: Mapping[str, Any], name: str) -> str:

@@ -44,7 +44,7 @@ class VlnTask(VlnProfiles, Task):
     vectorises: ClassVar[bool] = False
     metric_means: ClassVar[Mapping[str, MetricRule]] = {f"{split}.bleu": CORPUS_BLEU for split in TESTED}
     audit_subject: ClassVar[str] = "fedapps.tasks.vln.privacy:VlnSubject"
-    trained_model: ClassVar[str] = "fedapps.tasks.vln.trained:TrainedWalker"
+    trained_model: ClassVar[str] = "fedapps.tasks.vln.trained:VlnTrained"
 
     def build_model(self) -> nn.Module:
         """The agent or the speaker, in no house; from ``agent_file`` where one is named."""

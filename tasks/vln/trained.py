@@ -23,7 +23,7 @@ from .speaker import Speaker
 from .vocabulary import Vocabulary
 
 
-class TrainedWalker(TrainedModel):
+class VlnTrained(TrainedModel):
     """An agent that follows instructions, or the speaker of ``vln.stage = "speaker"``, which describes paths.
 
     Both look around in houses: in those of the node whose model was loaded, or in those of a folder (:meth:`enter`).
@@ -174,7 +174,7 @@ class TrainedWalker(TrainedModel):
             for start in range(0, len(entries), batch_size):
                 yield from self._answers(entries[start : start + batch_size])
 
-    def network(self, example: object = None) -> Network:
+    def network(self, example: NodeData | None = None) -> Network:
         """An agent's step (:class:`~fedapps.tasks.vln.exported.AgentStep`), or a speaker's words
         (:class:`~fedapps.tasks.vln.exported.SpeakerWords`).
         """

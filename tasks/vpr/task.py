@@ -43,7 +43,7 @@ class VprTask(VprProfiles, Task):
 
     vectorises: ClassVar[bool] = False
     fixed: ClassVar[tuple[str, ...]] = (FROZEN,)
-    trained_model: ClassVar[str] = "fedapps.tasks.vpr.trained:TrainedPlaces"
+    trained_model: ClassVar[str] = "fedapps.tasks.vpr.trained:VprTrained"
     metric_means: ClassVar[Mapping[str, MetricRule]] = {
         f"{name}.recall_at_{n}": "uniform" for name in ("test", "validation") for n in AMONG
     }

@@ -9,6 +9,7 @@ from typing import Any, TextIO, cast
 
 import numpy as np
 import torch
+from fedapps.tasks.base import NodeData
 from fedapps.tasks.model_folder import FILES
 from fedapps.tasks.profiles import DataError
 from fedapps.tasks.trained import Network, TrainedModel
@@ -24,7 +25,7 @@ Images = Sequence[GivenImage] | np.ndarray | Tensor
 _MATCHES = 5  # that a row of a prediction lists
 
 
-class TrainedPlaces(TrainedModel):
+class VprTrained(TrainedModel):
     """A network that describes places.
 
     Images are RGB of any size: each is resized bilinearly to ``vpr.height`` x ``vpr.width`` pixels and normalised as in
@@ -169,7 +170,7 @@ class TrainedPlaces(TrainedModel):
                 else:
                     yield from _rows(some.names, self._located(some, index, _MATCHES), index.degrees)
 
-    def network(self, example: object = None) -> Network:
+    def network(self, example: NodeData | None = None) -> Network:
         """The whole network, from uint8 images of the size in the options to descriptors."""
         height, width = self._options.size
         images = torch.zeros(2, 3, height, width, dtype=torch.uint8)

@@ -18,7 +18,7 @@ from fedapps.tasks.driving.options import Options
 from fedapps.tasks.driving.planner import TAU
 from fedapps.tasks.driving.setting import to_motion
 from fedapps.tasks.driving.task import DrivingTask
-from fedapps.tasks.driving.trained import TrainedForecaster
+from fedapps.tasks.driving.trained import DrivingTrained
 from fedapps.tasks.trained import Origin
 
 SMALL = Options(sessions_train=2, sessions_test=4, hidden=8, latent=2, samples=2)
@@ -34,7 +34,7 @@ def trained_on(options, seed=0, spread=1.0):
     with torch.no_grad():
         for parameter in module.parameters():
             parameter *= spread
-    return TrainedForecaster(task, module, task.facts(None), Origin(seed=3))
+    return DrivingTrained(task, module, task.facts(None), Origin(seed=3))
 
 
 @pytest.fixture(scope="module")
@@ -246,8 +246,8 @@ def test_the_network_to_export_gives_the_forecast_controls():
 def test_a_model_folder_forecasts_the_same(tmp_path):
     trained = trained_on(SMALL, spread=3.0)
     trained.save(tmp_path / "model")
-    again = TrainedForecaster.read(tmp_path / "model", lambda name: DrivingTask)
-    assert isinstance(again, TrainedForecaster)
+    again = DrivingTrained.read(tmp_path / "model", lambda name: DrivingTask)
+    assert isinstance(again, DrivingTrained)
     np.testing.assert_array_equal(again.forecast(*straight()), trained.forecast(*straight()))
 
 

@@ -13,7 +13,7 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.social.options import Options
 from fedapps.tasks.social.scenes import RatedScene, participant_files, read_participant
 from fedapps.tasks.social.task import SocialTask
-from fedapps.tasks.social.trained import TrainedRater
+from fedapps.tasks.social.trained import SocialTrained
 
 SMALL = Options(participants="a;b", source="simulated", world_scenes=20, hidden=8)
 BOTH = ("compact", "relational")
@@ -31,7 +31,7 @@ def world(tmp_path_factory):
 def trained_on(**changes):
     task = SocialTask(replace(SMALL, **changes))
     with torch_seed(0):
-        return TrainedRater(task, task.build_model(), task.facts(None))
+        return SocialTrained(task, task.build_model(), task.facts(None))
 
 
 @pytest.mark.parametrize("graph", BOTH)
@@ -115,8 +115,8 @@ def test_the_network_to_export_gives_the_scores(graph):
 def test_a_model_folder_scores_the_same(tmp_path):
     trained = trained_on(graph="relational")
     trained.save(tmp_path / "model")
-    again = TrainedRater.read(tmp_path / "model", lambda name: SocialTask)
-    assert isinstance(again, TrainedRater)
+    again = SocialTrained.read(tmp_path / "model", lambda name: SocialTask)
+    assert isinstance(again, SocialTrained)
     assert again.score(EMPTY).tolist() == trained.score(EMPTY).tolist()
 
 

@@ -138,5 +138,5 @@ def test_a_file_that_cannot_be_read(tmp_path, name):
 def test_json_lines_keep_their_values_and_line_numbers(tmp_path):
     found = list(json_lines(written(tmp_path, "a.jsonl.gz", JSONL)))
     assert found == [(1, {"name": "ball", "size": 3, "more": [1]}), (3, {"size": 4.5, "name": "box"})]
-    with pytest.raises(DataError, match="cannot be read or is damaged"):
+    with pytest.raises(DataError, match="no such file"):
         list(json_lines(tmp_path / "gone.jsonl"))

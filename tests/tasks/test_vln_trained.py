@@ -19,7 +19,7 @@ from fedapps.tasks.vln.options import Options
 from fedapps.tasks.vln.references import references_of
 from fedapps.tasks.vln.speaker import moves_of
 from fedapps.tasks.vln.task import VlnTask
-from fedapps.tasks.vln.trained import TrainedWalker
+from fedapps.tasks.vln.trained import VlnTrained
 from fedapps.tasks.vln.walks import Walks, observe
 
 
@@ -37,7 +37,7 @@ def trained_in(world, partition=0, seed=0, **changes):
     with torch.no_grad():
         for parameter in module.parameters():
             parameter *= 3
-    return TrainedWalker(task, module, task.facts(data)), data
+    return VlnTrained(task, module, task.facts(data)), data
 
 
 def starts_of(paths):
@@ -129,7 +129,7 @@ def test_words_come_with_the_model(world, tmp_path):
     (own / "R2R_val_unseen.json").write_text(json.dumps(unseen))
     assert trained.evaluate(own) == trained.evaluate(data)
     assert trained.data(world).key == world.name
-    unknown = TrainedWalker(trained.task, trained.module, trained.task.facts(None))
+    unknown = VlnTrained(trained.task, trained.module, trained.task.facts(None))
     with pytest.raises(DataError, match="the words of the model are unknown"):
         unknown.follow("walk", "houseC", "v00")
 
@@ -202,7 +202,7 @@ def test_a_prediction_of_a_speaker_is_a_description(world):
         ('{"instruction": "go", "viewpoint": "v00"}', "line 1: scan = None; expected a text"),
         ('{"instruction": "go", "scan": "houseA"}', "line 1: path = None; expected names of viewpoints"),
         ('{"instruction": "go", "scan": "houseA", "viewpoint": "v00", "heading": "n"}', "heading = 'n'; expected rad"),
-        ("[1]", r"standard input, line 1: '\[1\]'; expected a JSON object"),
+        ("[1]", r"<input>, line 1: '\[1\]'; expected a JSON object"),
     ],
 )
 def test_bad_predictions_are_named(world, line, said):
@@ -217,8 +217,8 @@ def test_bad_predictions_are_named(world, line, said):
 def test_a_model_folder_has_the_words_and_no_house(world, tmp_path, stage):
     trained, data = trained_in(world, stage=stage)
     trained.save(tmp_path / "model")
-    again = TrainedWalker.read(tmp_path / "model", lambda name: VlnTask)
-    assert isinstance(again, TrainedWalker)
+    again = VlnTrained.read(tmp_path / "model", lambda name: VlnTask)
+    assert isinstance(again, VlnTrained)
     assert again.module.houses is None
     again.enter(world)
     if stage == "agent":
@@ -279,7 +279,7 @@ def test_published_instructions_are_followed(tmp_path):
     task = VlnTask(Options(hidden=16, word_width=8, feature_cache=str(tmp_path)))
     with torch_seed(0):
         module = task.build_model()
-    trained = TrainedWalker(task, module, {"vocabulary": ["walk", "stop", "the"]})
+    trained = VlnTrained(task, module, {"vocabulary": ["walk", "stop", "the"]})
     paths = next(folder.rglob("R2R_val_unseen.json*"))
     row = next(trained.rows([folder, paths]))
     assert np.isfinite(row["positions"]).all()

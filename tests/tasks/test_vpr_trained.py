@@ -10,7 +10,7 @@ from fedapps.tasks.vpr import place_index
 from fedapps.tasks.vpr.given_images import metres_between
 from fedapps.tasks.vpr.place_index import PlaceIndex
 from fedapps.tasks.vpr.task import VprTask
-from fedapps.tasks.vpr.trained import TrainedPlaces
+from fedapps.tasks.vpr.trained import VprTrained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -33,7 +33,7 @@ def _tiny(monkeypatch):
 @pytest.fixture
 def trained():
     task = task_with(maps_megabytes=0)
-    return TrainedPlaces(task, model_of(task), task.facts(None))
+    return VprTrained(task, model_of(task), task.facts(None))
 
 
 def images_of(folder, pattern="0-query-0-*.png"):
@@ -178,7 +178,7 @@ def test_an_index_is_kept_in_a_file(folder, trained, tmp_path):
 
 def test_another_models_index_is_refused(folder, trained):
     task = task_with(maps_megabytes=0)
-    other = TrainedPlaces(task, model_of(task, seed=1), task.facts(None))
+    other = VprTrained(task, model_of(task, seed=1), task.facts(None))
     index = trained.index(images_of(folder))
     with pytest.raises(DataError, match=r"the index was made by another model: build it with index\(\) of this one"):
         other.locate(images_of(folder), index)
@@ -256,14 +256,14 @@ def test_a_model_folder_keeps_the_index_and_needs_no_file_of_weights(folder, tmp
     renamed = {name.split(".", 1)[1]: tensor.numpy() for name, tensor in network.state_dict().items()}
     np.savez(weights, **{name: array for name, array in renamed.items() if not name.startswith("p")})
     task = task_with(maps_megabytes=0, weights=str(weights))
-    trained = TrainedPlaces(task, model_of(task), task.facts(None))
+    trained = VprTrained(task, model_of(task), task.facts(None))
     assert trained.module.normalise.kind == "caffe"
     trained.places = trained.index(images_of(folder))
     described = trained.describe(images_of(folder))
     trained.save(tmp_path / "model")
     weights.unlink()
-    again = TrainedPlaces.read(tmp_path / "model", lambda name: VprTask)
-    assert isinstance(again, TrainedPlaces)
+    again = VprTrained.read(tmp_path / "model", lambda name: VprTask)
+    assert isinstance(again, VprTrained)
     np.testing.assert_array_equal(again.describe(images_of(folder)), described)
     assert again.locate(images_of(folder), k=1).distance.max() == 0
     again.save(tmp_path / "copy")
