@@ -36,7 +36,7 @@ class Adapted:
 class NewNode(FederatedClient):
     """A node without private state that fits the personal part of a model; its parameters are those of its base.
 
-    It reads and writes no state.
+    It reads and writes no state; what it trains is a personal model like that of a round.
     """
 
     def adapt(self, received: Arrays, settings: RoundSettings, learning_rate: float = 0.0) -> Adapted:
@@ -91,7 +91,10 @@ class NewNode(FederatedClient):
         metrics = dict(metrics)
         if adapted.steps:
             metrics[EVALUATION_STEPS] = float(adapted.steps)
-        return RoundResult({}, data.count("test") or data.count("validation") or 1, metrics)
+        result = RoundResult({}, data.count("test") or data.count("validation") or 1, metrics)
+        if adapted.steps and self._keep:
+            self._keep("adapt", adapted.model, settings, result)
+        return result
 
     def _plan(self, model: nn.Module, node_round: NodeRound, learning_rate: float) -> list[Phase]:
         training = node_round.settings.training

@@ -74,8 +74,23 @@ class Node:
         records = self.client().answer(query, self.settings)
         return Message(RecordDict(dict(records)), reply_to=self.message)
 
-    def client(self, kind: type[Client] = FederatedClient) -> Client:  # type: ignore[assignment]
+    def client(self) -> FederatedClient:
         """The client on this node's data and private state, with the method's local parts as the message sets them."""
+        return self._client(FederatedClient)
+
+    def new_node(self) -> NewNode:
+        """The same as a node that took no part in the rounds."""
+        return self._client(NewNode)
+
+    def numpy_client(self) -> NumPyClientAdapter:
+        """The client as Flower's ``NumPyClient``."""
+        return NumPyClientAdapter(self.client(), self.settings, memory=self.context.state)
+
+    def compression_state(self) -> PrivateState:
+        """The errors of the node's compressed replies."""
+        return self._state(self._data(self._task(), pooled=False).key, "compression")
+
+    def _client(self, kind: type[Client]) -> Client:
         run, task = self.config.run, self._task()
         own = self._data(task, pooled=False)
         state = self._state(own.key)
@@ -91,20 +106,12 @@ class Node:
             keep=partial(self._keep, task, own) if keeps_models(self.context.node_config) else None,
         )
 
-    def numpy_client(self) -> NumPyClientAdapter:
-        """The client as Flower's ``NumPyClient``."""
-        return NumPyClientAdapter(self.client(), self.settings, memory=self.context.state)
-
-    def compression_state(self) -> PrivateState:
-        """The errors of the node's compressed replies."""
-        return self._state(self._data(self._task(), pooled=False).key, "compression")
-
     def _as_new_node(self) -> RoundResult:
         """The metrics of the model that came, of the same after adaptation, and of one trained alone for as long."""
         settings, received = self.settings, received_arrays(self.message)
         received_as_is = replace(settings, training=settings.training.for_epochs(0))
         alone = replace(settings, training=self.config.run.training.for_epochs(settings.training.epochs))
-        node = self.client(NewNode)
+        node = self.new_node()
         results = (
             node.adapt_round(received, received_as_is),
             node.adapt_round(received, settings),

@@ -164,8 +164,11 @@ def _held_out(entry: Entry) -> HeldOut:
         nodes=entry.integer("nodes"),
         metrics={
             name: HeldOutMetric(
-                *(_spread(one.inner(model)) for model in ("shared", "adapted", "local")),
-                *(_difference(one.inner(name)) for name in ("gain", "lead")),
+                shared=_spread(one.inner("shared")),
+                adapted=_spread(one.inner("adapted")),
+                local=_spread(one.inner("local")),
+                gain=_difference(one.inner("gain")),
+                lead=_difference(one.inner("lead")),
             )
             for name, one in found.items()
         },
@@ -182,8 +185,11 @@ def _held_out_of_run(entry: Entry) -> HeldOut | None:
         nodes=len(entry.inner("nodes").fields),
         metrics={
             name: HeldOutMetric(
-                *(Spread(found[name], math.nan) for found in (shared, adapted, local)),
-                *(Difference(value - other[name], math.nan, math.nan) for other in (shared, local)),
+                shared=Spread(shared[name], math.nan),
+                adapted=Spread(value, math.nan),
+                local=Spread(local[name], math.nan),
+                gain=Difference(value - shared[name], math.nan, math.nan),
+                lead=Difference(value - local[name], math.nan, math.nan),
             )
             for name, value in adapted.items()
             if name in shared and name in local
