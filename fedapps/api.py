@@ -1,4 +1,4 @@
-"""The Python interface: ``fedapps.run``, ``fedapps.compare``, ``fedapps.open_run`` and ``fedapps.load``.
+"""The Python interface: ``fedapps.run``, ``compare`` and ``open_run``, and ``load`` and ``adapt`` for trained models.
 
 The functions call what the commands of ``python -m fedapps`` call, print what these print, and raise their errors.
 """
@@ -201,6 +201,57 @@ def load(
     from .trained.load import load_model
 
     return load_model(run, method, node, round, device)
+
+
+def adapt(
+    run: str | Path,
+    data_dir: str | Path,
+    method: str | None = None,
+    *,
+    epochs: int,
+    learning_rate: float = 0.0,
+    round: int | str | None = None,
+    device: str = "auto",
+    output: str | Path | None = None,
+) -> TrainedModel:
+    """Let a node that took no part in a run fit its personal part to its data, as ``python -m fedapps adapt``.
+
+    The node starts from what the method would send it, and from the initial private parameters. It trains the
+    parameters that the method does not share, with the shared ones frozen; where all are shared, it trains all. The
+    settings are those of local training, or those with which the method personalises before an evaluation.
+
+    Parameters
+    ----------
+    run : str or Path
+        A run folder, or the model folder of a shared model.
+    data_dir : str or Path
+        The node's data, in the format of a deployed node's folder.
+    method, round, device
+        As in :func:`load`.
+    epochs : int
+        ≥ 0, passes over the node's training data; 0 gives the model that the node receives.
+    learning_rate : float
+        Above 0, in place of the method's; 0 = the method's.
+    output : str or Path, optional
+        Where to write the model folder.
+
+    Returns
+    -------
+    TrainedModel
+        Of the task's class; ``evaluate()`` measures it on the node's own data.
+
+    Raises
+    ------
+    ValueError
+        Before training, if an argument is out of range, the run, the method or the round is unknown, the data are
+        missing or malformed, or a model folder lacks what the method sends beside its model.
+    """
+    from .trained.adapt import adapt_model
+
+    model = adapt_model(run, data_dir, method, epochs=epochs, learning_rate=learning_rate, round=round, device=device)
+    if output is not None:
+        model.save(output)
+    return model
 
 
 def watch(folder: str | Path, poll: float = 1.0, device: str | torch.device = "cpu") -> ModelWatch:

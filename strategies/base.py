@@ -304,6 +304,25 @@ class BaseStrategy(ResumableStrategy):
         self.aggregate_evaluate(server_round, self.send(grid, messages, timeout))
         return report
 
+    def evaluate_message(
+        self, server_round: int, profile: Profile, arrays: ArrayRecord, config: ConfigRecord
+    ) -> Message:
+        """The EVALUATE message to a node, which need not be connected.
+
+        Parameters
+        ----------
+        server_round : int
+        profile : Profile
+            Of the node.
+        arrays : ArrayRecord
+            The shared parameters.
+        config : ConfigRecord
+            Entries of its config.
+        """
+        nodes, arrays = [self.label(profile)], self.share(arrays)
+        (message,) = self._messages(nodes, MessageType.EVALUATE, server_round, arrays, config, self.evaluate_records)
+        return message
+
     # -- messages and replies -------------------------------------------------------------------------------------
 
     def await_nodes(self, grid: Grid, timeout: float) -> None:

@@ -42,6 +42,8 @@ class Origin:
         The number of nodes that took part.
     examples : int
         Their training examples; 0 if unknown.
+    adapted_epochs : int
+        Epochs in which ``node``, which took no part in the rounds, fitted its personal part; 0 for other models.
     metrics : mapping
         What the run reported for this model, by metric.
     versions : mapping of str to str
@@ -59,6 +61,7 @@ class Origin:
     seed: int = 0
     nodes: int = 0
     examples: int = 0
+    adapted_epochs: int = 0
     metrics: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)

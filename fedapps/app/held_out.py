@@ -18,7 +18,7 @@ from fedapps.strategies.aggregation.metrics import MetricRule
 from fedapps.strategies.wire import HELD_OUT, HELD_OUT_PREFIXES
 from fedapps.tasks.options import option_values
 
-from .round_config import evaluate_config
+from .round_config import evaluate_config, stage_of
 
 
 def metric_means(rules: Mapping[str, MetricRule], *, held_out: bool) -> dict[str, MetricRule]:
@@ -27,20 +27,19 @@ def metric_means(rules: Mapping[str, MetricRule], *, held_out: bool) -> dict[str
     return {prefix + name: rule for prefix in prefixes for name, rule in rules.items()}
 
 
-def held_out_config(config: Config, label: str, run_label: str, server_round: int) -> ConfigRecord:
-    """The config of the message to a held-out node: that of an evaluation, with the settings of training.
+def new_node_config(config: Config, label: str, run_label: str, server_round: int, epochs: int) -> ConfigRecord:
+    """The config of the message to a new node: that of an evaluation, with the settings of training.
 
-    Its stage is the last one of the data; a held-out node collected none.
+    Its data have the stage of the round only where they come in stages: it has collected none.
     """
-    run = config.run_of(label)
+    run, stages = config.run_of(label), config.num_stages
     return ConfigRecord(
         {
             **evaluate_config(config, label, run_label, server_round),
-            **option_values(run.training.for_epochs(run.held_out_epochs)),
-            "stage": config.num_stages - 1,
+            **option_values(run.training.for_epochs(epochs)),
+            "stage": stage_of(run, server_round, stages) if stages > 1 else 0,
             "final": True,
             "collect": False,
-            HELD_OUT: True,
         }
     )
 
@@ -60,7 +59,8 @@ def held_out_results(
     run = config.run
     if not run.held_out_nodes:
         return {}
-    asked = held_out_config(config, label, run_label, last)
+    asked = new_node_config(config, label, run_label, last, run.held_out_epochs)
+    asked[HELD_OUT] = True
     report = strategy.evaluate_held_out(last, arrays, asked, grid, run.timeout)
     return {"held_out": {"epochs": run.held_out_epochs, **_by_model(report.evaluate), **_of_nodes(report)}}
 

@@ -14,6 +14,7 @@ from fedapps.registry.expressions import split_expressions
 
 from .listing import keys_text, method_text, overview
 from .parser import command_parser
+from .trained import adapt
 
 if TYPE_CHECKING:
     from fedapps.launch.runner import Runner
@@ -236,6 +237,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "audit": audit,
     "report": report,
     "board": board,
+    "adapt": adapt,
 }
 
 

@@ -19,6 +19,7 @@ from .arguments import (
     add_set,
     add_vary,
 )
+from .trained import add_adapt
 
 
 def command_parser() -> Parser:
@@ -41,6 +42,7 @@ def command_parser() -> Parser:
     _add_audit(commands)
     _add_report(commands)
     _add_board(commands)
+    add_adapt(commands)
     return parser
 
 

@@ -43,17 +43,17 @@ def load_model(
     place = choose_device(device)
     if StoredModel.is_in(path):
         model = TrainedModel.read(path, task_class, place)
-        _check_same(model.origin, method, node, round)
+        check_same(model.origin, method, node, round)
         return model
     stored = StoredRun.open(path)
     label = stored.method(method)
     snapshot = stored.snapshot(label, round)
     with flower_identity():
-        found = _of_node(stored, label, snapshot, node) if node else _shared(stored, label, snapshot)
+        found = _of_node(stored, label, snapshot, node) if node else shared_model(stored, label, snapshot)
     return found.to(place)
 
 
-def _check_same(origin: Origin, method: str | None, node: str | None, round: int | str | None) -> None:
+def check_same(origin: Origin, method: str | None, node: str | None, round: int | str | None) -> None:
     """Raise ``ValueError`` if a model folder has another model than the one that is asked for."""
     for name, wanted, there in (
         ("method", method, origin.method), ("node", node, origin.node), ("round", round, origin.round),
@@ -65,7 +65,8 @@ def _check_same(origin: Origin, method: str | None, node: str | None, round: int
 # -- the model that all nodes share ------------------------------------------------------------------------------
 
 
-def _shared(stored: StoredRun, label: str, snapshot: Snapshot) -> TrainedModel:
+def shared_model(stored: StoredRun, label: str, snapshot: Snapshot) -> TrainedModel:
+    """The model that all nodes share. Raise ``ValueError`` if a part of it stays on the nodes."""
     method = stored.config.methods[label]
     task = stored.config.task_of(method)
     with torch_seed(stored.config.run.seed, "model"):
@@ -109,7 +110,7 @@ def _of_node(stored: StoredRun, label: str, snapshot: Snapshot, key: str) -> Tra
     context = Context(
         run_id=1, node_id=1, node_config=dict(node_config), state=RecordDict(), run_config=stored.config.flat()
     )
-    with _threads_kept():
+    with threads_kept():
         node = _ReadingNode(message, context)
         client = node.client()
         found = client.prepared_model(received_arrays(message), node.settings)
@@ -171,9 +172,16 @@ def _trained(
     node: str,
     own: NodeData | None = None,
 ) -> TrainedModel:
+    private = stored.config.methods[label].private(stored.config.task)
+    origin, kind = origin_of(stored, label, snapshot, node), trained_class(task)
+    return kind(task, module, facts, origin, private=private, own=own)
+
+
+def origin_of(stored: StoredRun, label: str, snapshot: Snapshot, node: str) -> Origin:
+    """The origin of the model of a node, or of the shared model for the empty key."""
     config, rows = stored.config, stored.rows(label, node or None)
     sizes = {row["node"]: row["num_examples"] for row in rows if row["phase"] == "train"}
-    origin = Origin(
+    return Origin(
         run=stored.path.absolute().name,
         method=label,
         node=node,
@@ -187,13 +195,10 @@ def _trained(
         versions=versions(),
         settings=config.flat(),
     )
-    private = config.methods[label].private(config.task)
-    kind = trained_class(task)
-    return kind(task, module, facts, origin, private=private, own=own)
 
 
 @contextmanager
-def _threads_kept() -> Iterator[None]:
+def threads_kept() -> Iterator[None]:
     """Let torch have as many threads after the block as before it."""
     before = torch.get_num_threads()
     try:

@@ -1,0 +1,103 @@
+"""A new node adapts the model of a run: as held-out nodes of the run do, from the run or from a model folder."""
+
+import shutil
+
+import numpy as np
+import pytest
+from small_runs import LQR, run_inline
+
+import fedapps
+from fedapps.cli.commands import main
+
+HELD_OUT = "robot-03"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run with a held-out robot, and beside it the folder of that robot alone."""
+    given = LQR | {
+        "methods": "local,fedavg,apfl,h-fl,fedavg(run.learning-rate=0.1)",
+        "num-nodes": 4,
+        "held-out-nodes": HELD_OUT,
+        "held-out-epochs": 3,
+    }
+    parent = tmp_path_factory.mktemp("runs")
+    given["cache-dir"] = str(parent / "worlds")
+    folder = run_inline(given, parent)
+    (world,) = (path for path in (parent / "worlds").glob("*") if path.is_dir())
+    (parent / "robot").mkdir()
+    shutil.copy(world / f"{HELD_OUT}.csv", parent / "robot")
+    return folder
+
+
+def robot(folder):
+    return folder.path.parent / "robot"
+
+
+@pytest.mark.parametrize("method", ["local", "fedavg", "apfl", "h-fl", "fedavg(run.learning-rate=0.1)"])
+def test_it_is_what_a_held_out_node_of_the_run_has(folder, method):
+    found = folder.summary()["methods"][method]["held_out"]["nodes"][HELD_OUT]
+    for epochs, model in ((0, "shared"), (3, "adapted")):
+        adapted = fedapps.adapt(folder.path, robot(folder), method, epochs=epochs)
+        assert (adapted.origin.node, adapted.origin.method, adapted.origin.round) == (HELD_OUT, method, 3)
+        assert adapted.origin.adapted_epochs == epochs
+        metrics = adapted.evaluate()
+        assert metrics == {name: found[model][name] for name in metrics}
+
+
+def test_a_model_folder_serves_as_well_and_the_result_is_one(folder, tmp_path):
+    fedapps.load(folder.path, "fedavg").save(tmp_path / "shared")
+    output = tmp_path / "own"
+    model = fedapps.adapt(tmp_path / "shared", robot(folder), epochs=3, output=output)
+    assert model.evaluate() == fedapps.adapt(folder.path, robot(folder), "fedavg", epochs=3).evaluate()
+    again = fedapps.load(output)
+    assert again.origin == model.origin
+    assert again.evaluate(robot(folder)) == model.evaluate()
+
+
+def test_a_learning_rate_replaces_the_methods_own(folder):
+    def gain(**given):
+        return fedapps.adapt(folder.path, robot(folder), "fedavg", epochs=2, **given).module.policy.K.detach().numpy()
+
+    assert np.array_equal(gain(), gain(learning_rate=0.01))
+    assert not np.allclose(gain(), gain(learning_rate=0.05))
+
+
+def test_the_command_prints_both_and_writes_the_model(folder, tmp_path, capsys):
+    arguments = [str(folder.path), "--data-dir", str(robot(folder)), "--epochs", "2", "--output", str(tmp_path / "m")]
+    assert main(["adapt", *arguments, "--method", "fedavg"]) == 0
+    head, columns, *rest = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"node {HELD_OUT}, ")
+    assert columns.split() == ["0", "epochs", "2", "epochs"]
+    assert rest[-1] == f"model: {tmp_path / 'm'}"
+    assert fedapps.load(tmp_path / "m").origin.adapted_epochs == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"epochs": -1}, "epochs = -1, learning-rate = 0: both must be at least 0"),
+        ({"learning_rate": float("nan")}, "learning-rate = nan: both must be at least 0"),
+        ({"method": "none"}, "method = 'none': must be one of 'local', 'fedavg'"),
+        ({"round": 99}, "round = 99: its checkpoint is not kept"),
+        ({"data_dir": "/no/where"}, "data-dir = '/no/where': no such folder"),
+    ],
+)
+def test_what_is_wrong_is_said_before_training(folder, changes, said):
+    given = {"data_dir": robot(folder), "method": "fedavg", "epochs": 1} | changes
+    with pytest.raises(ValueError, match=said):
+        fedapps.adapt(folder.path, **given)
+
+
+def test_a_folder_without_data_is_named(folder, tmp_path):
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        fedapps.adapt(folder.path, tmp_path, "fedavg", epochs=1)
+
+
+def test_a_model_folder_without_what_the_method_sends_is_refused(folder, tmp_path):
+    fedapps.load(folder.path, "apfl").save(tmp_path / "shared")
+    with pytest.raises(ValueError, match=r"method 'apfl' also sends adaptive\.rates, which a model folder does not"):
+        fedapps.adapt(tmp_path / "shared", robot(folder), epochs=1)
+    fedapps.load(folder.path, "fedavg", "robot-00").save(tmp_path / "own")
+    with pytest.raises(ValueError, match="has the model of node robot-00: give the shared model"):
+        fedapps.adapt(tmp_path / "own", robot(folder), epochs=1)
