@@ -91,7 +91,8 @@ class LastStates(nn.LSTM):
     Parameters and their names are those of ``nn.LSTM``. On the CPU, torch trains on padded texts about twice as fast as
     on packed ones. Padding changes no result: every text is read from the left, by the backward direction in reverse,
     and its state is taken at its last token, before the padding. On a GPU the texts are packed, as cuDNN supports it.
-    Both ways agree up to rounding.
+    Both ways agree up to rounding. ``torch.export`` captures a third way without packing, sorting or trimming, because
+    these depend on the lengths.
     """
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -107,6 +108,8 @@ class LastStates(nn.LSTM):
         length : Tensor int64 [b]
             Their lengths, from 1 to L.
         """
+        if torch.compiler.is_exporting():
+            return self.untrimmed(inputs, length)
         return self.packed(inputs, length) if inputs.is_cuda else self.padded(inputs, length)
 
     def packed(self, inputs: Tensor, length: Tensor) -> Tensor:
@@ -119,12 +122,14 @@ class LastStates(nn.LSTM):
         """As :meth:`forward`, on padded texts: the longer half of the batch, and the shorter half with less padding."""
         length = length.to(inputs.device)
         order = length.argsort(descending=True, stable=True)
-        halves = [self._half(inputs.index_select(0, rows), length[rows]) for rows in order.chunk(2)]
+        halves = [
+            self.untrimmed(inputs.index_select(0, rows)[:, : int(length[rows[0]])], length[rows])
+            for rows in order.chunk(2)
+        ]
         return torch.cat(halves).index_select(0, order.argsort())
 
-    def _half(self, inputs: Tensor, length: Tensor) -> Tensor:
-        """The last states of texts of which the first is the longest."""
-        inputs = inputs[:, : int(length[0])]
+    def untrimmed(self, inputs: Tensor, length: Tensor) -> Tensor:
+        """As :meth:`forward`, on padded texts in their order and with all their padding."""
         last = (length - 1)[:, None, None]
         place = torch.arange(inputs.shape[1], device=inputs.device)[None, :, None]
         mirrored = inputs.gather(1, (last - place).clamp(min=0).expand_as(inputs))
