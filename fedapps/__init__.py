@@ -10,9 +10,9 @@ has them in its folder; in the repository and in a Flower bundle they are folder
 
 from pathlib import Path
 
-from .api import adapt, compare, load, open_run, run, watch
+from .api import adapt, compare, export, load, open_run, run, watch
 
-__all__ = ["adapt", "compare", "load", "open_run", "run", "watch"]
+__all__ = ["adapt", "compare", "export", "load", "open_run", "run", "watch"]
 
 if not Path(__file__).with_name("strategies").is_dir():
     __path__.append(str(Path(__file__).parents[1]))

@@ -1,4 +1,4 @@
-"""The Python interface: ``fedapps.run``, ``compare`` and ``open_run``, and ``load`` and ``adapt`` for trained models.
+"""The Python interface: functions to run, compare and open runs, and to load, adapt, export and watch trained models.
 
 The functions call what the commands of ``python -m fedapps`` call, print what these print, and raise their errors.
 """
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .comparison.matrix import Vary
     from .results.comparison_result import ComparisonResult
     from .results.run_result import PipelineResult, RunResult
+    from .trained.export import Export
     from .trained.watch import ModelWatch
 
 
@@ -282,6 +283,55 @@ def watch(folder: str | Path, poll: float = 1.0, device: str | torch.device = "c
     from .trained.watch import ModelWatch
 
     return ModelWatch(Path(folder).expanduser(), poll, device)
+
+
+def export(
+    model: TrainedModel,
+    format: str,
+    folder: str | Path,
+    *,
+    tolerance: float = 1e-5,
+    licence: str = "unknown",
+    data: str | Path | None = None,
+) -> Export:
+    """Write a trained model in a format of other programs, with a model card.
+
+    What does not compute with tensors alone, such as a planner or the splitting of texts into words, stays outside; the
+    card says so.
+
+    Parameters
+    ----------
+    model : TrainedModel
+        As :func:`load` returns it.
+    format : "onnx", "torch", "safetensors" or "huggingface"
+        ONNX for onnxruntime; a program of ``torch.export``; the model folder, which :func:`load` reads; or a model of
+        the library transformers.
+    folder : str or Path
+        It must not exist, or be empty.
+    tolerance : float
+        An exported network is run back on random inputs with other batch sizes. It is refused if the largest absolute
+        difference of an output from the model's is more than this share of the output's largest absolute value.
+    licence : str
+        An identifier of Hugging Face's list for the card, such as ``apache-2.0``.
+    data : str or Path, optional
+        A folder in the format of a node's own data, for a task that does not describe the inputs of its network. By
+        default the data of the model's node in the run.
+
+    Returns
+    -------
+    Export
+        ``folder``, and ``written``: its files, and the largest ``difference``. Printed, it says what was written.
+
+    Raises
+    ------
+    ValueError
+        The format is unknown, or the model has no such form; the folder is not empty; a package is missing; or the
+        difference is above the tolerance. Nothing is written.
+    """
+    from .trained.export import export_model
+
+    example = None if data is None else model.data(data)
+    return export_model(model, format, folder, tolerance=tolerance, licence=licence, example=example)
 
 
 def run_keys(overrides: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, ClassVar, Self, TextIO
 
 import torch
 from fedapps.sim.files import whole_folder
@@ -46,6 +46,11 @@ class Origin:
         Epochs in which ``node``, which took no part in the rounds, fitted its personal part; 0 for other models.
     metrics : mapping
         What the run reported for this model, by metric.
+    spread : mapping
+        By metric, the unweighted ``mean`` over the ``nodes`` that the run evaluated after this round, and the limits
+        ``low`` and ``high`` of its 95 % confidence interval (Student's t); no limits with one node.
+    guarantee : str
+        What the run guarantees about differential privacy, as a sentence; empty if nothing.
     versions : mapping of str to str
         Versions of fedapps, torch and Flower.
     settings : mapping
@@ -63,6 +68,8 @@ class Origin:
     examples: int = 0
     adapted_epochs: int = 0
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    guarantee: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -118,6 +125,9 @@ class TrainedModel:
     own : NodeData, optional
         The data of the model's node in the run, where it was loaded from a run; never saved.
     """
+
+    #: What Hugging Face calls the use of these models, such as "text-classification"; empty if it has no name for it.
+    pipeline_tag: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -267,10 +277,7 @@ class TrainedModel:
 
     def write(self, folder: Path) -> None:
         """Write the files of the model folder into ``folder``, which exists; use :meth:`save` unless you add files."""
-        (folder / FILES).mkdir()
-        self.save_files(folder / FILES)
-        if not any((folder / FILES).iterdir()):
-            (folder / FILES).rmdir()
+        self.write_files(folder)
         added = added_logits(self.module)
         stored = StoredModel(
             self.task.name,
@@ -288,6 +295,23 @@ class TrainedModel:
         """
         if self.files:
             shutil.copytree(self.files, folder, dirs_exist_ok=True)
+
+    def write_files(self, folder: Path) -> bool:
+        """Write the folder ``files`` of a model folder into ``folder``; return whether there is anything to write."""
+        (folder / FILES).mkdir()
+        self.save_files(folder / FILES)
+        found = any((folder / FILES).iterdir())
+        if not found:
+            (folder / FILES).rmdir()
+        return found
+
+    def keep_index(self, images: Path) -> None:
+        """Keep the index of images of known places with the model. Raise ``ValueError`` if the task has no index."""
+        raise ValueError(f"task {self.task.name!r} has no index of places")
+
+    def pretrained(self) -> tuple[Any, Any] | None:
+        """Return the model as one of the library transformers, with its tokenizer; ``None`` if it is none of them."""
+        return None
 
     @classmethod
     def read(

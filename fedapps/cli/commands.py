@@ -14,7 +14,7 @@ from fedapps.registry.expressions import split_expressions
 
 from .listing import keys_text, method_text, overview
 from .parser import command_parser
-from .trained import adapt
+from .trained import adapt, export
 
 if TYPE_CHECKING:
     from fedapps.launch.runner import Runner
@@ -238,6 +238,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "report": report,
     "board": board,
     "adapt": adapt,
+    "export": export,
 }
 
 

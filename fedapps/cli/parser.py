@@ -19,7 +19,7 @@ from .arguments import (
     add_set,
     add_vary,
 )
-from .trained import add_adapt
+from .trained import add_adapt, add_export
 
 
 def command_parser() -> Parser:
@@ -43,6 +43,7 @@ def command_parser() -> Parser:
     _add_report(commands)
     _add_board(commands)
     add_adapt(commands)
+    add_export(commands)
     return parser
 
 

@@ -1,8 +1,9 @@
 """The commands for trained models: their options, and what they do."""
 
 import argparse
+from pathlib import Path
 
-from .arguments import Commands, add_command
+from .arguments import Commands, Parser, add_command
 
 RUN = "folder of a run, or of a model"
 
@@ -26,6 +27,41 @@ def add_adapt(commands: Commands) -> None:
     )
     command.add_argument("--round", metavar="ROUND", help="a kept round, or best (default: the last round)")
     command.add_argument("--output", metavar="FOLDER", help="write the model folder (default: only print)")
+
+
+def add_export(commands: Commands) -> None:
+    command = add_command(
+        commands, "export", "Write a trained model in a format of other programs, with a model card.",
+        "onnx: the network for onnxruntime and others. torch: a program of torch.export. safetensors: the model "
+        "folder, which needs no run folder. huggingface: a model of the library transformers. An exported network is "
+        "run back, and refused if it differs from the model. The command names what stays outside the network.",
+        "export runs/lqr --method spfl --node robot-3 --format onnx --output robot-3",
+        "export runs/quickstart --method fedavg --format safetensors --output model --licence apache-2.0",
+    )  # fmt: skip
+    add_model(command)
+    command.add_argument("--format", required=True, metavar="FORMAT", help="onnx, torch, safetensors or huggingface")
+    command.add_argument("--output", required=True, metavar="FOLDER", help="folder to write, new or empty")
+    command.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-5,
+        metavar="SHARE",
+        help="largest accepted difference of the network that is run back, as a share of the largest absolute value of "
+        "an output (default: %(default)s)",
+    )
+    command.add_argument(
+        "--licence", default="unknown", metavar="ID", help="licence for the card, such as apache-2.0 (default: unknown)"
+    )
+    command.add_argument(
+        "--index",
+        metavar="IMAGES",
+        help="for place recognition: a folder or table of images with positions, whose index is exported, too",
+    )
+    command.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="data in the format of a node's own, for a task that does not describe the inputs of its network",
+    )
 
 
 def adapt(given: argparse.Namespace) -> int:
@@ -52,6 +88,31 @@ def adapt(given: argparse.Namespace) -> int:
     if given.output:
         print(f"model: {list(models.values())[-1].save(given.output)}")
     return 0
+
+
+def export(given: argparse.Namespace) -> int:
+    """Export a trained model and print what was written."""
+    from fedapps.trained.export import export_model
+    from fedapps.trained.load import load_model
+
+    model = load_model(given.run, given.method, given.node, checked_round(given.round))
+    if given.index:
+        model.keep_index(Path(given.index))
+    example = model.data(given.data_dir) if given.data_dir else None
+    print(
+        export_model(
+            model, given.format, given.output, tolerance=given.tolerance, licence=given.licence, example=example
+        )
+    )
+    return 0
+
+
+def add_model(command: Parser) -> None:
+    """Add the arguments that say which trained model to use."""
+    command.add_argument("run", metavar="RUN", help=RUN)
+    command.add_argument("--method", metavar="LABEL", help="method of the run (default: the only one)")
+    command.add_argument("--node", metavar="KEY", help="a node, for its personal model (default: the shared model)")
+    command.add_argument("--round", metavar="ROUND", help="a kept round, or best (default: the last round)")
 
 
 def checked_round(text: str | None) -> int | str | None:

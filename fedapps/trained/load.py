@@ -14,6 +14,7 @@ from flwr.app import Context, RecordDict
 from torch import nn
 
 from fedapps.app.node import Node, choose_device, received_arrays, state_root
+from fedapps.app.privacy import guarantee
 from fedapps.app.round_config import stage_of
 from fedapps.clients.arrays import load_arrays, matches, private_names
 from fedapps.clients.base import FederatedClient, PreparedModel
@@ -192,6 +193,8 @@ def origin_of(stored: StoredRun, label: str, snapshot: Snapshot, node: str) -> O
         nodes=len({row["node"] for row in stored.rows(label) if row["phase"] == "train"}),
         examples=int(sum(sizes.values())),
         metrics=stored.reported(label, snapshot.round, node),
+        spread=stored.spread(label, snapshot.round),
+        guarantee=guarantee(config, label, stored.folder.releases(label).by_round()),
         versions=versions(),
         settings=config.flat(),
     )

@@ -5,13 +5,16 @@ depends on what a method sends.
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
+from scipy.stats import sem, t
 
 from fedapps.app.client_app import app as client_app
 from fedapps.app.round_config import evaluate_config
@@ -96,6 +99,18 @@ class StoredRun:
         rows = (row for row in self.rows(method, node) if row["phase"] == "evaluate")
         return next((dict(row["metrics"]) for row in rows if row["round"] == server_round), {})
 
+    def spread(self, method: str, server_round: int) -> dict[str, dict[str, float]]:
+        """Mean and 95 % confidence interval over the nodes of a round's evaluation, as in
+        :attr:`fedapps.tasks.trained.Origin.spread`.
+        """
+        values: dict[str, list[float]] = {}
+        for row in self.rows(method):
+            if row["phase"] == "evaluate" and row["round"] == server_round:
+                for name, value in row["metrics"].items():
+                    if isinstance(value, (int, float)) and isfinite(value):
+                        values.setdefault(name, []).append(float(value))
+        return {name: mean_and_interval(of_nodes) for name, of_nodes in values.items()}
+
     def snapshot(self, method: str, wanted: int | str | None) -> Snapshot:
         """The checkpoint of a round, ``"best"``, or of the last round for ``None``.
 
@@ -175,6 +190,17 @@ class StoredRun:
         )
         grid = InProcessGrid(client_app, [node_config], self.config.flat())
         return next(iter(strategy.configure_evaluate(snapshot.round, arrays, settings, grid)), None)
+
+
+def mean_and_interval(values: Sequence[float]) -> dict[str, float]:
+    """The ``mean`` of values, one of each of ``nodes``, and the limits ``low`` and ``high`` of its 95 % confidence
+    interval (Student's t), which one value does not have.
+    """
+    mean = fmean(values)
+    if len(values) < 2:
+        return {"mean": mean, "nodes": len(values)}
+    half = float(t.ppf(0.975, len(values) - 1) * sem(values))
+    return {"mean": mean, "nodes": len(values), "low": mean - half, "high": mean + half}
 
 
 def listed(names: Iterable[str]) -> str:

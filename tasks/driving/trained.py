@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
@@ -51,6 +51,8 @@ class DrivingTrained(TrainedModel):
     in the scenario "three-cars", the gray car. Controls are throttle (m/s²) and steering angle (radians), or lateral
     and longitudinal acceleration (m/s²) in recorded trials. A step is 0.1 s.
     """
+
+    pipeline_tag: ClassVar[str] = "robotics"
 
     def forecast(
         self,

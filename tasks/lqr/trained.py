@@ -23,6 +23,8 @@ class LqrTrained(TrainedModel):
     changes the velocity in one step.
     """
 
+    pipeline_tag: ClassVar[str] = "robotics"
+
     #: The columns that :meth:`rows` reads.
     columns: ClassVar[tuple[str, ...]] = ("y", "v")
 

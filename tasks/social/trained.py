@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from math import isnan
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 from fedapps.tasks.base import NodeData
@@ -43,6 +43,8 @@ class NamedInputs(nn.Module):
 
 class SocialTrained(TrainedModel):
     """A network that rates the behaviour of a robot among people."""
+
+    pipeline_tag: ClassVar[str] = "robotics"
 
     def score(self, scenes: Scene | str | Path | Sequence[Scene], *, batch_size: int = CHUNK) -> np.ndarray:
         """Return the score of each of n scenes, float32 ``[n]``.

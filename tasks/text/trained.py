@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
+from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.label_shares import own_label_shares
 from fedapps.tasks.tables import open_text, readable, stream_rows, with_kind
@@ -48,6 +49,8 @@ class Predictions:
 
 class TextTrained(TrainedModel):
     """A classifier of texts with its vocabulary, which may be that of one node."""
+
+    pipeline_tag: ClassVar[str] = "text-classification"
 
     @property
     def _task(self) -> TextTask:
@@ -126,7 +129,9 @@ class TextTrained(TrainedModel):
 
     def network(self, example: NodeData | None = None) -> Network:
         """Map ``ids`` int32 ``[n, L]`` and ``length`` int64 ``[n]`` to ``logits`` ``[n, classes]``."""
-        inputs = torch.tensor([[2, 3, 1, 2], [3, 0, 0, 0]], dtype=torch.int32), torch.tensor([4, 1])
+        with torch_seed(0, "text", "network"):
+            ids = torch.randint(len(self.vocabulary.words), (3, 4), dtype=torch.int32)
+        inputs = ids, torch.tensor([4, 1, 3])
         outside = "The splitting of texts into words and their numbers stays outside: config.json has the words."
         dynamic = {"ids": {0: "batch", 1: "words"}, "length": {0: "batch"}}
         return Network(self.module, inputs, ("ids", "length"), ("logits",), dynamic, outside)

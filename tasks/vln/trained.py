@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Self, TextIO, cast
+from typing import Any, ClassVar, Self, TextIO, cast
 
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.profiles import DataError
@@ -28,6 +28,8 @@ class VlnTrained(TrainedModel):
 
     Both look around in houses: in those of the node whose model was loaded, or in those of a folder (:meth:`enter`).
     """
+
+    pipeline_tag: ClassVar[str] = "robotics"
 
     def enter(self, folder: str | Path, scans: Sequence[str] | None = None) -> Self:
         """Go into the houses of a folder, and return the model.

@@ -5,12 +5,12 @@ from copy import deepcopy
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
+from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.model_folder import FILES
 from fedapps.tasks.profiles import DataError
 from fedapps.tasks.trained import Network, TrainedModel
 from torch import Tensor
@@ -37,6 +37,8 @@ class VprTrained(TrainedModel):
     places : PlaceIndex, optional
         The index that is kept in the model's folder. Set it before :meth:`save` to keep one there.
     """
+
+    pipeline_tag: ClassVar[str] = "image-feature-extraction"
 
     def __init__(self, *arguments: Any, **further: Any) -> None:
         super().__init__(*arguments, **further)
@@ -173,7 +175,8 @@ class VprTrained(TrainedModel):
     def network(self, example: NodeData | None = None) -> Network:
         """The whole network, from uint8 images of the size in the options to descriptors."""
         height, width = self._options.size
-        images = torch.zeros(2, 3, height, width, dtype=torch.uint8)
+        with torch_seed(0, "vpr", "network"):
+            images = torch.randint(256, (2, 3, height, width), dtype=torch.uint8)
         return Network(
             deepcopy(self.module).cpu(),
             (images,),
@@ -184,13 +187,15 @@ class VprTrained(TrainedModel):
             "index stays outside.",
         )
 
-    def write(self, folder: Path) -> None:
-        """As :meth:`TrainedModel.write`, with the index :attr:`places`."""
-        super().write(folder)
+    def keep_index(self, images: Path) -> None:
+        """Set :attr:`places` to the index of a folder or table of images with positions."""
+        self.places = self.index(images)
+
+    def save_files(self, folder: Path) -> None:
+        """Write the index :attr:`places`, if there is one."""
         if self.places is not None:
             self._check(self.places)
-            (folder / FILES).mkdir(exist_ok=True)
-            self.places.save(folder / FILES / INDEX_FILE)
+            self.places.save(folder / INDEX_FILE)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 

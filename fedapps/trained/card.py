@@ -1,0 +1,189 @@
+"""The model card of an exported model: a README.md whose front matter Hugging Face reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePath
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from fedapps.config.keys import defaults, path_keys
+from fedapps.registry.expressions import read_expression
+from fedapps.registry.methods import method_class, resolved
+from fedapps.registry.tasks import task_lines
+from fedapps.report.formats import counted, format_number
+from fedapps.report.metrics import columns, describe
+from fedapps.tasks.trained import Origin, TrainedModel
+
+from .formats import Format, Written, described
+
+CARD = "README.md"
+#: Keys that say where a run was computed and not what was learned.
+_PLACES = {"name", "output-dir", "cache-dir", "trackers", "timeout", "device", "resume", "task", "methods", "seed"}
+
+_environment = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_environment.filters |= {"number": format_number, "cell": lambda text: str(text).replace("|", "\\|")}
+_environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
+
+
+def card(model: TrainedModel, chosen: Format, written: Written, licence: str) -> str:
+    """The model card.
+
+    Parameters
+    ----------
+    model : TrainedModel
+    chosen : Format
+    written : Written
+        What the format wrote.
+    licence : str
+        An identifier of Hugging Face's list, such as ``apache-2.0``, or ``unknown``.
+    """
+    origin, network = model.origin, written.network
+    values = {
+        "model": model,
+        "written": written,
+        "licence": licence,
+        "library": chosen.library,
+        "pipeline": model.pipeline_tag,
+        "title": " ".join(filter(None, [model.task.name, origin.method, origin.node and f"of {origin.node}"])),
+        "tags": _tags(model, chosen),
+        "whose": _whose(model),
+        "facts": _facts(model, licence),
+        "dataset": _dataset(origin),
+        "measured": f"on the test data of node {origin.node}" if origin.node else "on the nodes' test data",
+        "metrics": _metrics(origin),
+        "spread": bool(origin.spread),
+        "private": list(_private(model)),
+        "settings": _settings(origin),
+        "versions": ", ".join(f"{name} {number}" for name, number in origin.versions.items()) or "unknown",
+        "inputs": [described(*pair, network) for pair in zip(network.inputs, network.input_names, strict=True)]
+        if network
+        else [],
+    }
+    return _environment.get_template("card.md").render(values)
+
+
+def _tags(model: TrainedModel, chosen: Format) -> list[str]:
+    method = _method_name(model.origin)
+    return ["federated-learning", "fedapps", "flower", model.task.name, *([method] if method else []), chosen.name]
+
+
+def _method_name(origin: Origin) -> str:
+    return resolved(read_expression(origin.method)).name if origin.method else ""
+
+
+def _whose(model: TrainedModel) -> str:
+    origin = model.origin
+    if not origin.method:
+        return f"A model of the task {model.task.name}, which was not trained in a run."
+    if method_class(_method_name(origin)).pools_data:
+        return "A reference model that one node trained on the data of all nodes, without federated learning."
+    owner = f"The personal model of node {origin.node}" if origin.node else "The model that all nodes share"
+    return f"{owner}, trained by federated learning: the data of the nodes never left them."
+
+
+def _facts(model: TrainedModel, licence: str) -> dict[str, str]:
+    origin = model.origin
+    kind = method_class(_method_name(origin)) if origin.method else None
+    pooled = kind is not None and kind.pools_data
+    nodes = "1, with the data of all nodes" if pooled else f"{origin.nodes:,}" if origin.nodes else ""
+    whose = f" (of node {origin.node})" if origin.node else ""
+    return {
+        "task": f"`{model.task.name}`: {task_lines().get(model.task.name, '')}",
+        "method": f"`{origin.method}`: {kind.line}" if kind else "",
+        "paper of the method": kind.citation if kind else "",
+        "run": f"{origin.run}, seed {origin.seed}" if origin.run else "",
+        "round": f"{origin.round} of {origin.rounds}" if origin.rounds else "",
+        "nodes": nodes,
+        "training examples": f"{origin.examples:,}{whose}" if origin.examples else "",
+        "parameters": f"{sum(each.numel() for each in model.module.parameters()):,}",
+        "licence": licence if licence != "unknown" else "not stated: the terms of the training data and of pretrained "
+        "weights apply; fedapps is Apache-2.0",
+    }  # fmt: skip
+
+
+def _dataset(origin: Origin) -> str:
+    folder = str(origin.settings.get("data-dir", ""))
+    return PurePath(folder).name if folder else "simulated data"
+
+
+def _metrics(origin: Origin) -> list[dict[str, Any]]:
+    found = []
+    for name in columns(origin.metrics):
+        value, over = origin.metrics[name], origin.spread.get(name, {})
+        if isinstance(value, (int, float)):
+            shown = describe(name)
+            limits = [format_number(over[limit]) for limit in ("low", "high") if limit in over]
+            found.append(
+                {
+                    "name": name,
+                    "label": shown.label,
+                    "title": shown.title,
+                    "value": value,
+                    "mean": format_number(over["mean"]) if over else "",
+                    "interval": " to ".join(limits),
+                    "nodes": str(int(over["nodes"])) if over else "",
+                }
+            )
+    return found
+
+
+def _private(model: TrainedModel) -> Iterator[str]:
+    origin = model.origin
+    kept = [
+        (name, each.numel())
+        for name, each in model.module.state_dict().items()
+        if any(fnmatchcase(name, pattern) for pattern in model.private.patterns)
+    ]
+    if model.private.everything:
+        yield "Nothing was shared: each node trained alone."
+    elif model.private.patterns:
+        yield f"Parameters that stayed on the nodes in training: {', '.join(f'`{p}`' for p in model.private.patterns)}."
+    else:
+        yield "All trained parameters were shared; the data of the nodes were not."
+    if origin.node:
+        own = f" ({counted(len(kept), 'tensor')}, {sum(size for _, size in kept):,} numbers)" if kept else ""
+        what = f"this node's private parameters{own}, and " if kept else ""
+        yield (
+            f"This is the model of one node. It has {what}what the method fitted to this node's data before an "
+            "evaluation, if it fits anything. Whoever has the model can try to draw conclusions about these data."
+        )
+        if model.facts:
+            names = ", ".join(f"`{name}`" for name in model.facts)
+            yield f"Facts of this node that inputs need are in the files, too: {names}."
+    elif kept:
+        yield f"This model has {counted(len(kept), 'tensor')} of the private parameters."
+    if origin.guarantee:
+        yield f"Differential privacy: {origin.guarantee}."
+        if origin.node:
+            yield "The guarantee covers what the node sent. It does not cover what is personal in this model."
+    else:
+        yield "There is no guarantee of differential privacy."
+
+
+def _settings(origin: Origin) -> Mapping[str, Any]:
+    """The keys that differ from their defaults. A card is published, so a path is shown without its folders."""
+    usual, paths = defaults(), path_keys()
+    method = _method_name(origin)
+
+    def shown(key: str, value: Any) -> Any:
+        is_path = isinstance(value, str) and (key in paths or PurePath(value).is_absolute())
+        return PurePath(value).name if is_path else value
+
+    def concerns(key: str) -> bool:
+        block, dot, _ = key.partition(".")
+        return not dot or block in (origin.settings.get("task"), method)
+
+    return {
+        key: shown(key, value)
+        for key, value in origin.settings.items()
+        if key not in _PLACES and usual.get(key) != value and concerns(key)
+    }
