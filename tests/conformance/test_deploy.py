@@ -114,7 +114,7 @@ def test_flower_takes_the_commands_of_compose(compose):
     assert not node.insecure
     mounted = {volume["target"] for volume in services["supernode"]["volumes"] if isinstance(volume, dict)}
     assert {"/data", node.root_certificates, node.auth_supernode_private_key} == mounted
-    expected = {"data-dir": "/data", "state-dir": "/var/lib/fedapps/state", "private": ""}
+    expected = {"data-dir": "/data", "state-dir": "/var/lib/fedapps/state", "private": "", "keep-model": False}
     assert node_config(node.node_config) == expected
 
 
@@ -239,6 +239,7 @@ def test_flower_takes_the_command_of_a_nodes_unit():
         "data-dir": "/srv/fedapps/car-7",
         "state-dir": "/var/lib/fedapps-supernode/car-7/state",
         "private": "",
+        "keep-model": False,
     }
 
 

@@ -14,5 +14,6 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     """A SuperLink with TLS and node keys, and SuperNodes that have the parts of whatever world a run needs."""
     with deployment(tmp_path_factory.mktemp("federation"), tls=True, auth=True) as fleet:
         fleet.start_superlink()
-        fleet.start_supernodes([{"partition-id": index, "num-partitions": NODES} for index in range(NODES)])
+        own = {"num-partitions": NODES, "keep-model": True}
+        fleet.start_supernodes([{"partition-id": index, **own} for index in range(NODES)])
         yield fleet

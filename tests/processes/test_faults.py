@@ -16,6 +16,7 @@ from fedapps.sim.processes import descendants
 from fedapps.strategies import Snapshot
 from hand_made_node import HandMadeNode
 from replayed import replay
+from robot_page import RobotOfPage
 from toys import same_bits
 
 from benchmarks.faults import FaultyFleet
@@ -98,7 +99,7 @@ class FaultyRun(FaultyFleet):
 def faulty(folder: Path, nodes: int, given: dict[str, Any], *own: NodeConfig) -> Iterator[FaultyRun]:
     """A fleet for a run with this config, with ``own`` node configs or the parts of a world; it ends on the way out."""
     config = parse(resolve(given | {"name": "run", "cache-dir": str(folder / "worlds")}, str(folder)))
-    configs = own or [{"partition-id": index, "num-partitions": nodes} for index in range(nodes)]
+    configs = own or [{"partition-id": i, "num-partitions": nodes, "keep-model": True} for i in range(nodes)]
     with deployment(folder / "fleet") as deployed:
         yield FaultyRun(deployed, config, configs)
 
@@ -124,6 +125,8 @@ def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
     with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 40, "evaluate-every": 40, "timeout": 90.0}) as fleet:
         fleet.start(3)
         fleet.submit()
+        robot = RobotOfPage(fleet.state(0) / "models" / "run" / "apfl" / "robot-00")
+        robot.start()
         fleet.wait_for_round(1)
         with fleet.hanging(1):
             fleet.wait_for_message(0)
@@ -134,7 +137,9 @@ def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
         fleet.wait_for_message(2)
         fleet.kill_worker(2)
         again = ("robot-00", "robot-01", "robot-03")
-        fleet.wait(lambda: all(max(fleet.trained(node), default=0) > 2 for node in again))
+        fleet.wait(lambda: all(max(fleet.trained(node), default=0) > 2 for node in again) and len(robot.rounds) > 2)
+        assert robot.is_alive()
+        robot.stop()
         fleet.kill_server()
 
         fleet.assert_every_round_once()
@@ -155,6 +160,8 @@ def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
         left = [reason for number, node, reason in told if (number, node) not in crashed]
         assert all(reason == late or "Node Unavailable" in reason for reason in left)
         fleet.assert_same_as_replayed(tmp_path / "replay")
+        assert robot.rounds[0] == 1, "the robot of the node that was killed"
+        assert robot.rounds == sorted(set(robot.rounds)), "each model once"
 
 
 def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:

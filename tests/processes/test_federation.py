@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from example_apps import EXAMPLES, load_example, told
 from fedapps.sim.inprocess import run_inprocess
+from fedapps.tasks.trained import TrainedModel
 from safetensors.numpy import load_file
 from toys import same_bits
 
@@ -21,7 +22,9 @@ from fedapps.deployment.credentials import make_key_pair
 from fedapps.deployment.superlink import Deployment, deployment, nodes_speak_http
 from fedapps.launch.app_folder import APP
 from fedapps.launch.launch import execute, resolve
+from fedapps.registry.tasks import task_class
 from fedapps.runs.checkpoints import read_snapshot
+from fedapps.runs.run_folder import RunFolder
 
 pytestmark = pytest.mark.processes
 
@@ -71,6 +74,11 @@ def test_a_run_gives_the_same_bits_as_one_process(federation: Deployment, task: 
         deployed = {path.name: load_file(path) for path in state.glob(f"*/{method}/*/*.safetensors")}
         assert mine.keys() == deployed.keys()
         assert all(same_bits(arrays, deployed[name]) for name, arrays in mine.items())
+    evaluated = [row for row in RunFolder(tmp_path / task, "").lines("nodes.jsonl") if row["phase"] == "evaluate"]
+    for index, row in enumerate(sorted(evaluated, key=lambda row: row["node"])):
+        kept = federation.node_folder(index) / "state" / "models" / task / method / row["node"] / "current"
+        origin = TrainedModel.read(kept, task_class).origin
+        assert (origin.round, origin.metrics) == (ROUNDS, row["metrics"]), "for other programs of the machine"
 
 
 def test_strangers_and_plain_text_are_refused(federation: Deployment, tmp_path: Path) -> None:
