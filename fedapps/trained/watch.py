@@ -27,8 +27,9 @@ _Version = tuple[str, int, int]
 class ModelWatch(Iterator["TrainedModel"]):
     """The models of a folder in which a node keeps them. A thread reads them; the caller never waits for a disk.
 
-    A model that arrives before the last one was taken replaces it. A model that cannot be read, because it is damaged
-    or of another version of the format, is reported in the log once, and read again at each poll.
+    A model that arrives before the last one was taken replaces it. A model that cannot be read, because it is damaged,
+    of another version of the format or too large for the memory, is reported in the log once, and tried again at each
+    poll.
 
     Parameters
     ----------
@@ -39,7 +40,8 @@ class ModelWatch(Iterator["TrainedModel"]):
     device : str or torch.device
         Where the models are put.
     read : function of a folder
-        Returns the model of a model folder. It raises ``ValueError`` or ``OSError`` if it is damaged.
+        Returns the model of a model folder. ``ValueError``, ``OSError``, ``RuntimeError`` and ``MemoryError`` mean that
+        it cannot be read; any other error ends the watch.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class ModelWatch(Iterator["TrainedModel"]):
             return
         try:
             model = self._read(Path(version[0])).to(self._device)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError, MemoryError) as error:  # torch reports a full GPU as RuntimeError
             if version == self._version():  # otherwise a newer model has taken its place meanwhile
                 self._report(version, f"{error}; the last model stays in use")
             return

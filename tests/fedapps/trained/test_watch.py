@@ -134,6 +134,20 @@ def test_a_model_that_becomes_whole_is_read(tmp_path, caplog):
         assert next(models).origin.round == 1
 
 
+def test_a_model_that_does_not_fit_into_the_memory_is_tried_again(tmp_path, caplog):
+    keep(tmp_path, 1)
+    full = [torch.OutOfMemoryError("CUDA out of memory"), MemoryError("out of memory")]
+
+    def read(folder):
+        if full:
+            raise full.pop()
+        return fedapps_read(folder)
+
+    with ModelWatch(tmp_path, FAST, read=read) as models:
+        assert next(models).origin.round == 1
+    assert len(caplog.records) == 2
+
+
 def test_a_copy_without_links_is_followed(tmp_path):
     copy = tmp_path / "copy"
     for number in (1, 2):
