@@ -4,29 +4,28 @@ All tasks read their tables here. Every error names the file, the line and the c
 """
 
 import csv
-import gzip
-import json
-import lzma
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from io import TextIOBase
 from itertools import chain
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedapps.tasks.profiles import DataError
+
+from .files import COMPRESSIONS, from_json, open_text, shown
+from .profiles import DataError
 
 FORMATS = (".csv", ".tsv", ".jsonl")
-COMPRESSIONS = ("", ".gz", ".xz")
 #: The endings of the names of CSV files.
 CSV_ENDINGS = tuple(".csv" + compression for compression in COMPRESSIONS)
-#: What reading a missing, damaged or wrongly encoded file raises.
-UNREADABLE = (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError)
+#: The numbers that float32 can hold, in which most tasks compute, and the whole numbers that float64 can.
+_LARGEST, _WHOLE = float(np.finfo(np.float32).max), 2.0**53
 
 _SHOWN = 40  # characters of a line that an error repeats
+_LISTED = 5  # lines that an error lists
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Table:
             values = np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
         except ValueError:
             values = np.array([_number(cell, missing) for cell in cells])
-        wrong = np.flatnonzero(~np.isfinite(values))
+        wrong = np.flatnonzero(~(np.abs(values) <= _LARGEST))  # NaN is not either
         if missing is not None:
             wrong = np.array([row for row in wrong if cells[row].strip()], dtype=np.int64)
         if len(wrong):
@@ -95,7 +94,7 @@ class Table:
     def integers(self, column: str) -> np.ndarray:
         """Return a column as int64 ``[n]``. Raise :class:`DataError` for a cell that is not a whole number."""
         values = self.numbers(column)
-        if len(wrong := np.flatnonzero(values != np.floor(values))):
+        if len(wrong := np.flatnonzero((values != np.floor(values)) | (np.abs(values) > _WHOLE))):
             raise self.fault(column, wrong, "expected a whole number")
         return values.astype(np.int64)
 
@@ -123,10 +122,22 @@ class Table:
         """Return the file, line and column of a cell, for an error message."""
         return f"{self.path}, line {self.lines[row]}, column {column}"
 
+    def distinct(self, columns: Sequence[str]) -> None:
+        """Raise :class:`DataError` if two rows have the same cells in some columns."""
+        rows: dict[tuple[str, ...], int] = {}
+        for row, cells in enumerate(zip(*(self.columns[column] for column in columns), strict=True)):
+            if (first := rows.setdefault(cells, row)) != row:
+                named = ", ".join(f"{column} = {shown(cell)}" for column, cell in zip(columns, cells, strict=True))
+                raise DataError(
+                    f"{self.path}, line {self.lines[row]}: {named} occurs for the second time (first in line "
+                    f"{self.lines[first]}); keep one of the two rows"
+                )
+
     def fault(self, column: str, rows: Sequence[int] | np.ndarray, expected: str) -> DataError:
-        """Return the error for the first of the wrong cells ``rows`` of a column; it counts the wrong cells."""
-        more = f" (wrong in {len(rows)} rows)" if len(rows) > 1 else ""
-        return DataError(f"{self.place(rows[0], column)}: {self.columns[column][rows[0]]!r}; {expected}{more}")
+        """Return the error for the first of the wrong cells ``rows`` of a column; it counts them and lists lines."""
+        lines = ", ".join(str(self.lines[row]) for row in rows[:_LISTED]) + (", ..." if len(rows) > _LISTED else "")
+        more = f" (wrong in {len(rows)} rows: lines {lines})" if len(rows) > 1 else ""
+        return DataError(f"{self.place(rows[0], column)}: {shown(self.columns[column][rows[0]])}; {expected}{more}")
 
 
 def read_table(
@@ -136,7 +147,7 @@ def read_table(
 
     The ending of the file name decides the format: ``.csv`` (quoted), ``.tsv`` (separated by tabs, without quotes, as
     GLUE's files) or ``.jsonl`` (one object of strings and numbers per line), each optionally followed by ``.gz`` or
-    ``.xz``. Files are encoded in UTF-8. Blank lines are skipped.
+    ``.xz``. For encodings see :mod:`fedapps.tasks.files`. Blank lines are skipped.
 
     Parameters
     ----------
@@ -155,19 +166,24 @@ def read_table(
     Raises
     ------
     DataError
-        The format is unknown, the file cannot be read, a required column or a cell is missing, or there are no rows.
+        The format is unknown, the file cannot be read, a required column or a cell is missing, a column that is read
+        occurs twice, or there are no rows.
     """
     kind = _format(path)
     columns: dict[str, list[str]] = {}
     names: tuple[str, ...] = ()
     lines: list[int] = []
-    with readable(path, required), open_text(path) as file:
-        for line, row in _rows(path, file, kind, header, required, hint):
+    with lines_of(path, required) as file:
+        for line, row in _rows(path, file, kind, header, (*required, *optional), required, hint):
             if not lines:
                 names = tuple(row)
                 columns = {name: [] for name in (*required, *optional) if name in required or name in row}
             place = f"{path}, line {line}"
             _require(row, columns, place, hint)
+            if late := [name for name in optional if name in row and name not in columns]:
+                raise DataError(
+                    f"{place}: column {', '.join(late)}, which line {lines[0]} lacks; write it in all lines"
+                )
             for name, cells in columns.items():
                 cells.append(_cell(row[name], place, name))
             lines.append(line)
@@ -223,12 +239,12 @@ def stream_rows(
         path, kind = source, _format(source)
     else:
         path, kind = name_of(source), ""
-    with readable(path, required), open_text(source) if isinstance(source, Path) else nullcontext(source) as file:
-        lines: Iterable[str] = file
+    with lines_of(source, required) as file:
+        lines = file
         if not kind:
             is_json, lines = with_kind(file)
             kind = ".jsonl" if is_json else ".csv"
-        for line, row in _rows(path, lines, kind, header, required, hint):
+        for line, row in _rows(path, lines, kind, header, required, required, hint):
             place = f"{path}, line {line}"
             _require(row, required, place, hint)
             yield Row(place, {name: _cell(row[name], place, name) for name in required})
@@ -243,8 +259,8 @@ def json_lines(source: Path | Iterable[str]) -> Iterator[tuple[int, dict[str, An
         The file cannot be read, or a line is not a JSON object.
     """
     path = source if isinstance(source, Path) else name_of(source)
-    with readable(path), open_text(source) if isinstance(source, Path) else nullcontext(source) as file:
-        yield from _json_objects(path, file)
+    with lines_of(source) as lines:
+        yield from _json_objects(path, lines)
 
 
 def name_of(stream: object) -> Path:
@@ -252,13 +268,29 @@ def name_of(stream: object) -> Path:
     return Path(getattr(stream, "name", "<input>"))
 
 
-def open_text(path: Path) -> TextIOBase:
-    """Open a UTF-8 text file for reading; decompress it if its name ends in .gz or .xz."""
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    if path.suffix == ".xz":
-        return lzma.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
+@contextmanager
+def lines_of(source: Path | Iterable[str], columns: Sequence[str] = ()) -> Iterator[Iterable[str]]:
+    """Open the lines of a file (:func:`fedapps.tasks.files.open_text`), or those of a stream.
+
+    Raise :class:`DataError` if they cannot be read. ``columns`` are those that the message for a missing file names.
+    """
+    if not isinstance(source, Path):
+        yield _decoded(source)
+    elif not source.exists():
+        expected = f"; expected one with the columns {', '.join(columns)}" if columns else ""
+        raise DataError(f"{source}: no such file{expected}")
+    else:
+        with open_text(source) as file:
+            yield file
+
+
+def _decoded(stream: Iterable[str]) -> Iterator[str]:
+    """The lines of a stream without a byte-order mark."""
+    try:
+        for number, line in enumerate(stream):
+            yield line if number else line.removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name_of(stream)}: {error}; write UTF-8") from error
 
 
 def _format(path: Path) -> str:
@@ -276,29 +308,23 @@ def with_kind(lines: Iterable[str]) -> tuple[bool, Iterable[str]]:
     return first.lstrip().startswith("{"), chain([first], rest)
 
 
-@contextmanager
-def readable(path: Path, columns: Sequence[str] = ()) -> Iterator[None]:
-    """Turn what reading a file raises into a :class:`DataError`."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        expected = f"; expected one with the columns {', '.join(columns)}" if columns else ""
-        raise DataError(f"{path}: no such file{expected}") from error
-    except UNREADABLE as error:
-        raise DataError(f"{path}: cannot be read or is damaged: {error}") from error
-
-
 def _rows(
-    path: Path, lines: Iterable[str], kind: str, header: bool, required: Sequence[str], hint: str
+    path: Path,
+    lines: Iterable[str],
+    kind: str,
+    header: bool,
+    read: Sequence[str],
+    required: Sequence[str],
+    hint: str,
 ) -> Iterator[tuple[int, Mapping[str, object]]]:
     """The rows of a table of a kind, with the numbers of their lines."""
     if kind == ".jsonl":
         return _json_objects(path, lines)
-    return _csv_rows(path, lines, kind, header, required, hint)
+    return _csv_rows(path, lines, kind, header, read, required, hint)
 
 
 def _csv_rows(
-    path: Path, file: Iterable[str], kind: str, header: bool, required: Sequence[str], hint: str
+    path: Path, file: Iterable[str], kind: str, header: bool, read: Sequence[str], required: Sequence[str], hint: str
 ) -> Iterator[tuple[int, dict[str, str]]]:
     if kind == ".tsv":
         reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -309,6 +335,10 @@ def _csv_rows(
         if header:
             names = [name.strip() for name in next(reader, [])]
             _require(names, required, f"{path}, line 1", hint)
+            if twice := [name for name, count in Counter(names).items() if count > 1 and name in read]:
+                raise DataError(
+                    f"{path}, line 1: column {', '.join(twice)} occurs twice; keep or rename one of the two"
+                )
         for row in reader:
             if not row:
                 continue
@@ -328,7 +358,7 @@ def _cell(value: object, place: str, column: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise DataError(f"{place}, column {column}: {value!r}; expected a string or a number")
+        raise DataError(f"{place}, column {column}: {shown(value)}; expected a string or a number")
     return str(value)
 
 
@@ -336,19 +366,21 @@ def _json_objects(path: Path, file: Iterable[str]) -> Iterator[tuple[int, dict[s
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
-        shown = repr(line.strip()[:_SHOWN])
+        begins = repr(line.strip()[:_SHOWN])
         try:
-            record = json.loads(line)
+            record = from_json(line)
         except ValueError as error:
-            raise DataError(f"{path}, line {number}: {shown} is not JSON: {error}") from error
+            raise DataError(f"{path}, line {number}: {begins} is not JSON: {error}") from error
         if not isinstance(record, dict):
-            raise DataError(f"{path}, line {number}: {shown}; expected a JSON object of names and values")
+            raise DataError(f"{path}, line {number}: {begins}; expected a JSON object of names and values")
         yield number, record
 
 
 def _require(found: Collection[str], columns: Iterable[str], place: str, hint: str) -> None:
     if lacking := [name for name in columns if name not in found]:
         named = ", ".join(filter(None, found)) or "none"
+        if len(found) == 1 and any(mark in named for mark in (";", "\t", "|")):
+            hint = "separate the columns of a .csv file by commas, those of a .tsv file by tabs"
         raise DataError(f"{place}: no column {', '.join(lacking)}; found {named}" + (f" ({hint})" if hint else ""))
 
 

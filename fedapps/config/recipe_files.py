@@ -1,10 +1,11 @@
 """Recipes: run-config files by name or by path."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from fedapps.tasks.files import read_toml
 
 from .keys import flattened
 from .pipelines import Pipeline, stage_tables
@@ -17,7 +18,7 @@ Value = bool | int | float | str
 def recipes() -> dict[str, str]:
     """The recipes of this package by name, each with the comment on its first line."""
     lines = {
-        path.stem: path.read_text().splitlines()[0]
+        path.stem: path.read_text(encoding="utf-8").splitlines()[0]
         for path in sorted(RECIPES.glob("*.toml"), key=lambda path: path.stem)
     }
     return {name: line.removeprefix("#").strip() for name, line in lines.items()}
@@ -116,18 +117,18 @@ class _Content:
 def _read(path: Path, above: tuple[Path, ...]) -> _Content:
     if not path.exists() and (RECIPES / f"{path.name.removesuffix('.toml')}.toml").exists():
         path = RECIPES / f"{path.name.removesuffix('.toml')}.toml"
+    if not path.exists():
+        named = f"base = {path.name!r} of {above[-1]}: " if above else ""
+        known = ", ".join(recipes())
+        raise ValueError(f"{named}no recipe {path}: give a run-config file or one of {known}")
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = read_toml(path)
         stages = stage_tables(tables.pop("pipeline")) if "pipeline" in tables else {}
         own = _Content(
             _values(flattened(tables)), {name: _values(keys, f"pipeline.{name}.") for name, keys in stages.items()}
         )
-    except FileNotFoundError:
-        named = f"base = {path.name!r} of {above[-1]}: " if above else ""
-        known = ", ".join(recipes())
-        raise ValueError(f"{named}no recipe {path}: give a run-config file or one of {known}") from None
-    except (OSError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
-        raise ValueError(f"recipe {path} cannot be read: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"recipe {path} cannot be read: {str(error).removeprefix(f'{path}: ')}") from error
     if path in above:
         raise ValueError(f"recipe {path}: its chain of bases leads back to it: {' -> '.join(str(p) for p in above)}")
     base = own.keys.pop("base", "")

@@ -12,14 +12,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+from fedapps.config.keys import flattened
 from fedapps.sim.flower_internals import poll_every
+from fedapps.tasks.files import read_toml
 
 from .flower_command import load_command, name_process, run_and_exit, run_flower
 from .forks import Fork, serve
 
 #: What workers of this project import before they train; ``torch._dynamo`` is imported by torch's optimizers.
 LIBRARIES: tuple[str, ...] = ("torch", "torch._dynamo", "scipy.spatial", "PIL.Image", "safetensors.numpy")
+_NODE_CONFIG = "--node-config"
 _SUPERNODE, _SUPEREXEC, _WORKER = "flower-supernode", "flower-superexec", "flwr-clientapp"
 #: Memory of the process that has imported them, with the CUDA build of torch.
 _PRELOADED_BYTES = 800_000_000
@@ -66,8 +70,36 @@ class SuperNode:
         return cls(preloaded, min(1.0, max(0.2, 0.05 * count)))
 
     def command(self, options: Sequence[str]) -> list[str]:
-        """The command line of a SuperNode with these options of ``flower-supernode``."""
-        return [sys.executable, "-P", "-m", __name__, f"{self.poll_interval:g}", ",".join(self.libraries), *options]
+        """The command line of a SuperNode with these options of ``flower-supernode``.
+
+        A node config in a file is read here and passed as text, because Flower reads no TOML with a byte-order mark.
+
+        Raises
+        ------
+        ValueError
+            The file of the node config cannot be read, or has a value of another kind than Flower's.
+        """
+        given = list(options)
+        for place, option in enumerate(options):
+            name, equals, value = option.partition("=")
+            after = place > 0 and options[place - 1] == _NODE_CONFIG
+            if option.endswith(".toml") and (after or (equals and name == _NODE_CONFIG)):
+                text = _as_text(Path(option if after else value).expanduser())
+                given[place] = text if after else f"{name}={text}"
+        return [sys.executable, "-P", "-m", __name__, f"{self.poll_interval:g}", ",".join(self.libraries), *given]
+
+
+def _as_text(path: Path) -> str:
+    """The node config in a TOML file as ``key=value`` pairs in Flower's notation."""
+    pairs = []
+    for key, value in flattened(read_toml(path)).items():
+        if not isinstance(value, (bool, int, float, str)):
+            raise ValueError(f"{_NODE_CONFIG} {path}: {key} = {value!r}: must be a number, a string, true or false")
+        if any(mark.isspace() or mark in "='\"" for mark in key):
+            raise ValueError(f"{_NODE_CONFIG} {path}: the key {key!r}: must have no space, quote or equals sign")
+        # Flower ends a value at the next quote, also at one that is escaped.
+        pairs.append(f"{key}=" + json.dumps(value).replace('\\"', "\\u0022"))
+    return " ".join(pairs)
 
 
 def main() -> None:

@@ -94,10 +94,10 @@ def read_world(folder: Path) -> World | None:
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_bytes())
         drivers = {int(block): Driver(**taste) for block, taste in content["blocks"].items()}
         return World(SCENARIOS[content["scenario"]], int(content["seed"]), drivers)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(
             f"{path}: expected a scenario ({', '.join(SCENARIOS)}), a seed and blocks of drivers: {error!r}"
         ) from error

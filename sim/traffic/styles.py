@@ -18,7 +18,7 @@ def read_styles(folder: Path) -> dict[int, float]:
     if not path.exists():
         return {}
     try:
-        blocks = json.loads(path.read_text(encoding="utf-8"))["blocks"]
+        blocks = json.loads(path.read_bytes())["blocks"]
         return {int(block): float(driver["gamma"]) for block, driver in blocks.items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path}: expected blocks of drivers, each with its gamma: {error!r}") from error

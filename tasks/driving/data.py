@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from fedapps.tasks.files import found_in, refuse_copies
 from fedapps.tasks.profiles import DataError
 from fedapps.tasks.tables import CSV_ENDINGS, Table, read_table
 
@@ -28,6 +29,7 @@ DEMONSTRATIONS = 99  # block of the recorded demonstration trials, which belong 
 SPLITS = ("train", "validation", "test")
 COUNTERS = ("trial", "block", "step", "t")
 ACCELERATIONS = ("ayr", "axr", "ayh", "axh")
+_WAY, _UNIT = 10.0, 2.0  # metres of way, and the ratio of ways, from which units are checked and wrong
 PEDALS = ("throttle_r", "steer_r", "throttle_h", "steer_h")
 
 
@@ -120,9 +122,10 @@ def read_sessions(folder: Path) -> Recording:
     DataError
         There is no such file, a file is malformed, or the files are of different kinds.
     """
-    paths = sorted(path for path in folder.glob("*.csv*") if path.name.endswith(CSV_ENDINGS))
+    paths = found_in(folder, *(f"*{ending}" for ending in CSV_ENDINGS))
     if not paths:
         raise DataError(f"{folder}: no driving sessions; expected files *.csv, *.csv.gz or *.csv.xz")
+    refuse_copies(paths)
     return _joined(folder, paths)
 
 
@@ -134,38 +137,56 @@ def read_file(path: Path) -> Recording:
 def _joined(place: Path, paths: Sequence[Path]) -> Recording:
     blocks: dict[int, tuple[Session, ...]] = {}
     kinds = set()
+    files: dict[tuple[int, int], Path] = {}
     for path in paths:
-        kind, read = _read_file(path, path.stat().st_mtime_ns if path.exists() else 0)
+        kind, read, trials = _read_file(path, path.stat().st_mtime_ns if path.exists() else 0)
         kinds.add(kind)
+        if len(kinds) > 1:
+            raise DataError(
+                f"{place}: mixes files with and without throttle columns, or with and without a gray car; expected "
+                "files of one kind"
+            )
+        for block, trial in trials:
+            if (other := files.setdefault((block, trial), path)) != path:
+                raise DataError(f"{path}: trial {trial} of block {block} is also in {other}; keep one of the two")
         for block, sessions in read.items():
             blocks[block] = blocks.get(block, ()) + sessions
-    if len(kinds) > 1:
-        raise DataError(
-            f"{place}: mixes files with and without throttle columns, or with and without a gray car; expected files "
-            "of one kind"
-        )
     if not blocks:
         raise DataError(f"{place}: holds only demonstration trials (block {DEMONSTRATIONS}), which are left out")
     return Recording(kinds.pop()[0], dict(sorted(blocks.items())))
 
 
 @lru_cache(maxsize=64)
-def _read_file(path: Path, modified: int) -> tuple[tuple[str, int], dict[int, tuple[Session, ...]]]:
-    """The dynamics and number of cars of a file, and its sessions by block; ``modified`` is the file's time stamp."""
+def _read_file(
+    path: Path, modified: int
+) -> tuple[tuple[str, int], dict[int, tuple[Session, ...]], list[tuple[int, int]]]:
+    """The dynamics and number of cars of a file, its sessions by block, and the block and number of each trial.
+
+    ``modified`` is the file's time stamp.
+    """
     optional = [*_motion("g"), *ACCELERATIONS, *PEDALS, "session", "split"]
     table = read_table(path, [*COUNTERS, *_motion("rh")], optional)
     cars = "rhg" if "xg" in table else "rh"
     simulated = "throttle_r" in table
     number, actions = ("session", PEDALS) if simulated else ("trial", ACCELERATIONS)
     table.require([*_motion(cars), number, *actions])
-    numbers = table.numbers(number)
+    numbers = table.integers(number)
     states = _numbers(table, _motion(cars)).reshape(len(table), len(cars), 4)
     controls = np.zeros((len(table), len(cars), 2))
     controls[:, :2] = _numbers(table, actions).reshape(len(table), 2, 2)
     split = table.words("split", {name: name for name in SPLITS}).tolist() if "split" in table else [""] * len(table)
-    block_of = table.numbers("block")
+    block_of, trial_of = table.integers("block"), table.integers("trial")
     blocks: dict[int, list[Session]] = {}
-    for first, last in _sessions(table):
+    begun: dict[tuple[int, int], int] = {}
+    found = _sessions(table)
+    _check_units(table, states, found, cars)
+    for first, last in found:
+        key = int(block_of[first]), int(trial_of[first])
+        if (row := begun.setdefault(key, first)) != first:
+            raise DataError(
+                f"{table.place(first, 'trial')}: trial {key[1]} of block {key[0]} begins for the second time (first in "
+                f"line {table.lines[row]}); keep one of the two"
+            )
         block, session = int(block_of[first]), (states[first:last], controls[first:last])
         if block == DEMONSTRATIONS and not simulated:
             continue
@@ -173,7 +194,20 @@ def _read_file(path: Path, modified: int) -> tuple[tuple[str, int], dict[int, tu
             session = _face_the_same_way(*session)
         blocks.setdefault(block, []).append(Session(int(numbers[first]), split[first], *session))
     done = {block: _with_splits(sessions) for block, sessions in blocks.items()}
-    return ("bicycle" if simulated else "point", len(cars)), done
+    return ("bicycle" if simulated else "point", len(cars)), done, list(begun)
+
+
+def _check_units(table: Table, states: np.ndarray, sessions: Sequence[tuple[int, int]], cars: str) -> None:
+    """Raise :class:`DataError` if a car's velocities do not fit its positions, as in km/h beside metres."""
+    steps = np.concatenate([np.arange(first + 1, last) for first, last in sessions])
+    driven = np.linalg.norm(states[steps, :, :2] - states[steps - 1, :, :2], axis=-1).sum(axis=0)
+    expected = STEP * np.linalg.norm(states[steps, :, 2:], axis=-1).sum(axis=0)
+    for car, way, meant in zip(cars, driven, expected, strict=True):
+        if max(way, meant) > _WAY and not 1 / _UNIT <= (way + 1) / (meant + 1) <= _UNIT:
+            raise DataError(
+                f"{table.path}: by the columns x{car} and y{car} the car drives {way:.4g} m, by vx{car} and vy{car} "
+                f"{meant:.4g} m; expected metres, and metres per second"
+            )
 
 
 def _face_the_same_way(states: np.ndarray, controls: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 from fedapps.sim import lqr
+from fedapps.tasks.files import found_in, refuse_copies
 from fedapps.tasks.options import option
 from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles
 from fedapps.tasks.tables import CSV_ENDINGS, read_table
@@ -50,11 +51,12 @@ def robot_files(folder: Path) -> list[Path]:
     Raises
     ------
     DataError
-        There is no such file.
+        There is no such file, or one is there plain and compressed.
     """
-    files = sorted(path for path in folder.glob("robot-*") if path.name.endswith(CSV_ENDINGS))
+    files = found_in(folder, *(f"robot-*{ending}" for ending in CSV_ENDINGS))
     if not files:
         raise DataError(f"{folder}: expected files robot-*.csv, .csv.gz or .csv.xz, found none")
+    refuse_copies(files)
     return files
 
 

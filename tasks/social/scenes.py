@@ -12,11 +12,12 @@ Interactions between two people are listed twice, once from each side; interacti
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
 from fedapps.sim.seeding import generator
+from fedapps.tasks.files import found_in, shown
 from fedapps.tasks.profiles import DataError
 from fedapps.tasks.tables import json_lines
 
@@ -26,6 +27,8 @@ Pose = tuple[float, float, float]
 
 FIELDS = ("score", "identifier", "room", "humans", "objects", "links", "robot")
 SPLITS = ("train", "validation", "test")
+#: The limits of coordinates and of the longer side of a room, in centimetres. A room in metres is below the latter.
+FARTHEST, SMALLEST_ROOM = 1e6, 50.0
 FEWEST = 4  # of 3 scenes, 2 would train, 1 would test and none would validate
 
 
@@ -75,9 +78,16 @@ class RatedScene:
 
 
 def participant_files(folder: Path) -> dict[str, Path]:
-    """Return the files ``<participant>.json`` of ``folder`` or its ``raw_data`` (as published), by participant."""
-    found = [*folder.glob("raw_data/*.json"), *folder.glob("*.json")]
-    return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
+    """Return the files ``<participant>.json`` of ``folder`` or its ``raw_data`` (as published), by participant.
+
+    Raise :class:`DataError` if both have a file of the same name.
+    """
+    found = sorted(found_in(folder, "raw_data/*.json", "*.json"), key=lambda path: path.stem)
+    files = {path.stem: path for path in found}
+    if len(files) < len(found):
+        twice = [str(path) for path in found if files[path.stem] != path]
+        raise DataError(f"{', '.join(twice)}: the participant has a second file in {folder}; keep one of the two")
+    return files
 
 
 def read_participant(folder: Path, participant: str) -> tuple[RatedScene, ...]:
@@ -122,7 +132,17 @@ def scene_of(values: Mapping[str, Any], place: str = "scene") -> RatedScene:
 
 @lru_cache(maxsize=64)
 def _read_file(path: Path, modified: int) -> tuple[RatedScene, ...]:
-    return tuple(_scene(values, f"{path}, line {line}") for line, values in json_lines(path))
+    scenes: list[RatedScene] = []
+    lines: dict[str, int] = {}
+    for line, values in json_lines(path):
+        scene = _scene(values, f"{path}, line {line}")
+        if (first := lines.setdefault(scene.identifier, line)) != line:
+            raise DataError(
+                f"{path}, line {line}: identifier {shown(scene.identifier)} occurs for the second time (first in line "
+                f"{first}), so that a test scene could be a training scene; keep one of the two"
+            )
+        scenes.append(scene)
+    return tuple(scenes)
 
 
 def _scene(values: Mapping[str, Any], place: str) -> RatedScene:
@@ -130,7 +150,7 @@ def _scene(values: Mapping[str, Any], place: str) -> RatedScene:
         raise DataError(f"{place}: missing {', '.join(missing)}; expected {', '.join(FIELDS)}")
     score = values["score"]
     if not _is_number(score) or not 0 <= score <= 100:
-        raise DataError(f"{place}: score = {score!r}; expected a number from 0 to 100")
+        raise DataError(f"{place}: score = {shown(score)}; expected a number from 0 to 100")
     nodes = {_id(values["robot"], f"{place}: robot"): 0}
     humans = tuple(_pose(human, nodes, f"{place}: humans") for human in _list(values, "humans", place))
     objects = tuple(_pose(thing, nodes, f"{place}: objects") for thing in _list(values, "objects", place))
@@ -139,21 +159,26 @@ def _scene(values: Mapping[str, Any], place: str) -> RatedScene:
     if len(room) > 1 and room[0] == room[-1]:
         room.pop()
     if len(set(room)) < 3:
-        raise DataError(f"{place}: room = {values['room']!r}; expected at least 3 different points")
+        raise DataError(f"{place}: room = {shown(values['room'])}; expected at least 3 different points")
+    width = 100 * max(max(side) - min(side) for side in zip(*room, strict=True))
+    if width < SMALLEST_ROOM:
+        raise DataError(f"{place}: the room is {width:g} cm wide; expected centimetres, not metres")
+    if not isinstance(values["identifier"], (str, int)):
+        raise DataError(f"{place}: identifier = {shown(values['identifier'])}; expected a string")
     return RatedScene(str(values["identifier"]), float(score), humans, objects, tuple(links), tuple(room))
 
 
 def _list(values: Mapping[str, Any], name: str, place: str) -> list[Any]:
     members = values[name]
     if not isinstance(members, list):
-        raise DataError(f"{place}: {name} = {members!r}; expected a list")
+        raise DataError(f"{place}: {name} = {shown(members)}; expected a list")
     return members
 
 
 def _id(values: Any, place: str) -> int:
     number = values.get("id") if isinstance(values, dict) else None
     if not isinstance(number, int) or isinstance(number, bool):
-        raise DataError(f"{place}: {values!r}; expected an object whose id is a whole number")
+        raise DataError(f"{place}: {shown(values)}; expected an object whose id is a whole number")
     return number
 
 
@@ -161,9 +186,10 @@ def _pose(values: Any, nodes: dict[int, int], place: str) -> Pose:
     number = _id(values, place)
     if number in nodes:
         raise DataError(f"{place}: id = {number} twice; expected another than {', '.join(map(str, nodes))}")
-    for name in ("xPos", "yPos", "orientation"):
+    for name, unit in (("xPos", "centimetres"), ("yPos", "centimetres"), ("orientation", "degrees")):
         if not _is_number(values.get(name)):
-            raise DataError(f"{place}: id {number}: {name} = {values.get(name)!r}; expected a finite number")
+            found = shown(values.get(name))
+            raise DataError(f"{place}: id {number}: {name} = {found}; expected a number of {unit} within {FARTHEST:g}")
     nodes[number] = len(nodes)
     turn = values["orientation"] / 180
     if abs(turn) > 1:
@@ -175,21 +201,21 @@ def _link(link: Any, nodes: Mapping[int, int], humans: int, place: str) -> tuple
     ends = link[:2] if isinstance(link, list) else []
     if len(ends) < 2 or ends[0] == ends[1] or any(type(end) is not int or not nodes.get(end) for end in ends):
         known = ", ".join(str(number) for number, node in nodes.items() if node) or "none"
-        raise DataError(f"{place}: links: {link!r}; expected two different ids of humans or objects: {known}")
+        raise DataError(f"{place}: links: {shown(link)}; expected two different ids of humans or objects: {known}")
     first, second = sorted(nodes[end] for end in ends)
     if first > humans:
-        raise DataError(f"{place}: links: {link!r} joins two objects; expected at least one human")
+        raise DataError(f"{place}: links: {shown(link)} joins two objects; expected at least one human")
     return first, second
 
 
 def _corner(point: Any, place: str) -> Point:
     if not isinstance(point, list) or len(point) != 2 or not all(map(_is_number, point)):
-        raise DataError(f"{place}: room: {point!r}; expected [x, y], two finite numbers")
+        raise DataError(f"{place}: room: {shown(point)}; expected [x, y], two numbers of centimetres")
     return point[0] / 100, point[1] / 100
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -FARTHEST <= value <= FARTHEST
 
 
 def split_scenes(

@@ -6,8 +6,9 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from fedapps.tasks.files import COMPRESSIONS, found_in
 from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import COMPRESSIONS, read_table
+from fedapps.tasks.tables import read_table
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,18 @@ def find_files(folder: Path, candidates: Sequence[str]) -> list[Path]:
     """Return the files that match the first candidate with a match, sorted by name.
 
     A candidate is a file name or a pattern such as ``train*.csv``. Each candidate is also tried with the endings .gz
-    and .xz.
+    and .xz. Raise :class:`DataError` for a candidate that is no pattern of names below ``folder``.
     """
     for candidate in candidates:
         for compression in COMPRESSIONS:
-            if found := sorted(path for path in folder.glob(candidate + compression) if path.is_file()):
+            try:
+                found = [path for path in found_in(folder, candidate + compression) if path.is_file()]
+            except (ValueError, NotImplementedError) as error:  # two stars within a name, or an absolute path
+                raise DataError(
+                    f"text.train-files or text.test-files = {candidate!r}: {error}; name files below {folder}, such as "
+                    "train*.csv"
+                ) from error
+            if found:
                 return found
     return []
 

@@ -79,7 +79,8 @@ class TextTask(TextProfiles, Task):
             return _tokens(encoder or chosen.model, chosen.length)
         if source == "file":
             option = "text.vocabulary-file" if chosen.vocabulary_file else "text.glove"
-            return read_vocabulary(Path(chosen.words_file).expanduser(), chosen.vocabulary_size, option)
+            path = Path(chosen.words_file).expanduser()
+            return read_vocabulary(path, chosen.vocabulary_size, option, chosen.embedding_width)
         return None
 
     # -- trained models ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch
 from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.label_shares import own_label_shares
-from fedapps.tasks.tables import open_text, readable, stream_rows, with_kind
+from fedapps.tasks.tables import lines_of, stream_rows, with_kind
 from fedapps.tasks.trained import Network, TrainedModel
 from numpy.typing import NDArray
 from torch.nn.functional import softmax
@@ -144,8 +144,5 @@ class TextTrained(TrainedModel):
 
 def _plain(source: Path | Iterable[str]) -> Iterator[str]:
     """The lines that are not blank."""
-    if isinstance(source, Path):
-        with readable(source), open_text(source) as file:
-            yield from _plain(file)
-    else:
-        yield from (text for line in source if (text := line.strip()))
+    with lines_of(source) as lines:
+        yield from (text for line in lines if (text := line.strip()))

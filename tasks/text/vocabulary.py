@@ -1,9 +1,9 @@
 """Vocabularies: the words that a node knows, and texts as their numbers."""
 
-import json
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
+from fedapps.tasks.files import from_json, read_text, shown
 from fedapps.tasks.profiles import DataError, need
-from fedapps.tasks.tables import UNREADABLE, open_text
 from torch import Tensor
+
+from .vector_files import read_words
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -126,43 +128,54 @@ class TokenizerVocabulary:
         return [encoding.ids or [0] for encoding in self.tokenizer.encode_batch(list(texts))]
 
 
-def read_vocabulary(path: Path, size: int, option: str = "text.vocabulary-file") -> Vocabulary:
-    """Read a vocabulary from a file: the JSON of a tokenizer, or text with a word at the start of each line.
+@contextmanager
+def named_by(option: str, path: Path) -> Iterator[None]:
+    """Let errors about a file name the option that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{option} = {str(path)!r}: cannot be read or is damaged: {error}") from error
+    except DataError as error:
+        raise DataError(f"{option} = {str(path)!r}{str(error).removeprefix(str(path))}") from error
+
+
+def read_vocabulary(path: Path, size: int, option: str = "text.vocabulary-file", width: int = 0) -> Vocabulary:
+    """Read a vocabulary: the JSON of a tokenizer, word vectors, or text with a word at the start of each line.
 
     Parameters
     ----------
     path : Path
         The file.
     size : int
-        The number of words to read from text, for example from a file of GloVe vectors; 0 reads all.
+        The number of words to read from vectors or text; 0 reads all.
     option : str
         The option that names the file, for messages.
+    width : int
+        The number of numbers per word, by which a file of a zip archive is chosen.
 
     Raises
     ------
     DataError
-        The file cannot be read, is not a tokenizer, or contains a word twice.
+        The file cannot be read, is not a tokenizer, or is a list that contains a word twice.
     """
-    try:
-        return _read(path, path.stat().st_mtime_ns, size)
-    except UNREADABLE as error:
-        raise DataError(f"{option} = {str(path)!r}: cannot be read: {error}") from error
+    with named_by(option, path):
+        return _read(path, path.stat().st_mtime_ns, size, width)
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, mtime: int, size: int) -> Vocabulary:
+def _read(path: Path, mtime: int, size: int, width: int) -> Vocabulary:
     if path.suffix == ".json":
         return read_tokenizer(path)
     words: dict[str, None] = {}
-    with open_text(path) as file:
-        for line, text in enumerate(file, start=1):
-            word = text.split(maxsplit=1)[0] if text.strip() else ""
-            if word in words:
-                raise DataError(f"{path}, line {line}: the word {word!r} occurs for the second time; list it once")
-            if word and word not in RESERVED:
-                words[word] = None
-            if size and len(words) == size:
-                break
+    for line, word in read_words(path, size, width):
+        if word in words:
+            raise DataError(f"{path}, line {line}: the word {shown(word)} occurs for the second time; list it once")
+        if word and word not in RESERVED:
+            words[word] = None
+        if size and len(words) == size:
+            break
+    if not words:
+        raise DataError(f"{path}: has no words; expected one per line")
     return WordVocabulary(SPECIAL + tuple(words))
 
 
@@ -171,9 +184,9 @@ def read_tokenizer(path: Path) -> TokenizerVocabulary:
     need("tokenizers", "text", f"the tokenizer {path}")
     from tokenizers import Tokenizer
 
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     try:
-        json.loads(text)
+        from_json(text)
         return TokenizerVocabulary(Tokenizer.from_str(text))
     except Exception as error:  # tokenizers raises plain exceptions
         raise DataError(f"{path}: expected the JSON of a tokenizer: {error}") from error

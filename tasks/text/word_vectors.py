@@ -1,10 +1,7 @@
-"""Initial word vectors: drawn for each word, or read from a file in the format of GloVe.
+"""Initial word vectors: drawn for each word, or read from a file (:mod:`fedapps.tasks.text.vector_files`).
 
 A drawn vector depends on the word, so that it has the same vector in every vocabulary. The vectors of a node's private
 words may differ between nodes (FedVocab, Appendix B.2).
-
-J. Pennington, R. Socher, C. D. Manning, GloVe: Global Vectors for Word Representation, EMNLP 2014,
-https://nlp.stanford.edu/projects/glove/
 """
 
 import hashlib
@@ -16,13 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from fedapps.sim.seeding import derive_seed, generator
-from fedapps.tasks.base import DataError
 from fedapps.tasks.profiles import PrivateParameters
-from fedapps.tasks.tables import UNREADABLE, open_text
 from torch import Tensor
 
 from .options import Options, PrivateWords, private_words
-from .vocabulary import SPECIAL, UNKNOWN
+from .vector_files import read_vectors
+from .vocabulary import SPECIAL, UNKNOWN, named_by
 
 # G. L. Steele, D. Lea, C. H. Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014: SplitMix64, whose
 # n-th number can be computed without the earlier ones.
@@ -105,10 +101,8 @@ class Vectors:
         return table
 
 
-def read_glove(path: Path, width: int, option: str = "text.glove") -> Vectors:
-    """Read all vectors of a file (plain, .gz or .xz). They are cached for the life of the process.
-
-    A word may contain spaces, as in GloVe 840B. The first of duplicate words counts.
+def vectors_in(path: Path, width: int, option: str = "text.glove") -> Vectors:
+    """Read all vectors of a file (:func:`~fedapps.tasks.text.vector_files.read_vectors`), once per process.
 
     Parameters
     ----------
@@ -122,42 +116,15 @@ def read_glove(path: Path, width: int, option: str = "text.glove") -> Vectors:
     Raises
     ------
     DataError
-        The file cannot be read, a line does not have ``width`` finite numbers, or there is no vector.
+        The file cannot be read, is no file of vectors, or has vectors of another width.
     """
-    try:
-        return _read_vectors(path, path.stat().st_mtime_ns, width)
-    except UNREADABLE as error:
-        raise DataError(f"{option} = {str(path)!r}: cannot be read or is damaged: {error}") from error
+    with named_by(option, path):
+        return _read(path, path.stat().st_mtime_ns, width)
 
 
 @lru_cache(maxsize=8)
-def _read_vectors(path: Path, mtime: int, width: int) -> Vectors:
-    rows: dict[str, int] = {}
-    numbers = bytearray()  # the numbers of all vectors, which may take half a gigabyte and more
-    with open_text(path) as file:
-        for line, text in enumerate(file, start=1):
-            word, *values = text.rstrip().rsplit(" ", width)
-            # Surplus numbers would look like a word with spaces; the first line contains no such word.
-            found = len(text.split()) - 1 if line == 1 else len(values)
-            if found != width:
-                raise DataError(
-                    f"{path}, line {line}: {found} numbers, but text.embedding-width = {width}: set it to the number "
-                    "of numbers per line"
-                )
-            if word in rows:
-                continue
-            rows[word] = len(rows)
-            try:
-                numbers += np.array(values, dtype=np.float32).tobytes()
-            except ValueError as error:
-                raise DataError(f"{path}, line {line}, word {word!r}: {error}; expected {width} numbers") from error
-    if not rows:
-        raise DataError(f"{path}: has no word vectors; expected one per line")
-    table = np.frombuffer(numbers, dtype=np.float32).reshape(-1, width)
-    if not np.isfinite(table).all():
-        line = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
-        raise DataError(f"{path}, word {list(rows)[line]!r}: expected finite numbers")
-    return Vectors(rows, table)
+def _read(path: Path, mtime: int, width: int) -> Vectors:
+    return Vectors(*read_vectors(path, width))
 
 
 def assigned_start(options: Options, privacy: PrivateParameters, key: str) -> str:
@@ -193,4 +160,4 @@ def vectors_are_here(options: Options, privacy: PrivateParameters, key: str) -> 
 
 
 def _vectors_of(path: str, options: Options, option: str) -> Vectors | None:
-    return read_glove(Path(path).expanduser(), options.embedding_width, option) if path else None
+    return vectors_in(Path(path).expanduser(), options.embedding_width, option) if path else None

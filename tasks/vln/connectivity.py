@@ -5,18 +5,20 @@ archive: an array of viewpoints, each with its ``image_id``, its ``pose`` (4 x 4
 it is ``included``, and which others are ``visible`` and ``unobstructed`` from it.
 """
 
-import json
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from lzma import LZMAError
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
+from fedapps.tasks.files import UNREADABLE, found_in, from_json, is_made
 from fedapps.tasks.profiles import DataError
 
 SUFFIX = "_connectivity.json"
+#: Metres between viewpoints that one can walk between, on average of a house. Beyond, positions have another unit.
+_STEP = (0.05, 50.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +51,7 @@ class Graph:
 
 def graph_files(folder: Path) -> list[Path]:
     """The files and archives of graphs in ``folder`` and the folders below it."""
-    found = [*folder.rglob(f"*{SUFFIX}"), *folder.rglob("*connectivity*.tar*")]
-    return sorted(path for path in found if path.is_file())
+    return [path for path in found_in(folder, f"**/*{SUFFIX}", "**/*connectivity*.tar*") if path.is_file()]
 
 
 def read_graphs(folder: Path) -> Mapping[str, Graph]:
@@ -69,11 +70,12 @@ def read_graphs(folder: Path) -> Mapping[str, Graph]:
         try:
             with tarfile.open(path) as archive:
                 for member in archive:
-                    if member.name.endswith(SUFFIX) and (file := archive.extractfile(member)) is not None:
+                    wanted = member.isreg() and member.name.endswith(SUFFIX) and not is_made(PurePosixPath(member.name))
+                    if wanted and (file := archive.extractfile(member)) is not None:
                         place = f"{path}, {member.name}"
                         scan = Path(member.name).name.removesuffix(SUFFIX)
                         _add(graphs, _graph(scan, file.read(), place), place)
-        except (tarfile.TarError, OSError, EOFError, LZMAError) as error:
+        except (*UNREADABLE, tarfile.TarError) as error:
             raise DataError(f"{path}: cannot be read: {error}; expected a tar archive of *{SUFFIX}") from error
     if not graphs:
         raise DataError(
@@ -90,27 +92,45 @@ def _add(graphs: dict[str, Graph], graph: Graph, place: str) -> None:
 
 def _graph(scan: str, content: bytes, place: str) -> Graph:
     try:
-        entries = json.loads(content)
-        kept = np.array([bool(entry["included"]) for entry in entries], dtype=bool)
+        entries = from_json(content)
+        kept = _truths([entry["included"] for entry in entries], len(entries))
         poses = np.array([entry["pose"] for entry in entries], dtype=np.float64).reshape(len(entries), 16)
         unobstructed, visible = (
-            np.array([entry[name] for entry in entries], dtype=bool).reshape(len(entries), len(entries))
+            _truths([entry[name] for entry in entries], len(entries), len(entries))
             for name in ("unobstructed", "visible")
         )
-        names = tuple(str(entry["image_id"]) for entry, used in zip(entries, kept, strict=True) if used)
-    except (ValueError, KeyError, TypeError) as error:
+        names = tuple(entry["image_id"] for entry, used in zip(entries, kept, strict=True) if used)
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise DataError(
             f"{place}: {type(error).__name__}: {error}; expected an array of viewpoints with image_id, pose of 16 "
             "numbers, included, and visible and unobstructed with one value for each viewpoint"
         ) from error
-    if not names or len(set(names)) < len(names) or not np.isfinite(poses).all():
+    named = all(isinstance(name, str) for name in names)
+    if not names or not named or len(set(names)) < len(names) or not np.isfinite(poses).all():
         raise DataError(f"{place}: expected included viewpoints with different names and finite poses")
     inside = np.ix_(kept, kept)
     walkable = unobstructed[inside] | unobstructed[inside].T
     np.fill_diagonal(walkable, False)
     seen = visible[inside] | walkable
     np.fill_diagonal(seen, False)
-    return Graph(scan, names, poses[kept][:, [3, 7, 11]], walkable, seen)
+    positions = poses[kept][:, [3, 7, 11]]
+    starts, ends = np.nonzero(walkable)
+    step = float(np.median(np.linalg.norm(positions[starts] - positions[ends], axis=1))) if len(starts) else 1.0
+    if not _STEP[0] <= step <= _STEP[1]:
+        raise DataError(
+            f"{place}: viewpoints that one can walk between are {step:g} apart (median); expected poses in metres, "
+            f"{_STEP[0]:g} to {_STEP[1]:g} apart"
+        )
+    return Graph(scan, names, positions, walkable, seen)
+
+
+def _truths(values: list[Any], *shape: int) -> np.ndarray:
+    """Nested lists of true and false, or 1 and 0, as a bool array of a shape."""
+    found = np.array(values)
+    if found.size and not (found.dtype.kind == "b" or (found.dtype.kind in "iu" and np.isin(found, (0, 1)).all())):
+        raise ValueError("included, visible and unobstructed are not all true or false")
+    truths: np.ndarray = found.astype(bool).reshape(shape)
+    return truths
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from fedapps.sim.seeding import generator
+from fedapps.tasks.files import found_in
 from fedapps.tasks.profiles import DataError, check_partition
 
 from .connectivity import Graph, graph_files, read_graphs, shortest_paths
@@ -169,7 +170,7 @@ def read_dataset(folder: Path, options: Options) -> Dataset:
     """
     files = [
         *graph_files(folder),
-        *(path for name in FILES.values() for path in folder.rglob(name.format(split="*") + "*")),
+        *found_in(folder, *(f"**/{name.format(split='*')}*" for name in FILES.values())),
     ]
     stamp = tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(files))
     return _read(folder, options.dataset, options.spoken, stamp)

@@ -6,12 +6,13 @@ and the base64 code of 36 x D float32 numbers, as the ResNet-152 features of Roo
 """
 
 import base64
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from fedapps.tasks.files import UNREADABLE, open_text
 from fedapps.tasks.profiles import DataError, need
-from fedapps.tasks.tables import UNREADABLE, open_text
 
 from .geometry import VIEWS
 
@@ -54,6 +55,8 @@ def read_features(path: Path, names: Sequence[str], width: int) -> np.ndarray:
             )
         if not np.isfinite(array).all():
             raise DataError(f"{path}: the features of {name} have a value that is not finite")
+        if name not in missing:
+            raise DataError(f"{path}: the features of {name} occur twice; keep one of the two")
         features[rows[name]] = array
         missing.discard(name)
     if missing:
@@ -87,7 +90,7 @@ def _arrays(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, np.nda
             yield from _lines(path, wanted)
         else:
             raise DataError(f"vln.feature-file = {str(path)!r}: expected a name that ends in .hdf5, .h5, .npz or .tsv")
-    except (*UNREADABLE, ValueError) as error:
+    except (*UNREADABLE, ValueError, TypeError, KeyError, RuntimeError, MemoryError, struct.error) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path}: cannot be read: {error}") from error

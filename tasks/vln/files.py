@@ -1,19 +1,17 @@
-"""Files of data, which may be compressed with gzip or xz, and a folder that keeps what was computed from them.
+"""Finding files of data, which may be compressed with gzip or xz, and a folder that keeps what was computed from them.
 
 Computed data have a key of everything that they were computed from.
 """
 
 import hashlib
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
+from fedapps.tasks.files import COMPRESSIONS, found_in
 from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import COMPRESSIONS, UNREADABLE, open_text
 
 DEFAULT_FOLDER = "~/fedapps/features"
 
@@ -27,7 +25,7 @@ def find_file(folder: Path, name: str) -> Path | None:
         There is more than one.
     """
     wanted = {name + suffix for suffix in COMPRESSIONS}
-    found = sorted(path for path in folder.rglob(f"{name}*") if path.name in wanted and path.is_file())
+    found = [path for path in found_in(folder, f"**/{name}*") if path.name in wanted and path.is_file()]
     if len(found) > 1:
         raise DataError(
             f"{folder}: {len(found)} files are called {name}: {', '.join(map(str, found))}; keep one of them"
@@ -40,17 +38,6 @@ def in_folder(name: str, folder: Path | None = None) -> Path:
     if folder is not None and (folder / name).is_file():
         return folder / name
     return Path(name).expanduser()
-
-
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file. Raise :class:`DataError` if it cannot be read or is not JSON."""
-    try:
-        with open_text(path) as file:
-            return json.load(file)
-    except UNREADABLE as error:
-        raise DataError(f"{path}: cannot be read or is damaged: {error}") from error
-    except ValueError as error:
-        raise DataError(f"{path}: no JSON: {error}") from error
 
 
 def key_of(parts: Iterable[tuple[str, bytes]]) -> str:

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, pi
 from pathlib import Path
 from typing import Any, TextIO
 
+from fedapps.tasks.files import read_json, shown
 from fedapps.tasks.profiles import DataError
 from fedapps.tasks.tables import json_lines, name_of
 from torch import Tensor
 
-from .files import read_json
 from .houses import Houses
 
 
@@ -50,10 +50,10 @@ class Start:
     heading: float = 0.0
 
 
-def some(names: Sequence[str] | Mapping[str, object], shown: int = 5) -> str:
+def some(names: Sequence[str] | Mapping[str, object], first: int = 5) -> str:
     """The first names, and the number of the others, for messages."""
     listed = list(names)
-    return ", ".join(listed[:shown]) + (f" and {len(listed) - shown} more" if len(listed) > shown else "")
+    return ", ".join(listed[:first]) + (f" and {len(listed) - first} more" if len(listed) > first else "")
 
 
 def check_stop(houses: Houses, scan: str, viewpoint: str, heading: float) -> None:
@@ -101,14 +101,14 @@ def entries_of(given: Path | TextIO) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _text(place: str, entry: Mapping[str, Any], name: str) -> str:
     value = entry.get(name)
     if not isinstance(value, str):
-        raise DataError(f"{place}: {name} = {value!r}; expected a text")
+        raise DataError(f"{place}: {name} = {shown(value)}; expected a text")
     return value
 
 
 def _heading(place: str, entry: Mapping[str, Any]) -> float:
     value = entry.get("heading", 0.0)
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise DataError(f"{place}: heading = {value!r}; expected radians")
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not -2 * pi <= value <= 2 * pi + 0.01:
+        raise DataError(f"{place}: heading = {shown(value)}; expected radians, from -2 pi to 2 pi")
     return float(value)
 
 
@@ -116,7 +116,7 @@ def path_of(place: str, entry: Mapping[str, Any]) -> HousePath:
     """The path of an object: ``scan``, ``path`` and perhaps ``heading``. Raise :class:`DataError` if it has none."""
     stops = entry.get("path")
     if not isinstance(stops, list) or not stops or not all(isinstance(stop, str) for stop in stops):
-        raise DataError(f"{place}: path = {stops!r}; expected names of viewpoints")
+        raise DataError(f"{place}: path = {shown(stops)}; expected names of viewpoints")
     return HousePath(_text(place, entry, "scan"), tuple(stops), _heading(place, entry))
 
 

@@ -7,14 +7,15 @@ several languages. Either may be compressed (:mod:`fedapps.tasks.vln.files`).
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import pi
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from fedapps.tasks.files import found_in, read_json, shown
 from fedapps.tasks.profiles import DataError
 from fedapps.tasks.tables import json_lines
 
-from .files import find_file, read_json
+from .files import find_file
 
 DatasetName = Literal["r2r", "rxr"]
 FILES: Mapping[DatasetName, str] = {"r2r": "R2R_{split}.json", "rxr": "rxr_{split}_guide.jsonl"}
@@ -41,7 +42,9 @@ def find_dataset(folder: Path, name: str = "auto") -> DatasetName | None:
     """
     if name != "auto":
         return cast(DatasetName, name)
-    found = [dataset for dataset in get_args(DatasetName) if any(folder.rglob(FILES[dataset].format(split="*") + "*"))]
+    found = [
+        dataset for dataset in get_args(DatasetName) if found_in(folder, f"**/{FILES[dataset].format(split='*')}*")
+    ]
     if len(found) > 1:
         raise DataError(f"{folder}: has files of R2R and of RxR; set vln.dataset = 'r2r' or 'rxr'")
     return found[0] if found else None
@@ -72,20 +75,37 @@ def read_split(
     if path is None:
         return None
     if dataset == "r2r":
-        return tuple(_r2r_path(path, place, entry) for place, entry in _array(path))
-    grouped: dict[str, InstructedPath] = {}
+        return _distinct(path, [_r2r_path(path, place, entry) for place, entry in _array(path)])
+    grouped: dict[tuple[str, str], InstructedPath] = {}
     for number, entry in json_lines(path):
         place = f"line {number}"
         language = _field(path, place, entry, "language", str)
         if languages and not any(language == wanted or language.startswith(f"{wanted}-") for wanted in languages):
             continue
         found = _rxr_path(path, place, entry)
-        known = grouped.setdefault(found.path_id, found)
+        key = found.scan, found.path_id
+        known = grouped.setdefault(key, found)
+        if replace(found, instructions=known.instructions) != known:
+            raise DataError(
+                f"{path}, {place}: path_id {found.path_id} of scan {found.scan} has another path or heading than in an "
+                "earlier line; correct one of the two"
+            )
         if known is not found:
-            grouped[found.path_id] = replace(known, instructions=known.instructions + found.instructions)
+            grouped[key] = replace(known, instructions=known.instructions + found.instructions)
     if not grouped:
         raise DataError(f"{path}: no instruction in vln.languages = {','.join(languages)!r}; name those that are there")
     return tuple(grouped.values())
+
+
+def _distinct(path: Path, found: Sequence[InstructedPath]) -> tuple[InstructedPath, ...]:
+    known: dict[tuple[str, str], int] = {}
+    for number, each in enumerate(found, 1):
+        if (first := known.setdefault((each.scan, each.path_id), number)) != number:
+            raise DataError(
+                f"{path}, entry {number}: path_id {each.path_id} of scan {each.scan} occurs for the second time (first "
+                f"in entry {first}); keep one of the two"
+            )
+    return tuple(found)
 
 
 def _array(path: Path) -> Iterator[tuple[str, object]]:
@@ -109,14 +129,14 @@ def _checked(path: Path, place: str, entry: object, texts: Sequence[object]) -> 
     heading = _field(path, place, entry, "heading", (int, float))
     name = str(_field(path, place, entry, "path_id", (int, str)))
     if not all(isinstance(stop, str) for stop in stops) or not stops:
-        raise DataError(f"{path}, {place}: path = {stops!r}; expected names of viewpoints")
+        raise DataError(f"{path}, {place}: path = {shown(stops)}; expected names of viewpoints")
     if len(stops) == 1:
         raise DataError(
             f"{path}, {place}: path {name} has a start and no further viewpoint, as in the test split, whose paths are "
             "not published; give a split that has paths"
         )
-    if not isfinite(heading):
-        raise DataError(f"{path}, {place}: heading = {heading}; expected radians")
+    if not -2 * pi <= heading <= 2 * pi + 0.01:
+        raise DataError(f"{path}, {place}: heading = {shown(heading)}; expected radians, from -2 pi to 2 pi")
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
         raise DataError(
             f"{path}, {place}: path {name} has an instruction without text; add the text or remove the entry"
@@ -133,7 +153,7 @@ def _checked(path: Path, place: str, entry: object, texts: Sequence[object]) -> 
 def _field(path: Path, place: str, entry: object, name: str, kind: type | tuple[type, ...]) -> Any:
     value = entry.get(name) if isinstance(entry, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
-        found = "nothing" if value is None else repr(value)
+        found = "nothing" if value is None else shown(value)
         raise DataError(f"{path}, {place}: {name} is {found}; expected {_words(kind)}")
     return value
 

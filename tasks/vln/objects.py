@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from fedapps.tasks.files import read_json
 from fedapps.tasks.profiles import DataError
 from fedapps.tasks.tables import read_table
 
 from .connectivity import Graph
-from .files import find_file, read_json
+from .files import find_file
 from .geometry import VIEW_ELEVATIONS, VIEW_HEADINGS, VIEWS, unit_vectors
 
 BOXES_FILE, CLASSES_FILE, POSITIONS_FILE = "bbox.json", "label_mpcat40.csv", "objects3d.csv"
@@ -107,7 +108,7 @@ def read_boxes(folder: Path, graphs: Mapping[str, Graph]) -> dict[str, ObjectVie
     boxes = read_json(path)
     try:
         return {scan: _object_views(graph, boxes.get(scan, {})) for scan, graph in graphs.items()}
-    except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError, OverflowError) as error:
         raise DataError(
             f"{path}: {type(error).__name__}: {error}; expected scan -> viewpoint -> object -> [label, views 0 to "
             "35, boxes [x, y, width, height]]"
@@ -131,6 +132,8 @@ def _object_views(
             rectangles += sizes
     table = np.array(heads, dtype=np.int64).reshape(-1, 4)
     x, y, w, h = np.array(rectangles, dtype=np.float64).reshape(len(table), 4).T
+    if not (np.isfinite(x + y) & (w >= 0) & (h >= 0) & (np.maximum(w, h) < 10 * WIDTH)).all():
+        raise ValueError("a box whose place is not finite, or whose width or height is not that of a box in pixels")
     if len(table) and not (table[:, 3].min() >= 0 and table[:, 3].max() < VIEWS):
         raise ValueError(f"views from {table[:, 3].min()} to {table[:, 3].max()}")
     centre = np.stack([x + w / 2 - WIDTH / 2, HEIGHT / 2 - (y + h / 2)], axis=1)
@@ -145,6 +148,7 @@ def read_classes(folder: Path) -> dict[str, int]:
     if path is None:
         raise DataError(f"{folder}: no {CLASSES_FILE}, which gives the class of each label in {BOXES_FILE}; add it")
     table = read_table(path, ("name", "mpcat40"))
+    table.distinct(["name"])
     classes = table.words("mpcat40", {name: number for number, name in enumerate(CLASSES)})
     return dict(zip(table.texts("name"), classes.tolist(), strict=True))
 
@@ -155,6 +159,7 @@ def read_positions(folder: Path) -> dict[tuple[str, str], np.ndarray]:
     if path is None:
         return {}
     table = read_table(path, ("scan", "object_id", "x", "y", "z", "median_residual_deg"))
+    table.distinct(["scan", "object_id"])
     positions = np.stack([table.numbers(axis) for axis in "xyz"], axis=1)
     objects = list(zip(table.texts("scan"), table.texts("object_id"), strict=True))
     return {objects[row]: positions[row] for row in np.flatnonzero(table.numbers("median_residual_deg") < MAX_RESIDUAL)}
@@ -169,6 +174,7 @@ def read_rooms(folder: Path) -> dict[str, int]:
     if path is None:
         return {}
     table = read_table(path, ("scan", "viewpoint", "label_name_inferred", "split"))
+    table.distinct(["scan", "viewpoint"])
     rooms = table.words("label_name_inferred", {name: number for number, name in enumerate(ROOMS)}).tolist()
     rows = zip(table.texts("scan"), table.texts("viewpoint"), table.texts("split"), rooms, strict=True)
     return {f"{scan}_{viewpoint}": room for scan, viewpoint, split, room in rows if split == "train"}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from fedapps.tasks.files import open_text
 from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import UNREADABLE, open_text
 
 PAD, UNKNOWN, END, BEGIN = range(4)
 RESERVED = ("<PAD>", "<UNK>", "<EOS>", "<BOS>")
@@ -50,11 +50,8 @@ class Vocabulary:
         """The words of a file, one to a line. Reserved words are skipped, as published lists have them."""
         if not path.is_file():
             raise DataError(f"vln.vocabulary-file = {str(path)!r}: no such file; name a file with one word to a line")
-        try:
-            with open_text(path) as file:
-                words = [line.strip() for line in file]
-        except UNREADABLE as error:
-            raise DataError(f"{path}: cannot be read or is damaged: {error}") from error
+        with open_text(path) as file:
+            words = [line.strip() for line in file]
         kept = tuple(word for word in words if word and word not in RESERVED)
         if not kept or len(set(kept)) < len(kept):
             raise DataError(f"{path}: expected one word to a line, each of them once")

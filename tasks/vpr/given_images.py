@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from fedapps.tasks.files import COMPRESSIONS, found_in
 from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import COMPRESSIONS, FORMATS, read_table
+from fedapps.tasks.tables import FORMATS, read_table
 from PIL import Image
 from torch import Tensor
 
 from .datasets import read_images
+from .image_modes import as_rgb, unsupported
 from .image_table import OPTIONAL, ROLES, coordinates
 from .images import ImageFiles, ImageSource, ImageStore
 from .options import Options
@@ -91,7 +93,9 @@ class _InHand:
     def decode(self, index: int) -> Image.Image:
         image = self.images[index]
         if isinstance(image, Image.Image):
-            return image
+            if problem := unsupported(image):
+                raise DataError(f"image {index} {problem}")
+            return as_rgb(image)
         if isinstance(image, (str, Path)):
             path = Path(image).expanduser()
             if not path.is_file():
@@ -103,7 +107,7 @@ class _InHand:
                 f"image {index} is a {type(image).__name__} {_shape_of(image)}; expected the path of a file, a Pillow "
                 "image, uint8 [H, W, 3] or [H, W], or a uint8 tensor [3, H, W]"
             )
-        return Image.fromarray(pixels)
+        return as_rgb(Image.fromarray(pixels))
 
 
 def _is_picture(shape: tuple[int, ...]) -> bool:
@@ -165,7 +169,7 @@ def read_images_of(path: Path, options: Options) -> GivenImages:
         return _listed(path)
     if (path / options.table_file).is_file():
         return _listed(path / options.table_file)
-    files = sorted(file.name for file in path.iterdir() if file.suffix.lower() in ENDINGS) if path.is_dir() else []
+    files = [file.name for file in found_in(path, "*") if file.suffix.lower() in ENDINGS] if path.is_dir() else []
     if files:
         return GivenImages(ImageFiles(path, files), np.arange(len(files)), tuple(files), positions_of(None, len(files)))
     places = read_images(path, options)

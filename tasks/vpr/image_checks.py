@@ -1,9 +1,9 @@
 """Checks, before training and without decoding, which images can be read.
 
 Whether a file exists is checked for all images of a data set when its tables are read. Whether it is an image is
-checked for the images that a process is about to use: by the first bytes (format, width and height) and, for JPEG and
-PNG, by the last bytes, which truncated files lack; an image without them is decoded. Damage in between is detected only
-when the image is loaded.
+checked for the images that a process is about to use: by the first bytes (format, mode, width and height) and, for JPEG
+and PNG, by the last bytes, which truncated files lack; an image without them, or with an alpha channel, is decoded.
+Damage in between is detected only when the image is loaded.
 """
 
 import logging
@@ -16,6 +16,7 @@ import numpy as np
 from fedapps.tasks.profiles import DataError
 from PIL import Image, UnidentifiedImageError
 
+from .image_modes import unsupported
 from .images import UNDECODABLE, ImageFiles, ImageTar
 from .places import Places
 
@@ -109,6 +110,8 @@ def _problem(source: ImageFiles | ImageTar, index: int) -> str:
     """What is wrong with an image, "" if nothing is found."""
     try:
         with source.open(index) as file, Image.open(file) as image:
+            if problem := unsupported(image):
+                return problem
             if end := _ENDS.get(image.format or ""):
                 file.seek(-len(end), os.SEEK_END)
                 if file.read() != end:  # truncated, or followed by other bytes

@@ -7,7 +7,7 @@ from fedapps.tasks.profiles import DataError
 from fedapps.tasks.tables import Table, read_table
 
 from .images import ImageFiles, ImageStore
-from .places import Places, Track, build_places, projected
+from .places import Places, Track, build_places, projected, refuse_far, refuse_unlocated
 
 REQUIRED = ("path", "sequence", "role")
 OPTIONAL = ("x", "y", "lon", "lat", "city", "continent", "group", "frame", "heading")
@@ -21,7 +21,7 @@ def read_image_table(path: Path) -> Places:
 
     The table has the columns ``path`` (relative to the table's folder), ``sequence`` and ``role`` ("query" or
     "database"; "gallery" means the same as "database"), and either ``x`` and ``y`` (metres east and north) or ``lon``
-    and ``lat`` (degrees). Degrees are projected to metres about the mean of each city
+    and ``lat`` (degrees). Degrees are projected to metres about the median of each city
     (:func:`~fedapps.tasks.vpr.places.projected`). A sequence with images of both roles counts as two sequences.
 
     The columns ``city``, ``continent``, ``group``, ``frame`` and ``heading`` are optional. Without them all images
@@ -31,9 +31,11 @@ def read_image_table(path: Path) -> Places:
     Raises
     ------
     DataError
-        The file or a column is missing, or a cell is invalid.
+        The file or a column is missing, a cell is invalid, an image is listed twice in a role, or a position is
+        implausible: far from the rest of its city, or (0, 0), which devices write without a fix.
     """
     table = read_table(path, REQUIRED, OPTIONAL)
+    table.distinct(["path", "role"])
     cities = _labels(table, "city")
     labels = zip(
         cities,
@@ -48,12 +50,19 @@ def read_image_table(path: Path) -> Places:
         [Track(*label) for label in labels],
         _positions(table, np.array(cities)),
         table.integers("frame") if "frame" in table else np.arange(len(table)),
-        table.numbers("heading", missing=np.nan) if "heading" in table else None,
+        _headings(table) if "heading" in table else None,
     )
 
 
 def _labels(table: Table, column: str) -> list[str]:
     return table.texts(column) if column in table else [""] * len(table)
+
+
+def _headings(table: Table) -> np.ndarray:
+    values = table.numbers("heading", missing=np.nan)
+    if len(wrong := np.flatnonzero(np.abs(values) > 360)):
+        raise table.fault("heading", wrong, "expected degrees from -360 to 360, or an empty cell")
+    return values
 
 
 def coordinates(table: Table) -> tuple[np.ndarray, bool]:
@@ -63,10 +72,15 @@ def coordinates(table: Table) -> tuple[np.ndarray, bool]:
     Raises
     ------
     DataError
-        The table has neither, or a cell is invalid.
+        The table has neither, a cell is invalid, or a position is implausible: far from the rest of its city,
+        or (0, 0), which devices write without a fix.
     """
+    cities = np.array(_labels(table, "city"))
     if "x" in table and "y" in table:
-        return np.stack([table.numbers("x"), table.numbers("y")], axis=1), False
+        position = np.stack([table.numbers("x"), table.numbers("y")], axis=1)
+        for city in np.unique(cities):
+            refuse_far(table, ("x", "y"), position, "write metres", np.flatnonzero(cities == city))
+        return position, False
     if "lon" not in table or "lat" not in table:
         raise DataError(f"{table.path}: no columns x and y, nor lon and lat; found {', '.join(table.columns)}")
     lon, lat = table.numbers("lon"), table.numbers("lat")
@@ -75,6 +89,8 @@ def coordinates(table: Table) -> tuple[np.ndarray, bool]:
             swapped = np.abs(lon).max() <= 90 and np.abs(lat).max() <= 180
             advice = "are lon and lat swapped?" if swapped else "write metres in the columns x and y"
             raise table.fault(name, wrong, f"expected degrees from {least:g} to {most:g}; {advice}")
+    for city in np.unique(cities):
+        refuse_unlocated(table, lon, lat, np.flatnonzero(cities == city))
     return np.stack([lon, lat], axis=1), True
 
 

@@ -1,9 +1,14 @@
-"""Images from files, archives and arrays, decoded on demand and cached up to a limit."""
+"""Images from files, archives and arrays, decoded on demand and cached up to a limit.
+
+Pixels are read as they are stored: the rotation of EXIF is ignored. What is no 8-bit image is described in
+:mod:`fedapps.tasks.vpr.image_modes`.
+"""
 
 from __future__ import annotations
 
 import io
 import os
+import struct
 import tarfile
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -13,8 +18,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
+from fedapps.tasks.files import UNREADABLE
 from fedapps.tasks.profiles import DataError
 from PIL import Image
+
+from .image_modes import as_rgb, unsupported
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +30,10 @@ if TYPE_CHECKING:
 #: Height and width in pixels.
 Size = tuple[int, int]
 #: What Pillow raises for bytes that are not an image, or a damaged one. A broken PNG raises SyntaxError.
-UNDECODABLE = (Image.DecompressionBombError, OSError, SyntaxError, ValueError)
+UNDECODABLE = (
+    *(Image.DecompressionBombError, OSError, SyntaxError, ValueError, EOFError, MemoryError, OverflowError),
+    *(IndexError, KeyError, TypeError, struct.error),
+)
 
 
 class ImageSource(Protocol):
@@ -31,7 +42,7 @@ class ImageSource(Protocol):
     def __len__(self) -> int: ...
 
     def decode(self, index: int) -> Image.Image:
-        """Decode one image. Raise :class:`DataError` if it is missing or damaged."""
+        """Decode one image in RGB. Raise :class:`DataError` if it is missing, damaged or of an unsupported mode."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,7 @@ class ImageFiles:
 
 @dataclass(frozen=True, eq=False)
 class ImageArray:
-    """Images in memory: ``pixels`` uint8 ``[n, H, W]`` (grey) or ``[n, H, W, 3]`` (colour)."""
+    """Images in memory: ``pixels`` uint8 or uint16 ``[n, H, W]`` (grey), or uint8 ``[n, H, W, 3]`` (colour)."""
 
     pixels: np.ndarray
 
@@ -79,7 +90,7 @@ class ImageArray:
         return len(self.pixels)
 
     def decode(self, index: int) -> Image.Image:
-        return Image.fromarray(self.pixels[index])
+        return as_rgb(Image.fromarray(self.pixels[index]))
 
 
 @dataclass(frozen=True)
@@ -110,7 +121,7 @@ class ImageTar:
         try:
             with tarfile.open(path, "r:") as archive:
                 found = {member.name: (member.name, member.offset_data, member.size) for member in archive}
-        except (OSError, tarfile.TarError) as error:
+        except (*UNREADABLE, ValueError, tarfile.TarError) as error:
             raise DataError(f"{path}: cannot be read as an uncompressed tar archive: {error}") from error
         return cls(path, [found.get(name, (name, -1, 0)) for name in names])
 
@@ -182,7 +193,7 @@ class ImageStore:
                 return found
         from torchvision.transforms.v2 import functional
 
-        decoded = functional.pil_to_tensor(self.source.decode(index).convert("RGB"))
+        decoded = functional.pil_to_tensor(self.source.decode(index))
         tensor: Tensor = functional.resize(decoded, list(size), antialias=True).contiguous()
         self._keep((index, size), tensor)
         return tensor
@@ -200,13 +211,15 @@ class ImageStore:
 def _decoded(content: bytes, name: str) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(content))
-        image.load()
+        problem = unsupported(image)
+        if not problem:
+            return as_rgb(image)
     except UNDECODABLE as error:
         raise DataError(
             f"{name}: not an image, or damaged: {error}; replace it, or remove it from the table that lists it "
             "(vpr.skip-unreadable only detects damage in the first and last bytes)"
         ) from error
-    return image
+    raise DataError(f"{name}: {problem}")
 
 
 def _listed(folder: Path) -> frozenset[str]:

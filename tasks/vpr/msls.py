@@ -5,15 +5,17 @@ Dataset for Lifelong Place Recognition. CVPR 2020. 1.6 million images of 30 citi
 request.
 """
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from fedapps.tasks.files import found_in
 from fedapps.tasks.profiles import DataError
 from fedapps.tasks.tables import Table, read_table
 
 from .images import ImageFiles, ImageStore
-from .places import Places, Track, build_places
+from .places import Places, Track, build_places, refuse_far
 
 #: The cities by continent, which the release does not give; FedVPR (Section 5.1, Appendix C) has one America.
 CONTINENTS = {
@@ -30,6 +32,8 @@ CONTINENTS_FILE = "continents.csv"
 #: FedVPR (Section 4) tests in the validation cities of the release.
 FEDVPR_TEST = ("cph", "sf")
 
+logger = logging.getLogger(__name__)
+
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -42,6 +46,7 @@ def continents_of(root: Path) -> dict[str, str]:
     known = {city: continent for continent, cities in CONTINENTS.items() for city in cities}
     if (file := root / CONTINENTS_FILE).exists():
         table = read_table(file, ["city", "continent"])
+        table.distinct(["city"])
         known |= dict(zip(table.texts("city"), table.texts("continent"), strict=True))
     return known
 
@@ -52,9 +57,13 @@ def find_cities(root: Path) -> dict[str, Path]:
 
     The release withholds the positions of its test cities.
     """
-    folders = [folder for folder in (root / "train_val").glob("*") if _roles(folder)]
-    folders += [file.parents[1] for file in (root / "test").glob("*/query/postprocessed.csv")]
-    return {folder.name: folder for folder in sorted(folders, key=lambda folder: folder.name)}
+    folders = [folder for folder in found_in(root, "train_val/*") if _roles(folder)]
+    folders += [file.parents[1] for file in found_in(root, "test/*/query/postprocessed.csv")]
+    found: dict[str, Path] = {}
+    for folder in sorted(folders, key=lambda folder: folder.name):
+        if (other := found.setdefault(folder.name, folder)) != folder:
+            raise DataError(f"{folder}: there is also {other}; rename or remove one of the two cities")
+    return found
 
 
 def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
@@ -76,7 +85,8 @@ def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
     Raises
     ------
     DataError
-        A city, a file, a column or the row of an image is missing.
+        A city, a file, a column or the row of an image is missing, a key occurs twice, all images are panoramas, or a
+        position is implausible (:func:`~fedapps.tasks.vpr.places.refuse_far`).
     """
     found = find_cities(root)
     if not found:
@@ -91,6 +101,8 @@ def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
         for city in (found if cities is None else cities)
         for role in _roles(found[city])
     ]
+    if not any(part[0] for part in parts):
+        raise DataError(f"{root}: all images are panoramas (column pano of raw.csv), which are left out; add others")
     return build_places(
         ImageStore(ImageFiles(root, [name for part in parts for name in part[0]])),
         [track for part in parts for track in part[1]],
@@ -113,10 +125,15 @@ def _read_part(root: Path, city: Path, role: str, continent: str) -> _Part:
     folder = city / role
     raw = read_table(folder / "raw.csv", ["key", "pano"], ["ca"])
     flat = np.flatnonzero(~raw.words("pano", _TRUTH))
+    raw.distinct(["key"])
+    if not len(flat):
+        logger.warning("%s: all %d images are panoramas, which are left out", folder, len(raw))
     keys = [raw.texts("key")[row] for row in flat]
     placed = read_table(folder / "postprocessed.csv", ["key", "easting", "northing"])
     placed_rows = _rows_of(keys, placed)
-    position = np.stack([placed.numbers("easting"), placed.numbers("northing")], axis=1)[placed_rows]
+    position = np.stack([placed.numbers("easting"), placed.numbers("northing")], axis=1)
+    refuse_far(placed, ("easting", "northing"), position, "use UTM coordinates in metres")
+    position = position[placed_rows]
     ordered, sequence = _read_sequences(folder / "seq_info.csv")
     ordered_rows = _rows_of(keys, ordered)
     tracks = {name: Track(city.name, name, role == "query", continent) for name in set(ordered.texts(sequence))}
@@ -139,6 +156,7 @@ def _read_sequences(path: Path) -> tuple[Table, str]:
 
 
 def _rows_of(keys: Sequence[str], table: Table) -> np.ndarray:
+    table.distinct(["key"])
     row_of = {key: row for row, key in enumerate(table.texts("key"))}
     try:
         return np.array([row_of[key] for key in keys], dtype=np.int64)

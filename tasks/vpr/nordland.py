@@ -5,9 +5,9 @@ Seasons. ICRA Workshop on Long-Term Autonomy, 2013. Footage by NRK, aligned fram
 """
 
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
+from fedapps.tasks.files import UNREADABLE
 from fedapps.tasks.profiles import DataError
 
 from .images import ImageArray, ImageStore
@@ -30,8 +30,8 @@ def read_nordland(
 ) -> Places:
     """Read summer as the database and winter as the queries.
 
-    The file has ``summer`` and ``winter``, uint8 ``[n, H, W]``, in which frame i shows the same place, and ``usable``,
-    bool ``[n]``. Frames that are not usable (dark, or the train stands) are left out. Frame i lies ``i *
+    The file has ``summer`` and ``winter``, uint8 or uint16 ``[n, H, W]``, in which frame i shows the same place, and
+    ``usable``, bool ``[n]``. Frames that are not usable (dark, or the train stands) are left out. Frame i lies ``i *
     metres_per_frame`` east of the start. With the default a query has exactly one image within 25 m, its own frame in
     summer; at 8 m per frame its neighbours, 10 s before and after, are positives too.
 
@@ -82,6 +82,10 @@ def _track(stretch: int, number: int, region: int, query: bool) -> Track:
     return Track(f"region-{region}", f"{stretch:03d}-{number:03d}", query, "europe", f"stretch-{stretch:03d}")
 
 
+def _grey(pixels: np.ndarray) -> bool:
+    return pixels.dtype in (np.uint8, np.uint16)
+
+
 def _arrays(file: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     names = ("summer", "winter", "usable")
     try:
@@ -89,11 +93,17 @@ def _arrays(file: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             if missing := [name for name in names if name not in found]:
                 raise DataError(f"{file}: no array {', '.join(missing)}; found {', '.join(found)}")
             summer, winter, usable = (found[name] for name in names)
-    except (OSError, BadZipFile) as error:
+    except (*UNREADABLE, ValueError, MemoryError, RuntimeError) as error:
+        if isinstance(error, DataError):
+            raise
         raise DataError(f"{file}: cannot be read as an .npz with {', '.join(names)}: {error}") from error
     if summer.ndim != 3 or winter.shape != summer.shape or usable.shape != summer.shape[:1]:
         raise DataError(
             f"{file}: summer {summer.shape}, winter {winter.shape}, usable {usable.shape}; expected (n, H, W) twice "
             "and (n,)"
         )
+    if not (_grey(summer) and _grey(winter)):
+        raise DataError(f"{file}: summer {summer.dtype}, winter {winter.dtype}; expected grey values, uint8 or uint16")
+    if not np.isin(usable, (0, 1)).all():
+        raise DataError(f"{file}: usable has other values than true and false, or 1 and 0")
     return summer, winter, usable.astype(bool)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import Table
 from scipy.spatial import cKDTree
 
 from .images import ImageStore, Size
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 EARTH_RADIUS = 6_371_008.8
 #: The maximum width of a city in degrees (about 100 km).
 WIDEST = 1.0
+_FAR = "remove rows without a fix, or name the cities in the column city"
 
 
 @dataclass(frozen=True, order=True)
@@ -193,13 +195,74 @@ def build_places(
 
 
 def projected(lon: np.ndarray, lat: np.ndarray) -> np.ndarray:
-    """Project degrees ``[n]`` to metres east and north of their mean ``[n, 2]``, equirectangularly.
+    """Project degrees ``[n]`` to metres east and north of their median ``[n, 2]``, equirectangularly.
 
-    Distances within a city are accurate to about one part in a thousand up to 60 degrees of latitude.
+    Distances within a city are accurate to about one part in a thousand up to 60 degrees of latitude. Less than half of
+    the positions may be wrong without an effect on the others.
     """
-    unrolled = lon[0] + (lon - lon[0] + 180.0) % 360.0 - 180.0  # continuous across the date line
-    east = np.deg2rad(unrolled - unrolled.mean()) * np.cos(np.deg2rad(lat.mean()))
-    return EARTH_RADIUS * np.stack([east, np.deg2rad(lat - lat.mean())], axis=1)
+    east, north = _from_median(lon, lat)
+    scale = np.cos(np.deg2rad(np.median(lat)))
+    return EARTH_RADIUS * np.deg2rad(np.stack([east * scale, north], axis=1))
+
+
+def _from_median(lon: np.ndarray, lat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Degrees east and north of the median, continuous across the date line."""
+    turn = np.deg2rad(lon)
+    middle = np.rad2deg(np.arctan2(np.median(np.sin(turn)), np.median(np.cos(turn))))
+    east = (lon - middle + 180.0) % 360.0 - 180.0
+    return east - np.median(east), lat - np.median(lat)
+
+
+def refuse_unlocated(table: Table, lon: np.ndarray, lat: np.ndarray, rows: np.ndarray) -> None:
+    """Raise :class:`DataError` if images of a city lie at (0, 0) or farther than :data:`WIDEST` from the others.
+
+    Parameters
+    ----------
+    table : Table
+        With the columns ``lon`` and ``lat``, for the message.
+    lon, lat : ndarray [n]
+        Degrees.
+    rows : ndarray
+        The rows of the city.
+    """
+    zero = rows[(lon[rows] == 0) & (lat[rows] == 0)]
+    if len(zero):
+        raise table.fault(
+            "lon", zero, "longitude and latitude are 0, as without a GPS fix; remove the row or correct it"
+        )
+    east, north = _from_median(lon[rows], lat[rows])
+    apart = np.maximum(np.abs(east) * np.cos(np.deg2rad(np.median(lat[rows]))), np.abs(north))
+    if len(far := rows[apart > WIDEST]):
+        name = "lat" if abs(north[apart > WIDEST][0]) > WIDEST else "lon"
+        raise table.fault(name, far, f"more than {WIDEST:g} degree (111 km) from the median of its city; {_FAR}")
+
+
+def refuse_far(
+    table: Table, columns: tuple[str, str], position: np.ndarray, advice: str, rows: np.ndarray | None = None
+) -> None:
+    """Raise :class:`DataError` if positions in metres are implausible.
+
+    They are if they lie more than 1000 km from the median of their city, or at (0, 0) and more than 100 km from it, as
+    those do that were not found.
+
+    Parameters
+    ----------
+    table : Table
+        The table, for the message.
+    columns : tuple of str
+        The columns of the positions east and north.
+    position : ndarray [n, 2]
+        Metres.
+    advice : str
+        What to write, for the message.
+    rows : ndarray, optional
+        The rows of the city; by default all.
+    """
+    rows = np.arange(len(position)) if rows is None else rows
+    apart = np.abs(position[rows] - np.median(position[rows], axis=0)).max(axis=1)
+    zero = (position[rows] == 0).all(axis=1)
+    if len(far := rows[(apart > 1e6) | (zero & (apart > 1e5))]):
+        raise table.fault(columns[0], far, f"more than 100 km from the median of its city; {advice}, and {_FAR}")
 
 
 def _check_labels(tracks: Sequence[Track]) -> None:

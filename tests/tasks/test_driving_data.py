@@ -106,7 +106,7 @@ def test_truncated_rows_and_empty_files_are_errors(tmp_path):
     with pytest.raises(DataError, match="line 1: no column trial"):
         read_folder(tmp_path)
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match="damaged"):
+    with pytest.raises(DataError, match="line 1, byte 2: 0x00 is not UTF-16-LE"):
         read_folder(tmp_path)
     path.rename(tmp_path / "trials.csv.xz")
     path = tmp_path / "trials.csv.xz"

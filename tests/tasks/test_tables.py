@@ -17,7 +17,7 @@ PACKERS = {".gz": gzip.compress, ".xz": lzma.compress}
 CSV = 'name,size,comment\nball,3,"round, ""red"""\n\nbox,4.5,"two\nlines"\n'
 TSV = 'name\tsize\tcomment\nball\t3\tround, "red\nbox\t4.5\t\n'
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\r\x00"))
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 JSONL = '{"name": "ball", "size": 3, "more": [1]}\n\n{"size": 4.5, "name": "box"}\n'
 
 
@@ -79,10 +79,14 @@ def test_cells_are_numbers_whole_numbers_or_words(tmp_path):
     ("cells", "read", "message"),
     [
         (["1", "x"], "numbers", r"a\.csv, line 3, column c: 'x'; expected a finite number$"),
-        (["", "nan", "1"], "numbers", r"line 2, column c: ''; expected a finite number \(wrong in 2 rows\)$"),
+        (
+            ["", "nan", "1"],
+            "numbers",
+            r"line 2, column c: ''; expected a finite number \(wrong in 2 rows: lines 2, 3\)",
+        ),
         (["inf"], "numbers", "line 2, column c: 'inf'; expected a finite number$"),
         (["1", "2.5"], "integers", "line 3, column c: '2.5'; expected a whole number$"),
-        (["a", "c", "d"], "words", r"line 3, column c: 'c'; expected one of a, b \(wrong in 2 rows\)$"),
+        (["a", "c", "d"], "words", r"line 3, column c: 'c'; expected one of a, b \(wrong in 2 rows: lines 3, 4\)$"),
     ],
 )
 def test_a_wrong_cell_is_named(tmp_path, cells, read, message):
@@ -130,8 +134,9 @@ def test_a_wrong_file_is_named(tmp_path, name, text, message):
 def test_a_file_that_cannot_be_read(tmp_path, name):
     with pytest.raises(DataError, match=r"a\..*: no such file; expected one with the columns x, y"):
         read_table(tmp_path / name, ["x", "y"])
-    (tmp_path / name).write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match=r"a\..*: cannot be read or is damaged"):
+    packed = name.endswith((".gz", ".xz"))
+    (tmp_path / name).write_bytes(b"\xff\x00")
+    with pytest.raises(DataError, match=r"a\..*: cannot be read or is damaged" if packed else "byte 1: 0x00, which"):
         read_table(tmp_path / name, ["x"])
 
 

@@ -72,7 +72,7 @@ def test_errors_name_the_place(tmp_path, name, text, message):
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(DataError, match=r"gone\.csv: no such file"):
         read_rows(tmp_path / "gone.csv", NAMED)
-    for name in ("a.csv", "a.csv.gz", "a.csv.xz"):
+    for name in ("a.csv.gz", "a.csv.xz"):
         (tmp_path / name).write_bytes(b"\xff\x00\xff")
         with pytest.raises(DataError, match="cannot be read or is damaged"):
             read_rows(tmp_path / name, NAMED)

@@ -19,7 +19,7 @@ from fedapps.tasks.text.vocabulary import (
     read_vocabulary,
     split_words,
 )
-from fedapps.tasks.text.word_vectors import drawn_vectors, read_glove
+from fedapps.tasks.text.word_vectors import drawn_vectors, vectors_in
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,7 +113,7 @@ def test_a_vocabulary_in_a_file_of_words_or_vectors(tmp_path):
     assert first.words == (*SPECIAL, "the", "of")
     assert read_vocabulary(tmp_path / "words.txt", 2) is first
     (tmp_path / "words.txt").write_text("a\nb\na\n")
-    with pytest.raises(DataError, match=r"words\.txt, line 3: the word 'a' occurs for the second time"):
+    with pytest.raises(DataError, match=r"words\.txt', line 3: the word 'a' occurs for the second time"):
         read_vocabulary(tmp_path / "words.txt", 0)
     with pytest.raises(DataError, match=r"text\.vocabulary-file = '.*gone\.txt': cannot be read"):
         read_vocabulary(tmp_path / "gone.txt", 0)
@@ -130,14 +130,14 @@ def test_a_tokenizer_in_a_file(tmp_path):
     assert vocabulary.words == ("[UNK]", "token", "##s", "", "of")
     assert vocabulary.encode(["tokens of x", ""], 3) == [[1, 2, 4], [0]]
     (tmp_path / "t.json").write_text("{}")
-    with pytest.raises(DataError, match=r"t\.json: expected the JSON of a tokenizer"):
+    with pytest.raises(DataError, match=r"t\.json': expected the JSON of a tokenizer"):
         read_vocabulary(tmp_path / "t.json", 0)
 
 
 def test_vectors_by_word_and_the_others_at_random(tmp_path):
     path = tmp_path / "glove.txt.xz"
     path.write_bytes(lzma.compress(GLOVE.encode()))
-    vectors = read_glove(path, 2)
+    vectors = vectors_in(path, 2)
     assert vectors.rows == {"the": 0, "of": 1, ". .": 2}
     words = (*SPECIAL, "of", "x", "the")
     table = vectors.start(words, seed=0)
@@ -165,22 +165,22 @@ def test_vectors_by_word_and_the_others_at_random(tmp_path):
 def test_vectors_that_are_none(tmp_path, text, width, message):
     (tmp_path / "glove.txt").write_text(text)
     with pytest.raises(DataError, match=message):
-        read_glove(tmp_path / "glove.txt", width)
+        vectors_in(tmp_path / "glove.txt", width)
 
 
 def test_vectors_that_cannot_be_read(tmp_path):
     (tmp_path / "glove.txt.gz").write_bytes(b"no gzip")
     for name in ("glove.txt.gz", "gone.txt"):
         with pytest.raises(DataError, match=r"text\.glove = .*cannot be read or is damaged"):
-            read_glove(tmp_path / name, 2)
+            vectors_in(tmp_path / name, 2)
         with pytest.raises(DataError, match=r"text\.own-starts = .*cannot be read or is damaged"):
-            read_glove(tmp_path / name, 2, "text.own-starts")
+            vectors_in(tmp_path / name, 2, "text.own-starts")
 
 
 @pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of real data")
 def test_published_vectors():
     path = Path(os.environ["FEDAPPS_DATA"]) / "text" / "glove" / "glove.6B.50d.subset.txt.xz"
-    vectors = read_glove(path, 50)
+    vectors = vectors_in(path, 50)
     assert vectors.table.shape == (7844, 50)
     np.testing.assert_allclose(vectors.table[vectors.rows["the"], :2], [0.418, 0.24968])
     assert read_vocabulary(path, 100).words[2] == "the"

@@ -189,7 +189,7 @@ def in_degrees(east):
 def test_positions_that_are_missing_are_counted(places):
     rewrite(places / "places.csv", lambda row: row | {"x": "" if row["path"].startswith("0-query-0") else row["x"]})
     assert message_of(load, places).endswith(
-        "places.csv, line 2, column x: ''; expected a finite number (wrong in 4 rows)"
+        "places.csv, line 2, column x: ''; expected a finite number (wrong in 4 rows: lines 2, 3, 4, 5)"
     )
 
 
@@ -224,13 +224,16 @@ def test_degrees_in_the_tables_of_msls(msls):
     [
         (
             {"lon": 4.9, "lat": 91},
-            "column lat: '91'; expected degrees from -90 to 90; are lon and lat swapped? (wrong in 48 rows)",
+            "column lat: '91'; expected degrees from -90 to 90; are lon and lat swapped? (wrong in 48 rows: lines 2, 3",
         ),
         (
             {"lon": 500_000, "lat": 41},
             "column lon: '500000'; expected degrees from -180 to 360; write metres in the columns x and y (wrong in 48",
         ),
-        ({"lon": "", "lat": 41}, "column lon: ''; expected a finite number (wrong in 48 rows)"),
+        (
+            {"lon": "", "lat": 41},
+            "column lon: ''; expected a finite number (wrong in 48 rows: lines 2, 3",
+        ),
     ],
 )
 def test_longitudes_and_latitudes_that_are_none(places, columns, said):

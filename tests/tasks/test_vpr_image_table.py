@@ -55,11 +55,11 @@ def test_degrees_are_counted_from_the_middle_of_each_city(tmp_path):
             r"line 2, column lat: '91'; expected degrees from -90 to 90; are lon and lat swapped",
         ),
         (
-            "path,sequence,role,x,y,group\n1,s,query,0,0,a\n1,s,query,0,0,b\n",
+            "path,sequence,role,x,y,group\n1,s,query,0,0,a\n2,s,query,0,0,b\n",
             r"sequence s of  has the groups a and b",
         ),
         (
-            "path,sequence,role,x,y,city,continent\n1,s,query,0,0,rome,europe\n1,t,query,0,0,rome,asia\n",
+            "path,sequence,role,x,y,city,continent\n1,s,query,0,0,rome,europe\n2,t,query,0,0,rome,asia\n",
             r"city rome has the continents",
         ),
         ("", r"no column path, sequence, role; found none$"),

@@ -20,7 +20,7 @@ class Counting:
 
     def decode(self, index):
         self.decoded.append(index)
-        return Image.new("L", (2, 2), index)
+        return Image.new("RGB", (2, 2), (index, index, index))
 
 
 def test_pictures_are_decoded_once_while_there_is_room():
