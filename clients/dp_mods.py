@@ -8,7 +8,8 @@ arrays of at least one dimension and no other records. With other messages they 
   message without shared parameters;
 - a message with another record beside the arrays is rejected;
 - an error about a reply is addressed to that reply, so the server waits for the node until its timeout;
-- if one value is not finite, no value of the update is clipped.
+- if one value is not finite, no value of the update is clipped;
+- the statistics of a batch normalisation count in the norm and get noise, which can make a variance negative.
 
 The mods treat every message as a TRAIN message: pass them to ``@app.train(mods=[...])``, not to ``ClientApp``.
 """
@@ -17,8 +18,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
+from fedapps.strategies.arrays import Arrays, from_record, is_float, to_record
+from fedapps.strategies.compression import declared_buffers
+from fedapps.strategies.privacy import statistics_refusal
 from fedapps.strategies.wire import ARRAYS, CONFIG
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]
@@ -27,11 +31,11 @@ _GUARD, _LEAST = "dp-guard", 1e-150
 
 
 def on_floats(mod: Mod, seed: int | None = None) -> Mod:
-    """Return a mod that applies ``mod`` to the floating-point arrays of a reply alone.
+    """Return a mod that applies ``mod`` to the parameters of a reply alone.
 
     ``mod`` sees the records ``arrays`` and ``config`` of the message and the record ``arrays`` of the reply, with every
-    array as one of at least one dimension. Arrays of other types are returned as they were received, and other records
-    of the reply are sent as they are.
+    array as one of at least one dimension. Buffers and arrays of other types are returned as they were received, and
+    other records of the reply are sent as they are.
 
     Parameters
     ----------
@@ -44,20 +48,26 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
     -------
     Mod
         On the node it raises ``ValueError`` if the reply has further ArrayRecords, which ``mod`` would not protect, if
-        names or shapes differ from those received, or if a value is not finite.
+        names or shapes differ from those received, if a value is not finite, or if the statistics of a normalisation
+        have changed.
     """
 
     def guarded(message: Message, context: Context, call_next: Next) -> Message:
         received = message.content[ARRAYS]
         assert isinstance(received, ArrayRecord)
-        sent = {name: array.numpy() for name, array in received.items()}
-        shown = Message(RecordDict({ARRAYS: _shown(sent, 0.0)}), message.metadata.dst_node_id, "train")
+        sent = from_record(received)
+        parameters = declared_buffers(message).parameters(sent)
+        shown = Message(RecordDict({ARRAYS: _shown(parameters, 0.0)}), message.metadata.dst_node_id, "train")
         if CONFIG in message.content:
             shown.content[CONFIG] = message.content[CONFIG]
         reply = call_next(message, context)
-        if reply.has_error() or not any(_is_float(array) for array in sent.values()):
+        if reply.has_error():
             return reply
-        content = RecordDict({**reply.content, ARRAYS: _shown(_returned(reply, sent), _LEAST)})
+        returned = _returned(reply, sent)
+        if not parameters:
+            reply.content[ARRAYS] = message.content[ARRAYS]
+            return reply
+        content = RecordDict({**reply.content, ARRAYS: _shown({n: returned[n] for n in parameters}, _LEAST)})
         answer = Message(content, reply_to=shown)
         with _drawing(seed):  # training has its own generators
             outcome = mod(shown, context, lambda *_: answer)
@@ -65,38 +75,33 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
             return Message(outcome.error, reply_to=message)
         for name, record in outcome.content.items():
             reply.content[name] = record
-        reply.content[ARRAYS] = _restored(outcome.content.array_records[ARRAYS], sent)
+        protected = outcome.content.array_records[ARRAYS]
+        restored = {name: protected[name].numpy().reshape(array.shape) for name, array in parameters.items()}
+        reply.content[ARRAYS] = to_record({**sent, **restored})
         return reply
 
     return guarded
 
 
-def _returned(reply: Message, sent: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _returned(reply: Message, sent: Arrays) -> Arrays:
     """The reply's arrays in the order of ``sent``."""
     beside = [name for name, record in reply.content.items() if isinstance(record, ArrayRecord) and name != ARRAYS]
     if beside:
         raise ValueError(f"the reply has {', '.join(beside)} beside the arrays, which would be sent without protection")
-    arrays = {name: array.numpy() for name, array in reply.content.array_records[ARRAYS].items()}
+    arrays = from_record(reply.content.array_records[ARRAYS])
     if arrays.keys() != sent.keys() or any(arrays[name].shape != array.shape for name, array in sent.items()):
         raise ValueError("the names or shapes of the arrays in the reply differ from those received")
-    wild = [name for name, array in arrays.items() if _is_float(array) and not np.isfinite(array).all()]
+    wild = [name for name, array in arrays.items() if is_float(array) and not np.isfinite(array).all()]
     if wild:
         raise ValueError(f"values are not finite: {', '.join(wild)}; they cannot be clipped, so nothing is sent")
-    return {name: arrays[name] for name in sent}
+    if refused := statistics_refusal(name for name, array in sent.items() if not np.array_equal(array, arrays[name])):
+        raise ValueError(f"nothing is sent, because {refused}")
+    return arrays
 
 
-def _shown(arrays: dict[str, np.ndarray], guard: float) -> ArrayRecord:
-    floats = {name: Array(np.atleast_1d(array)) for name, array in arrays.items() if _is_float(array)}
-    return ArrayRecord({**floats, _GUARD: Array(np.array([guard]))})
-
-
-def _restored(shown: ArrayRecord, sent: dict[str, np.ndarray]) -> ArrayRecord:
-    back = {name: shown[name].numpy().reshape(a.shape) if _is_float(a) else a for name, a in sent.items()}
-    return ArrayRecord({name: Array(np.asarray(array)) for name, array in back.items()})
-
-
-def _is_float(array: np.ndarray) -> bool:
-    return bool(np.issubdtype(array.dtype, np.floating))
+def _shown(parameters: Arrays, guard: float) -> ArrayRecord:
+    shown = {name: np.atleast_1d(array) for name, array in parameters.items()}
+    return to_record({**shown, _GUARD: np.array([guard])})
 
 
 @contextmanager

@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from .replies import Reply as Reply
     from .replies import read_arrays as read_arrays
     from .rounds.records import DivergedError as DivergedError
+    from .rounds.records import FailedEvaluationsError as FailedEvaluationsError
+    from .rounds.records import LeftOut as LeftOut
     from .rounds.records import NodeReport as NodeReport
     from .rounds.records import Refusal as Refusal
     from .rounds.records import RoundReport as RoundReport

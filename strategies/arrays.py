@@ -7,6 +7,7 @@ before is not parsed again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from io import BytesIO
@@ -120,6 +121,40 @@ def is_float(array: NDArray[Any]) -> bool:
 def is_discrete(array: NDArray[Any]) -> bool:
     """Whether the array holds integers or booleans (counters, masks), which are never averaged into floats."""
     return np.issubdtype(array.dtype, np.integer) or array.dtype == np.bool_
+
+
+RUNNING_VARIANCE = "running_var"
+#: The last parts of the names of the statistics in torch's normalisation layers.
+STATISTICS = ("running_mean", RUNNING_VARIANCE, "num_batches_tracked")
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Which arrays are buffers: state of a model that is not trained, such as the statistics of a normalisation.
+
+    Names whose last part is one of :data:`STATISTICS` always are; integer and boolean arrays count as buffers in
+    :meth:`parameters`. Buffers are averaged. They take no step of a server optimizer, get no noise, and enter neither
+    norms nor distances.
+
+    Parameters
+    ----------
+    patterns : tuple of str
+        Glob patterns of further buffers.
+    """
+
+    patterns: tuple[str, ...] = ()
+
+    def __contains__(self, name: str) -> bool:
+        return last_part(name) in STATISTICS or any(fnmatchcase(name, pattern) for pattern in self.patterns)
+
+    def parameters(self, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The arrays that are trained: those of floating-point numbers that are no buffers."""
+        return {name: array for name, array in arrays.items() if is_float(array) and name not in self}
+
+
+def last_part(name: str) -> str:
+    """The name of an array within its module, such as ``running_var`` for ``block.1.running_var``."""
+    return name.rpartition(".")[2]
 
 
 def check_kinds(arrays: Mapping[str, NDArray[Any]]) -> None:

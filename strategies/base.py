@@ -27,12 +27,13 @@ from typing import Any, ClassVar
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
 
 from . import wire
 from .aggregation.mean import Aggregate, IntegerPolicy
 from .aggregation.metrics import MetricMean, MetricRule
 from .aggregation.robust import RobustAggregation
-from .arrays import Arrays, from_record, select, to_record
+from .arrays import Arrays, Buffers, from_record, is_float, select, to_record
 from .checks import check_values
 from .compression import Compression
 from .nodes.admission import Admission, ExampleLimits
@@ -74,11 +75,16 @@ class BaseStrategy(ResumableStrategy):
         ``Median``, ``TrimmedMean``, ``Krum`` or ``MultiKrum`` (:mod:`fedapps.strategies.aggregation.robust`). The
         server then stores all replies of a round.
     metric_means : mapping from names of metrics to "weighted", "uniform", "geometric" or a PooledMetric
-        How :class:`MetricMean` averages metrics in both phases; metrics without an entry are "weighted".
+        How :class:`MetricMean` averages metrics in both phases; metrics without an entry are "weighted". With an
+        ``aggregation``, metrics are combined without weights, robustly.
     server_optimizer : ServerOptimizer
         Takes a step on the pseudo-gradient. SGD with learning rate 1, the default, is FedAvg, bit for bit.
     integers : "newest" or "round"
         How to average integer and boolean arrays: take the newest, or round the mean.
+    buffers : sequence of str
+        Glob patterns of arrays that are state of the model and not trained. The statistics of torch's normalisation
+        layers always are (:class:`~fedapps.strategies.arrays.Buffers`). Buffers are averaged, but take no step of the
+        server optimizer, get no noise and are not compressed.
     privacy : PrivacyMechanism
         Protects single nodes, such as :class:`~fedapps.strategies.privacy.CentralPrivacy`; by default no protection.
     compression : Compression
@@ -132,6 +138,7 @@ class BaseStrategy(ResumableStrategy):
         metric_means: Mapping[str, MetricRule] | None = None,
         server_optimizer: ServerOptimizer | None = None,
         integers: IntegerPolicy = "newest",
+        buffers: Sequence[str] = (),
         privacy: PrivacyMechanism | None = None,
         compression: Compression | None = None,
         example_limits: ExampleLimits | None = None,
@@ -143,13 +150,15 @@ class BaseStrategy(ResumableStrategy):
         poll: float = 0.02,
         in_flight: int | None = None,
     ) -> None:
-        if isinstance(shared, str):
-            raise ValueError(f"shared = {shared!r}: must be a list of patterns, for example [{shared!r}]")
+        for name, patterns in (("shared", shared), ("buffers", buffers)):
+            if isinstance(patterns, str):
+                raise ValueError(f"{name} = {patterns!r}: must be a list of patterns, for example [{patterns!r}]")
         numbers = (("min_replies", min_replies, 0), ("min_nodes", min_nodes, 1), ("in_flight", in_flight, 1))
         for name, value, least in numbers:
             if value is not None and value < least:
                 raise ValueError(f"{name} = {value}: must be at least {least}")
         self.shared = tuple(shared)
+        self.buffers = Buffers(tuple(buffers))
         self.sampler = sampler or UniformFraction(1.0)
         self.evaluate_sampler = evaluate_sampler or UniformFraction(1.0)
         self.weight_of = to_weighting(weighting)
@@ -204,6 +213,18 @@ class BaseStrategy(ResumableStrategy):
         names = set(select(arrays.keys(), self.shared))
         return ArrayRecord({name: array for name, array in arrays.items() if name in names})
 
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *positional: Any, **named: Any) -> Result:
+        """As in :class:`ResumableStrategy`.
+
+        Raises
+        ------
+        ValueError
+            A pattern in ``buffers`` or ``shared`` matches no array, or ``privacy`` cannot protect the shared ones.
+        """
+        select(initial_arrays.keys(), self.buffers.patterns)
+        self.privacy.check_arrays(self.share(initial_arrays).keys())
+        return super().start(grid, initial_arrays, *positional, **named)
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -218,7 +239,8 @@ class BaseStrategy(ResumableStrategy):
         log(INFO, "round %s: %s nodes train", server_round, len(cohort))
         self._needed_replies = min(self.min_replies, len(cohort)) if self.sampler.random_size else self.min_replies
         compression = self.compression.train_config() if self.compression else {}
-        config = ConfigRecord({**config, **self.privacy.train_config(), **compression})
+        declared = {wire.BUFFERS: names} if (names := self._declared_buffers()) else {}
+        config = ConfigRecord({**config, **self.privacy.train_config(), **compression, **declared})
         return self._messages(cohort, MessageType.TRAIN, server_round, arrays, config, self.train_records)
 
     def aggregate_train(
@@ -233,10 +255,10 @@ class BaseStrategy(ResumableStrategy):
         DivergedError
             The step produced invalid parameters.
         """
-        aggregate, metrics = self.new_aggregate(), MetricMean(self.metric_means)
+        aggregate, metrics = self.new_aggregate(), self._metric_mean()
         for usable in self._reply_filter("train").usable(replies):
             with timed("fold"):
-                reply = self.privacy.limit(usable, self._current)
+                reply = self.privacy.limit(usable, self._current, self.buffers)
                 self.aggregate_for(reply, aggregate).add(reply.arrays, reply.weight)
                 metrics.add(reply.metrics, reply.weight)
                 self.fold_reply(server_round, reply)
@@ -263,7 +285,7 @@ class BaseStrategy(ResumableStrategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Outcome]) -> MetricRecord | None:
         """The means of the metrics, ``None`` if there is no usable reply."""
-        metrics = MetricMean(self.metric_means)
+        metrics = self._metric_mean()
         for reply in self._reply_filter("evaluate").usable(replies):
             metrics.add(reply.metrics, reply.weight)
             del reply
@@ -322,6 +344,9 @@ class BaseStrategy(ResumableStrategy):
         nodes, arrays = [self.label(profile)], self.share(arrays)
         (message,) = self._messages(nodes, MessageType.EVALUATE, server_round, arrays, config, self.evaluate_records)
         return message
+
+    def _metric_mean(self) -> MetricMean:
+        return MetricMean(self.metric_means, self.aggregation.middle if self.aggregation else None)
 
     # -- messages and replies -------------------------------------------------------------------------------------
 
@@ -383,8 +408,14 @@ class BaseStrategy(ResumableStrategy):
     def new_aggregate(self, label: str = "") -> Aggregate:
         """An empty aggregate for the replies of this round; ``label`` names its cluster, if it is that of a cluster."""
         if self.aggregation:
-            return self.aggregation.start(self.integers, f"round {self.report.round}" + (label and f", {label}"))
-        return self.privacy.mean(self.integers, self._current, self.report.round)
+            place = f"round {self.report.round}" + (label and f", {label}")
+            return self.aggregation.start(self.integers, place, self.buffers)
+        return self.privacy.mean(self.integers, self._current, self.report.round, self.buffers)
+
+    def _declared_buffers(self) -> list[str]:
+        """The shared floating-point arrays that are buffers by ``buffers`` alone."""
+        always = Buffers()
+        return [n for n, a in self._current.items() if is_float(a) and n in self.buffers and n not in always]
 
     def _reply_filter(self, phase: RoundStep) -> ReplyFilter:
         profiles = {node: self.label(profile) for node, profile in self.registry.known.items()}
@@ -399,6 +430,7 @@ class BaseStrategy(ResumableStrategy):
             example_limits=self.example_limits,
             refusal_reason=self.refusal_reason,
             compression=self.compression,
+            buffers=self.buffers,
         )
 
     # -- hooks --------------------------------------------------------------------------------------------------------
@@ -438,7 +470,7 @@ class BaseStrategy(ResumableStrategy):
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
         """The next shared parameters, from the current ones and the aggregate, which is empty without replies."""
-        return self.server_optimizer.step(current, aggregate) if aggregate else current
+        return self.server_optimizer.step(current, aggregate, self.buffers) if aggregate else current
 
     def state(self) -> Arrays:
         """Arrays that a snapshot stores in addition to the shared parameters; :meth:`load_state` restores them."""

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import Arrays, is_float
+from .arrays import RUNNING_VARIANCE, Arrays, is_float, last_part
 from .blocks import BLOCK, aligned, blocks, spread
 
 
@@ -105,10 +105,12 @@ def check_values(expected: Arrays, received: Arrays) -> str | None:
     """Check that all floating-point values are finite and not so far from ``expected`` that sums would overflow.
 
     The limit of the distance is 2^48 ≈ 2.8e14 (2^384 in float64). Within it, values can be subtracted, squared and
-    summed over 2^30 replies or rounds: means, deviations and the moments of server optimizers stay finite. Both
-    arguments must have the same names, shapes and dtypes.
+    summed over 2^30 replies or rounds: means, deviations and the moments of server optimizers stay finite. The running
+    variance of a normalisation must be at least 0. Both arguments must have the same names, shapes and dtypes.
     """
     floats = {name: array for name, array in received.items() if is_float(array) and array.size}
+    if negative := [n for n, array in floats.items() if last_part(n) == RUNNING_VARIANCE and (array < 0).any()]:
+        return f"a variance is below 0: {_listing(negative)}"
     suspects = {name: array for name, array in floats.items() if not _max_abs(array) <= _max_distance(array.dtype)}
     if not suspects:
         return None

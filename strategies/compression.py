@@ -13,6 +13,7 @@ node without it replies as before, and the server accepts both.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from glob import escape
 from math import floor
 from typing import Any, ClassVar, Protocol
 
@@ -21,14 +22,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from . import wire
-from .arrays import Arrays, from_record, is_float, to_record, views
+from .arrays import Arrays, Buffers, from_record, to_record, views
 
 #: The records of a compressed reply by their names on the wire.
 Records = dict[str, Arrays]
 
 
 class Compression(ABC):
-    """How nodes compress their updates. Arrays of integers and booleans are sent as they are."""
+    """How nodes compress their updates. Buffers and arrays of integers and booleans are sent as they are."""
 
     #: The value of the config key ``compression``.
     name: ClassVar[str]
@@ -198,11 +199,6 @@ def compression_by_name(name: str, share: float = 0.01) -> Compression:
     return TopK(share) if name == TopK.name else _BY_NAME[name]()
 
 
-def floats_of(arrays: Arrays) -> Arrays:
-    """The floating-point arrays, which are compressed."""
-    return {name: array for name, array in arrays.items() if is_float(array)}
-
-
 def _moved(array: NDArray[Any], change: NDArray[np.float64]) -> NDArray[Any]:
     moved = (array + change).astype(array.dtype)
     return np.asarray(np.where(change == 0, array, moved))  # -0 + 0 would be 0
@@ -309,7 +305,7 @@ def compressed(
     received = views(message.content.array_records[wire.ARRAYS])
     reply = call_next(message, context)
     if not reply.has_error():
-        compress_reply(reply, received, compression, memory_of(message, context))
+        compress_reply(reply, received, compression, memory_of(message, context), declared_buffers(message))
     return reply
 
 
@@ -330,27 +326,50 @@ def requested(message: Message) -> Compression | None:
     return compression_by_name(str(config[wire.COMPRESSION]), share)
 
 
-def compress_reply(reply: Message, received: Arrays, compression: Compression, memory: ErrorMemory) -> None:
-    """Replace the floating-point arrays of a reply to TRAIN by their compressed change.
+def declared_buffers(message: Message) -> Buffers:
+    """The buffers that the config of a TRAIN message names, and those that always are.
+
+    Raises
+    ------
+    ValueError
+        The config has no list of names under ``buffers``.
+    """
+    config = message.content.get(wire.CONFIG)
+    names = config.get(wire.BUFFERS, []) if isinstance(config, ConfigRecord) else []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"config {wire.BUFFERS} = {names!r}: must be a list of names of arrays")
+    return Buffers(tuple(escape(str(name)) for name in names))
+
+
+def compress_reply(
+    reply: Message,
+    received: Arrays,
+    compression: Compression,
+    memory: ErrorMemory,
+    buffers: Buffers = Buffers(),  # noqa: B008 - immutable
+) -> None:
+    """Replace the parameters in a reply to TRAIN by their compressed change.
 
     Parameters
     ----------
     reply : Message
-        Has the record ``arrays``, which keeps the integer and boolean arrays.
+        Has the record ``arrays``, which keeps the buffers and the integer and boolean arrays.
     received : dict of arrays
         What the node received.
     compression : Compression
     memory : ErrorMemory
         Read and written if the compression has error feedback. An error in another form than the arrays, as of another
         model, is ignored.
+    buffers : Buffers
+        Which arrays are not trained.
 
     Raises
     ------
     ValueError
-        The names or shapes of the floating-point arrays differ from those received, or a value is not finite.
+        The names or shapes of the parameters differ from those received, or a value is not finite.
     """
     arrays = views(reply.content.array_records[wire.ARRAYS])
-    floats, before = floats_of(arrays), floats_of(received)
+    floats, before = buffers.parameters(arrays), buffers.parameters(received)
     if _form(floats) != _form(before):
         raise ValueError("the arrays of the reply differ from those received, so that their change is undefined")
     if not floats:
@@ -365,13 +384,18 @@ def compress_reply(reply: Message, received: Arrays, compression: Compression, m
     if compression.error_feedback:
         restored = compression.decode(records, before)
         memory.save({name: np.asarray((update[name] - restored[name]).astype(before[name].dtype)) for name in update})
-    reply.content[wire.ARRAYS] = to_record({name: array for name, array in arrays.items() if not is_float(array)})
+    reply.content[wire.ARRAYS] = to_record({name: array for name, array in arrays.items() if name not in floats})
     for name, record in records.items():
         reply.content[name] = to_record(record)
 
 
-def restored_arrays(content: RecordDict, expected: Arrays, compression: Compression) -> Arrays | None:
-    """The floating-point arrays of a compressed reply; ``None`` if the reply is not compressed.
+def restored_arrays(
+    content: RecordDict,
+    expected: Arrays,
+    compression: Compression,
+    buffers: Buffers = Buffers(),  # noqa: B008 - immutable
+) -> Arrays | None:
+    """The parameters in a compressed reply; ``None`` if the reply is not compressed.
 
     Raises
     ------
@@ -383,7 +407,7 @@ def restored_arrays(content: RecordDict, expected: Arrays, compression: Compress
         for name, record in content.items()
         if name.startswith(wire.COMPRESSED_PREFIX) and isinstance(record, ArrayRecord)
     }
-    return compression.restore(records, floats_of(expected)) if records else None
+    return compression.restore(records, buffers.parameters(expected)) if records else None
 
 
 def _form(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:

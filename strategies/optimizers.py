@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import Arrays, check_alike, is_float
+from .arrays import Arrays, Buffers, check_alike
 from .checks import require_positive
 
 _STEPS = "steps"
@@ -53,7 +53,7 @@ class ServerOptimizer(ABC):
     def __post_init__(self) -> None:
         require_positive("learning_rate", self.learning_rate)
 
-    def step(self, current: Arrays, mean: Arrays) -> Arrays:
+    def step(self, current: Arrays, mean: Arrays, buffers: Buffers = Buffers()) -> Arrays:  # noqa: B008 - immutable
         """Compute the next parameters.
 
         Parameters
@@ -62,12 +62,14 @@ class ServerOptimizer(ABC):
             θ, the parameters that the nodes received.
         mean : dict of arrays
             The weighted mean of their replies, with the same names, shapes and dtypes.
+        buffers : Buffers
+            Which arrays are not trained.
 
         Returns
         -------
         dict of arrays
-            New arrays in the order, shapes and dtypes of ``current``. Integer and boolean arrays are those of ``mean``,
-            because they have no gradient.
+            New arrays in the order, shapes and dtypes of ``current``. Buffers, integer and boolean arrays are those of
+            ``mean``, because they have no gradient: a step beyond the mean could make a variance negative.
 
         Raises
         ------
@@ -76,11 +78,13 @@ class ServerOptimizer(ABC):
         """
         check_alike(current, mean)
         self._state.steps += 1
-        return {name: self._next(name, array, mean[name]) for name, array in current.items()}
+        trained = buffers.parameters(current)
+        return {
+            name: self._next(name, array, mean[name]) if name in trained else mean[name].copy()
+            for name, array in current.items()
+        }
 
     def _next(self, name: str, current: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
-        if not is_float(current):
-            return mean.copy()
         working = np.result_type(current.dtype, np.float32)
         parameter = current.astype(working)
         gradient = np.asarray(parameter - mean.astype(working))

@@ -6,6 +6,7 @@ Lemma 1). Kairouz et al., Practical and Private (Deep) Learning without Sampling
 https://arxiv.org/abs/2103.00039, define neighbours in the same way ("zero-out").
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
 from typing import Any, Literal, get_args
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from . import wire
 from .aggregation.mean import IntegerPolicy, StreamingMean
-from .arrays import Arrays, is_float
+from .arrays import STATISTICS, Arrays, Buffers, last_part
 from .checks import require_positive
 from .replies import Reply
 
@@ -44,11 +45,26 @@ class PrivacyMechanism:
         """Entries for the config of TRAIN messages."""
         return {}
 
-    def limit(self, reply: Reply, sent: Arrays) -> Reply:
+    def check_arrays(self, names: Iterable[str]) -> None:
+        """Check before the first round that the mechanism can protect the shared arrays, by their names.
+
+        Raises
+        ------
+        ValueError
+            It cannot.
+        """
+
+    def limit(self, reply: Reply, sent: Arrays, buffers: Buffers = Buffers()) -> Reply:  # noqa: B008 - immutable
         """The reply as it enters the aggregate; ``sent`` is what its node received."""
         return reply
 
-    def mean(self, integers: IntegerPolicy, sent: Arrays, server_round: int) -> StreamingMean:
+    def mean(
+        self,
+        integers: IntegerPolicy,
+        sent: Arrays,
+        server_round: int,
+        buffers: Buffers = Buffers(),  # noqa: B008 - immutable
+    ) -> StreamingMean:
         """An empty mean for the replies of a round, whose nodes received ``sent``."""
         return StreamingMean(integers)
 
@@ -61,8 +77,8 @@ class CentralPrivacy(PrivacyMechanism):
     divided by their ``expected_weight`` W, which does not depend on who replies. A node that contributes its update
     instead of nothing changes it by at most ``max_weight * clip / expected_weight``. The standard deviation of the
     Gaussian noise on each value is ``noise`` times that. Everything after it, such as the step of the server optimizer,
-    is post-processing. A round without replies adds noise alone. Integer and boolean arrays keep the values that were
-    sent.
+    is post-processing. A round without replies adds noise alone. Buffers, integer and boolean arrays keep the values
+    that were sent: they are not released.
 
     :func:`~fedapps.strategies.privacy_budget.epsilon` computes the guarantee. Neighbouring runs differ in whether one
     node contributes its updates: in one of them it is not asked, or it sends no usable reply. The mechanism protects
@@ -77,7 +93,7 @@ class CentralPrivacy(PrivacyMechanism):
     Parameters
     ----------
     clip : float
-        > 0, the largest L2 norm of an update over all floating-point arrays; can be infinite only without noise.
+        > 0, the largest L2 norm of an update over all parameters; can be infinite only without noise.
         Flower's documentation uses 10, the paper 15 to 20 for models of a million parameters. A norm that is too small
         slows training down.
     noise : float
@@ -96,6 +112,11 @@ class CentralPrivacy(PrivacyMechanism):
         "nodes" sends the norm in the key ``clipping_norm`` of the train config, where Flower's ``fixedclipping_mod``
         reads it, so that the server sees only clipped updates. The server also clips updates that are still longer:
         the bound holds for every node.
+    statistics : "refuse" or "keep"
+        What to do if the shared arrays have a batch normalisation's running mean and variance. Their mean without noise
+        would not be private, with noise a variance could be negative, and a trained model is useless without them.
+        "refuse" raises an error before the first round. "keep" is for normalisations whose statistics do not change,
+        such as those of a pre-trained network in evaluation mode.
 
     Raises
     ------
@@ -104,8 +125,8 @@ class CentralPrivacy(PrivacyMechanism):
 
     Notes
     -----
-    An infinite ``clip`` with ``noise`` 0 is FedAvg over the floating-point arrays, bit for bit, if the weights of the
-    replies add up to ``expected_weight`` and none is above ``max_weight``.
+    An infinite ``clip`` with ``noise`` 0 is FedAvg over the parameters, bit for bit, if the weights of the replies add
+    up to ``expected_weight`` and none is above ``max_weight``.
     """
 
     clip: float
@@ -114,6 +135,7 @@ class CentralPrivacy(PrivacyMechanism):
     max_weight: float = 1.0
     seed: int | None = None
     clipping: Clipping = "server"
+    statistics: Literal["refuse", "keep"] = "refuse"
 
     def __post_init__(self) -> None:
         if not self.clip > 0:
@@ -128,6 +150,8 @@ class CentralPrivacy(PrivacyMechanism):
             raise ValueError(f"seed = {self.seed!r}: must be at least 0, or None for noise that cannot be repeated")
         if self.clipping not in get_args(Clipping):
             raise ValueError(f"clipping = {self.clipping!r}: must be 'server' or 'nodes'")
+        if self.statistics not in ("refuse", "keep"):
+            raise ValueError(f"statistics = {self.statistics!r}: must be 'refuse' or 'keep'")
 
     @property
     def deviation(self) -> float:
@@ -137,12 +161,22 @@ class CentralPrivacy(PrivacyMechanism):
     def train_config(self) -> dict[str, float]:
         return {wire.CLIPPING_NORM: float(self.clip)} if self.clipping == "nodes" else {}
 
-    def limit(self, reply: Reply, sent: Arrays) -> Reply:
-        arrays = clip_update(reply.arrays, sent, self.clip)
+    def check_arrays(self, names: Iterable[str]) -> None:
+        if self.statistics == "refuse" and (reason := statistics_refusal(names)):
+            raise ValueError(f"privacy = {self}: {reason}")
+
+    def limit(self, reply: Reply, sent: Arrays, buffers: Buffers = Buffers()) -> Reply:  # noqa: B008 - immutable
+        arrays = clip_update(reply.arrays, sent, self.clip, buffers)
         return replace(reply, arrays=arrays, weight=min(reply.weight, self.max_weight))
 
-    def mean(self, integers: IntegerPolicy, sent: Arrays, server_round: int) -> StreamingMean:
-        return _NoisyMean(self, sent, self.generator(server_round))
+    def mean(
+        self,
+        integers: IntegerPolicy,
+        sent: Arrays,
+        server_round: int,
+        buffers: Buffers = Buffers(),  # noqa: B008 - immutable
+    ) -> StreamingMean:
+        return _NoisyMean(self, sent, self.generator(server_round), buffers)
 
     def generator(self, server_round: int) -> np.random.Generator:
         """The random generator of the noise of a round."""
@@ -153,7 +187,27 @@ class CentralPrivacy(PrivacyMechanism):
             raise ValueError(f"privacy = {self}: does not cover this strategy, because {privacy_gap}")
 
 
-def clip_update(arrays: Arrays, sent: Arrays, clip: float) -> Arrays:
+def statistics_refusal(names: Iterable[str]) -> str:
+    """Why differential privacy refuses arrays with these names; empty if it does not.
+
+    The reason is the running mean and variance of a normalisation that is trained.
+    """
+    found = [name for name in names if last_part(name) in STATISTICS[:2]]
+    if not found:
+        return ""
+    more = f" and {len(found) - 1} more" if found[1:] else ""
+    return (
+        f"the model shares {found[0]}{more}, statistics of a normalisation over batches, which cannot be released with "
+        "privacy: use nn.GroupNorm or nn.LayerNorm, or keep the statistics on the nodes"
+    )
+
+
+def clip_update(
+    arrays: Arrays,
+    sent: Arrays,
+    clip: float,
+    buffers: Buffers = Buffers(),  # noqa: B008 - immutable
+) -> Arrays:
     """``sent`` plus the update ``arrays - sent``, scaled down to the L2 norm ``clip`` if it is longer.
 
     Parameters
@@ -162,14 +216,16 @@ def clip_update(arrays: Arrays, sent: Arrays, clip: float) -> Arrays:
         What a node returned and what it received: the same names, shapes and dtypes, in any order.
     clip : float
         > 0.
+    buffers : Buffers
+        Which arrays are not trained.
 
     Returns
     -------
     dict of arrays
-        In the order of ``sent``. Floating-point arrays are float64, because rounding to fewer digits can make the
-        update longer; without clipping they have the values of ``arrays``. All other arrays are those of ``sent``.
+        In the order of ``sent``. Parameters are float64, because rounding to fewer digits can make the update longer;
+        without clipping they have the values of ``arrays``. All other arrays are those of ``sent``.
     """
-    floats = {name: array for name, array in sent.items() if is_float(array)}
+    floats = buffers.parameters(sent)
     values = {name: np.asarray(arrays[name], np.float64) for name in floats}
     norm = sqrt(sum(float(np.square(values[name] - sent[name]).sum()) for name in floats))
     if norm > clip:
@@ -181,8 +237,9 @@ def clip_update(arrays: Arrays, sent: Arrays, clip: float) -> Arrays:
 class _NoisyMean(StreamingMean):
     """The estimated mean of replies that :meth:`CentralPrivacy.limit` returned, in the dtypes of ``sent``."""
 
-    def __init__(self, privacy: CentralPrivacy, sent: Arrays, generator: np.random.Generator) -> None:
+    def __init__(self, privacy: CentralPrivacy, sent: Arrays, generator: np.random.Generator, buffers: Buffers) -> None:
         super().__init__()
+        self._parameters = buffers.parameters(sent).keys()
         self._privacy = privacy
         self._sent = sent
         self._generator = generator
@@ -193,11 +250,12 @@ class _NoisyMean(StreamingMean):
 
     def result(self) -> Arrays:
         mean = super().result() if self.count else self._sent
-        return {name: self._estimate(mean[name], sent) for name, sent in self._sent.items()}
+        return {
+            name: self._estimate(mean[name], sent) if name in self._parameters else sent.copy()
+            for name, sent in self._sent.items()
+        }
 
     def _estimate(self, mean: NDArray[Any], sent: NDArray[Any]) -> NDArray[Any]:
-        if not is_float(sent):
-            return sent.copy()
         replied = self.total_weight / self._privacy.expected_weight
         # sent + 1 · (mean − sent) would round; FedAvg does not.
         estimate = mean if replied == 1 else sent.astype(np.float64) + replied * (mean - sent)

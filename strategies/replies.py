@@ -1,7 +1,7 @@
 """Replies of nodes: checked, decoded, weighted and recorded in the report of the round, or refused."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from logging import WARNING
 from math import inf
@@ -12,12 +12,12 @@ from flwr.common.logger import log
 
 from . import wire
 from .aggregation.metrics import MetricMean, MetricRule
-from .arrays import Arrays, nbytes, views
+from .arrays import Arrays, Buffers, nbytes, views
 from .checks import check_count, check_form, check_values, truncate
-from .compression import Compression, floats_of, restored_arrays
+from .compression import Compression, restored_arrays
 from .nodes.admission import ExampleLimits
 from .nodes.profiles import Profile
-from .rounds.records import NodeReport, Refusal, RoundReport, RoundStep
+from .rounds.records import LeftOut, NodeReport, Refusal, RoundReport, RoundStep
 from .rounds.transport import NodeFailure, Outcome
 from .stopwatch import timed
 
@@ -75,11 +75,13 @@ class Reply:
     arrays : dict of arrays
         The shared parameters of a train reply, read-only; empty for an evaluation.
     metrics : MetricRecord
-        All metrics, including ``num-examples``.
+        The metrics that can be averaged, and ``num-examples``.
     num_examples : float
         > 0.
     weight : float
         > 0, the weight of the reply in means.
+    left_out : mapping of str to float
+        The values of the other metrics by their names.
     """
 
     profile: Profile
@@ -88,6 +90,7 @@ class Reply:
     metrics: MetricRecord
     num_examples: float
     weight: float
+    left_out: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_reply(
@@ -97,6 +100,8 @@ def read_reply(
     weight_of: Weighting,
     max_bytes: int,
     compression: Compression | None = None,
+    buffers: Buffers = Buffers(),  # noqa: B008 - immutable
+    metric_means: Mapping[str, MetricRule] | None = None,
 ) -> Reply:
     """Check and decode a reply, the cheapest check first.
 
@@ -114,13 +119,17 @@ def read_reply(
         Larger replies are refused before they are decoded.
     compression : Compression, optional
         How the arrays may be compressed.
+    buffers : Buffers
+        Which arrays are not trained, and therefore not compressed.
+    metric_means : mapping from names of metrics to rules, optional
+        How the metrics will be averaged.
 
     Raises
     ------
     ValueError
         The reply cannot be used, with the reason: the node failed, the reply is too large, a record is missing, arrays
-        have the wrong form or invalid values, ``num-examples`` is missing or not positive, or a metric cannot be
-        averaged.
+        have the wrong form or invalid values, ``num-examples`` is missing or not positive, or the metrics are
+        malformed (:meth:`MetricMean.refusal_reason`).
     """
     if isinstance(reply, NodeFailure):
         raise ValueError(reply.reason)
@@ -132,13 +141,15 @@ def read_reply(
     found = [record for record in content.values() if isinstance(record, MetricRecord)]
     if len(found) != 1:
         raise ValueError(f"expected one MetricRecord in the reply, got {len(found)}")
-    metrics = found[0]
-    arrays = {} if expected is None else _shared_arrays(content, expected, compression)
-    examples = metrics.get(wire.NUM_EXAMPLES)
-    if reason := check_count(examples) or MetricMean.refusal_reason(metrics):
+    arrays = {} if expected is None else _shared_arrays(content, expected, compression, buffers)
+    examples = found[0].get(wire.NUM_EXAMPLES)
+    if reason := check_count(examples) or MetricMean.refusal_reason(found[0]):
+        raise ValueError(reason)
+    metrics, left_out = MetricMean.split(found[0], metric_means)
+    if reason := MetricMean.refusal_reason(metrics, metric_means):
         raise ValueError(reason)
     num_examples = float(examples)  # type: ignore[arg-type]
-    return Reply(profile, content, arrays, metrics, num_examples, weight_of(num_examples))
+    return Reply(profile, content, arrays, metrics, num_examples, weight_of(num_examples), left_out)
 
 
 def read_arrays(record: ArrayRecord, expected: Arrays) -> Arrays:
@@ -159,12 +170,12 @@ def read_arrays(record: ArrayRecord, expected: Arrays) -> Arrays:
     return arrays
 
 
-def _shared_arrays(content: RecordDict, expected: Arrays, compression: Compression | None) -> Arrays:
+def _shared_arrays(content: RecordDict, expected: Arrays, compression: Compression | None, buffers: Buffers) -> Arrays:
     """The arrays of a train reply, in the order of ``expected`` if they were compressed."""
-    floats = restored_arrays(content, expected, compression) if compression else None
+    floats = restored_arrays(content, expected, compression, buffers) if compression else None
     if floats is None:
         return read_arrays(_array_record(content), expected)
-    if reason := check_values(floats_of(expected), floats):
+    if reason := check_values(buffers.parameters(expected), floats):
         raise ValueError(reason)
     others = {name: array for name, array in expected.items() if name not in floats}
     return {**dict.fromkeys(expected, _EMPTY), **floats, **read_arrays(_array_record(content), others)}
@@ -253,7 +264,7 @@ class ReplyFilter:
     weight_of : Weighting
         The weight of a reply in means.
     metric_means : mapping from names of metrics to rules
-        How the metrics will be averaged; replies with values that a rule does not allow are refused.
+        How the metrics will be averaged; values that a rule does not allow are left out.
     max_bytes : int
         Larger replies are refused before they are decoded.
     example_limits : ExampleLimits
@@ -262,6 +273,8 @@ class ReplyFilter:
         Why the algorithm cannot use a train reply that passed all other checks; ``None`` if it can.
     compression : Compression, optional
         How the arrays of replies may be compressed.
+    buffers : Buffers
+        Which arrays are not trained, and therefore not compressed.
     """
 
     report: RoundReport
@@ -274,6 +287,7 @@ class ReplyFilter:
     example_limits: ExampleLimits
     refusal_reason: Callable[[Reply], str | None] | None = None
     compression: Compression | None = None
+    buffers: Buffers = field(default_factory=Buffers)
 
     def usable(self, replies: Iterable[Outcome]) -> Iterator[Reply]:
         """Yield the replies that pass all checks, in their order. No reply is kept while waiting for the next one."""
@@ -294,7 +308,16 @@ class ReplyFilter:
             size = count_bytes(reply.content)
             self.report.count_reply(self.phase, size)
         try:
-            usable = read_reply(reply, profile, self.expected, self.weight_of, self.max_bytes, self.compression)
+            usable = read_reply(
+                reply,
+                profile,
+                self.expected,
+                self.weight_of,
+                self.max_bytes,
+                self.compression,
+                self.buffers,
+                self.metric_means,
+            )
             if reason := self._reason_to_refuse(usable):
                 raise ValueError(reason)
         except ValueError as refusal:
@@ -303,6 +326,11 @@ class ReplyFilter:
             log(WARNING, "refused the %s reply of node %s: %s", self.phase, profile.key, reason)
             self.report.refused.append(Refusal(profile.key, self.phase, reason))
             return None
+        if usable.left_out:
+            found = [LeftOut(profile.key, self.phase, name, str(value)) for name, value in usable.left_out.items()]
+            said = ", ".join(f"{metric.metric} = {metric.value}" for metric in found)
+            log(WARNING, "left out of the %s reply of node %s: %s", self.phase, profile.key, truncate(said))
+            self.report.left_out += found
         metrics = {name: value for name, value in usable.metrics.items() if name != wire.NUM_EXAMPLES}
         self.report.nodes.append(
             NodeReport(
@@ -320,7 +348,7 @@ class ReplyFilter:
     def _reason_to_refuse(self, reply: Reply) -> str | None:
         return (
             self.example_limits.refusal_reason(reply.num_examples, reply.profile, self.phase)
-            or (MetricMean.refusal_reason(reply.metrics, self.metric_means) if self.metric_means else None)
+            or self.example_limits.count_refusal(reply.metrics, reply.profile, self.phase)
             or (self.refusal_reason(reply) if self.refusal_reason and self.phase == "train" else None)
         )
 

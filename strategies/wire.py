@@ -10,7 +10,7 @@ TRAIN, EVALUATE, their       ``arrays``                 ArrayRecord: the shared 
 replies
 TRAIN, EVALUATE              ``config``                 ConfigRecord: ``server-round``, ``durable-round``, ``attempts``,
                                                         ``best-round`` and the keys of the strategy and of the run
-compressed replies to TRAIN  ``compressed.<record>``    ArrayRecords in place of the floating-point arrays
+compressed replies to TRAIN  ``compressed.<record>``    ArrayRecords in place of the shared parameters
 replies                      ``metrics``                MetricRecord: ``num-examples`` and further metrics
 replies, if asked for        ``timings``                ConfigRecord: seconds of each of :data:`NODE_PHASES`
 TRAIN, EVALUATE, replies     ``<strategy>.<record>``    ArrayRecords of one strategy; their names contain a dot
@@ -52,9 +52,12 @@ NUM_EXAMPLES = "num-examples"
 COMPRESSION = "compression"
 #: Config key of TRAIN: the share of the values of each array to send under "top-k", a float in (0, 1].
 COMPRESSION_SHARE = "compression-share"
-#: Prefix of the records of compressed replies. They replace the floating-point arrays of the record ``arrays``.
+#: Config key of TRAIN: the names of shared floating-point arrays that are buffers although their names do not say so, a
+#: list of strings; missing if there are none. Nodes neither compress them nor send them under differential privacy.
+BUFFERS = "buffers"
+#: Prefix of the records of compressed replies. They replace the parameters in the record ``arrays``.
 COMPRESSED_PREFIX = "compressed."
-#: Record of compressed replies: the compressed change of each floating-point array.
+#: Record of compressed replies: the compressed change of each parameter.
 COMPRESSED_VALUES = COMPRESSED_PREFIX + "values"
 #: Record of replies under "int8": the step of each array, a float32 without dimensions.
 COMPRESSED_STEPS = COMPRESSED_PREFIX + "steps"
@@ -103,7 +106,7 @@ NO_DATA = "no-data"
 
 # -- strategies ------------------------------------------------------------------------------------------------
 
-#: AdaptiveRates, record of EVALUATE: a rate in [0, 1] for every shared floating-point array, 0-d or in its shape.
+#: AdaptiveRates, record of EVALUATE: a rate in [0, 1] for every shared parameter, 0-d or in its shape.
 ADAPTIVE_RATES = "adaptive.rates"
 
 #: CentralPrivacy, config key of TRAIN: the largest L2 norm of an update, a float > 0 (Flower's own key).
@@ -129,11 +132,12 @@ FISHER = "fisher"
 #: Key of ``fisher``: how to estimate the Fisher information, one of :data:`FisherEstimator`.
 FISHER_ESTIMATOR = "estimator"
 FisherEstimator = Literal["per-sample", "per-batch", "per-batch-scaled"]
-#: FisherExchange, record of TRAIN: the precision P ≥ 0, in the form of the shared floating-point arrays.
+#: FisherExchange, record of TRAIN: the precision P ≥ 0, in the form of the shared parameters.
 FISHER_PRIOR_PRECISION = "fisher.prior-precision"
 #: FisherExchange, record of TRAIN: the linear term L, in the same form.
 FISHER_PRIOR_LINEAR = "fisher.prior-linear"
-#: FisherExchange, record of replies to TRAIN: the diagonal Fisher information, finite and ≥ 0, in the same form.
+#: FisherExchange, record of replies to TRAIN: the diagonal Fisher information, finite and ≥ 0, in the form of all
+#: shared floating-point arrays. What it has for buffers is ignored.
 FISHER_PRECISION = "fisher.precision"
 
 #: FedWeIT, message type: asks a node for its adaptive parameters of the stage that ended.

@@ -5,8 +5,9 @@ nobody need be trusted; under ``central-*`` the server adds noise once, to the m
 docs/privacy.md says which methods can be combined with what.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import inf, log, sqrt
+from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
@@ -16,7 +17,11 @@ from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.sim.seeding import derive_seed
 from fedapps.strategies import CentralPrivacy, epsilon
+from fedapps.strategies.privacy import statistics_refusal
 from fedapps.strategies.wire import CLIPPING_NORM, CONFIG, SERVER_ROUND, VIRTUAL_DRAW
+
+if TYPE_CHECKING:
+    from torch import nn
 
 CENTRAL = ("central-server", "central-client")
 #: The neighbouring relation of epsilon, as part of its name and as a sentence.
@@ -36,7 +41,32 @@ def central_privacy(run: RunConfig) -> CentralPrivacy | None:
         run.expected_replies,
         seed=derive_seed(run.seed, "privacy") if run.dp_seeded else None,
         clipping="nodes" if run.dp == "central-client" else "server",
+        statistics="keep",  # check_statistics has refused those that change
     )
+
+
+def check_statistics(run: RunConfig, label: str, model: nn.Module, shared: Iterable[str]) -> None:
+    """Check that the shared arrays of a method have no statistics of a normalisation that training changes.
+
+    Raises
+    ------
+    ValueError
+        They have, and the run has differential privacy.
+    """
+    if run.dp == "none":
+        return
+    modes = {id(module): module.training for module in model.modules()}
+    model.train()
+    changing = {
+        f"{path}.{name}".lstrip(".")
+        for path, module in model.named_modules()
+        if module.training
+        for name, _ in module.named_buffers(recurse=False)
+    }
+    for module in model.modules():
+        module.training = modes[id(module)]
+    if reason := statistics_refusal(name for name in shared if name in changing):
+        raise ValueError(f"dp = {run.dp!r}: method {label}: {reason}")
 
 
 def sampling_seed(run: RunConfig) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
+from torch import nn
 
 from fedapps.config.parsing import Config, parse
 from fedapps.methods.base import Method
@@ -20,11 +21,11 @@ from fedapps.runs.tables import summary_table
 from fedapps.runs.tracking import Tracking
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.seeding import torch_seed
-from fedapps.strategies import RoundReport
+from fedapps.strategies import BaseStrategy, RoundReport
 
 from .cost import cost_to_target, steps_per_node, traffic
 from .held_out import held_out_results
-from .privacy import guarantee, spent
+from .privacy import check_statistics, guarantee, spent
 from .round_config import evaluate_config, stage_of, train_config
 from .strategy import build_strategy, tracked_metric
 
@@ -38,6 +39,11 @@ def main(grid: Grid, context: Context) -> None:
     config = parse(context.run_config)
     if not isinstance(grid, InProcessGrid):
         config.run.check_separate_nodes()
+    if config.run.dp != "none":
+        for method in config.methods:
+            model = initial_model(config, method)
+            strategy, initial = strategy_for(config, method, model)
+            check_statistics(config.run, method, model, strategy.share(initial))
     folder = RunFolder.open(config, context.run_id)
     log(INFO, "run folder: %s", folder.path)
     with ExitStack() as stack:
@@ -88,8 +94,7 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         if run.dp != "none":
             releases.add(server_round, attempt)
 
-    initial = initial_arrays(config, method)
-    strategy = build_strategy(config, method, initial.keys())
+    strategy, initial = strategy_for(config, method, initial_model(config, method))
     result = strategy.start(
         grid,
         initial,
@@ -99,6 +104,7 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         evaluate_config=lambda server_round: evaluate_config(config, method, folder.label, server_round),
         evaluate_every=run.evaluate_every,
         tracked=tracked_metric(run),
+        max_failed_evaluations=run.max_failed_evaluations,
         checkpoints=checkpoints,
         resume=True,  # a new run has no checkpoints yet
         on_round=record,
@@ -120,9 +126,20 @@ def initial_arrays(config: Config, label: str = "") -> ArrayRecord:
     Nodes start their private parameters from the same model, which the seed of the run decides.
     """
     method = config.methods[label] if label else Method()
+    return method.initial_arrays(ArrayRecord(initial_model(config, label).state_dict()))
+
+
+def initial_model(config: Config, label: str = "") -> nn.Module:
+    """The untrained model of a method, or of the task without a label."""
     with torch_seed(config.run.seed, "model"):
-        model = config.task_of(method).build_model()
-    return method.initial_arrays(ArrayRecord(model.state_dict()))
+        return config.task_of(config.methods[label] if label else Method()).build_model()
+
+
+def strategy_for(config: Config, label: str, model: nn.Module) -> tuple[BaseStrategy, ArrayRecord]:
+    """The strategy of a method, which knows the buffers of its initial model, and the arrays that it starts from."""
+    initial = config.methods[label].initial_arrays(ArrayRecord(model.state_dict()))
+    buffers = [name for name, _ in model.named_buffers() if name in initial]
+    return build_strategy(config, label, initial.keys(), buffers), initial
 
 
 def summarise(config: Config, folder: RunFolder, method: str, seconds: float) -> dict[str, Any]:

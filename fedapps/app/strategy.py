@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from glob import escape
 
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import (
@@ -30,7 +31,9 @@ from .held_out import metric_means
 from .privacy import central_privacy, sampling_seed
 
 
-def build_strategy(config: Config, label: str, parameters: Iterable[str] = ()) -> BaseStrategy:
+def build_strategy(
+    config: Config, label: str, parameters: Iterable[str] = (), buffers: Iterable[str] = ()
+) -> BaseStrategy:
     """The strategy of the method ``label`` with the run's sampling, weighting and server optimizer.
 
     Parameters
@@ -39,7 +42,9 @@ def build_strategy(config: Config, label: str, parameters: Iterable[str] = ()) -
     label : str
         One of ``config.methods``.
     parameters : iterable of str
-        The names of the model's parameters, some of which the method may keep private.
+        The names of the model's arrays, some of which the method may keep private.
+    buffers : iterable of str
+        Those of them that are not trained.
 
     Raises
     ------
@@ -52,6 +57,7 @@ def build_strategy(config: Config, label: str, parameters: Iterable[str] = ()) -
         "sampler": _sampler(run),
         "evaluate_sampler": UniformFraction(run.fraction_evaluate, seed=run.seed),
         "weighting": run.weighting,
+        "buffers": tuple(map(escape, buffers)),
         "aggregation": robust_aggregation(run),
         "example_limits": ExampleLimits(maximum=run.max_examples, may_grow=_may_grow(config, label)),
         "admission": Admission(read_allowed_groups(run.allowed_groups), run.bind_keys),

@@ -91,6 +91,12 @@ class RunConfig:
     )
     evaluate_every: int = option(2, "rounds between two evaluations; the last round is always evaluated", minimum=1)
     min_replies: int = option(1, "fail a round with fewer usable replies than this; 0 = never", minimum=0)
+    max_failed_evaluations: int = option(
+        3,
+        "fail after this many evaluations in a row of which nothing can be used, because all replies are refused or "
+        "have no finite metric; 0 = never",
+        minimum=0,
+    )
     max_examples: int = option(0, "reject example counts above this; 0 = unlimited", minimum=0)
     allowed_groups: str = option(
         "",

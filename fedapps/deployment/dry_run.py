@@ -13,8 +13,7 @@ from flwr.app import ConfigRecord, Context, Message
 from fedapps.app.client_app import app
 from fedapps.app.errors import SEND_ERRORS
 from fedapps.app.round_config import evaluate_config, train_config
-from fedapps.app.server_app import initial_arrays
-from fedapps.app.strategy import build_strategy
+from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.clients.kept_models import CURRENT, KEEP_MODEL, KEPT_MODELS, KeptModels
 from fedapps.clients.state import DiskState
 from fedapps.config.parsing import Config
@@ -88,8 +87,7 @@ class DryRun:
         seconds: dict[str, float] = {}
         reports: list[RoundReport] = []
         result = cls(method, data)
-        initial = initial_arrays(config, method)
-        strategy = build_strategy(alone, method, initial.keys())
+        strategy, initial = strategy_for(alone, method, initial_model(config, method))
         node_config = {"data-dir": str(data_dir), "state-dir": str(state), SEND_ERRORS: True, **keys}
         grid = InProcessGrid(_Timed(seconds), [node_config], config.flat(), errors="reply")  # type: ignore[arg-type]
         evaluation = ConfigRecord({**evaluate_config(alone, method, _LABEL, 1), **_EVALUATION})

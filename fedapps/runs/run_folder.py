@@ -29,7 +29,9 @@ from .releases import ReleaseLedger
 
 _RECORDS = ("metrics.jsonl", "nodes.jsonl")
 #: Keys that may differ when a run is resumed, because they do not change the results.
-_FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir", "trackers", "timings"}
+_FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir", "trackers", "timings"} | {
+    "max-failed-evaluations"
+}
 
 
 def begun(path: Path) -> bool:

@@ -47,6 +47,11 @@ class MetricMean:
         reports ``x.count`` = 0: "uniform" is the arithmetic mean Σ x / n, "geometric" is exp(Σ log x / n) for x ≥ 0,
         which is 0 if any x is 0. A :class:`PooledMetric` is computed from the sums over replies of the list
         ``x.statistics``. The mapping can contain names that no reply reports.
+    middle : function of a list of floats, optional
+        What combines the values of the replies in place of their mean, such as
+        :meth:`~fedapps.strategies.aggregation.robust.RobustAggregation.middle`. Weights and counts are then ignored,
+        but for counts of 0; a geometric mean is that of the middle logarithm, and a pooled metric is computed for each
+        reply. Counts are still summed.
 
     Raises
     ------
@@ -54,8 +59,12 @@ class MetricMean:
         A rule is unknown, or a rule is given for a metric that is summed.
     """
 
-    def __init__(self, rules: Mapping[str, MetricRule] | None = None) -> None:
+    def __init__(
+        self, rules: Mapping[str, MetricRule] | None = None, middle: Callable[[list[float]], float] | None = None
+    ) -> None:
         self.count = 0
+        self._middle = middle
+        self._values: dict[str, list[float]] = {}
         self._rules = dict(rules or {})
         for name, rule in self._rules.items():
             if isinstance(rule, str) and rule not in get_args(MeanRule):
@@ -82,20 +91,28 @@ class MetricMean:
             rule = self._rules.get(name, "weighted")
             if not isinstance(rule, str):
                 part = np.asarray(metrics[name + wire.STATISTICS_SUFFIX], dtype=np.float64)
-                self._statistics[name] = self._statistics.get(name, np.zeros(rule.size)) + part
+                if self._middle:
+                    self._values.setdefault(name, []).append(float(rule.value(part)))
+                else:
+                    self._statistics[name] = self._statistics.get(name, np.zeros(rule.size)) + part
                 continue
-            if rule != "weighted":
+            if rule != "weighted" or self._middle:
                 if share == 0:  # a mean over no items: its value is meaningless
                     continue
                 share = 1.0
             if rule == "geometric":  # averaged as logarithms, because a product of many values would underflow
                 value = math.log(value) if value != 0 else -math.inf
+            if self._middle:
+                self._values.setdefault(name, []).append(float(value))
+                continue
             self._sums[name] = self._sums.get(name, 0.0) + share * value
             self._weights[name] = self._weights.get(name, 0.0) + share
 
     def result(self) -> MetricRecord:
         """Means, pooled metrics and sums over all replies so far."""
         means = {name: self._sums[name] / weight for name, weight in self._weights.items() if weight > 0}
+        if self._middle:
+            means = {name: self._middle(values) for name, values in self._values.items()}
         geometric = {name: math.exp(mean) for name, mean in means.items() if self._rules.get(name) == "geometric"}
         pooled = {
             name: float(rule.value(self._statistics[name]))
@@ -105,13 +122,35 @@ class MetricMean:
         return MetricRecord({**means, **geometric, **pooled, **self._totals})
 
     @staticmethod
+    def split(
+        metrics: MetricRecord, rules: Mapping[str, MetricRule] | None = None
+    ) -> tuple[MetricRecord, dict[str, float]]:
+        """The metrics that can be averaged, and the values of those that cannot by their names.
+
+        A metric is left out alone, with its count and its statistics, if one of the three is not finite, if it is
+        beyond ±1e200, where sums overflow, or if it is negative and its rule is "geometric". An example is the area
+        under a curve on a node that has examples of one class only.
+        """
+        wild: dict[str, float] = {}
+        for name, value in metrics.items():
+            if isinstance(value, list):
+                if name.endswith(wire.STATISTICS_SUFFIX) and not all(map(math.isfinite, value)):
+                    wild.setdefault(name.removesuffix(wire.STATISTICS_SUFFIX), math.nan)
+            elif name != wire.NUM_EXAMPLES and not _can_be_averaged(value, (rules or {}).get(name)):
+                wild[name.removesuffix(wire.COUNT_SUFFIX)] = float(value)
+        if not wild:
+            return metrics, {}
+        parts = {name + suffix for name in wild for suffix in ("", wire.COUNT_SUFFIX, wire.STATISTICS_SUFFIX)}
+        return MetricRecord({name: value for name, value in metrics.items() if name not in parts}), wild
+
+    @staticmethod
     def refusal_reason(metrics: MetricRecord, rules: Mapping[str, MetricRule] | None = None) -> str | None:
-        """Why metrics cannot be averaged, ``None`` if they can.
+        """Why a reply with these metrics is refused, ``None`` if it is not.
 
         The reasons are: more than 1000 metrics or 100,000 numbers; a name that is longer than 200 characters, contains
-        control characters or begins with ``server.``; a scalar that is not finite or beyond ±1e200; a count that is
-        negative or above 2^53; a negative metric whose rule in ``rules`` is "geometric"; a pooled metric whose
-        statistics are missing, too few or too many, negative, not finite or above 1e200.
+        control characters or begins with ``server.``; a count that is negative or above 2^53; a pooled metric whose
+        statistics are missing, too few or too many, negative or above 1e200. :meth:`split` leaves out what is not
+        finite.
         """
         if len(metrics) > _MAX_METRICS:
             return f"{len(metrics)} metrics: at most {_MAX_METRICS} are accepted"
@@ -126,8 +165,9 @@ class MetricMean:
             if isinstance(value, list):
                 continue
             rule = (rules or {}).get(name)
-            if reason := _reason_against(name, value, rule):
-                return f"metric {name!r} is {reason}"
+            if name.endswith(wire.COUNT_SUFFIX) and (value < 0 or LARGEST_COUNT < value < math.inf):
+                bound = "at least 0" if value < 0 else "at most 2^53"
+                return f"metric {name!r} is {value}, but a count is {bound}"
             if rule is not None and not isinstance(rule, str):
                 statistics = name + wire.STATISTICS_SUFFIX
                 if not _are_sums(metrics.get(statistics), rule.size):
@@ -135,18 +175,8 @@ class MetricMean:
         return None
 
 
-def _reason_against(name: str, value: float, rule: MetricRule | None) -> str | None:
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"{value}, not finite"
-    if abs(value) > _LARGEST:
-        return f"beyond ±{_LARGEST:g}, where sums overflow"
-    if name.endswith(wire.COUNT_SUFFIX) and value < 0:
-        return f"{value}, but a count is at least 0"
-    if name.endswith(wire.COUNT_SUFFIX) and value > LARGEST_COUNT:
-        return f"{value}, but a count is at most 2^53"
-    if rule == "geometric" and value < 0:
-        return f"{value}, but a geometric mean needs values of at least 0"
-    return None
+def _can_be_averaged(value: float, rule: MetricRule | None) -> bool:
+    return abs(value) <= _LARGEST and not (rule == "geometric" and value < 0)  # NaN is not
 
 
 def _are_sums(statistics: object, size: int) -> bool:

@@ -16,13 +16,13 @@ has too few replies for the promise.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor, inf
+from math import floor, fsum, inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Arrays, check_alike, check_kinds, is_float
+from ..arrays import Arrays, Buffers, check_alike, check_kinds, is_float
 from ..checks import require_integer
 from ..rounds.records import TooFewRepliesError
 from .mean import Aggregate, IntegerPolicy, StreamingMean
@@ -35,7 +35,7 @@ class RobustAggregation(ABC):
     """How a strategy combines the replies of a round in place of their weighted mean.
 
     The weights of replies are ignored: nodes report their number of examples themselves, so a Byzantine node could
-    choose its weight. Metrics are still averaged with these weights.
+    choose its weight. Metrics are combined by :meth:`middle`, also without weights.
 
     Memory: the server keeps all replies of a round (in hierarchical strategies, those of all clusters) until its end.
     For n replies of a model these are n copies of it in its own dtypes. Combining them takes one more copy for the
@@ -54,7 +54,7 @@ class RobustAggregation(ABC):
         """
 
     @abstractmethod
-    def combine(self, replies: Sequence[Arrays], integers: IntegerPolicy) -> Arrays:
+    def combine(self, replies: Sequence[Arrays], integers: IntegerPolicy, buffers: Buffers) -> Arrays:
         """The aggregate of at least :meth:`required` replies, as new arrays.
 
         Parameters
@@ -63,7 +63,16 @@ class RobustAggregation(ABC):
             Finite values, in the order of the nodes' keys; names, shapes and dtypes are those of the first reply.
         integers : "newest" or "round"
             How integer and boolean arrays are combined where the aggregation averages them.
+        buffers : Buffers
+            Which arrays are not trained.
         """
+
+    def middle(self, values: Sequence[float]) -> float:
+        """What stands for the values of a metric, one per reply and at least one: their median.
+
+        The metrics that choose the best round and stop a run are thereby as robust as the arrays.
+        """
+        return _middle_of_numbers(values, (len(values) - 1) // 2)
 
     def check_strategy(self, robustness_gap: str) -> None:
         """Check that a strategy passes nothing on to the nodes but what is aggregated.
@@ -83,7 +92,12 @@ class RobustAggregation(ABC):
                 f"aggregation = {self}: does not protect this strategy from Byzantine nodes, because {robustness_gap}"
             )
 
-    def start(self, integers: IntegerPolicy = "newest", place: str = "") -> Aggregate:
+    def start(
+        self,
+        integers: IntegerPolicy = "newest",
+        place: str = "",
+        buffers: Buffers = Buffers(),  # noqa: B008 - immutable
+    ) -> Aggregate:
         """An empty aggregate.
 
         Parameters
@@ -92,17 +106,20 @@ class RobustAggregation(ABC):
             See :meth:`combine`.
         place : str
             The beginning of the message if there are too few replies, such as "round 3".
+        buffers : Buffers
+            See :meth:`combine`.
         """
-        return _StoredReplies(self, integers, place)
+        return _StoredReplies(self, integers, place, buffers)
 
 
 class _StoredReplies:
     """Copies of all replies that were added."""
 
-    def __init__(self, aggregation: RobustAggregation, integers: IntegerPolicy, place: str) -> None:
+    def __init__(self, aggregation: RobustAggregation, integers: IntegerPolicy, place: str, buffers: Buffers) -> None:
         self._aggregation = aggregation
         self._integers = integers
         self._place = place
+        self._buffers = buffers
         self._replies: list[Arrays] = []
         self.total_weight = 0.0
 
@@ -146,7 +163,7 @@ class _StoredReplies:
                 f"{place}{self.count} usable replies, but {self._aggregation} needs at least {needed}; sample more "
                 "nodes, or assume fewer Byzantine ones"
             )
-        return self._aggregation.combine(self._replies, self._integers)
+        return self._aggregation.combine(self._replies, self._integers, self._buffers)
 
 
 @dataclass(frozen=True)
@@ -181,6 +198,13 @@ class BoundedByzantine(RobustAggregation):
             return int(self.byzantine)
         return max(1, floor(self.byzantine * replies + 1e-9))  # 0.29 · 100 is below 29
 
+    def middle(self, values: Sequence[float]) -> float:
+        """The mean of the values without the f largest and the f smallest; their median if there are fewer than 2f + 1.
+
+        If f is a fraction, it is one of these replies.
+        """
+        return _middle_of_numbers(values, min(self.count_byzantine(len(values)), (len(values) - 1) // 2))
+
 
 @dataclass(frozen=True)
 class Median(RobustAggregation):
@@ -196,7 +220,7 @@ class Median(RobustAggregation):
     def required(self, replies: int) -> int:
         return 1
 
-    def combine(self, replies: Sequence[Arrays], integers: IntegerPolicy) -> Arrays:
+    def combine(self, replies: Sequence[Arrays], integers: IntegerPolicy, buffers: Buffers) -> Arrays:
         return _middle(replies, (len(replies) - 1) // 2)
 
 
@@ -217,13 +241,18 @@ class TrimmedMean(BoundedByzantine):
     def required(self, replies: int) -> int:
         return 2 * self.count_byzantine(replies) + 1
 
-    def combine(self, replies: Sequence[Arrays], integers: IntegerPolicy) -> Arrays:
+    def combine(self, replies: Sequence[Arrays], integers: IntegerPolicy, buffers: Buffers) -> Arrays:
         return _middle(replies, self.count_byzantine(len(replies)))
 
 
 def _middle(replies: Sequence[Arrays], cut: int) -> Arrays:
     """The mean of every value without the ``cut`` largest and the ``cut`` smallest."""
     return {name: _middle_of([reply[name] for reply in replies], cut) for name in replies[0]}
+
+
+def _middle_of_numbers(values: Sequence[float], cut: int) -> float:
+    kept = sorted(values)[cut : len(values) - cut]
+    return fsum(kept) / len(kept)
 
 
 def _middle_of(arrays: Sequence[NDArray[Any]], cut: int) -> NDArray[Any]:
@@ -246,9 +275,11 @@ def _middle_of(arrays: Sequence[NDArray[Any]], cut: int) -> NDArray[Any]:
 class Krum(BoundedByzantine):
     """The reply with the smallest sum of squared distances to its n − f − 2 nearest other replies.
 
-    The distance is the Euclidean one over all floating-point arrays. Of replies with equal sums, the one whose node has
-    the first key is selected. The result is a single reply, bit for bit, with its integer and boolean arrays. A round
-    needs 2f + 3 replies. For its memory see :class:`RobustAggregation`.
+    The distance is the Euclidean one over all parameters. Of replies with equal sums, the one whose node has the first
+    key is selected. The parameters are those of a single reply, bit for bit. Buffers, integer and boolean arrays, which
+    the distance does not see, are combined over all replies as in :class:`TrimmedMean` if f > 0. A round needs 2f + 3
+    replies.
+    For its memory see :class:`RobustAggregation`.
 
     For the parameter ``byzantine`` see :class:`BoundedByzantine`.
     """
@@ -256,17 +287,19 @@ class Krum(BoundedByzantine):
     def required(self, replies: int) -> int:
         return 2 * self.count_byzantine(replies) + 3
 
-    def combine(self, replies: Sequence[Arrays], integers: IntegerPolicy) -> Arrays:
-        best = int(np.argmin(krum_scores(replies, self.count_byzantine(len(replies)))))
-        return {name: array.copy() for name, array in replies[best].items()}
+    def combine(self, replies: Sequence[Arrays], integers: IntegerPolicy, buffers: Buffers) -> Arrays:
+        f = self.count_byzantine(len(replies))
+        trained = [buffers.parameters(reply) for reply in replies]
+        return _mean_of([int(np.argmin(krum_scores(trained, f)))], replies, f, integers, trained[0])
 
 
 @dataclass(frozen=True)
 class MultiKrum(BoundedByzantine):
     """The unweighted mean of the m replies that Krum scores best.
 
-    With m = 1 it is :class:`Krum`; with m = n it is the unweighted mean. Integer and boolean arrays are combined as in
-    :class:`~fedapps.strategies.aggregation.mean.StreamingMean`, over the selected replies.
+    With m = 1 it is :class:`Krum`; with m = n it is the unweighted mean of the parameters. Buffers, integer and boolean
+    arrays are combined as in :class:`Krum`; with f = 0, as in
+    :class:`~fedapps.strategies.aggregation.mean.StreamingMean` over the selected replies.
 
     Parameters
     ----------
@@ -291,13 +324,24 @@ class MultiKrum(BoundedByzantine):
     def required(self, replies: int) -> int:
         return max(2 * self.count_byzantine(replies) + 3, self.selected or 0)
 
-    def combine(self, replies: Sequence[Arrays], integers: IntegerPolicy) -> Arrays:
+    def combine(self, replies: Sequence[Arrays], integers: IntegerPolicy, buffers: Buffers) -> Arrays:
         f = self.count_byzantine(len(replies))
-        best = np.argsort(krum_scores(replies, f), kind="stable")[: self.selected or len(replies) - f]
-        mean = StreamingMean(integers)
-        for index in sorted(best.tolist()):
-            mean.add(replies[index], 1.0)
+        trained = [buffers.parameters(reply) for reply in replies]
+        best = np.argsort(krum_scores(trained, f), kind="stable")[: self.selected or len(replies) - f]
+        return _mean_of(sorted(best.tolist()), replies, f, integers, trained[0])
+
+
+def _mean_of(
+    selected: Sequence[int], replies: Sequence[Arrays], f: int, integers: IntegerPolicy, parameters: Arrays
+) -> Arrays:
+    """The mean of the selected replies. If f > 0, what is no parameter is the trimmed mean of all replies."""
+    mean = StreamingMean(integers)
+    for index in selected:
+        mean.add(replies[index], 1.0)
+    if not f:
         return mean.result()
+    rest = [{name: array for name, array in reply.items() if name not in parameters} for reply in replies]
+    return {**mean.result(), **_middle(rest, f)}
 
 
 def krum_scores(replies: Sequence[Arrays], byzantine: int) -> NDArray[np.float64]:

@@ -69,7 +69,7 @@ class AdaptiveRates(BaseStrategy):
         self._deviation = StreamingDeviation()
 
     def fold_reply(self, server_round: int, reply: Reply) -> None:
-        self._deviation.add(reply.arrays)
+        self._deviation.add(self.buffers.parameters(reply.arrays))
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
         if self._deviation.count:

@@ -43,7 +43,10 @@ class Similarity(ABC):
 
     @abstractmethod
     def of_update(self, profile: Profile, before: Arrays, after: Arrays) -> Vector | None:
-        """The vector of a node that received ``before`` and returned ``after``, with the same names and shapes."""
+        """The vector of a node that received ``before`` and returned ``after``, with the same names and shapes.
+
+        A strategy passes the parameters alone, without buffers, integer and boolean arrays.
+        """
 
 
 @dataclass(frozen=True)
@@ -226,7 +229,8 @@ class ClusteredFedAvg(HierarchicalFedAvg):
     def fold_reply(self, server_round: int, reply: Reply) -> None:
         path = self.cluster_of(reply.profile)
         sent = self.tiers.model(path) if path else self._current
-        vector = self.similarity.of_update(reply.profile, sent, reply.arrays)
+        before, after = self.buffers.parameters(sent), self.buffers.parameters(reply.arrays)
+        vector = self.similarity.of_update(reply.profile, before, after)
         if vector is not None:
             self._vectors[reply.profile.key] = vector
 

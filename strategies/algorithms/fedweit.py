@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from .. import wire
 from ..aggregation.masked_mean import MaskedMean, mask_error
 from ..aggregation.mean import Aggregate
-from ..arrays import Arrays, from_record, is_float, to_record
+from ..arrays import Arrays, from_record, to_record
 from ..base import BaseStrategy, ExtraRecords, stage_of
 from ..checks import truncate
 from ..nodes.profiles import Profile
@@ -50,7 +50,7 @@ class FedWeIT(BaseStrategy):
       node sent in the last round; nodes keep their own values there. The server's result has the last known value.
     - When the stage changes, all connected nodes get a message of type ``query.adaptive`` with the ConfigRecord
       ``config``: the train config with the ``stage`` that ended. They answer with the ArrayRecord ``fedweit.adaptive``:
-      their A of that stage for every shared floating-point array of two or more dimensions, in its shape and dtype.
+      their A of that stage for every shared parameter of two or more dimensions, in its shape and dtype.
       Invalid answers are refused with a reason; the valid ones form the knowledge base.
     - The first TRAIN message to a node in a stage contains the knowledge base: the ConfigRecord ``fedweit`` with
       ``stage`` and ``keys``, the stable keys of the nodes it comes from, and for the i-th of them the ArrayRecord
@@ -192,7 +192,7 @@ class FedWeIT(BaseStrategy):
 
     def _collect(self, grid: Grid, config: ConfigRecord, shared: ArrayRecord) -> dict[str, Arrays]:
         """The valid answers to the query by stable key, in the order of the keys."""
-        weights = {name: a for name, a in from_record(shared).items() if is_float(a) and a.ndim >= 2}
+        weights = {name: a for name, a in self.buffers.parameters(from_record(shared)).items() if a.ndim >= 2}
         nodes = self.profiles(grid)
         messages = [Message(RecordDict({wire.CONFIG: config}), node.node_id, wire.ADAPTIVE_QUERY) for node in nodes]
         found: dict[str, Arrays] = {}

@@ -56,12 +56,12 @@ class FisherExchange(BaseStrategy):
 
     On the wire: a TRAIN message contains the ConfigRecord ``fisher`` with the key ``estimator`` and, if any penalty
     applies to the node, the ArrayRecords ``fisher.prior-precision`` (P ≥ 0) and ``fisher.prior-linear`` (L) with the
-    names, shapes and dtypes of the shared floating-point arrays. The node adds Pθ − L to its gradients. Its reply
-    contains the ArrayRecord ``fisher.precision`` in the same form, finite and ≥ 0: the diagonal of the Fisher
-    information at the returned parameters, zeros where it has none (buffers, frozen layers). A reply without a valid
-    ``fisher.precision`` is refused. In addition to the model, a node thus receives two tensors and sends one,
-    independent of the number of nodes; the exchange as printed in Elastic Transfer sends two tensors from every node to
-    every node.
+    names, shapes and dtypes of the shared parameters. The node adds Pθ − L to its gradients. Its reply contains the
+    ArrayRecord ``fisher.precision`` in the form of all shared floating-point arrays, finite and ≥ 0: the diagonal of
+    the Fisher information at the returned parameters, zeros where it has none (frozen layers); what it has for buffers
+    is ignored. A reply without a valid ``fisher.precision`` is refused. In addition to the model, a node thus receives
+    two tensors and sends one, independent of the number of nodes; the exchange as printed in Elastic Transfer sends two
+    tensors from every node to every node.
 
     The server computes F·θ and subtracts a node's own term from the sums, because only the server knows which replies
     it accepted and because the subtraction needs more than float32 precision. What a node published is stored under its
@@ -240,7 +240,7 @@ class FisherExchange(BaseStrategy):
         precision = read_arrays(record, {name: array for name, array in self._current.items() if is_float(array)})
         if negative := [name for name, array in precision.items() if (array < 0).any()]:
             raise ValueError(f"values are below 0: {', '.join(negative)}")
-        return precision
+        return self.buffers.parameters(precision)
 
 
 def _weight(key: str, value: float) -> float:

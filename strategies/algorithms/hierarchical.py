@@ -113,7 +113,7 @@ class HierarchicalFedAvg(BaseStrategy):
         if not 0 < max_weight <= 1:
             raise ValueError(f"max_weight = {max_weight!r}: must be above 0 and at most 1 (1 = no cap)")
         self.groups = tuple(groups)
-        tops = (self.server_optimizer, self.integers, cluster_weights, max_weight)
+        tops = (self.server_optimizer, self.integers, cluster_weights, max_weight, self.buffers)
         self.tiers = Tiers(groups[::-1], intervals[::-1], factories[::-1], *tops)
         self._aggregates: dict[ClusterPath, Aggregate] = {}
         self._info: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..aggregation.mean import Aggregate, IntegerPolicy, StreamingMean
-from ..arrays import Arrays, check_alike
+from ..arrays import Arrays, Buffers, check_alike
 from ..optimizers import ServerOptimizer
 from ..rounds.snapshots import under
 
@@ -49,6 +49,8 @@ class Tiers:
     cluster_weights : "equal" or "replies"
     max_weight : float
         See :class:`~fedapps.strategies.algorithms.hierarchical.HierarchicalFedAvg`.
+    buffers : Buffers
+        Which arrays take no step of an optimizer.
     """
 
     names: Sequence[str]
@@ -58,6 +60,7 @@ class Tiers:
     integers: IntegerPolicy = "newest"
     cluster_weights: ClusterWeights = "equal"
     max_weight: float = 1.0
+    buffers: Buffers = field(default_factory=Buffers)
     _clusters: dict[ClusterPath, _Cluster] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -87,7 +90,7 @@ class Tiers:
                 self._clusters[path] = _Cluster(self.model(path), self.optimizers[depth - 1]())
             self._clusters[path].weight += aggregate.total_weight
         cluster = self._clusters[leaf]
-        cluster.model = cluster.optimizer.step(cluster.model, aggregate.result())
+        cluster.model = cluster.optimizer.step(cluster.model, aggregate.result(), self.buffers)
 
     def synchronise(self, server_round: int) -> list[str]:
         """Average all tiers whose interval divides the round, the finest first, and copy the coarsest result down.
@@ -106,7 +109,8 @@ class Tiers:
                 parent, active = self._clusters[path], [child for child in children if child.weight]
                 if active:
                     models = [child.model for child in active]
-                    parent.model = parent.optimizer.step(parent.model, self._mean(parent.model, active, models))
+                    mean = self._mean(parent.model, active, models)
+                    parent.model = parent.optimizer.step(parent.model, mean, self.buffers)
                 for child in active:
                     child.weight = 0.0
         if due:

@@ -17,6 +17,7 @@ import numpy as np
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from .. import wire
 from ..arrays import Arrays
 from ..checks import LARGEST_COUNT, require_integer
 from ..rounds.records import RoundStep
@@ -96,10 +97,10 @@ def _public_keys(grid: Grid) -> dict[int, str]:
 
 @dataclass(frozen=True)
 class ExampleLimits:
-    """Limits of the numbers of examples in profiles and replies.
+    """Limits of the numbers of examples in profiles and replies, and of the counts by which metrics are weighted.
 
     These numbers determine how often nodes are drawn and their weights in means. Only ``maximum`` limits a node whose
-    profile states no number.
+    profile states no number, and the replies to evaluations.
 
     Parameters
     ----------
@@ -112,29 +113,47 @@ class ExampleLimits:
     drawn : int
         ≥ 0. Always accept train replies with up to this number, which nodes draw with replacement
         (:class:`~fedapps.strategies.algorithms.virtual_clients.VirtualClients`).
+    items : int
+        ≥ 1. How many items of a metric an example can have: ``accuracy.count``, the weight of ``accuracy``, can be this
+        many times the largest number of examples. Above 1 for metrics of parts of examples, such as words of a text.
 
     Raises
     ------
     ValueError
-        A limit is not an integer of at least 0.
+        A limit is not an integer of at least 0, or ``items`` of at least 1.
     """
 
     maximum: int = 0
     may_grow: bool = True
     drawn: int = 0
+    items: int = 1
 
     def __post_init__(self) -> None:
         require_integer("maximum", self.maximum, least=0)
         require_integer("drawn", self.drawn, least=0)
+        require_integer("items", self.items, least=1)
 
     def refusal_reason(self, num_examples: float, profile: Profile, phase: RoundStep) -> str | None:
         """Why a reply of ``phase`` with ``num_examples`` must be refused, ``None`` if it is accepted."""
-        maximum = self.maximum or LARGEST_COUNT
-        if num_examples > maximum:
-            return f"num-examples is {num_examples:g}: at most {maximum} are accepted"
+        return self._refusal(wire.NUM_EXAMPLES, num_examples, 1, profile, phase)
+
+    def count_refusal(self, metrics: Mapping[str, object], profile: Profile, phase: RoundStep) -> str | None:
+        """As :meth:`refusal_reason`, for the counts of ``metrics``. A count without its metric weighs nothing."""
+        for name in metrics:
+            count = metrics.get(name + wire.COUNT_SUFFIX)
+            if isinstance(count, int | float) and (
+                reason := self._refusal(name + wire.COUNT_SUFFIX, count, self.items, profile, phase)
+            ):
+                return reason
+        return None
+
+    def _refusal(self, name: str, count: float, items: int, profile: Profile, phase: RoundStep) -> str | None:
+        maximum = self.maximum * items or LARGEST_COUNT
+        if count > maximum:
+            return f"{name} is {count:g}: at most {maximum} are accepted"
         stated = profile.num_examples
-        if phase == "train" and not self.may_grow and stated is not None and num_examples > max(stated, self.drawn):
-            return f"num-examples is {num_examples:g}, but the profile states {stated}"
+        if phase == "train" and not self.may_grow and stated is not None and count > items * max(stated, self.drawn):
+            return f"{name} is {count:g}, but the profile states {stated}"
         return None
 
     def apply_to(self, profiles: Iterable[Profile]) -> list[Profile]:

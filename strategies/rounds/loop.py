@@ -6,7 +6,8 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
-from logging import INFO
+from logging import ERROR, INFO, WARNING
+from math import nan
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -16,9 +17,9 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from .. import wire
 from ..arrays import Arrays, from_record, to_record
-from ..checks import check_reply
+from ..checks import check_reply, require_integer
 from ..stopwatch import measured, timed
-from .records import BestRound, RoundReport, TrackedMetric
+from .records import BestRound, FailedEvaluationsError, RoundReport, TrackedMetric
 from .snapshots import Attempts, Checkpoints, Snapshot, next_attempts, to_text, under
 from .transport import Outcome
 
@@ -45,6 +46,7 @@ class ResumableStrategy(Strategy):
         *,
         evaluate_every: int = 1,
         tracked: TrackedMetric | None = None,
+        max_failed_evaluations: int = 3,
         checkpoints: Checkpoints | None = None,
         resume: bool = False,
         on_round: Callable[[RoundReport], None] | None = None,
@@ -70,6 +72,9 @@ class ResumableStrategy(Strategy):
             ≥ 1, rounds between two evaluations. The last round is always evaluated.
         tracked : TrackedMetric
             The metric that determines the best round and when to stop early.
+        max_failed_evaluations : int
+            ≥ 0, end the run after this number of evaluations by nodes in a row of which nothing can be used, because
+            all replies are refused or have no finite metric (or ``tracked`` one); 0 never ends it.
         checkpoints : Checkpoints
             Stores a snapshot after every round.
         resume : bool
@@ -92,6 +97,8 @@ class ResumableStrategy(Strategy):
             A round had fewer usable replies than ``min_replies``.
         DivergedError
             The server's step produced invalid parameters.
+        FailedEvaluationsError
+            Too many evaluations in a row failed.
         ValueError
             The snapshot does not fit the model, or a parameter is out of range.
         """
@@ -105,6 +112,7 @@ class ResumableStrategy(Strategy):
             evaluate_fn=evaluate_fn,
             evaluate_every=evaluate_every,
             tracked=tracked,
+            max_failed_evaluations=max_failed_evaluations,
             checkpoints=checkpoints,
             on_round=on_round,
             on_release=on_release,
@@ -179,11 +187,13 @@ class _RoundLoop:
     evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
     evaluate_every: int
     tracked: TrackedMetric | None
+    max_failed_evaluations: int
     checkpoints: Checkpoints | None
     on_round: Callable[[RoundReport], None] | None
     on_release: Callable[[int, str], None] | None
     result: Result = field(default_factory=Result)
     best: BestRound = field(default_factory=BestRound)
+    failed_evaluations: int = 0
     durable_round: int = 0
     attempts: Attempts = ()
     saving: dict[str, float] = field(default_factory=dict)
@@ -195,6 +205,7 @@ class _RoundLoop:
             raise ValueError(
                 f"num_rounds = {self.num_rounds}, evaluate_every = {self.evaluate_every}: both must be at least 1"
             )
+        require_integer("max_failed_evaluations", self.max_failed_evaluations, least=0)
         first = 1
         snapshot = self.checkpoints.latest() if resume and self.checkpoints else None
         if snapshot is not None:
@@ -221,9 +232,10 @@ class _RoundLoop:
     def _beyond_limit(self, server_round: int) -> bool:
         """Whether the tracked metric after a round is beyond its limit; also after that round was resumed from."""
         evaluated = self.result.evaluate_metrics_clientapp.get(server_round)
-        if self.tracked is None or evaluated is None or self.tracked.metric not in evaluated:
+        if self.tracked is None or evaluated is None:
             return False
-        return self.tracked.beyond_limit(server_round, float(evaluated[self.tracked.metric]))  # type: ignore[arg-type]
+        value = evaluated.get(self.tracked.metric, nan)  # a metric that was left out was not finite
+        return self.tracked.beyond_limit(server_round, float(value))  # type: ignore[arg-type]
 
     def _round(self, server_round: int, first: int) -> None:
         begun = time.monotonic()
@@ -242,6 +254,8 @@ class _RoundLoop:
             if self.checkpoints:
                 self.checkpoints.save(self._snapshot(server_round), best=improved)
         self.saving = watch.seconds
+        if due:
+            self._judge(report)
         self.durable_round = self.checkpoints.oldest_round() if self.checkpoints else server_round
         done, remaining = server_round - first + 1, self.num_rounds - server_round
         seconds_left = (time.monotonic() - self.started) / done * remaining
@@ -284,9 +298,27 @@ class _RoundLoop:
         of_server = {wire.SERVER_METRICS_PREFIX + name: value for name, value in (central or {}).items()}
         return {**self.strategy.report.evaluate, **of_server}
 
+    def _judge(self, report: RoundReport) -> None:
+        """Log why nothing of an evaluation can be used, and end the run after too many of these."""
+        failure = report.evaluation_failure(self.tracked.metric if self.tracked else "")
+        self.failed_evaluations = self.failed_evaluations + 1 if failure else 0
+        if not failure:
+            if missing := report.missing_metrics():
+                log(WARNING, "round %s: no node has a finite %s", report.round, ", ".join(missing))
+            return
+        said = f"round {report.round}: the evaluation failed: {failure}"
+        if self.failed_evaluations == self.max_failed_evaluations:
+            raise FailedEvaluationsError(
+                f"{said}. This is failed evaluation {self.failed_evaluations} in a row; the last snapshot has the "
+                "parameters of this round (max-failed-evaluations = 0 would go on)"
+            )
+        log(ERROR, "%s (%s in a row)", said, self.failed_evaluations)
+
     def _track(self, server_round: int, report: RoundReport) -> bool:
         if self.tracked is None or not report.evaluate:
             return False
+        if self.tracked.metric in report.missing_metrics():
+            return self.best.update(self.tracked, server_round, nan)
         if self.tracked.metric not in report.evaluate:
             known = ", ".join(sorted(report.evaluate))
             raise ValueError(f"tracked metric {self.tracked.metric!r} is not reported; reported metrics: {known}")

@@ -1,11 +1,15 @@
 """Records of rounds: reports, refusals, and the best round."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isnan
 from typing import Any, Literal
 
 from flwr.app import MessageType
+
+from ..checks import MAX_NAME_LENGTH, truncate
+from ..wire import COUNT_SUFFIX, NUM_EXAMPLES
 
 RoundStep = Literal["train", "evaluate"]
 
@@ -16,6 +20,10 @@ class TooFewRepliesError(RuntimeError):
 
 class DivergedError(RuntimeError):
     """The server's step produced invalid parameters. The last checkpoint has those of the round before."""
+
+
+class FailedEvaluationsError(RuntimeError):
+    """Nothing of several evaluations in a row could be used. The last checkpoint has the newest parameters."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,28 @@ class Refusal:
     node: str
     phase: RoundStep
     reason: str
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A metric of an accepted reply that could not be averaged, for example because it is not finite.
+
+    Parameters
+    ----------
+    node : str
+        Key of the sender.
+    phase : "train" or "evaluate"
+        The phase of the round.
+    metric : str
+        Name of the metric.
+    value : str
+        What the node sent, such as "nan".
+    """
+
+    node: str
+    phase: RoundStep
+    metric: str
+    value: str
 
 
 @dataclass(frozen=True)
@@ -82,8 +112,30 @@ class RoundReport:
     evaluate: dict[str, Any] = field(default_factory=dict)
     strategy: dict[str, Any] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
     nodes: list[NodeReport] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)
+
+    def evaluation_failure(self, tracked: str = "") -> str:
+        """Why nothing of the evaluation by nodes can be used; empty if something can, or if no node was asked.
+
+        Nothing can be used if all replies were refused, or if none had a finite metric, or a finite ``tracked`` one.
+        """
+        refused = Counter(refusal.reason for refusal in self.refused if refusal.phase == "evaluate")
+        missing = self.missing_metrics()
+        if any(node.phase == "evaluate" for node in self.nodes):
+            means = [name for name in self.evaluate if name != NUM_EXAMPLES and not name.endswith(COUNT_SUFFIX)]
+            return f"no node has a finite {', '.join(missing)}" if missing and (tracked in missing or not means) else ""
+        if not refused:
+            return ""
+        ((reason, count),) = refused.most_common(1)
+        return (
+            f"all {refused.total()} replies were refused, {count} of them because: {truncate(reason, MAX_NAME_LENGTH)}"
+        )
+
+    def missing_metrics(self) -> list[str]:
+        """The metrics of the evaluation that were left out of every reply that had them."""
+        return sorted({m.metric for m in self.left_out if m.phase == "evaluate" and m.metric not in self.evaluate})
 
     def count_message(self, kind: str, size: int) -> None:
         """Count a message of ``size`` bytes to a node; ``kind`` is Flower's message type."""

@@ -127,7 +127,7 @@ def assert_bounded(fleet):
 
 
 #: One fault of each kind, for the strategies that read replies as FedAvg does.
-KINDS = ("NaN metric", "1e300 examples", "a crash", "pickle", "shape", "NaN", "no record")
+KINDS = ("count beyond counting", "1e300 examples", "a crash", "pickle", "shape", "NaN", "no record")
 
 
 @pytest.mark.parametrize(

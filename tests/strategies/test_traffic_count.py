@@ -175,15 +175,15 @@ def test_metric_means_do_not_touch_the_model_nor_the_other_metrics():
             assert before["global"] == before["local"] == before["other"]
 
 
-def test_a_negative_value_under_a_geometric_mean_is_refused():
+def test_a_negative_value_under_a_geometric_mean_is_left_out():
     strategy = BaseStrategy(metric_means=RULES)
     (report,) = reports_of(strategy, with_accuracy(-1.0), SMALL, num_nodes=2, num_rounds=1)
-    reason = "metric 'global' is -0.2, but a geometric mean needs values of at least 0"
-    assert [(r.node, r.phase, r.reason) for r in report.refused] == [
-        ("part-0", "train", reason),
-        ("part-0", "evaluate", reason),
+    assert [(m.node, m.phase, m.metric, m.value) for m in report.left_out] == [
+        ("part-0", "train", "global", "-0.2"),
+        ("part-0", "evaluate", "global", "-0.2"),
     ]
-    assert report.evaluate == pytest.approx({"global": 0.8, "local": 0.8, "other": 0.8, "num-examples": 3})
+    assert report.evaluate["global"] == pytest.approx(0.8)
+    assert report.evaluate["num-examples"] == 4
 
 
 def test_an_unknown_rule_is_an_error_before_anything_is_sent():

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from fedapps.strategies.aggregation.metrics import MetricMean
+from fedapps.strategies.aggregation.robust import Krum, Median, MultiKrum, TrimmedMean
 from flwr.app import MetricRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,10 +52,24 @@ def test_a_metric_missing_from_a_reply_is_averaged_over_the_others():
     assert result == {"num-examples": 2, "loss": 1.5, "closed-loop": 7.0}
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_a_value_that_is_not_finite_is_refused(bad):
-    reason = MetricMean.refusal_reason(MetricRecord({"fine": 1.0, "loss": bad}))
-    assert reason == f"metric 'loss' is {bad}, not finite"
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e201])
+@pytest.mark.parametrize("part", ["auc", "auc.count"])
+def test_a_metric_that_is_not_finite_is_left_out_alone_with_its_count(bad, part):
+    sent = MetricRecord({"num-examples": 4, "auc": 0.5, "auc.count": 4.0, "loss": 2.0, "loss.count": 3} | {part: bad})
+    if part == "auc.count" and bad in (1e201, -math.inf):  # a count out of its range is refused
+        assert "but a count is" in MetricMean.refusal_reason(sent)
+        return
+    assert MetricMean.refusal_reason(sent) is None
+    kept, left_out = MetricMean.split(sent)
+    assert dict(kept) == {"num-examples": 4, "loss": 2.0, "loss.count": 3}
+    assert str(left_out) == str({"auc": bad})
+
+
+def test_what_can_be_averaged_is_kept_as_it_is():
+    sent = MetricRecord({"num-examples": 4, "auc": 0.5, "losses": [math.nan]})
+    kept, left_out = MetricMean.split(sent)
+    assert kept is sent
+    assert not left_out
 
 
 def test_a_negative_count_is_refused():
@@ -122,9 +137,8 @@ def test_many_replies_neither_underflow_nor_overflow():
 def test_a_negative_value_has_no_geometric_mean():
     metrics = MetricRecord({"local": -0.5, "global": -0.25})
     assert MetricMean.refusal_reason(metrics) is None
-    reason = MetricMean.refusal_reason(metrics, RULES)
-    assert reason == "metric 'global' is -0.25, but a geometric mean needs values of at least 0"
-    assert MetricMean.refusal_reason(MetricRecord({"local": -0.5, "global": 0.0}), RULES) is None
+    assert MetricMean.split(metrics, RULES)[1] == {"global": -0.25}
+    assert not MetricMean.split(MetricRecord({"local": -0.5, "global": 0.0}), RULES)[1]
     with pytest.raises(ValueError, match=r"math domain|positive"):  # never a silent zero
         mean_of((dict(metrics), 1.0), rules=RULES)
 
@@ -176,8 +190,6 @@ def test_without_rules_the_bits_are_those_of_a_plain_running_sum(replies):
 
 
 BOUNDS = {
-    "is nan, not finite": {"loss": math.nan},
-    "beyond": {"loss": -1e201},
     "is -1, but a count is at least 0": {"loss.count": -1},
     "but a count is at most 2^53": {"loss.count": 2**53 + 2},
     "1001 metrics: at most 1000": dict.fromkeys(map(str, range(1001)), 1.0),
@@ -232,6 +244,35 @@ def test_a_pooled_metric_depends_on_the_sums_alone(parts, weight):
     together = ratio_reply(*(float(sum(column)) for column in zip(*parts, strict=True)))
     found = mean_of(*((ratio_reply(*map(float, part)), weight) for part in parts), rules=POOLED)
     assert found["ratio"] == pytest.approx(mean_of((together, 1.0), rules=POOLED)["ratio"])
+
+
+def test_a_pooled_metric_whose_statistics_are_not_finite_is_left_out():
+    kept, left_out = MetricMean.split(MetricRecord({**ratio_reply(1.0, math.nan), "loss": 1.0}), POOLED)
+    assert dict(kept) == {"loss": 1.0}
+    assert list(left_out) == ["ratio"]
+
+
+# -- robust --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("aggregation", [Median(), TrimmedMean(1), TrimmedMean(0.2), Krum(1), MultiKrum(0.1)])
+@pytest.mark.parametrize("rule", ["weighted", "uniform", "geometric", Ratio()])
+@given(honest=st.lists(st.floats(0, 1e6), min_size=4, max_size=9), attack=st.floats(0, 1e200))
+def test_one_node_moves_no_metric_out_of_the_honest_ones_whatever_it_claims(aggregation, rule, honest, attack):
+    mean = MetricMean({"x": rule}, aggregation.middle)
+    for value, count in [(attack, 2**53), *((value, 1) for value in honest)]:
+        mean.add(MetricRecord({"x": value, "x.count": count, "x.statistics": [value, 1.0]}), float(count))
+    found = mean.result()["x"]
+    assert min(honest) <= found * (1 + 1e-9) + 1e-9
+    assert found <= max(honest) * (1 + 1e-9) + 1e-9
+
+
+def test_by_hand_the_middle_of_a_metric():
+    values = [4.0, 1.0, 1e9, 2.0]
+    assert Median().middle(values) == 3.0
+    assert TrimmedMean(1).middle(values) == 3.0
+    assert TrimmedMean(0).middle([4.0, 1.0, 2.0]) == 7 / 3
+    assert Krum(2).middle([1.0, 5.0]) == 3.0  # too few replies for f = 2: the median
 
 
 @pytest.mark.parametrize(

@@ -93,12 +93,12 @@ def test_integers_and_booleans_have_the_lower_median(aggregation):
     assert aggregated(aggregation, replies[:3])["mask"].tolist() == [True, False]
 
 
-def test_multi_krum_combines_integers_of_the_selected_replies_only():
+@pytest.mark.parametrize("aggregation", [Krum(1), MultiKrum(1)])
+def test_krum_has_the_lower_median_of_integers_which_its_distance_does_not_see(aggregation):
     replies = [
-        {"w": np.array([w]), "steps": np.array(s)} for w, s in [(0.0, 2), (0.0, 4), (0.0, 5), (1.0, 7), (90.0, 99)]
+        {"w": np.array([w]), "steps": np.array(s)} for w, s in [(0.0, 2**62), (0.0, 4), (0.0, 5), (1.0, 7), (90.0, 99)]
     ]
-    assert aggregated(MultiKrum(1), replies, "newest")["steps"] == 7
-    assert aggregated(MultiKrum(1), replies, "round")["steps"] == 4  # 18 / 4 = 4.5, halves to even
+    assert aggregated(aggregation, replies, "newest")["steps"] == 7
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,26 @@ def test_refusals(limits, profile, claimed, phase, reason):
     assert limits.refusal_reason(claimed, profile, phase) == reason
 
 
+@pytest.mark.parametrize(
+    ("limits", "count", "phase", "reason"),
+    [
+        (
+            ExampleLimits(100, may_grow=False),
+            2**53,
+            "evaluate",
+            "accuracy.count is 9.0072e+15: at most 100 are accepted",
+        ),
+        (ExampleLimits(100, items=3), 300, "evaluate", None),
+        (ExampleLimits(100, items=3), 301, "evaluate", "accuracy.count is 301: at most 300 are accepted"),
+        (ExampleLimits(may_grow=False), 11, "train", "accuracy.count is 11, but the profile states 10"),
+        (ExampleLimits(may_grow=False), 11, "evaluate", None),
+    ],
+)
+def test_the_count_by_which_a_metric_is_weighted_is_bound_like_examples(limits, count, phase, reason):
+    assert limits.count_refusal({"accuracy": 1.0, "accuracy.count": count}, TEN, phase) == reason
+    assert limits.count_refusal({"steps.count": 10**6}, TEN, phase) is None  # weighs no metric
+
+
 def test_a_number_above_the_maximum_is_removed_from_the_profile(caplog):
     caplog.set_level(logging.WARNING, logger="flwr")
     honest, liar = [Profile(node, f"n{node}", 10) for node in range(4)], Profile(9, "liar", 10**9)

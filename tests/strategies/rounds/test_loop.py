@@ -9,7 +9,7 @@ from fedapps.clients.state import Attempts
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.optimizers import SGD, Adam
-from fedapps.strategies.rounds.records import TrackedMetric
+from fedapps.strategies.rounds.records import FailedEvaluationsError, LeftOut, TrackedMetric
 from fedapps.strategies.rounds.snapshots import Snapshot
 from flwr.app import ArrayRecord, MetricRecord
 from grouped import MemoryCheckpoints, PowerCutError
@@ -135,6 +135,82 @@ def test_an_unknown_tracked_metric_is_an_error():
             num_rounds=1,
             tracked=TrackedMetric("accuracy"),
         )
+
+
+# -- evaluations of which nothing can be used ------------------------------------------------------------------
+
+
+def failing_rounds(evaluate, rounds=6, tracked=None, nodes=2, **options):
+    """The rounds that a run records whose nodes evaluate by ``evaluate(round)``, and the error that ends it."""
+    reports, kept = [], MemoryCheckpoints()
+
+    def work(partition, arrays, config):
+        return {}, {"num-examples": 1, **evaluate(config["server-round"])}
+
+    try:
+        federate(
+            BaseStrategy(), arithmetic_app(add_partition, work), START, num_nodes=nodes, num_rounds=rounds,
+            tracked=tracked, checkpoints=kept, on_round=reports.append, **options,
+        )  # fmt: skip
+    except FailedEvaluationsError as error:
+        assert kept.latest().round == len(reports)  # what is trained is kept
+        return len(reports), str(error)
+    return len(reports), ""
+
+
+def refused(server_round):
+    raise RuntimeError("no test data")
+
+
+NAN, FINE = {"loss": float("nan"), "loss.count": 3}, {"loss": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "tracked", "rounds", "said"),
+    [
+        (refused, None, 3, "all 2 replies were refused, 2 of them because"),
+        (lambda r: NAN, None, 3, "no node has a finite loss"),
+        (lambda r: NAN | {"accuracy": 0.1}, TrackedMetric("loss"), 3, "no node has a finite loss"),
+        (lambda r: NAN | {"accuracy": 0.1}, None, 6, ""),
+        (lambda r: NAN | {"accuracy": 0.1}, TrackedMetric("accuracy"), 6, ""),
+        (lambda r: FINE if r in (2, 5) else NAN, None, 6, ""),  # never three in a row
+        (lambda r: NAN if r > 2 else FINE, None, 5, "round 5: the evaluation failed"),
+    ],
+)
+def test_a_run_ends_after_three_evaluations_in_a_row_of_which_nothing_can_be_used(evaluate, tracked, rounds, said):
+    recorded, error = failing_rounds(evaluate, tracked=tracked)
+    assert recorded == rounds
+    assert said in error
+
+
+def test_the_limit_of_failed_evaluations_is_the_callers():
+    assert failing_rounds(refused, max_failed_evaluations=1)[0] == 1
+    assert failing_rounds(refused, max_failed_evaluations=0) == (6, "")
+    with pytest.raises(ValueError, match="max_failed_evaluations = -1: must be an integer of at least 0"):
+        failing_rounds(refused, max_failed_evaluations=-1)
+
+
+def test_a_tracked_metric_that_no_node_has_is_no_improvement():
+    assert failing_rounds(
+        lambda r: {"loss": 1.0 if r == 1 else float("nan"), "accuracy": 0.5},
+        tracked=TrackedMetric("loss", patience=2),
+    ) == (3, "")
+    assert failing_rounds(lambda r: NAN, tracked=TrackedMetric("loss", limits={1: 9.0})) == (1, "")
+
+
+def test_one_metric_that_is_not_finite_leaves_the_reply_its_arrays_and_other_metrics(caplog):
+    def train(partition, arrays, config):
+        return add_partition(partition, arrays, config)[0], {
+            "num-examples": 1, "loss": float(partition), "auc": float("nan") if partition else 0.5
+        }  # fmt: skip
+
+    reports = []
+    federate(BaseStrategy(), arithmetic_app(train), START, num_nodes=2, num_rounds=1, on_round=reports.append)
+    (report,) = reports
+    assert (report.replies, report.refused) == (2, [])
+    assert report.train == {"num-examples": 2, "loss": 0.5, "auc": 0.5}
+    assert report.left_out == [LeftOut("part-1", "train", "auc", "nan")]
+    assert "auc = nan" in caplog.text
 
 
 # -- waiting for nodes -----------------------------------------------------------------------------------------
