@@ -45,7 +45,7 @@ def central_privacy(run: RunConfig) -> CentralPrivacy | None:
     )
 
 
-def check_statistics(run: RunConfig, label: str, model: nn.Module, shared: Iterable[str]) -> None:
+def check_statistics(run: RunConfig, label: str, model: "nn.Module", shared: Iterable[str]) -> None:
     """Check that the shared arrays of a method have no statistics of a normalisation that training changes.
 
     Raises

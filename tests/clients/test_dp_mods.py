@@ -17,9 +17,9 @@ SENT = {"w": np.zeros(2, np.float32), "scale": np.zeros((), np.float32), "count"
 RETURNED = {"w": np.array([2.0, 3.0], np.float32), "scale": np.array(6.0, np.float32), "count": np.array(9)}
 
 
-def answered(mod, sent, returned, beside=None):
+def answered(mod, sent, returned, beside=None, **config):
     message = Message(
-        RecordDict({"arrays": record_of(sent), "config": ConfigRecord({"clipping_norm": 1.0})}), 2, "train"
+        RecordDict({"arrays": record_of(sent), "config": ConfigRecord({"clipping_norm": 1.0, **config})}), 2, "train"
     )
     message.content["other"] = record_of({"x": np.ones(1)})
 
@@ -48,6 +48,21 @@ def test_by_hand_all_floating_point_numbers_are_clipped_together_and_integers_go
     assert found["count"] == 4
     assert list(found) == list(SENT)
     assert reply.content["metrics"] == MetricRecord({"num-examples": 3})
+
+
+def test_buffers_go_back_as_they_came_and_statistics_that_changed_are_an_error():
+    sent = {"w": np.zeros(2, np.float32), "ema": np.zeros(1, np.float32), "n.running_var": np.ones(1, np.float32)}
+    trained = {**sent, "w": np.array([3.0, 4.0], np.float32), "ema": np.full(1, 1e6, np.float32)}
+    found = arrays_of(answered(on_floats(local()), sent, trained, buffers=["ema"]).content["arrays"])
+    np.testing.assert_allclose(found["w"], [0.6, 0.8], rtol=1e-6)
+    assert (found["ema"], found["n.running_var"]) == (0, 1)
+    with pytest.raises(ValueError, match=r"nothing is sent, because the model shares n.running_var.*nn.GroupNorm"):
+        answered(on_floats(local()), sent, {**trained, "n.running_var": np.full(1, 0.5, np.float32)})
+
+
+def test_a_reply_without_parameters_releases_nothing():
+    sent, trained = {"count": np.array(4)}, {"count": np.array(9)}
+    assert arrays_of(answered(on_floats(local()), sent, trained).content["arrays"]) == sent
 
 
 def test_flowers_mod_alone_leaves_an_array_without_dimensions_as_it_is():

@@ -9,8 +9,9 @@ import pytest
 from fedapps.strategies import PoissonSampling, epsilon
 from safetensors.numpy import load_file
 from small_runs import run_inline
+from torch import nn
 
-from fedapps.app.privacy import spent
+from fedapps.app.privacy import check_statistics, spent
 from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.registry.methods import method_class, method_names
@@ -50,6 +51,27 @@ def summary(folder):
 
 def distance(left, right):
     return sqrt(sum(float(((left[name] - right[name]) ** 2).sum()) for name in left))
+
+
+@pytest.mark.parametrize("dp", ["local", "central-server"])
+def test_statistics_that_training_changes_are_refused_before_the_run_and_frozen_ones_are_not(dp):
+    run = parse(SMALL | {"dp": dp}).run
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    net.eval()
+    with pytest.raises(ValueError, match=r"method sfl: the model shares 1.running_mean and 1 more.*nn.GroupNorm"):
+        check_statistics(run, "sfl", net, net.state_dict())
+    assert not net.training
+    check_statistics(run, "sfl", net, ["0.weight"])  # the statistics stay on the nodes
+    check_statistics(parse(SMALL).run, "sfl", net, net.state_dict())
+    net[1].train = lambda mode=True: net[1]
+    check_statistics(run, "sfl", net, net.state_dict())
+
+
+def test_a_run_with_a_batch_normalisation_and_privacy_leaves_no_folder(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedapps.tasks.lqr.task.LqrTask.build_model", lambda self: nn.BatchNorm1d(2))
+    with pytest.raises(ValueError, match=r"dp = 'local': method sfl: .*running_mean"):
+        run(dp="local")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("dp", ["local", "central-server", "central-client"])
