@@ -24,7 +24,7 @@ from typing import Any
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.matrix import Lines, run_matrix
 from fedapps.sim.seeding import generator
-from fedapps.strategies import DivergedError, TooFewRepliesError, from_record
+from fedapps.strategies import RunEndedError, from_record
 from fedapps.strategies.arrays import nbytes
 from fedapps.tasks.options import listed
 
@@ -127,7 +127,7 @@ def run_under_attack(
     value, error = None, ""
     try:
         value = _metric(final_metrics(config, seed, lambda parsed: _grid(parsed, attack, attackers)), metric)
-    except (DivergedError, TooFewRepliesError) as failure:
+    except RunEndedError as failure:
         error = str(failure).partition("\n")[0]
     return Outcome(aggregation, attack, attackers, seed, metric, value, error)
 

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from .rounds.records import Refusal as Refusal
     from .rounds.records import RoundReport as RoundReport
     from .rounds.records import RoundStep as RoundStep
+    from .rounds.records import RunEndedError as RunEndedError
     from .rounds.records import TooFewRepliesError as TooFewRepliesError
     from .rounds.records import TrackedMetric as TrackedMetric
     from .rounds.snapshots import Checkpoints as Checkpoints

@@ -24,7 +24,7 @@ from fedapps.runs.owner import check_free, owned
 from fedapps.runs.run_folder import RunFolder, begun
 from fedapps.sim.matrix import Workers, run_matrix
 from fedapps.sim.ray_cluster import RayCluster, WorkerLostError
-from fedapps.strategies import DivergedError, TooFewRepliesError
+from fedapps.strategies import RunEndedError
 
 from .held_out import held_out_row
 from .matrix import Plan, Vary
@@ -202,7 +202,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     if not folder.finished(method):
         try:
             execute(parse(config | {"resume": begun(folder.path)}), engine)
-        except (TooFewRepliesError, DivergedError) as error:
+        except RunEndedError as error:
             raise RunFailedError(f"{failed}: {error}\ntrained models are in {folder.path}") from None
     if not folder.finished(method):
         raise RunFailedError(f"{failed}; see the log {log_of({'config': config})} and the folder {folder.path}")

@@ -18,7 +18,7 @@ from fedapps.sim.files import UnwritableError
 from fedapps.sim.flower_run import Fleet, flower_run
 from fedapps.sim.inprocess import run_inprocess
 from fedapps.sim.processes import usable_cores
-from fedapps.strategies import DivergedError, TooFewRepliesError
+from fedapps.strategies import RunEndedError
 from fedapps.tasks.base import DataError, Task
 
 from .app_folder import app_folder
@@ -91,7 +91,7 @@ class Simulation(Runner):
         try:
             with one_bar(RunProgress(label, path, count * config.run.rounds)):
                 execute(config, self.engine)
-        except (TooFewRepliesError, DivergedError, UnwritableError) as error:
+        except (RunEndedError, UnwritableError) as error:
             print(f"\n{error}", file=sys.stderr)
         add_references(path, references)
         conclude(config, self.engine, begun)

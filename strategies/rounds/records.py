@@ -14,15 +14,19 @@ from ..wire import COUNT_SUFFIX, NUM_EXAMPLES
 RoundStep = Literal["train", "evaluate"]
 
 
-class TooFewRepliesError(RuntimeError):
+class RunEndedError(RuntimeError):
+    """A run that cannot go on; the last checkpoint has what was trained."""
+
+
+class TooFewRepliesError(RunEndedError):
     """A round ended with fewer usable replies than ``min_replies``; the message lists all refusals."""
 
 
-class DivergedError(RuntimeError):
+class DivergedError(RunEndedError):
     """The server's step produced invalid parameters. The last checkpoint has those of the round before."""
 
 
-class FailedEvaluationsError(RuntimeError):
+class FailedEvaluationsError(RunEndedError):
     """Nothing of several evaluations in a row could be used. The last checkpoint has the newest parameters."""
 
 
