@@ -55,7 +55,7 @@ def final_metrics(
 
     Raises
     ------
-    DivergedError, TooFewRepliesError
+    RunEndedError
         The run failed.
     """
     with TemporaryDirectory(prefix="fedapps-") as output:
