@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from fedapps.strategies.arrays import Arrays, from_record, is_float, to_record
-from fedapps.strategies.compression import declared_buffers
-from fedapps.strategies.privacy import statistics_refusal
-from fedapps.strategies.wire import ARRAYS, CONFIG
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from fedapps.strategies.wire import ARRAYS, BUFFERS, CONFIG, STATISTICS
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from .arrays import Arrays
 
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]
@@ -55,8 +54,8 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
     def guarded(message: Message, context: Context, call_next: Next) -> Message:
         received = message.content[ARRAYS]
         assert isinstance(received, ArrayRecord)
-        sent = from_record(received)
-        parameters = declared_buffers(message).parameters(sent)
+        sent = {name: array.numpy() for name, array in received.items()}
+        parameters = _parameters(sent, message.content.config_records.get(CONFIG, ConfigRecord()))
         shown = Message(RecordDict({ARRAYS: _shown(parameters, 0.0)}), message.metadata.dst_node_id, "train")
         if CONFIG in message.content:
             shown.content[CONFIG] = message.content[CONFIG]
@@ -77,7 +76,7 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
             reply.content[name] = record
         protected = outcome.content.array_records[ARRAYS]
         restored = {name: protected[name].numpy().reshape(array.shape) for name, array in parameters.items()}
-        reply.content[ARRAYS] = to_record({**sent, **restored})
+        reply.content[ARRAYS] = ArrayRecord({n: Array(np.asarray(a)) for n, a in {**sent, **restored}.items()})
         return reply
 
     return guarded
@@ -88,20 +87,37 @@ def _returned(reply: Message, sent: Arrays) -> Arrays:
     beside = [name for name, record in reply.content.items() if isinstance(record, ArrayRecord) and name != ARRAYS]
     if beside:
         raise ValueError(f"the reply has {', '.join(beside)} beside the arrays, which would be sent without protection")
-    arrays = from_record(reply.content.array_records[ARRAYS])
+    arrays = {name: array.numpy() for name, array in reply.content.array_records[ARRAYS].items()}
     if arrays.keys() != sent.keys() or any(arrays[name].shape != array.shape for name, array in sent.items()):
         raise ValueError("the names or shapes of the arrays in the reply differ from those received")
-    wild = [name for name, array in arrays.items() if is_float(array) and not np.isfinite(array).all()]
+    wild = [name for name, array in arrays.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
     if wild:
         raise ValueError(f"values are not finite: {', '.join(wild)}; they cannot be clipped, so nothing is sent")
-    if refused := statistics_refusal(name for name, array in sent.items() if not np.array_equal(array, arrays[name])):
-        raise ValueError(f"nothing is sent, because {refused}")
+    changed = [name for name, array in sent.items() if array.dtype.kind == "f" and (array != arrays[name]).any()]
+    if statistics := [name for name in changed if _is_statistic(name)]:
+        raise ValueError(
+            f"nothing is sent, because {', '.join(statistics)}, the statistics of a normalisation over batches, have "
+            "changed and cannot be released with privacy: use nn.GroupNorm or nn.LayerNorm, or keep them on the nodes"
+        )
     return arrays
 
 
 def _shown(parameters: Arrays, guard: float) -> ArrayRecord:
-    shown = {name: np.atleast_1d(array) for name, array in parameters.items()}
-    return to_record({**shown, _GUARD: np.array([guard])})
+    shown = {name: Array(np.atleast_1d(array)) for name, array in parameters.items()}
+    return ArrayRecord({**shown, _GUARD: Array(np.array([guard]))})
+
+
+def _parameters(arrays: Arrays, config: ConfigRecord) -> Arrays:
+    """The arrays of floating-point numbers that are no buffers, by their names and by the config of the message."""
+    declared = config.get(BUFFERS, [])
+    if not isinstance(declared, list):
+        raise ValueError(f"config {BUFFERS} = {declared!r}: must be a list of names of arrays")
+    floats = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
+    return {name: array for name, array in floats.items() if not _is_statistic(name) and name not in declared}
+
+
+def _is_statistic(name: str) -> bool:
+    return name.rpartition(".")[2] in STATISTICS
 
 
 @contextmanager

@@ -18,6 +18,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
+from . import wire
+
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -123,16 +125,11 @@ def is_discrete(array: NDArray[Any]) -> bool:
     return np.issubdtype(array.dtype, np.integer) or array.dtype == np.bool_
 
 
-RUNNING_VARIANCE = "running_var"
-#: The last parts of the names of the statistics in torch's normalisation layers.
-STATISTICS = ("running_mean", RUNNING_VARIANCE, "num_batches_tracked")
-
-
 @dataclass(frozen=True)
 class Buffers:
     """Which arrays are buffers: state of a model that is not trained, such as the statistics of a normalisation.
 
-    Names whose last part is one of :data:`STATISTICS` always are; integer and boolean arrays count as buffers in
+    Names whose last part is one of :data:`~.wire.STATISTICS` always are; integer and boolean arrays count as buffers in
     :meth:`parameters`. Buffers are averaged. They take no step of a server optimizer, get no noise, and enter neither
     norms nor distances.
 
@@ -145,7 +142,7 @@ class Buffers:
     patterns: tuple[str, ...] = ()
 
     def __contains__(self, name: str) -> bool:
-        return last_part(name) in STATISTICS or any(fnmatchcase(name, pattern) for pattern in self.patterns)
+        return last_part(name) in wire.STATISTICS or any(fnmatchcase(name, pattern) for pattern in self.patterns)
 
     def parameters(self, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
         """The arrays that are trained: those of floating-point numbers that are no buffers."""

@@ -12,7 +12,8 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import RUNNING_VARIANCE, Arrays, is_float, last_part
+from . import wire
+from .arrays import Arrays, is_float, last_part
 from .blocks import BLOCK, aligned, blocks, spread
 
 
@@ -109,7 +110,7 @@ def check_values(expected: Arrays, received: Arrays) -> str | None:
     variance of a normalisation must be at least 0. Both arguments must have the same names, shapes and dtypes.
     """
     floats = {name: array for name, array in received.items() if is_float(array) and array.size}
-    if negative := [n for n, array in floats.items() if last_part(n) == RUNNING_VARIANCE and (array < 0).any()]:
+    if negative := [n for n, array in floats.items() if last_part(n) == wire.RUNNING_VARIANCE and (array < 0).any()]:
         return f"a variance is below 0: {_listing(negative)}"
     suspects = {name: array for name, array in floats.items() if not _max_abs(array) <= _max_distance(array.dtype)}
     if not suspects:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from . import wire
 from .aggregation.mean import IntegerPolicy, StreamingMean
-from .arrays import STATISTICS, Arrays, Buffers, last_part
+from .arrays import Arrays, Buffers, last_part
 from .checks import require_positive
 from .replies import Reply
 
@@ -192,7 +192,7 @@ def statistics_refusal(names: Iterable[str]) -> str:
 
     The reason is the running mean and variance of a normalisation that is trained.
     """
-    found = [name for name in names if last_part(name) in STATISTICS[:2]]
+    found = [name for name in names if last_part(name) in wire.STATISTICS[:2]]
     if not found:
         return ""
     more = f" and {len(found) - 1} more" if found[1:] else ""

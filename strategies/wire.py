@@ -52,6 +52,9 @@ NUM_EXAMPLES = "num-examples"
 COMPRESSION = "compression"
 #: Config key of TRAIN: the share of the values of each array to send under "top-k", a float in (0, 1].
 COMPRESSION_SHARE = "compression-share"
+RUNNING_VARIANCE = "running_var"
+#: The last parts of the names of the statistics in torch's normalisation layers, which are buffers.
+STATISTICS = ("running_mean", RUNNING_VARIANCE, "num_batches_tracked")
 #: Config key of TRAIN: the names of shared floating-point arrays that are buffers although their names do not say so, a
 #: list of strings; missing if there are none. Nodes neither compress them nor send them under differential privacy.
 BUFFERS = "buffers"

@@ -9,12 +9,13 @@ from fedapps.strategies.algorithms.adaptive_rates import AdaptiveRates
 from fedapps.strategies.algorithms.clustered import ClusteredFedAvg
 from fedapps.strategies.algorithms.fisher_exchange import FisherExchange
 from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
-from fedapps.strategies.arrays import STATISTICS, Buffers
+from fedapps.strategies.arrays import Buffers
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.checks import check_values
 from fedapps.strategies.compression import Int8, TopK, compression_mod
 from fedapps.strategies.optimizers import SGD, AdaGrad, Adam, Momentum, Yogi
 from fedapps.strategies.privacy import CentralPrivacy, clip_update
+from fedapps.strategies.wire import STATISTICS
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.client import ClientApp
 from hypothesis import given
