@@ -21,7 +21,7 @@ import numpy as np
 from fedapps.strategies.wire import ARRAYS, BUFFERS, CONFIG, STATISTICS
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from .arrays import Arrays
+Arrays = dict[str, np.ndarray]
 
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]

@@ -15,6 +15,7 @@ from .records import (
     Difference,
     HeldOut,
     HeldOutMetric,
+    LeftOut,
     Matrix,
     MethodSummary,
     Metrics,
@@ -38,6 +39,9 @@ def read_round(entry: Entry) -> RoundRecord:
         bytes_up=entry.number("bytes_up", 0),
         replies=entry.integer("replies", 0),
         refused=tuple(Refusal(item.text("node"), item.text("reason")) for item in entry.items("refused")),
+        left_out=tuple(
+            LeftOut(item.text("node"), item.text("metric"), item.text("value")) for item in entry.items("left_out")
+        ),
         train=entry.inner("train").scalars(),
         evaluate=entry.inner("evaluate").scalars(),
         rates=strategy.inner("rates").scalars(),

@@ -22,6 +22,15 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A metric of a node that could not be averaged, and its value as text."""
+
+    node: str
+    metric: str
+    value: str
+
+
+@dataclass(frozen=True)
 class RoundRecord:
     """One round of one method, as recorded by the server.
 
@@ -37,6 +46,7 @@ class RoundRecord:
     bytes_up: float
     replies: int
     refused: tuple[Refusal, ...]
+    left_out: tuple[LeftOut, ...]
     train: Metrics
     evaluate: Metrics
     rates: Metrics

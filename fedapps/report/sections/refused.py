@@ -1,4 +1,4 @@
-"""Refused replies by node and reason."""
+"""Refused replies by node and reason, and metrics that were left out of accepted replies."""
 
 from __future__ import annotations
 
@@ -13,16 +13,30 @@ ORDER = 160
 
 
 def section(run: RunData) -> Markup | None:
-    """One row per method, node and reason; None if no reply was refused."""
+    """One row per method, node and reason; None if no reply was refused and no metric left out."""
     found: dict[tuple[str, str, str], list[int]] = {}
+    left_out: dict[tuple[str, str, str], list[int]] = {}
     for record in run.rounds:
         for refusal in record.refused:
             found.setdefault((record.method, refusal.node, refusal.reason), []).append(record.round)
-    if not found:
+        for metric in record.left_out:
+            left_out.setdefault((record.method, metric.node, metric.metric), []).append(record.round)
+    if not (found or left_out):
         return None
+    often, lost = _most_frequent(found), _most_frequent(left_out)
+    return render_section(
+        "refused",
+        total=sum(map(len, found.values())),
+        hidden=len(often[_MOST:]),
+        rows=often[:_MOST],
+        left_out=sum(map(len, left_out.values())),
+        lost=lost[:_MOST],
+    )
+
+
+def _most_frequent(found: dict[tuple[str, str, str], list[int]]) -> list[list[object]]:
     often = sorted(found.items(), key=lambda item: -len(item[1]))
-    rows = [[*key, _spans(sorted(set(rounds))), len(rounds)] for key, rounds in often[:_MOST]]
-    return render_section("refused", total=sum(map(len, found.values())), hidden=len(often[_MOST:]), rows=rows)
+    return [[*key, _spans(sorted(set(rounds))), len(rounds)] for key, rounds in often]
 
 
 def _spans(rounds: list[int]) -> str:

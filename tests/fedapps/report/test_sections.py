@@ -26,6 +26,15 @@ def test_refused_replies_are_counted(folder: Path) -> None:
     assert "<td>loss is &lt;nan&gt;</td><td>1–3, 5</td>" in text
 
 
+def test_metrics_that_were_left_out_are_counted_and_named(folder: Path) -> None:
+    left_out = [{"node": "driver-03", "phase": "evaluate", "metric": "test.auc", "value": "nan"}]
+    write_lines(folder / "metrics.jsonl", [round_line("sfl", r, left_out=left_out) for r in (1, 2)])
+    text = page(folder)
+    assert "2 values were left out of the means" in text
+    assert "<td>test.auc</td><td>1–2</td>" in text
+    assert "refused and not aggregated" not in text
+
+
 def test_a_guarantee_of_privacy_is_shown_with_its_neighbouring_relation(folder: Path) -> None:
     assert "epsilon" not in page(folder)
     summary = json.loads((folder / "summary.json").read_text())
