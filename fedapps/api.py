@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from fedapps.methods.base import Method
     from fedapps.tasks.trained import TrainedModel
 
     from .comparison.matrix import Vary
@@ -42,7 +43,8 @@ def run(
     output_dir : str or Path
         Where the run folder is created.
     **keys
-        More keys, written with underscores; see :func:`run_keys`.
+        More keys, written with underscores; see :func:`run_keys`. The items of ``methods`` can be classes, as in
+        :func:`compare`.
 
     Returns
     -------
@@ -58,8 +60,12 @@ def run(
     """
     from .launch.launch import Simulation
     from .launch.recipe import launch_recipe
+    from .registry.local_methods import named
+    from .registry.methods import METHODS
     from .results.run_result import PipelineResult, RunResult
 
+    if "methods" in keys:
+        keys["methods"] = named(keys["methods"], METHODS.own)
     given = run_keys(overrides, keys)
     folder = launch_recipe(Path(recipe) if recipe else None, given, Simulation(engine), str(output_dir))
     return RunResult(folder) if (folder / "config.toml").exists() else PipelineResult(folder)
@@ -69,7 +75,7 @@ def compare(
     recipe: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
-    methods: str | Sequence[str] = (),
+    methods: str | Sequence[str | Method | type[Method]] = (),
     seeds: int = 3,
     first_seed: int = 0,
     vary: Mapping[str, Sequence[Any]] | None = None,
@@ -89,8 +95,9 @@ def compare(
     ----------
     recipe, overrides, output_dir, **keys
         As in :func:`run`; the recipe is required unless ``resume`` is given.
-    methods : str or sequence of str
-        Methods such as ``fedprox(mu=0.1)``; if empty, the recipe's methods.
+    methods : str, or sequence of str, Method or subclass of Method
+        Methods such as ``fedprox(mu=0.1)``; if empty, the recipe's methods. A class or an instance of one, such as
+        ``MyMethod(mu=0.1)``, needs no package; it can be defined in a script or a notebook.
     seeds, first_seed : int
         The number of seeds, at least 1, and the first of them.
     vary : mapping of one key to a sequence
@@ -119,6 +126,8 @@ def compare(
     """
     from .comparison.compare import compare_recipe, resume_comparison
     from .registry.expressions import split_expressions
+    from .registry.local_methods import named
+    from .registry.methods import METHODS
     from .results.comparison_result import ComparisonResult
 
     if resume:
@@ -129,7 +138,7 @@ def compare(
         raise ValueError("recipe: name a recipe or a run-config file, or give the folder of a comparison as resume")
     folder = compare_recipe(
         Path(recipe),
-        methods=split_expressions(methods if isinstance(methods, str) else ",".join(methods)),
+        methods=split_expressions(named(methods, METHODS.own)),
         seeds=seeds,
         first_seed=first_seed,
         engine=engine,

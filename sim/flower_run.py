@@ -118,8 +118,17 @@ def _end(superlink: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
         end_group(superlink)
 
 
-def submission(app: Path, home: Path, run_config: Mapping[str, bool | int | float | str]) -> list[str]:
-    """Return the ``flwr run`` command that submits ``app`` to the SuperLink of :func:`connect` and streams its log.
+def submission(
+    app: Path,
+    home: Path,
+    run_config: Mapping[str, bool | int | float | str],
+    connection: str = CONNECTION,
+    *,
+    stream: bool = True,
+) -> list[str]:
+    """Return the ``flwr run`` command that submits ``app`` to a SuperLink, by default to that of :func:`connect`.
+
+    With ``stream``, the command shows the log of the run. An empty ``connection`` is the default of Flower's config.
 
     It submits a copy of ``app`` in ``home``, because ``flwr`` looks at every file below the folder, which takes seconds
     if there is a Python environment in it.
@@ -129,7 +138,9 @@ def submission(app: Path, home: Path, run_config: Mapping[str, bool | int | floa
     copy = home / "app"
     shutil.rmtree(copy, ignore_errors=True)
     copy_app(app, copy)
-    return [tool("flwr"), "run", str(copy), CONNECTION, "--stream", "--run-config", str(overrides)]
+    named = [connection] if connection else []
+    streamed = ["--stream"] if stream else []
+    return [tool("flwr"), "run", str(copy), *named, *streamed, "--run-config", str(overrides)]
 
 
 def copy_app(app: Path, copy: Path) -> None:

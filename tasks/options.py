@@ -1,7 +1,8 @@
 """The options of tasks, methods and trackers: dataclass fields with a description and the allowed values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from .search import Search
@@ -103,6 +104,12 @@ def allowed(metadata: Any, kind: type) -> str:
     return " ".join([noun, " and ".join(bounds)]).strip()
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: ``"; did you mean 'rounds'?"``; empty if no known name is close."""
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
 def parse_options(cls: type, values: dict[str, Any], prefix: str = "") -> tuple[dict[str, Any], list[str]]:
     """Check values from a run config against a dataclass of options.
 
@@ -127,7 +134,8 @@ def parse_options(cls: type, values: dict[str, Any], prefix: str = "") -> tuple[
     for key, value in values.items():
         name = prefix + key
         if key not in known:
-            errors.append(f"{name}: unknown key; known keys: {', '.join(prefix + k for k in sorted(known))}")
+            listed = ", ".join(prefix + k for k in sorted(known))
+            errors.append(f"{name}: unknown key; known keys: {listed}{did_you_mean(key, known)}")
             continue
         declared = known[key]
         kind = type(declared.default)

@@ -34,6 +34,16 @@ def add_set(command: Parser) -> None:
     )
 
 
+def add_method_files(command: Parser) -> None:
+    command.add_argument(
+        "--method-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="Python file with a subclass of fedapps.methods.base.Method; its name is then a method; can be repeated",
+    )
+
+
 def add_vary(command: Parser, effect: str) -> None:
     command.add_argument(
         "--vary", default="", metavar="KEY=VALUE,...", help=f"{effect} (default: what the recipe varies)"

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedapps.comparison.matrix import Vary, names, read_value
+from fedapps.config.keys import defaults
 from fedapps.config.recipe_files import Value, recipes
 from fedapps.launch.runner import RunFailedError
 from fedapps.registry.expressions import split_expressions
+from fedapps.registry.local_methods import use_file
+from fedapps.tasks.options import did_you_mean
 
-from .listing import keys_text, method_text, overview
+from .listing import described_name, keys_text, overview
 from .parser import command_parser
 from .trained import adapt, export
 
@@ -41,9 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_parser()
     given, others = parser.parse_known_args(arguments)
     if others and given.command != "supernode":
-        parser.error(f"unrecognized arguments: {' '.join(others)}")
+        parser.error(f"unrecognized arguments: {' '.join(others)}{_meant(others, given)}")
     given.options = others
     try:
+        for path in getattr(given, "method_file", ()):
+            use_file(Path(path))
         return _COMMANDS[given.command](given)
     except (ValueError, OSError) as error:
         print(f"fedapps: {error}", file=sys.stderr)
@@ -56,12 +61,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _meant(others: Sequence[str], given: argparse.Namespace) -> str:
+    """What the first unknown option may stand for: a key of the run config, or another option; empty if nothing."""
+    name = next((word for word in others if word.startswith("--")), "").partition("=")[0]
+    if name.removeprefix("--") in defaults() and "--set" in given.known_options:
+        return f"; {name.removeprefix('--')} is a key of the run config: write --set {name.removeprefix('--')}=VALUE"
+    return did_you_mean(name, given.known_options)
+
+
 def list_names(given: argparse.Namespace) -> int:
-    """Print tasks, methods and recipes, or the keys of the run config, or one method."""
+    """Print tasks, methods and recipes, or the keys of the run config, or what is known of one name."""
     if (given.task or given.methods) and not given.keys:
         raise ValueError("--task and --methods choose the keys to list: add --keys")
-    if given.method:
-        print(method_text(given.method))
+    if given.name:
+        print(described_name(given.name))
     else:
         print(keys_text(given.task, given.methods) if given.keys else overview())
     return 0
@@ -84,7 +97,23 @@ def run(given: argparse.Namespace) -> int:
     """Run one federation, or the stages of a pipeline, on an engine and print the paths of the reports."""
     from fedapps.launch.launch import Simulation
 
-    return _launch(given, Simulation(given.engine))
+    return _dry_run(given) if given.dry_run else _launch(given, Simulation(given.engine))
+
+
+def _dry_run(given: argparse.Namespace) -> int:
+    from fedapps.comparison.nodes import RecipeNodes, nodes_text
+    from fedapps.config.parsing import parse
+    from fedapps.config.recipe_files import read_recipe
+    from fedapps.launch.estimate import estimate_text
+    from fedapps.launch.launch import resolve
+
+    if not given.recipe:
+        raise ValueError(f"--dry-run: name a recipe ({', '.join(recipes())}) or a run-config file")
+    recipe, overrides = Path(given.recipe), assignments(given.set)
+    config = parse(resolve(read_recipe(recipe, overrides), given.output_dir))
+    print(nodes_text(RecipeNodes.read(recipe, overrides)))
+    print(estimate_text(config))
+    return 0
 
 
 def compare(given: argparse.Namespace) -> int:
@@ -154,6 +183,21 @@ def fleet(given: argparse.Namespace) -> int:
     return _launch(given, LocalFleet(given.nodes, given.node_data, given.tls, given.auth))
 
 
+def config(given: argparse.Namespace) -> int:
+    """Print a recipe as the flat file that ``flwr run`` takes."""
+    from fedapps.deployment.submit import run_config_text
+
+    print(run_config_text(Path(given.recipe), assignments(given.set)), end="")
+    return 0
+
+
+def deploy(given: argparse.Namespace) -> int:
+    """Run a recipe on a SuperLink."""
+    from fedapps.deployment.submit import deploy
+
+    return deploy(Path(given.recipe), given.federation, assignments(given.set), stream=given.stream)
+
+
 def check_node(given: argparse.Namespace) -> int:
     """Check whether this machine can take part in a run as a node."""
     from fedapps.deployment.check_node import check
@@ -209,10 +253,11 @@ def audit(given: argparse.Namespace) -> int:
 
 
 def report(given: argparse.Namespace) -> int:
-    """Write the report of a run or a comparison again and print its path."""
-    from fedapps.report import write_report
+    """Write the report or the tables of a run or a comparison and print their paths."""
+    from fedapps.report.paper import write_formats
 
-    print(write_report(Path(given.folder)))
+    for path in write_formats(Path(given.folder), [name.strip() for name in given.format.split(",")]):
+        print(path)
     return 0
 
 
@@ -231,6 +276,8 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "compare": compare,
     "tune": tune,
     "fleet": fleet,
+    "config": config,
+    "deploy": deploy,
     "check-node": check_node,
     "supernode": supernode,
     "keys": keys,

@@ -1,4 +1,4 @@
-"""What ``fedapps list`` prints: an overview, the keys of the run config, or one method."""
+"""What ``fedapps list`` prints: an overview, the keys of the run config, or one task, method or recipe."""
 
 import shutil
 import sys
@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from textwrap import wrap
 
 from fedapps.config.keys import described
-from fedapps.config.recipe_files import RECIPES, read_pipeline, recipes
+from fedapps.config.recipe_files import RECIPES, read_pipeline, read_recipe, recipes
 from fedapps.config.trackers import TRACKERS
 from fedapps.registry.expressions import read_expression, split_expressions
-from fedapps.registry.methods import aliases, method_class, method_lines, resolved
-from fedapps.registry.tasks import task_lines
+from fedapps.registry.methods import aliases, method_class, method_lines, method_names, resolved
+from fedapps.registry.tasks import profiles_class, task_lines, task_names
+from fedapps.tasks.options import did_you_mean
 
 #: Descriptions are not wrapped into columns narrower than this.
 _NARROWEST = 30
@@ -54,6 +55,67 @@ def keys_text(task: str = "", methods: str = "") -> str:
     return f"{head}\n{_groups(described(task, names))}"
 
 
+def described_name(name: str) -> str:
+    """What is known of a name: a task, a recipe and a method can have the same one.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing of this name.
+    """
+    texts = []
+    if name in task_names():
+        texts.append(task_text(name))
+    if name in recipes():
+        texts.append(recipe_text(name))
+    if read_expression(name).name in {*method_names(), *aliases()}:
+        texts.append(method_text(name))
+    if not texts:
+        known = {*task_names(), *recipes(), *method_names(), *aliases()}
+        raise ValueError(f"{name!r} is no task, method or recipe; `fedapps list` lists all{did_you_mean(name, known)}")
+    return "\n\n".join(texts)
+
+
+def task_text(task: str) -> str:
+    """A task's help, main metrics, recipes and options."""
+    recipes_of = [name for name, keys in _recipe_keys().items() if keys.get("task") == task]
+    facts = {"metrics": ", ".join(profiles_class(task).headline), "recipes": ", ".join(recipes_of)}
+    lines = [f"task {task}: {task_lines()[task]}", *_facts(facts)]
+    if options := described(task).get(f"task {task}"):
+        lines += [f"options, written --set {next(iter(options))}=VALUE"]
+        lines += [line for key, text in options.items() for line in _entry(key, text, max(map(len, options)))]
+    return "\n".join(lines)
+
+
+def recipe_text(recipe: str) -> str:
+    """A recipe's help, its stages, and the keys that differ from the defaults."""
+    pipeline = read_pipeline(RECIPES / f"{recipe}.toml")
+    parts = pipeline.stages if pipeline else [""]
+    lines = [f"recipe {recipe}: {recipes()[recipe]}"]
+    for stage in parts:
+        if stage:
+            lines.append(f"stage {stage}")
+        keys = _recipe_keys()[f"{recipe}:{stage}" if stage else recipe]
+        lines += [line for key, value in keys.items() for line in _entry(key, str(value), max(map(len, keys)))]
+    example = f"{recipe}:{next(iter(parts))}" if pipeline else recipe
+    return "\n".join([*lines, f"run it: python -m fedapps run {example}"])
+
+
+def _recipe_keys() -> dict[str, Mapping[str, object]]:
+    """The keys that each recipe sets, by its name; those of a pipeline by ``RECIPE:STAGE``."""
+    found: dict[str, Mapping[str, object]] = {}
+    for name in recipes():
+        if pipeline := read_pipeline(RECIPES / f"{name}.toml"):
+            found |= {f"{name}:{stage}": {**pipeline.keys, **keys} for stage, keys in pipeline.stages.items()}
+        else:
+            found[name] = read_recipe(RECIPES / f"{name}.toml")
+    return found
+
+
+def _facts(facts: Mapping[str, str]) -> list[str]:
+    return [line for fact, text in facts.items() if text for line in _entry(fact, text, 8)]
+
+
 def method_text(method: str) -> str:
     """A method's help, paper, aliases and options; ``method`` may be an alias. Raises ``ValueError`` if unknown."""
     name = _name(method)
@@ -64,7 +126,7 @@ def method_text(method: str) -> str:
         "data": "in stages (continual learning)" if kind.needs_stages else "",
         "aliases": ", ".join(f"{a} = {meaning.label}" for a, meaning in aliases().items() if meaning.name == name),
     }
-    lines = [f"{name}: {kind.line}", *(line for fact, text in facts.items() if text for line in _entry(fact, text, 8))]
+    lines = [f"method {name}: {kind.line}", *_facts(facts)]
     if options := described(methods=[name]).get(f"method {name}"):
         example = next(iter(options)).removeprefix(f"{name}.")
         lines += [f"options, written {name}({example}=VALUE) or --set {name}.{example}=VALUE"]

@@ -1,6 +1,7 @@
 """The parser of the command line: every command with its options, its help and an example."""
 
 import argparse
+import re
 
 from fedapps.deployment.supernode import LIBRARIES, POLL_INTERVAL
 
@@ -12,6 +13,7 @@ from .arguments import (
     add_engine,
     add_jobs,
     add_json,
+    add_method_files,
     add_methods,
     add_output,
     add_resume,
@@ -36,6 +38,8 @@ def command_parser() -> Parser:
     _add_compare(commands)
     _add_tune(commands)
     _add_fleet(commands)
+    _add_config(commands)
+    _add_deploy(commands)
     _add_check_node(commands)
     _add_supernode(commands)
     _add_keys(commands)
@@ -44,20 +48,23 @@ def command_parser() -> Parser:
     _add_board(commands)
     add_adapt(commands)
     add_export(commands)
+    for command in commands.choices.values():
+        command.set_defaults(known_options=re.findall(r"--[\w-]+", command.format_usage()))
     return parser
 
 
 def _add_list(commands: Commands) -> None:
     command = add_command(
         commands, "list", "List tasks, methods and recipes.",
-        "With --keys, list the keys of the run config instead; with METHOD, describe that method.",
-        "list", "list fedprox", "list --keys --task driving --methods fedavg,spfl",
+        "With --keys, list the keys of the run config instead; with NAME, describe that task, method or recipe.",
+        "list", "list fedprox", "list lane-swap", "list --keys --task driving --methods fedavg,spfl",
     )  # fmt: skip
     what = command.add_mutually_exclusive_group()
-    what.add_argument("method", nargs="?", metavar="METHOD", help="describe this method: its paper, aliases, options")
+    what.add_argument("name", nargs="?", metavar="NAME", help="describe the task, method or recipe of this name")
     what.add_argument("--keys", action="store_true", help="list the keys of the run config by run, task and method")
     command.add_argument("--task", default="", help="with --keys: list the keys of this task only")
     command.add_argument("--methods", default="", help="with --keys: list the keys of these methods only")
+    add_method_files(command)
 
 
 def _add_nodes(commands: Commands) -> None:
@@ -84,19 +91,25 @@ def _add_run(commands: Commands) -> None:
         "Train all methods of the recipe one after another, print the results and write a report. A recipe with a "
         "pipeline runs its stages one after another; --set then applies to all of them. To resume a run or a pipeline "
         "that was interrupted, add --set name=NAME --set resume=true.",
-        "run quickstart", "run lane-swap", "run lqr --engine inline --set rounds=5 --set methods=fedavg,apfl",
+        "run quickstart", "run lane-swap --dry-run", "run lqr --engine inline --set rounds=5 --set methods=fedavg,apfl",
         "run my-pipeline.toml:agent", "run my-pipeline.toml --set name=houses --set resume=true",
     )  # fmt: skip
     command.add_argument("recipe", nargs="?", help=f"{RECIPE}; default: the config in pyproject.toml")
+    command.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check everything, print the nodes and an estimate of bytes, time, memory and disk, and stop",
+    )
     add_engine(command, "ray")
     add_set(command)
+    add_method_files(command)
     add_output(command)
 
 
 def _add_compare(commands: Commands) -> None:
     command = add_command(
         commands, "compare", "Compare methods over several seeds, beside the paper's numbers.",
-        "Run every method with every seed, print means, standard deviations, the paper's claims and tests, and write a "
+        "Run every method with every seed, print means, 95 % intervals, the paper's claims and tests, and write a "
         "report. Tests are paired over seeds. Five seeds give no p-value below 0.0625; use ten where a claim depends "
         "on it. On recorded data, results hold for new training runs on these data, not for other data. In the path of "
         "a file, {method} and {seed} stand for those of each run.",
@@ -130,6 +143,7 @@ def _add_compare(commands: Commands) -> None:
     add_json(command, "rows, table, tests, the paper's numbers and claims")
     add_engine(command, "inline")
     add_set(command)
+    add_method_files(command)
     add_output(command)
 
 
@@ -161,6 +175,7 @@ def _add_tune(commands: Commands) -> None:
     add_jobs(command, "methods")
     add_engine(command, "inline")
     add_set(command)
+    add_method_files(command)
     command.add_argument(
         "--set-trials",
         action="append",
@@ -192,7 +207,31 @@ def _add_fleet(commands: Commands) -> None:
         "--auth", action="store_true", help="generate a key for each SuperNode and refuse all others; implies --tls"
     )
     add_set(command)
+    add_method_files(command)
     add_output(command)
+
+
+def _add_config(commands: Commands) -> None:
+    command = add_command(
+        commands, "config", "Print a recipe as the flat run config that `flwr run` takes.",
+        "Flower knows neither the names of recipes nor the key base. All checks run first.",
+        "config lane-swap --set num-nodes=3 > run.toml",
+    )  # fmt: skip
+    command.add_argument("recipe", help=RECIPE)
+    add_set(command)
+
+
+def _add_deploy(commands: Commands) -> None:
+    command = add_command(
+        commands, "deploy", "Run a recipe on the SuperLink of a federation.",
+        "FEDERATION is a connection in Flower's config.toml (`flwr config list`). Paths in the run config are those of "
+        "the server, and each node reads its own data folder. All checks run first.",
+        "deploy lane-swap fleet --set num-nodes=3 --stream",
+    )  # fmt: skip
+    command.add_argument("recipe", help=RECIPE)
+    command.add_argument("federation", nargs="?", default="", help="name of the connection (default: Flower's default)")
+    command.add_argument("--stream", action="store_true", help="show the log of the run until it ends")
+    add_set(command)
 
 
 def _add_check_node(commands: Commands) -> None:
@@ -328,11 +367,15 @@ def _add_audit(commands: Commands) -> None:
 
 def _add_report(commands: Commands) -> None:
     command = add_command(
-        commands, "report", "Write the report of a run or a comparison again.",
-        "Overwrite report.html in the folder and print its path.",
-        "report runs/lane-swap-20250101-120000",
+        commands, "report", "Write the report of a run or a comparison, and its tables and figures for a paper.",
+        "Overwrite the files in the folder and print their paths: report.html, table.tex (booktabs), table.md, "
+        "table.csv, figures/*.pdf.",
+        "report runs/lane-swap-20250101-120000", "report runs/compare-lqr-20250101-120000 --format tex,pdf",
     )  # fmt: skip
     command.add_argument("folder", help="folder of a run or a comparison")
+    command.add_argument(
+        "--format", default="html", metavar="FORMAT,...", help="html, tex, md, csv or pdf, separated by commas"
+    )
 
 
 def _add_board(commands: Commands) -> None:

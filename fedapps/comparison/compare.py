@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import check_data, check_engine, execute, find_references, resolve
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.launch.runner import RunFailedError
+from fedapps.registry.tasks import profiles_class
 from fedapps.report import write_report
 from fedapps.report.metrics import bare
+from fedapps.report.paper import write_formats
 from fedapps.runs.continual import stage_metrics, train_test_matrix
 from fedapps.runs.owner import check_free, owned
 from fedapps.runs.run_folder import RunFolder, begun
@@ -168,6 +171,8 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, cluster: Workers | None, jso
     if json_path:
         json_path.write_text(text)
     print(f"\n{comparison_text(comparison)}\n\nreport: {write_report(folder)}")
+    written = write_formats(folder, ("tex", "md", "csv", "pdf"))
+    print(f"for a paper: {', '.join(path.name for path in written[:3])}, and {len(written) - 3} figures in figures/")
     return folder
 
 
@@ -188,8 +193,8 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     Returns
     -------
     dict
-        ``method``, ``seed``, the final ``metrics`` without the prefix ``test.``, and ``nodes``: the rows of the last
-        evaluation by node. Runs with stages also have ``matrices``: the train-test matrix of each metric. Runs with
+        ``method``, ``seed``, the final ``metrics`` without the prefix ``test.``, ``curves``: the rounds and values
+        of the main metrics, and ``nodes``: the rows of the last evaluation by node. Runs with stages also have ``matrices``: the train-test matrix of each metric. Runs with
         held-out nodes have ``held_out`` (:func:`~fedapps.comparison.held_out.held_out_row`).
 
     Raises
@@ -209,14 +214,26 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     found = folder.summary()["methods"][method]
     evaluated = [row for row in folder.lines("nodes.jsonl") if row["phase"] == "evaluate"]
     last = max((row["round"] for row in evaluated), default=0)
+    run = parse(config).run
     row = {
         "method": method,
         "seed": seed,
         "metrics": {bare(name): value for name, value in found["final"].items()},
+        "curves": _curves(folder.lines("metrics.jsonl"), profiles_class(run.task).headline),
         "nodes": [row for row in evaluated if row["round"] == last],
     }
-    matrices = _matrices(folder.lines("metrics.jsonl"), parse(config).run.rounds)
+    matrices = _matrices(folder.lines("metrics.jsonl"), run.rounds)
     return row | ({"matrices": matrices} if matrices else {}) | held_out_row(found)
+
+
+def _curves(rounds_seen: Sequence[Any], metrics: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
+    """The rounds and finite values of metrics; metrics that no round has are left out."""
+    found = {name: [(row["round"], row["evaluate"].get(name)) for row in rounds_seen] for name in metrics}
+    finite = {
+        bare(name): [(r, value) for r, value in values if isinstance(value, int | float) and isfinite(value)]
+        for name, values in found.items()
+    }
+    return {name: values for name, values in finite.items() if values}
 
 
 def _matrices(rounds_seen: Sequence[Any], rounds: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from fedapps.report.metrics import bare
 from fedapps.runs.tables import number, text_table
 from fedapps.strategies.wire import HELD_OUT_PREFIXES
 
-from .significance import mean_and_deviation, paired_difference, seed_values
+from .significance import paired_difference, seed_values, spread_of
 
 #: The received model, the adapted one, and the one that the node trained alone.
 MODELS = tuple(prefix.removesuffix(".") for prefix in HELD_OUT_PREFIXES)
@@ -81,7 +81,7 @@ def _by_metric(models: Mapping[str, Mapping[str, Sequence[float]]], metrics: Seq
     shared, adapted, local = (models[model] for model in MODELS)
     return {
         name: {
-            **{model: mean_and_deviation(models[model][name]) for model in MODELS},
+            **{model: spread_of(models[model][name]) for model in MODELS},
             "gain": asdict(paired_difference(adapted[name], shared[name])),
             "lead": asdict(paired_difference(adapted[name], local[name])),
         }

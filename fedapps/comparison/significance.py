@@ -84,9 +84,21 @@ def seed_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[f
     }
 
 
-def mean_and_deviation(values: Sequence[float]) -> dict[str, float]:
-    """``mean`` and ``std``, the sample standard deviation, 0 for one value."""
-    return {"mean": mean(values), "std": stdev(values) if len(values) > 1 else 0.0}
+def spread_of(values: Sequence[float]) -> dict[str, float | None]:
+    """The spread of values over seeds.
+
+    Returns
+    -------
+    dict
+        ``mean``; ``std``, the sample standard deviation, 0 for one value; and ``half``, half the width of the 95 %
+        confidence interval of the mean (Student's t), ``None`` for one value.
+    """
+    several = len(values) > 1
+    return {
+        "mean": mean(values),
+        "std": stdev(values) if several else 0.0,
+        "half": half_width(values) if several else None,
+    }
 
 
 def paired_difference(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> Difference:

@@ -1,6 +1,7 @@
-"""The content of ``compare.json``: runs, means, tests and claims, beside the paper's numbers."""
+"""The content of ``compare.json``: runs, means, curves, tests and claims, beside the paper's numbers."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean
 from typing import Any
 
 from fedapps.config.run_config import RunConfig
@@ -11,10 +12,11 @@ from fedapps.runs.continual import measure_names
 from .held_out import held_out_table
 from .matrix import Plan
 from .papers import checked_claims, paper_of
-from .significance import all_tests, mean_and_deviation, seed_values
+from .significance import all_tests, seed_values, spread_of
 
-#: By method or reference and metric, the mean and the standard deviation: ``mean`` and ``std``.
-Table = dict[str, dict[str, dict[str, float]]]
+#: By method or reference and metric: ``mean``, ``std`` (the sample standard deviation) and ``half``, half the width of
+#: the 95 % confidence interval of the mean (Student's t), which is ``None`` with one seed.
+Table = dict[str, dict[str, dict[str, float | None]]]
 
 #: The fields of a run in ``compare.json``; only runs with stages have ``matrices``, those with held-out nodes
 #: ``held_out``.
@@ -35,11 +37,12 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
     Returns
     -------
     dict
-        ``recipe``, ``rows``, ``table`` (see :func:`table_of`), ``tests``, ``paper`` (the paper's numbers), ``claims``
-        and, if there are any, ``references`` and ``held_out`` (:func:`~fedapps.comparison.held_out.held_out_table`). If
-        a key is varied, ``varied`` has tables, tests and the paper's numbers for each value, ``table`` and ``tests``
-        are empty, and claims compare methods at values, such as ``fedavg at random``. The paper's numbers for a recipe
-        are shown at the value that the recipe itself sets.
+        ``recipe``, ``rows``, ``table`` (see :func:`table_of`), ``curves`` (:func:`curves_of`), ``nodes``
+        (:func:`node_means`), ``tests``, ``paper`` (the paper's numbers), ``claims`` and, if there are any,
+        ``references`` and ``held_out`` (:func:`~fedapps.comparison.held_out.held_out_table`). If a key is varied, ``varied`` has these fields for each value except ``recipe``, ``rows`` and
+        ``claims``; in the whole, ``table``, ``curves``, ``nodes`` and ``tests`` are then empty, and claims compare
+        methods at values, such as ``fedavg at random``. The paper's numbers for a recipe are shown at the value that
+        the recipe itself sets.
     """
     paper = paper_of(plan.recipe, plan.methods)
     task = str(plan.config.get("task", RunConfig.task))
@@ -47,10 +50,13 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
     kept = [{key: row[key] for key in _KEPT if key in row} for row in rows]
     head = {"recipe": plan.recipe, "rows": kept, "paper": paper}
     if not plan.vary:
-        tests = all_tests(rows, plan.methods, metrics)
         claims = checked_claims(plan.recipe, seed_values(rows))
-        given = _given(references=references[0], held_out=held_out_table(rows, main))
-        return {**head, "table": table_of(rows), **given, "tests": tests, "claims": claims}
+        return {
+            **head,
+            **_measured(rows, plan.methods, metrics),
+            **_given(references=references[0], held_out=held_out_table(rows, main)),
+            "claims": claims,
+        }
     parts: list[dict[str, Any]] = []
     at_values: dict[str, dict[str, list[float]]] = {}
     size = len(plan.seeds) * len(plan.methods)
@@ -59,13 +65,22 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
         for row in kept[there]:
             row["varied"] = {"key": plan.vary.key, "value": value}
         own = paper_of(plan.recipe, plan.methods, plan.vary.key, value) or (paper if value == plan.own_value else {})
-        tests = all_tests(rows[there], plan.methods, metrics)
-        table = table_of(rows[there])
+        measured = _measured(rows[there], plan.methods, metrics)
         given = _given(references=of_value, held_out=held_out_table(rows[there], main))
-        parts.append({"value": value, "table": table, **given, "paper": own, "tests": tests})
+        parts.append({"value": value, **measured, **given, "paper": own})
         at_values |= {f"{method} at {value}": found for method, found in seed_values(rows[there]).items()}
     claims = checked_claims(plan.recipe, at_values)
-    return {**head, "table": {}, "tests": [], "claims": claims, "varied": {"key": plan.vary.key, "values": parts}}
+    return {**head, **_measured([], (), ()), "claims": claims, "varied": {"key": plan.vary.key, "values": parts}}
+
+
+def _measured(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], metrics: Sequence[str]) -> dict[str, Any]:
+    """What follows from the runs alone."""
+    return {
+        "table": table_of(rows),
+        "curves": curves_of(rows),
+        "nodes": node_means(rows, metrics),
+        "tests": all_tests(rows, methods, metrics),
+    }
 
 
 def metrics_to_test(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -81,8 +96,47 @@ def _given(**tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table_of(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """Mean and sample standard deviation of the :func:`seed_values` by method and metric."""
+    """The spread over seeds of the :func:`seed_values` by method and metric."""
     return {
-        method: {name: mean_and_deviation(values) for name, values in of_method.items()}
+        method: {name: spread_of(values) for name, values in of_method.items()}
         for method, of_method in seed_values(rows).items()
+    }
+
+
+def curves_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, list[Any]]]]:
+    """The course of the main metrics over rounds, by method and metric.
+
+    Returns
+    -------
+    dict
+        ``rounds``, and for each of them ``mean`` and ``half`` over the seeds. Rounds in which not every seed was
+        evaluated, as after an early stop, are omitted.
+    """
+    runs: dict[str, list[dict[str, dict[int, float]]]] = {}
+    for row in rows:
+        curves = {name: dict(points) for name, points in row["curves"].items()}
+        runs.setdefault(row["method"], []).append(curves)
+    found: dict[str, dict[str, dict[str, list[Any]]]] = {}
+    for method, of_method in runs.items():
+        for name in of_method[0]:
+            rounds = [r for r in of_method[0][name] if all(r in curves.get(name, {}) for curves in of_method)]
+            spreads = [spread_of([curves[name][r] for curves in of_method]) for r in rounds]
+            course = {part: [spread[part] for spread in spreads] for part in ("mean", "half")}
+            found.setdefault(method, {})[name] = {"rounds": rounds, **course}
+    return found
+
+
+def node_means(rows: Iterable[Mapping[str, Any]], metrics: Iterable[str]) -> dict[str, dict[str, dict[str, float]]]:
+    """The last value of each node, as the mean over seeds, by method, metric and node."""
+    wanted = list(metrics)
+    values: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for row in rows:
+        of_method = values.setdefault(row["method"], {})
+        for node in row["nodes"]:
+            for name in wanted:
+                if isinstance(value := node["metrics"].get(name), int | float):
+                    of_method.setdefault(bare(name), {}).setdefault(node["node"], []).append(value)
+    return {
+        method: {name: {node: mean(found) for node, found in nodes.items()} for name, nodes in of_method.items()}
+        for method, of_method in values.items()
     }

@@ -81,8 +81,8 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{fill(about_claims(claims[0]['seeds']), _WIDTH)}\n{text_table(header, rows)}"]
 
 
-def _column(pairs: Sequence[tuple[Mapping[str, float] | None, float | None]]) -> list[str]:
-    """Cells with mean, standard deviation and the paper's number, each aligned over the rows."""
+def _column(pairs: Sequence[tuple[Mapping[str, float | None] | None, float | None]]) -> list[str]:
+    """Cells with mean, half the width of its interval and the paper's number, each aligned over the rows."""
     parts = [_parts(ours, printed) for ours, printed in pairs]
     first, *rest = [max(len(part[i]) for part in parts) for i in range(3)]
     return [
@@ -91,13 +91,15 @@ def _column(pairs: Sequence[tuple[Mapping[str, float] | None, float | None]]) ->
     ]
 
 
-def _parts(ours: Mapping[str, float] | None, printed: float | None) -> tuple[str, str, str]:
+def _parts(ours: Mapping[str, float | None] | None, printed: float | None) -> tuple[str, str, str]:
     bracket = "" if printed is None else f"[{printed:,g}]"
     if ours is None:
         return "-", "", bracket
     # A whole number without deviation, such as a number of parameters, keeps all digits.
-    exact = float(ours["mean"]).is_integer() and not ours["std"]
-    return f"{ours['mean']:,.0f}" if exact else number(ours["mean"]), f"± {ours['std']:.2g}", bracket
+    mean = float(ours["mean"] or 0.0)
+    exact = mean.is_integer() and not ours["std"]
+    half = "" if ours["half"] is None else f"± {ours['half']:.2g}"
+    return f"{mean:,.0f}" if exact else number(mean), half, bracket
 
 
 def _note(tests: Sequence[Mapping[str, Any]]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapps.tasks.files import read_toml
+from fedapps.tasks.options import did_you_mean
 
 from .keys import flattened
 from .pipelines import Pipeline, stage_tables
@@ -119,7 +120,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> _Content:
         path = RECIPES / f"{path.name.removesuffix('.toml')}.toml"
     if not path.exists():
         named = f"base = {path.name!r} of {above[-1]}: " if above else ""
-        known = ", ".join(recipes())
+        known = ", ".join(recipes()) + did_you_mean(path.name, recipes())
         raise ValueError(f"{named}no recipe {path}: give a run-config file or one of {known}")
     try:
         tables = read_toml(path)

@@ -24,11 +24,10 @@ from fedapps.clients.guard import PRIVATE, Guard
 from fedapps.clients.kept_models import KEEP_MODEL, KeptModels
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe
+from fedapps.launch.dry_run import DryRun
 from fedapps.launch.launch import resolve
 from fedapps.report.formats import format_bytes
 from fedapps.tasks.base import DataError, NodeData, Task
-
-from .dry_run import DryRun
 
 
 def check(
@@ -109,14 +108,11 @@ class NodeCheck:
         if self.problems or state_disk is None:
             return
         _warm_up()
-        keys = {PRIVATE: self.private, KEEP_MODEL: self.keep_model}
+        node = {"data-dir": str(self.data_dir), PRIVATE: self.private, KEEP_MODEL: self.keep_model}
         with tempfile.TemporaryDirectory(prefix=".fedapps-check-", dir=state_disk) as state:
-            dry_runs = [
-                DryRun.of(self.config, method, data, self.data_dir, Path(state), keys)
-                for method, data in usable.items()
-            ]
+            dry_runs = [DryRun.of(self.config, method, data, node, Path(state)) for method, data in usable.items()]
         for dry_run in dry_runs:
-            self.lines += dry_run.lines
+            self.lines += [] if dry_run.problems else [dry_run.line]
             self.problems += [problem for problem in dry_run.problems if problem not in self.problems]
             self._models(dry_run)
         self._memory()

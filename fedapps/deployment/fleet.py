@@ -15,6 +15,7 @@ from fedapps.runs.run_folder import RunFolder
 from fedapps.sim.processes import usable_cores
 
 from .processes import FleetError
+from .submit import check_deployable
 from .superlink import Deployment, NodeConfig, deployment
 
 WORKERS_PER_CORE = 3
@@ -51,15 +52,9 @@ class FleetData:
         Raises
         ------
         ValueError
-            If the options contradict each other or the run config, or a method needs the pooled data of all nodes.
+            If the options contradict each other or the run config, or nodes of a fleet cannot run it.
         """
-        pooled = [label for label, method in config.methods.items() if method.pools_data]
-        if pooled:
-            others = ",".join(label for label in config.methods if label not in pooled)
-            raise ValueError(
-                f"methods: {', '.join(pooled)} trains on the pooled data of all nodes, which no node of a fleet has: "
-                "use `fedapps run`" + (f", or add --set methods={others}" if others else "")
-            )
+        check_deployable(config)
         found = _node_folders(folders) if folders else ()
         count = (len(found) or config.run.num_nodes) if nodes is None else nodes
         if count < 1:

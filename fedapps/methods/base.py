@@ -54,6 +54,8 @@ class Method:
     ----------
     options : Options, optional
         An instance of :attr:`Options`; the defaults if missing.
+    **arguments
+        Options by field, in place of ``options``: ``FedProx(mu=0.1)``.
     """
 
     #: The name in run configs, tables and folders.
@@ -79,8 +81,8 @@ class Method:
     #: Names of QUERY messages that the local parts answer, beside ``profile``.
     queries: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, options: Any = None) -> None:
-        self.options: Any = self.Options() if options is None else options
+    def __init__(self, options: Any = None, **arguments: Any) -> None:
+        self.options: Any = self.Options(**arguments) if options is None else options
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.options == other.options

@@ -9,6 +9,8 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
+from fedapps.tasks.options import did_you_mean
+
 Kind = TypeVar("Kind")
 
 
@@ -25,10 +27,19 @@ class Registry(Generic[Kind]):
         The group of the entry points of other packages.
     plural : str
         What the classes are, for messages, such as ``"methods"``.
+    local : function
+        Returns classes that no package has, by name.
     """
 
-    def __init__(self, package: ModuleType, parent: type[Any], group: str, plural: str) -> None:
-        self.package, self.parent, self.group, self.plural = package, parent, group, plural
+    def __init__(
+        self,
+        package: ModuleType,
+        parent: type[Any],
+        group: str,
+        plural: str,
+        local: Callable[[], Mapping[str, type[Kind]]] = dict,
+    ) -> None:
+        self.package, self.parent, self.group, self.plural, self.local = package, parent, group, plural, local
 
     @cached_property
     def own(self) -> Mapping[str, type[Kind]]:
@@ -42,8 +53,8 @@ class Registry(Generic[Kind]):
         return dict(sorted(found.items()))
 
     def names(self) -> tuple[str, ...]:
-        """The names of all classes, this project's first."""
-        return (*self.own, *(name for name in plugins(self.group) if name not in self.own))
+        """The names of all classes, this project's first, then those of other packages."""
+        return tuple(dict.fromkeys([*self.own, *plugins(self.group), *self.local()]))
 
     def find(self, name: str) -> type[Kind]:
         """The class of a name.
@@ -55,8 +66,11 @@ class Registry(Generic[Kind]):
         """
         if name in self.own:
             return self.own[name]
+        if name in self.local() and name not in plugins(self.group):
+            return self.local()[name]
         if name not in plugins(self.group):
-            raise ValueError(f"{name!r} is unknown; known {self.plural}: {', '.join(self.names())}")
+            listed = ", ".join(self.names())
+            raise ValueError(f"{name!r} is unknown; known {self.plural}: {listed}{did_you_mean(name, self.names())}")
         kind: type[Kind] = load(plugins(self.group)[name], self.parent)
         return kind
 

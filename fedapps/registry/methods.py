@@ -1,4 +1,4 @@
-"""Methods by their names: the modules of ``fedapps/methods``, and the entry points ``fedapps.methods`` of others."""
+"""Methods by their names: the modules of ``fedapps/methods``, the entry points of other packages, and files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ from fedapps.tasks.options import option_fields, option_values, parse_options
 
 from .classes import Registry
 from .expressions import Expression, read_expression
+from .local_methods import local_methods
 
 #: Prefix of the arguments that set a key of the run for one method: ``fedavg(run.learning-rate=0.01)``.
 RUN_PREFIX = "run."
 
 
-METHODS: Registry[Method] = Registry(methods, Method, "fedapps.methods", "methods")
+METHODS: Registry[Method] = Registry(methods, Method, "fedapps.methods", "methods", local_methods)
 #: The names of all methods, without aliases, this package's first.
 method_names = METHODS.names
 #: The class of a method by its name, not by an alias.

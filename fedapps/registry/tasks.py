@@ -7,6 +7,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from fedapps import tasks
+from fedapps.tasks.options import did_you_mean
 
 from .classes import load, plugins
 
@@ -69,7 +70,8 @@ def task_class(name: str) -> "type[Task]":
         found: type[Task] = _class_of(f"fedapps.tasks.{name}.task", name, Task)
         return found
     if name not in plugins(GROUP):
-        raise ValueError(f"task = {name!r}: must be one of {', '.join(task_names())}")
+        listed = ", ".join(task_names())
+        raise ValueError(f"task = {name!r}: must be one of {listed}{did_you_mean(name, task_names())}")
     other: type[Task] = load(plugins(GROUP)[name], Task)
     return other
 

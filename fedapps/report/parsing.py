@@ -12,6 +12,7 @@ from .json_files import Entry
 from .records import (
     CheckedClaim,
     Comparison,
+    Course,
     Difference,
     HeldOut,
     HeldOutMetric,
@@ -156,6 +157,8 @@ def _comparison(entry: Entry, recipe: str, lines: Sequence[Entry]) -> Comparison
         tests=tuple(map(read_test, entry.items("tests"))),
         references=_spreads(entry.inner("references")),
         claims=tuple(map(read_claim, entry.items("claims"))),
+        curves=_curves(entry.inner("curves")),
+        nodes=_node_means(entry.inner("nodes")),
         held_out={name: _held_out(entry.inner("held_out").inner(name)) for name in entry.inner("held_out").fields},
     )
 
@@ -211,8 +214,22 @@ def _spreads(table: Entry) -> dict[str, dict[str, Spread]]:
 
 
 def _spread(entry: Entry) -> Spread:
-    return Spread(entry.number("mean"), entry.number("std"))
+    return Spread(entry.number("mean"), entry.number("std"), entry.number("half", math.nan))
 
 
 def _difference(entry: Entry) -> Difference:
     return Difference(entry.number("mean"), entry.number("low"), entry.number("high"))
+
+
+def _curves(entry: Entry) -> dict[str, dict[str, Course]]:
+    found: dict[str, dict[str, Course]] = {}
+    for method in entry.fields:
+        for metric in entry.inner(method).fields:
+            points = entry.inner(method).inner(metric).series()
+            rounds, mean, half = (points.get(name, ()) for name in ("rounds", "mean", "half"))
+            found.setdefault(method, {})[metric] = Course(tuple(map(int, rounds)), mean, half)
+    return found
+
+
+def _node_means(entry: Entry) -> dict[str, dict[str, Metrics]]:
+    return {method: read_tables(entry.inner(method)) for method in entry.fields}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -90,10 +91,23 @@ class Difference:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation of a metric over seeds; the deviation is NaN for a single run."""
+    """A metric over seeds: its mean, its standard deviation, and half the width of the mean's 95 % interval.
+
+    ``half`` is NaN with one seed.
+    """
 
     mean: float
     std: float
+    half: float = math.nan
+
+
+@dataclass(frozen=True)
+class Course:
+    """A metric over rounds: the means over seeds, and half the widths of their 95 % intervals, NaN with one seed."""
+
+    rounds: tuple[int, ...]
+    mean: tuple[float, ...]
+    half: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -187,13 +201,17 @@ class Comparison:
     matrices : mapping
         By method and metric, the mean train-test matrix [S, S] of runs with S stages.
     table : mapping
-        Mean and standard deviation by method and metric.
+        Spread over seeds by method and metric.
+    curves : mapping
+        Course over rounds by method and metric.
+    nodes : mapping
+        Mean over seeds by method, metric and node.
     paper : mapping
         The paper's numbers by method and metric.
     tests : tuple of PairedTest
         Paired tests between methods.
     references : mapping
-        Mean and standard deviation by reference (a floor or a ceiling that no method reaches by training) and metric.
+        Spread by reference (a floor or a ceiling that no method reaches by training) and metric.
     claims : tuple of CheckedClaim
         The paper's claims, checked.
     held_out : mapping
@@ -211,6 +229,8 @@ class Comparison:
     references: Mapping[str, Mapping[str, Spread]]
     claims: tuple[CheckedClaim, ...] = ()
     held_out: Mapping[str, HeldOut] = field(default_factory=dict)
+    curves: Mapping[str, Mapping[str, Course]] = field(default_factory=dict)
+    nodes: Mapping[str, Mapping[str, Metrics]] = field(default_factory=dict)
     varied: Varied | None = None
 
     @property

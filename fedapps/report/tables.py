@@ -20,8 +20,8 @@ class Cell:
         The value; None if there is none, and then ``missing`` is shown.
     best : bool
         Whether it is the best of its column.
-    std : float or None
-        Its standard deviation over seeds.
+    half : float or None
+        Half the width of its 95 % interval over seeds.
     paper : float or None
         The value in the paper.
     missing : str
@@ -30,7 +30,7 @@ class Cell:
 
     value: float | None
     best: bool = False
-    std: float | None = None
+    half: float | None = None
     paper: float | None = None
     missing: str = "–"
 

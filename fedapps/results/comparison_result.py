@@ -70,10 +70,20 @@ class ComparisonResult(ReportedResult):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """Mean and standard deviation (``std``) over the seeds, a row per method and metric."""
+        """Mean, standard deviation (``std``) and half the width of the mean's 95 % interval (``half``) over the seeds.
+
+        A row per method and metric; ``half`` is NaN with one seed.
+        """
         return pd.DataFrame(
             [
-                {"method": method, **place, "metric": metric, "mean": spread.mean, "std": spread.std}
+                {
+                    "method": method,
+                    **place,
+                    "metric": metric,
+                    "mean": spread.mean,
+                    "std": spread.std,
+                    "half": spread.half,
+                }
                 for place, part in self._parts()
                 for method, metrics in part.table.items()
                 for metric, spread in metrics.items()
@@ -86,7 +96,7 @@ class ComparisonResult(ReportedResult):
         return pd.DataFrame([{**place, **asdict(test)} for place, part in self._parts() for test in part.tests])
 
     def _repr_html_(self) -> str:
-        index = [name for name in self.table.columns if name not in ("metric", "mean", "std")]
+        index = [name for name in self.table.columns if name not in ("metric", "mean", "std", "half")]
         return str(self.table.pivot(index=index, columns="metric", values="mean").to_html())
 
     @cached_property

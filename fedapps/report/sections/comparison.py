@@ -1,4 +1,4 @@
-"""Comparison over seeds: means, standard deviations, the paper's numbers, its claims and paired tests."""
+"""Comparison over seeds: means with their intervals, the paper's numbers, its claims and paired tests."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _table(run: RunData, found: Comparison, names: Sequence[str]) -> MetricTable
             Cell(
                 row[name].mean if name in row else None,
                 best=bool(method) and best[name] == method,
-                std=row[name].std if name in row else None,
+                half=row[name].half if name in row else None,
                 paper=paper.get(name),
             )
             for name in names

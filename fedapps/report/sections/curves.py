@@ -1,10 +1,15 @@
-"""Learning curves: the main metrics of the task, then other measures of quality, and numbers of steps last."""
+"""Learning curves: the main metrics of the task, then other measures of quality, and numbers of steps last.
+
+Those of a comparison are means over seeds with a band for their 95 % confidence intervals.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
+import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -12,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from fedapps.report.figures import drawing
 from fedapps.report.metrics import columns, describe
 from fedapps.report.palette import PlotStyle, plot_styles
-from fedapps.report.records import RoundRecord
+from fedapps.report.records import Comparison, RoundRecord
 from fedapps.report.rendering import render_section
 from fedapps.report.results import curve, main_metrics
 from fedapps.report.run_data import RunData
@@ -27,6 +32,8 @@ ORDER = 60
 
 def section(run: RunData) -> Markup | None:
     """Up to 12 panels, two of them open; None if no round has metrics."""
+    if run.comparison:
+        return _over_seeds(run, run.comparison)
     wanted = [("evaluate", name) for name in _names(run, "evaluate")]
     wanted += [("train", name) for name in _names(run, "train") if not name.endswith("_parameters")]
     main = main_metrics(run)
@@ -64,14 +71,48 @@ def _panel(run: RunData, phase: str, name: str, *, kept: bool) -> Markup | None:
     if not kept and len(finite) > 1 and min(finite) == max(finite):
         return None
     title = metric.axis if phase == "evaluate" else f"training: {metric.axis}"
+    heading = metric.title if phase == "evaluate" else title
+    return _drawn(title, heading, curves, plot_styles(run.methods))
+
+
+def _over_seeds(run: RunData, comparison: Comparison) -> Markup | None:
+    styles = plot_styles(run.methods)
+    drawn = []
+    for title, part in comparison.parts.items():
+        for name in dict.fromkeys(name for courses in part.curves.values() for name in courses):
+            courses = {method: of[name] for method, of in part.curves.items() if name in of and of[name].rounds}
+            lines = {method: (course.rounds, course.mean) for method, course in courses.items()}
+            bands = {method: course.half for method, course in courses.items() if not any(map(math.isnan, course.half))}
+            if any(len(course.rounds) > 1 for course in courses.values()):
+                metric = describe(name)
+                heading = f"{metric.title}, {title}" if title else metric.title
+                drawn.append(_drawn(metric.axis, heading, lines, styles, bands))
+    if not drawn:
+        return None
+    seeds = max(part.seeds for part in comparison.parts.values())
+    return render_section("curves", styles=styles, shown=drawn[:_OPEN], more=drawn[_OPEN:_MOST], seeds=seeds)
+
+
+def _drawn(
+    title: str,
+    heading: str,
+    curves: Mapping[str, tuple[Sequence[int], Sequence[float]]],
+    styles: Mapping[str, PlotStyle],
+    bands: Mapping[str, Sequence[float]] = MappingProxyType({}),
+) -> Markup:
+    """A figure of curves, with bands of these half widths around them."""
+    finite = [y for _, points in curves.values() for y in points if math.isfinite(y)]
     ends = ", ".join(f"{method} {points[1][-1]:.4g}" for method, points in curves.items())
     with drawing(f"Line chart of {title} over rounds; final values: {ends}") as figure:
         axes = figure.axes[0]
         for method, (x, y) in curves.items():
-            draw_line(axes, x, y, plot_styles(run.methods)[method], method)
+            draw_line(axes, x, y, styles[method], method)
+            if method in bands:
+                low, high = np.subtract(y, bands[method]), np.add(y, bands[method])
+                mark(axes.fill_between(x, low, high, color=styles[method].colour, alpha=0.12, linewidth=0), method)
         if min(finite) > 0 and max(finite) / min(finite) > _WIDE_RANGE:
             axes.set_yscale("log")
-        axes.set_title(metric.title if phase == "evaluate" else title)
+        axes.set_title(heading)
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return figure.markup

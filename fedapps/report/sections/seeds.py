@@ -43,8 +43,8 @@ def _by_seed(runs: Runs, styles: Mapping[str, PlotStyle], name: str) -> Markup:
             points = [(seed, metrics[name]) for seed, metrics in sorted(of_method.items()) if name in metrics]
             style = styles[method]
             x, y = zip(*points, strict=True)
-            (line,) = axes.plot(x, y, style.dash, color=style.colour, marker=style.marker, linewidth=1)
-            mark(line, method)
+            (dots,) = axes.plot(x, y, color=style.colour, marker=style.marker, linestyle="none")
+            mark(dots, method)
         values = [metrics[name] for of_method in runs.values() for metrics in of_method.values() if name in metrics]
         if min(values) > 0 and max(values) > 20 * min(values):
             axes.set_yscale("log")

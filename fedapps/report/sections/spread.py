@@ -8,8 +8,9 @@ import numpy as np
 from markupsafe import Markup
 
 from fedapps.report.figures import drawing
-from fedapps.report.metrics import describe
+from fedapps.report.metrics import Metric, describe
 from fedapps.report.palette import NEUTRAL, plot_styles
+from fedapps.report.records import Comparison
 from fedapps.report.rendering import render_section
 from fedapps.report.results import last_evaluations, main_metrics
 from fedapps.report.run_data import RunData
@@ -25,7 +26,10 @@ def section(run: RunData) -> Markup | None:
 
     Nodes with the same model report the same value where all of them are tested on the same examples.
     """
-    found = [(describe(name), _values(run, name)) for name in main_metrics(run)]
+    if run.comparison:
+        found = _of_comparison(run.comparison)
+    else:
+        found = [(describe(name), _values(run, name)) for name in main_metrics(run)]
     found = [(metric, values) for metric, values in found if any(map(_differ, values.values()))]
     if not found:
         return None
@@ -60,7 +64,17 @@ def section(run: RunData) -> Markup | None:
         axes.set_xticks(range(len(methods)), methods, rotation=35 * crowded, ha="right" if crowded else "center")
         axes.set_xlim(-0.5, len(methods) - 0.5)
         axes.set_title(metric.title)
-    return render_section("spread", nodes=len(nodes), figure=figure.markup)
+    seeds = run.comparison.seeds if run.comparison else 0
+    return render_section("spread", nodes=len(nodes), figure=figure.markup, seeds=seeds)
+
+
+def _of_comparison(comparison: Comparison) -> list[tuple[Metric, dict[str, dict[str, float]]]]:
+    """The means over seeds by metric, method and node."""
+    names = dict.fromkeys(name for of_method in comparison.nodes.values() for name in of_method)
+    return [
+        (describe(name), {method: dict(of[name]) for method, of in comparison.nodes.items() if name in of})
+        for name in names
+    ]
 
 
 def _values(run: RunData, metric: str) -> dict[str, dict[str, float]]:

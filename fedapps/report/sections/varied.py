@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from markupsafe import Markup
 
 from fedapps.report.figures import drawing
@@ -42,7 +44,9 @@ def _figure(run: RunData, varied: Varied, metric: Metric) -> Markup:
     lines = {}
     for method in run.methods:
         spreads = [part.table.get(method, {}).get(metric.name) for _, part in varied.values]
-        points = sorted((x, s.mean, s.std) for x, s in zip(places, spreads, strict=True) if s)
+        points = sorted(
+            (x, s.mean, 0.0 if math.isnan(s.half) else s.half) for x, s in zip(places, spreads, strict=True) if s
+        )
         if points:
             lines[method] = points
     said = "; ".join(
@@ -53,7 +57,7 @@ def _figure(run: RunData, varied: Varied, metric: Metric) -> Markup:
         for method, points in lines.items():
             style = plot_styles(run.methods)[method]
             x, means = [x for x, _, _ in points], [mean for _, mean, _ in points]
-            low, high = [mean - std for _, mean, std in points], [mean + std for _, mean, std in points]
+            low, high = [mean - half for _, mean, half in points], [mean + half for _, mean, half in points]
             mark(axes.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0), method)
             (line,) = axes.plot(x, means, style.dash, color=style.colour, marker=style.marker, markersize=4.5)
             mark(line, method, at=[texts[place] for place in x])

@@ -71,7 +71,7 @@ def test_keys_of_one_run_are_those_of_its_task_and_its_methods(capsys):
 
 def test_a_method_is_described_with_paper_aliases_and_options(capsys):
     lines = printed(capsys, "fedprox-ewc")
-    assert lines[0].startswith("ewc: EWC")
+    assert lines[0].startswith("method ewc: EWC")
     assert lines[1].startswith("  paper     Kirkpatrick et al.")
     assert "  data      in stages (continual learning)" in lines
     assert "  aliases   fedavg-ewc = ewc(mu=0), local-ewc = ewc(local=true), fedprox-ewc = ewc(mu=0.05)" in lines
@@ -81,13 +81,33 @@ def test_a_method_is_described_with_paper_aliases_and_options(capsys):
 
 @pytest.mark.parametrize("name", method_names())
 def test_every_method_can_be_described(name, capsys):
-    assert printed(capsys, name)[0].startswith(f"{name}: ")
+    assert any(line.startswith(f"method {name}: ") for line in printed(capsys, name))
+
+
+def test_a_recipe_is_described_with_the_keys_that_it_sets(capsys):
+    lines = printed(capsys, "lane-swap")
+    assert lines[0].startswith("recipe lane-swap: APFL, lane swap")
+    assert ["methods", "local,cloud,sfl,spfl,spfl(rate-scale=0.2),apfl"] in [line.split() for line in lines]
+    assert lines[-1] == "run it: python -m fedapps run lane-swap"
+
+
+def test_a_pipeline_is_described_by_its_stages(capsys):
+    lines = printed(capsys, "fedvln-houses")
+    assert "stage agent" in lines
+    assert lines[-1] == "run it: python -m fedapps run fedvln-houses:agent"
+
+
+def test_a_task_and_a_recipe_of_one_name_are_both_described(capsys):
+    lines = printed(capsys, "lqr")
+    assert [line.split()[0] for line in lines if line.startswith(("task ", "recipe ", "method "))] == ["task", "recipe"]
+    assert any(line.split()[:1] == ["lqr.horizon"] for line in lines)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["magic"], "'magic' is unknown; known methods: apd, "),
+        (["magic"], "'magic' is no task, method or recipe; `fedapps list` lists all"),
+        (["lane-swop"], "`fedapps list` lists all; did you mean 'lane-swap'?"),
         (["--keys", "--task", "chess"], "task = 'chess': must be one of driving, "),
         (["--keys", "--methods", "sfl,magic"], "'magic' is unknown"),
         (["--task", "driving"], "--task and --methods choose the keys to list: add --keys"),

@@ -51,7 +51,9 @@ def test_compare_refuses_a_key_that_cannot_be_varied(tmp_path, capsys):
         assert main([*given, text]) == 2
         assert said(capsys) == f"fedapps: --vary {text!r}: write it as key=value,value,...\n"
     assert main([*given, "roundz=1,2"]) == 2
-    assert "  roundz: unknown key; known keys: " in said(capsys)
+    text = said(capsys)
+    assert "  roundz: unknown key; known keys: " in text
+    assert "did you mean 'rounds'?" in text
     assert main([*given, "rounds=20,0"]) == 2
     assert "rounds = 0: must be a whole number" in said(capsys)
     for key in ("driving.horizon", "fedprox.mu"):
@@ -85,10 +87,10 @@ def test_an_output_folder_that_cannot_be_created_is_named(tmp_path, capsys):
 
 
 def test_an_interruption_prints_no_traceback(capsys, monkeypatch):
-    def interrupted(path):
+    def interrupted(folder, formats):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedapps.report.write_report", interrupted)
+    monkeypatch.setattr("fedapps.report.paper.write_formats", interrupted)
     assert main(["report", "anywhere"]) == 130
     assert said(capsys).startswith("fedapps: interrupted; the folder of the run has everything that was trained")
 
@@ -149,3 +151,28 @@ def test_the_last_set_of_a_key_holds():
 def test_a_set_without_key_or_value_is_refused(pair, capsys):
     assert main(["run", "lqr", "--engine", "inline", "--set", pair]) == 2
     assert said(capsys) == f"fedapps: --set {pair!r}: write it as key=value\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "end"),
+    [
+        (["run", "lane-swop"], "did you mean 'lane-swap'?"),
+        (["run", "lqr", "--set", "methods=fedprx", "--engine", "inline"], "did you mean 'fedprox'?"),
+    ],
+)
+def test_a_close_name_is_suggested(arguments, end, capsys):
+    assert main(arguments) == 2
+    assert said(capsys).rstrip().endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "end"),
+    [
+        (["run", "lqr", "--rounds", "5"], "rounds is a key of the run config: write --set rounds=VALUE"),
+        (["compare", "lqr", "--seds", "5"], "did you mean '--seeds'?"),
+    ],
+)
+def test_an_unknown_option_is_explained(arguments, end, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert said(capsys).rstrip().endswith(end)

@@ -12,8 +12,8 @@ import fedapps.comparison.compare
 from fedapps.comparison.compare import compare_recipe, execute, resume_comparison, run_cell
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import paper_of
-from fedapps.comparison.significance import all_tests
-from fedapps.comparison.summary import metrics_to_test, table_of
+from fedapps.comparison.significance import all_tests, half_width
+from fedapps.comparison.summary import curves_of, metrics_to_test, node_means, table_of
 from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import RECIPES
 from fedapps.launch.runner import RunFailedError
@@ -65,7 +65,7 @@ def test_the_file_holds_exactly_the_comparison(compared):
     comparison, folder, asked_for = compared
     text = (folder / "compare.json").read_text()
     assert asked_for.read_text() == text
-    assert comparison.keys() == {"recipe", "rows", "table", "paper", "tests", "claims"}
+    assert comparison.keys() == {"recipe", "rows", "table", "curves", "nodes", "paper", "tests", "claims"}
     assert comparison["recipe"] == "lqr"
     assert comparison["paper"] == paper_of("lqr", METHODS)
     assert re.fullmatch(r"compare-lqr-\d{8}-\d{6}", folder.name)
@@ -84,18 +84,45 @@ def test_there_is_a_row_per_method_and_seed(compared):
         assert summary["methods"][row["method"]]["final"]["test.excess"] == row["metrics"]["excess"]
 
 
-def test_the_table_holds_means_and_standard_deviations(compared):
+def test_the_table_holds_means_and_intervals(compared):
     comparison, _, _ = compared
     for method in METHODS:
         values = [row["metrics"]["total_loss"] for row in comparison["rows"] if row["method"] == method]
-        assert comparison["table"][method]["total_loss"] == {"mean": mean(values), "std": stdev(values)}
-        assert comparison["table"][method]["total_loss"]["std"] > 0
+        found = comparison["table"][method]["total_loss"]
+        assert found == {"mean": mean(values), "std": stdev(values), "half": half_width(values)}
+        assert found["std"] > 0
 
 
-def test_means_and_deviations_by_hand():
+def test_means_and_intervals_by_hand():
+    """The quantile of Student's t with 2 degrees of freedom is 4.3027, and the standard error is sqrt(7 / 3)."""
     rows = [{"method": "a", "metrics": {"x": value}} for value in (1.0, 2.0, 6.0)]
     rows.append({"method": "b", "metrics": {"x": 5.0}})
-    assert table_of(rows) == {"a": {"x": {"mean": 3.0, "std": math.sqrt(7)}}, "b": {"x": {"mean": 5.0, "std": 0.0}}}
+    half = pytest.approx(4.3027 * math.sqrt(7 / 3), rel=1e-4)
+    assert table_of(rows) == {
+        "a": {"x": {"mean": 3.0, "std": math.sqrt(7), "half": half}},
+        "b": {"x": {"mean": 5.0, "std": 0.0, "half": None}},
+    }
+
+
+def test_curves_are_means_over_the_rounds_that_every_seed_has():
+    points = [[(2, 1.0), (4, 3.0)], [(2, 2.0), (4, 5.0), (6, 9.0)]]
+    rows = [{"method": "a", "curves": {"x": found}} for found in points] + [{"method": "b", "curves": {}}]
+    course = curves_of(rows)
+    assert course.keys() == {"a"}
+    assert course["a"]["x"]["rounds"] == [2, 4]
+    assert course["a"]["x"]["mean"] == [1.5, 4.0]
+    assert course["a"]["x"]["half"] == pytest.approx([half_width([1.0, 2.0]), half_width([3.0, 5.0])])
+
+
+def test_the_value_of_a_node_is_its_mean_over_seeds():
+    def row(seed, **values):
+        return {
+            "method": "a",
+            "seed": seed,
+            "nodes": [{"node": n, "metrics": {"test.x": v}} for n, v in values.items()],
+        }
+
+    assert node_means([row(0, r=1.0, s=2.0), row(1, r=3.0)], ["test.x"]) == {"a": {"x": {"r": 2.0, "s": 2.0}}}
 
 
 def test_the_pairs_are_the_runs_of_each_seed(compared):
@@ -133,7 +160,7 @@ def test_the_text_shows_ours_and_the_papers_number(compared):
     comparison, _, _ = compared
     text = comparison_text(comparison)
     loss = comparison["table"]["sfl"]["total_loss"]
-    assert f"{loss['mean']:.4g} ± {loss['std']:.2g} [0.21146]" in text
+    assert f"{loss['mean']:.4g} ± {loss['half']:.2g} [0.21146]" in text
     test = comparison["tests"][0]
     line = next(line.split() for line in text.splitlines() if line.startswith("sfl - apfl "))
     assert line[3:7] == [f"{test['mean_difference']:.4g}", f"{test['low']:.4g}", "to", f"{test['high']:.4g}"]
@@ -144,15 +171,19 @@ def test_the_text_shows_ours_and_the_papers_number(compared):
 
 
 def test_the_text_of_one_method_has_no_tests():
-    ours = {"x": {"mean": 1.0, "std": 0.0}, "n.count": {"mean": 3.0, "std": 0.0}}
+    cell = {"std": 0.0, "half": None}
+    ours = {"x": {"mean": 1.0, **cell}, "n.count": {"mean": 3.0, **cell}}
     text = comparison_text({"table": {"sfl": ours}, "paper": {}, "tests": []})
-    assert text.rstrip().splitlines() == ["method      x", "-------------", "sfl     1 ± 0"]
+    assert text.rstrip().splitlines() == ["method  x", "---------", "sfl     1"]
 
 
-def test_the_report_is_drawn(compared):
+def test_the_report_and_the_files_for_a_paper_are_written(compared):
     comparison, folder, _ = compared
     page = (folder / "report.html").read_text()
     assert page.endswith("</html>\n")
+    assert r"\toprule" in (folder / "table.tex").read_text()
+    assert {"table.md", "table.csv"} <= {path.name for path in folder.iterdir()}
+    assert all(path.read_bytes().startswith(b"%PDF") for path in folder.glob("figures/*.pdf"))
     assert all(f"{comparison['table'][method]['excess']['mean']:.4g}" in page for method in METHODS)
 
 

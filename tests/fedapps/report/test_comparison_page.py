@@ -35,7 +35,10 @@ def test_one_seed_shows_no_order(tmp_path: Path) -> None:
 
 def test_a_comparison_has_a_headline_tables_and_tests(tmp_path: Path) -> None:
     spread = {"mean": 5.0, "std": 0.0}
-    table = {m: {"num-examples": spread, "kl": spread, "elbo": {"mean": v, "std": 0.0012}} for m, v in FINAL.items()}
+    table = {
+        m: {"num-examples": spread, "kl": spread, "elbo": {"mean": v, "std": 0.001, "half": 0.0012}}
+        for m, v in FINAL.items()
+    }
     rows = [{"method": m, "seed": s, "metrics": {}} for m in FINAL for s in range(5)]
     test = {"a": "apfl", "b": "local", "seeds": 5, "p": 0.3, "p_holm": 0.6}
     test |= {"mean_difference": -0.5, "low": -1.25, "high": 0.25}

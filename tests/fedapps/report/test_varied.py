@@ -11,14 +11,17 @@ from report_pages import comparison, labels, page, section, section_names
 
 
 def varied(tmp_path: Path, errors: dict[Any, dict[str, tuple[float, float]]], **more: float) -> Path:
-    """A comparison whose share of the data varies; ``errors`` are mean and deviation by value and method.
+    """A comparison whose share of the data varies; ``errors`` are mean and half width by value and method.
 
     ``more`` are further metrics and their means, which are the same for all.
     """
     parts, rows = [], []
     for value, of_method in errors.items():
         also = {name: {"mean": mean, "std": 0.0} for name, mean in more.items()}
-        table = {method: {"amse": {"mean": mean, "std": std}, **also} for method, (mean, std) in of_method.items()}
+        table = {
+            method: {"amse": {"mean": mean, "std": 0.0, "half": half}, **also}
+            for method, (mean, half) in of_method.items()
+        }
         parts.append({"value": value, "table": table, "paper": {}, "tests": []})
         facts = {"seed": 0, "metrics": {"amse": 1.0}, "varied": {"key": "share", "value": value}}
         rows += [{"method": method, **facts} for method in of_method]

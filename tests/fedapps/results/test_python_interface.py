@@ -220,7 +220,7 @@ def test_its_table_and_tests_are_those_of_the_file(compared):
     part = content["varied"]["values"][1]
     table = compared.table.set_index(["method", "lqr.trajectories", "metric"])
     found = table.loc["fedavg", 6, "total_loss"]
-    assert (found["mean"], found["std"]) == tuple(part["table"]["fedavg"]["total_loss"].values())
+    assert found[["mean", "std", "half"]].to_dict() == part["table"]["fedavg"]["total_loss"]
     assert len(compared.tests) == sum(len(part["tests"]) for part in content["varied"]["values"])
     assert compared.figures
     assert "<table" in compared._repr_html_()

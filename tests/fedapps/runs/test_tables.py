@@ -47,8 +47,8 @@ def test_the_summary_table_of_a_run(tmp_path):
     ]
 
 
-def spread(mean, std=0.0):
-    return {"mean": mean, "std": std}
+def spread(mean, half=0.0):
+    return {"mean": mean, "std": half, "half": half}
 
 
 def test_a_comparison_shows_continual_measures_first_and_omits_single_stages():
@@ -110,7 +110,7 @@ def test_the_summary_of_a_run_with_stages_shows_continual_measures_first(tmp_pat
 
 
 def test_methods_without_any_metric_of_a_table_are_omitted():
-    cell = {"mean": 0.5, "std": 0.1}
+    cell = spread(0.5, 0.1)
     names = [f"a_measure_with_a_long_name_number_{n}" for n in range(4)]
     table = {"plain": {names[0]: cell}, "clustered": dict.fromkeys(names, cell)}
     first, *others = comparison_text({"table": table, "paper": {}, "tests": []}).split("\n\n")

@@ -1,11 +1,11 @@
-"""Dry run of a method: one round with one node and one training step, in this process."""
+"""Dry run of a method: rounds with one node and few training steps, in this process; and what a whole run needs."""
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message
@@ -29,8 +29,6 @@ from fedapps.tasks.base import NodeData, Task
 #: is being written.
 KEPT_VERSIONS = KEPT_SNAPSHOTS + 2
 _LABEL = "check"
-#: Only evaluate: do not personalise the model or collect data before the evaluation.
-_EVALUATION = {"personalise": False, "collect": False, "final": False}
 
 
 @dataclass
@@ -43,10 +41,18 @@ class DryRun:
         Name of the method.
     data : NodeData
         The node's data.
-    lines : list of str
-        Measured times and message sizes, to print.
     problems : list of str
         Reasons why training or evaluation failed.
+    steps : int
+        The steps that the node takes in a round of the run.
+    train_seconds : list of float
+        Of the training message of each dry round.
+    evaluate_seconds : float
+        Of the last evaluation message.
+    bytes_down, bytes_up : int
+        Of a training message and its reply.
+    shared_bytes, shared_parameters : int
+        Size and number of the shared parameters.
     version_bytes : int
         Size on disk of one version of the node's private arrays.
     model_bytes : int
@@ -55,14 +61,28 @@ class DryRun:
 
     method: str
     data: NodeData
-    lines: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    steps: int = 0
+    train_seconds: list[float] = field(default_factory=list)
+    evaluate_seconds: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    shared_bytes: int = 0
+    shared_parameters: int = 0
     version_bytes: int = 0
     model_bytes: int = 0
 
     @classmethod
     def of(
-        cls, config: Config, method: str, data: NodeData, data_dir: Path, state: Path, keys: Mapping[str, str | bool]
+        cls,
+        config: Config,
+        method: str,
+        data: NodeData,
+        node_config: Mapping[str, str | int | bool],
+        state: Path,
+        steps_of: Sequence[Callable[[Sequence[float]], int]] = (lambda seconds: 1,),
+        *,
+        personalise: bool = False,
     ) -> "DryRun":
         """Dry-run a method.
 
@@ -73,52 +93,64 @@ class DryRun:
         method : str
             Label of the method.
         data : NodeData
-            The node's data, loaded from ``data_dir``.
-        data_dir : Path
-            Folder of the node's data.
+            The node's data.
+        node_config : mapping
+            Where the data are: ``data-dir``, or ``partition-id`` and ``num-partitions``; and other keys.
         state : Path
             Scratch folder for the node's private state.
-        keys : mapping
-            The other keys of the node config.
+        steps_of : sequence of functions
+            The training steps of each dry round, from the seconds that the earlier ones took.
+        personalise : bool
+            Whether to train before the evaluation, which follows the last dry round, where the method does.
         """
-        one_step = replace(config.run.training, steps=1)
-        run = replace(config.run, num_nodes=1, min_replies=1, training=one_step, sampling="fixed", held_out_nodes="")
-        alone = replace(config, run=run)
-        seconds: dict[str, float] = {}
+        # The node of the dry run has no public key, and whether it may join is no matter of its data.
+        changes = {"num_nodes": 1, "min_replies": 1, "sampling": "fixed", "bind_keys": False, "held_out_nodes": ""}
+        alone = replace(config, run=replace(config.run, **changes))
+        seconds: dict[str, list[float]] = {"train": [], "evaluate": []}
         reports: list[RoundReport] = []
         result = cls(method, data)
         strategy, initial = strategy_for(alone, method, initial_model(config, method))
-        node_config = {"data-dir": str(data_dir), "state-dir": str(state), SEND_ERRORS: True, **keys}
-        grid = InProcessGrid(_Timed(seconds), [node_config], config.flat(), errors="reply")  # type: ignore[arg-type]
-        evaluation = ConfigRecord({**evaluate_config(alone, method, _LABEL, 1), **_EVALUATION})
+        node = {**node_config, "state-dir": str(state), SEND_ERRORS: True}
+        grid = InProcessGrid(_Timed(seconds), [node], config.flat(), errors="reply")  # type: ignore[arg-type]
+        planned = train_config(alone, method, _LABEL, 1)
+        only = {"collect": False, "final": False} | ({} if personalise else {"personalise": False})
+        evaluation = ConfigRecord({**evaluate_config(alone, method, _LABEL, 1), **only})
         try:
             with flower_identity(), _quiet():
                 strategy.start(
                     grid,
                     initial,
-                    num_rounds=1,
-                    train_config=train_config(alone, method, _LABEL, 1),
+                    num_rounds=len(steps_of),
+                    evaluate_every=len(steps_of),
+                    train_config=lambda r: ConfigRecord({**planned, "steps": steps_of[r - 1](seconds["train"])}),
                     evaluate_config=evaluation,
                     on_round=reports.append,
                 )
         except (TooFewRepliesError, ValueError) as error:
             result.problems.append(f"{method}: {error}")
             return result
-        (report,) = reports
+        report = reports[-1]
         result.problems += [f"{method}: {refusal.phase} failed: {refusal.reason}" for refusal in report.refused]
         versions = DiskState.of(state, _LABEL, method).folder.rglob("round-*")
         result.version_bytes = sum(path.stat().st_size for path in versions if path.is_file())
-        if keys.get(KEEP_MODEL):
+        if node_config.get(KEEP_MODEL):
             result._check_kept(KeptModels.of(state, alone.run.name or _LABEL, method, data.key))
-        training, count = config.run.training, data.count("train")
-        examples = min(training.batch_size, count)
-        steps = training.steps or training.epochs * ceil(count / training.batch_size)
-        result.lines.append(
-            f"{method}: one step of {examples} examples took {seconds['train']:.2f} s (steps per round: {steps}), "
-            f"the evaluation {seconds.get('evaluate', 0):.2f} s; training messages per round: "
-            f"{format_bytes(report.train_bytes_down)} received, {format_bytes(report.train_bytes_up)} sent"
-        )
+        result.steps = _steps(planned, data.count("train"))
+        result.train_seconds, result.evaluate_seconds = seconds["train"], (seconds["evaluate"] or [0.0])[-1]
+        result.bytes_down, result.bytes_up = report.train_bytes_down, report.train_bytes_up
+        shared = strategy.share(initial).values()
+        result.shared_bytes = sum(len(array.data) for array in shared)
+        result.shared_parameters = sum(prod(array.shape) for array in shared)
         return result
+
+    @property
+    def line(self) -> str:
+        """Measured times and message sizes, to print."""
+        return (
+            f"{self.method}: the first step took {self.train_seconds[0]:.2f} s (steps per round: {self.steps}), "
+            f"the evaluation {self.evaluate_seconds:.2f} s; training messages per round: "
+            f"{format_bytes(self.bytes_down)} received, {format_bytes(self.bytes_up)} sent"
+        )
 
     def bytes_to_keep(self, task: Task, method: Method, num_stages: int) -> int:
         """Upper bound in bytes of what the node stores: its private arrays, and what the local parts keep beside them.
@@ -140,10 +172,16 @@ class DryRun:
             )
 
 
-class _Timed:
-    """The ClientApp; measures how many seconds each message type takes."""
+def _steps(planned: ConfigRecord, examples: int) -> int:
+    """The optimizer steps of a node with this number of examples, by the config of its message."""
+    steps, epochs, batch = (int(planned[key]) for key in ("steps", "epochs", "batch-size"))  # type: ignore[arg-type]
+    return steps or epochs * ceil(examples / batch)
 
-    def __init__(self, seconds: dict[str, float]) -> None:
+
+class _Timed:
+    """The ClientApp; measures how many seconds each message takes, by its type."""
+
+    def __init__(self, seconds: dict[str, list[float]]) -> None:
         self.seconds = seconds
 
     def __call__(self, message: Message, context: Context) -> Message:
@@ -151,7 +189,7 @@ class _Timed:
         try:
             return app(message, context)
         finally:
-            self.seconds[message.metadata.message_type] = time.monotonic() - begun
+            self.seconds.setdefault(message.metadata.message_type, []).append(time.monotonic() - begun)
 
 
 @contextmanager
