@@ -193,9 +193,10 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     Returns
     -------
     dict
-        ``method``, ``seed``, the final ``metrics`` without the prefix ``test.``, ``curves``: the rounds and values
-        of the main metrics, and ``nodes``: the rows of the last evaluation by node. Runs with stages also have ``matrices``: the train-test matrix of each metric. Runs with
-        held-out nodes have ``held_out`` (:func:`~fedapps.comparison.held_out.held_out_row`).
+        ``method``, ``seed``, the final ``metrics`` without the prefix ``test.``, ``curves``: the rounds and values of
+        the main metrics, and ``nodes``: the rows of the last evaluation by node. Runs with stages also have
+        ``matrices``: the train-test matrix of each metric. Runs with held-out nodes have ``held_out``
+        (:func:`~fedapps.comparison.held_out.held_out_row`).
 
     Raises
     ------

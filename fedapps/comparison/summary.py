@@ -39,10 +39,10 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
     dict
         ``recipe``, ``rows``, ``table`` (see :func:`table_of`), ``curves`` (:func:`curves_of`), ``nodes``
         (:func:`node_means`), ``tests``, ``paper`` (the paper's numbers), ``claims`` and, if there are any,
-        ``references`` and ``held_out`` (:func:`~fedapps.comparison.held_out.held_out_table`). If a key is varied, ``varied`` has these fields for each value except ``recipe``, ``rows`` and
-        ``claims``; in the whole, ``table``, ``curves``, ``nodes`` and ``tests`` are then empty, and claims compare
-        methods at values, such as ``fedavg at random``. The paper's numbers for a recipe are shown at the value that
-        the recipe itself sets.
+        ``references`` and ``held_out`` (:func:`~fedapps.comparison.held_out.held_out_table`). If a key is varied,
+        ``varied`` has these fields for each value except ``recipe``, ``rows`` and ``claims``; in the whole, ``table``,
+        ``curves``, ``nodes`` and ``tests`` are then empty, and claims compare methods at values, such as ``fedavg at
+        random``. The paper's numbers for a recipe are shown at the value that the recipe itself sets.
     """
     paper = paper_of(plan.recipe, plan.methods)
     task = str(plan.config.get("task", RunConfig.task))

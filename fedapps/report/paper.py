@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapps.clients.files import write_whole
 from fedapps.registry.tasks import profiles_class, task_names
+from fedapps.sim.files import write_whole
 
 from . import write_report
 from .caveats import SIGNIFICANT

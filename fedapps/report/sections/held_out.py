@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -63,7 +62,4 @@ def _tables(run: RunData, found: Mapping[str, HeldOut]) -> list[tuple[Metric, li
 def _cells(found: HeldOutMetric, metric: Metric) -> list[Cell]:
     models: dict[str, Spread] = {"shared": found.shared, "adapted": found.adapted, "local": found.local}
     best = metric.best({name: model.mean for name, model in models.items()})
-    return [
-        Cell(model.mean, best=name == best, std=None if math.isnan(model.std) else model.std)
-        for name, model in models.items()
-    ]
+    return [Cell(model.mean, best=name == best, half=model.half) for name, model in models.items()]
