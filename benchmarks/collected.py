@@ -10,6 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from fedapps.comparison.held_out import MODELS
 from fedapps.comparison.significance import seed_values
 from fedapps.registry.methods import canonical
 from fedapps.report.metrics import bare, columns
@@ -64,6 +65,7 @@ def _of_comparison(compared: Mapping[str, Any], plan: Mapping[str, Any]) -> dict
         for label, of_method in seed_values(rows).items():
             kept = set(columns(of_method))
             methods[canonical(label) + at] = {name: values for name, values in of_method.items() if name in kept}
+        methods |= _held_out(rows, at)
         for name, row in part.get("references", {}).items():
             methods[name + at] = {metric: [facts["mean"]] for metric, facts in row.items()}
         for test in part["tests"]:
@@ -79,6 +81,17 @@ def _of_comparison(compared: Mapping[str, Any], plan: Mapping[str, Any]) -> dict
         "seeds": plan["seeds"],
         "methods": _estimates(methods),
         "differences": differences,
+    }
+
+
+def _held_out(rows: Sequence[Mapping[str, Any]], at: str) -> dict[str, Any]:
+    """What a comparison gives to held-out nodes: ``fedavg: adapted`` is the adapted model of ``fedavg``."""
+    return {
+        f"{canonical(label)}: {model}{at}": {name: of_method[name] for name in columns(of_method)}
+        for model in MODELS
+        for label, of_method in seed_values(
+            [{"method": row["method"], "metrics": row["held_out"][model]} for row in rows if "held_out" in row]
+        ).items()
     }
 
 
