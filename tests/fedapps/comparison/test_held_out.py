@@ -1,0 +1,69 @@
+"""What a comparison says of held-out nodes: means, and paired differences with their intervals."""
+
+import json
+
+import pytest
+from scipy.stats import t
+
+import fedapps.comparison.compare
+from fedapps.comparison.compare import compare_recipe
+from fedapps.comparison.held_out import held_out_row, held_out_table, held_out_text
+from fedapps.config.recipe_files import RECIPES
+
+
+def row(seed, shared, adapted, local, method="fedavg"):
+    models = {"shared": {"loss": shared}, "adapted": {"loss": adapted, "kl": 1.0}, "local": {"loss": local}}
+    return {"method": method, "seed": seed, "metrics": {}, "held_out": {"epochs": 5, "nodes": 2, **models}}
+
+
+def test_the_row_of_a_run_has_the_means_of_its_nodes_without_the_prefix():
+    models = {model: {"test.loss": 1.0, "steps.count": 4.0} for model in ("shared", "adapted", "local")}
+    summary = {"held_out": {"epochs": 5, "nodes": {"a": {}, "b": {}}, "refused": {}, **models}}
+    kept = {"loss": 1.0, "steps.count": 4.0}
+    assert held_out_row(summary)["held_out"] == {"epochs": 5, "nodes": 2, **dict.fromkeys(models, kept)}
+    assert held_out_row({"final": {}}) == {}
+    assert held_out_row({"held_out": {**summary["held_out"], "nodes": {}}}) == {}
+
+
+def test_means_and_differences_by_hand():
+    rows = [row(0, 3.0, 1.0, 2.0), row(1, 5.0, 2.0, 2.0), {"method": "local", "seed": 0, "metrics": {}}]
+    table = held_out_table(rows, ["test.loss", "test.kl", "test.mse"])
+    assert table.keys() == {"fedavg"}
+    assert (table["fedavg"]["epochs"], table["fedavg"]["nodes"]) == (5, 2)
+    found = table["fedavg"]["metrics"]["loss"]
+    assert table["fedavg"]["metrics"].keys() == {"loss"}  # the only one that all models have
+    assert found["shared"] == {"mean": 4.0, "std": pytest.approx(2**0.5)}
+    half = t.ppf(0.975, 1) * 0.5  # of the differences -2 and -3, and of -1 and 0
+    assert found["gain"] == {"mean": -2.5, "low": pytest.approx(-2.5 - half), "high": pytest.approx(-2.5 + half)}
+    assert found["lead"] == {"mean": -0.5, "low": pytest.approx(-0.5 - half), "high": pytest.approx(-0.5 + half)}
+
+
+def test_the_table_as_text():
+    text = held_out_text(held_out_table([row(0, 3.0, 1.0, 2.0)], ["test.loss"]))
+    assert text.splitlines() == [
+        "nodes that took no part in the rounds: 2 nodes, 5 epochs; differences with their 95 % interval",
+        "held-out nodes: loss  shared  adapted  local  adapted - shared  adapted - local",
+        "-------------------------------------------------------------------------------",
+        "fedavg                 3 ± 0    1 ± 0  2 ± 0                -2               -1",
+    ]
+    assert held_out_text({}) == ""
+
+
+def test_a_comparison_with_held_out_nodes(tmp_path, monkeypatch, capsys):
+    def in_this_process(cells, work, **_):
+        return [work(**cell) for cell in cells]
+
+    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+    tiny = {"num-nodes": 4, "rounds": 1, "epochs": 1, "held-out-nodes": "0.25", "held-out-epochs": 2}
+    tiny |= {"apfl.epochs": 1, "lqr.trajectories": 4, "lqr.horizon": 5, "cache-dir": str(tmp_path / "worlds")}
+    folder = compare_recipe(
+        RECIPES / "lqr.toml", methods=["sfl", "apfl"], seeds=2, overrides=tiny, output_dir=str(tmp_path)
+    )
+    comparison = json.loads((folder / "compare.json").read_text())
+    table = comparison["held_out"]
+    assert table.keys() == {"sfl", "apfl"}
+    assert table["sfl"]["metrics"]["total_loss"]["local"] == table["apfl"]["metrics"]["total_loss"]["local"]
+    assert {row["held_out"]["nodes"] for row in comparison["rows"]} == {1}
+    assert "held-out nodes: total_loss" in capsys.readouterr().out
+    assert 'id="held-out"' in (folder / "report.html").read_text()
