@@ -11,7 +11,7 @@ from fedapps.strategies.algorithms.hierarchical import HierarchicalFedAvg
 from fedapps.strategies.base import BaseStrategy
 from fedapps.strategies.optimizers import Adam
 from fedapps.strategies.privacy import CentralPrivacy
-from fedapps.strategies.rounds.records import DivergedError, TooFewRepliesError
+from fedapps.strategies.rounds.records import DivergedError, TooFewRepliesError, TrackedMetric
 from grouped import assert_resumes_alike, grouped_app
 from toys import arithmetic_app, arrays_of, federate, record_of
 
@@ -91,6 +91,20 @@ def test_weights_do_not_count():
         result = federate(strategy, arithmetic_app(train), START, num_nodes=NODES, num_rounds=1)
         arrays = arrays_of(result.arrays)
         assert np.array_equal(np.append(arrays["w"], arrays["b"]), final(aggregation, rounds=1))
+
+
+@pytest.mark.parametrize("aggregation", ROBUST, ids=str)
+def test_one_node_with_a_wild_metric_and_count_neither_stops_a_run_nor_chooses_its_best_round(aggregation):
+    def evaluate(partition, arrays, config):
+        honest = {"accuracy": config["server-round"] / 10, "accuracy.count": 5}
+        rogue = {"accuracy": 1.0 / config["server-round"], "accuracy.count": 2**53}
+        return {}, {"num-examples": 5, **(rogue if partition == 0 else honest)}
+
+    reports, tracked = [], TrackedMetric("accuracy", mode="max", patience=2)
+    app = arithmetic_app(towards_target, evaluate)
+    strategy = BaseStrategy(aggregation=aggregation)
+    federate(strategy, app, START, num_nodes=6, num_rounds=5, tracked=tracked, on_round=reports.append)
+    assert [report.evaluate["accuracy"] for report in reports] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
 
 
 @pytest.mark.parametrize("aggregation", ROBUST, ids=str)
