@@ -20,7 +20,8 @@ from .data import STEP, read_file, read_sessions
 from .forecaster import Forecaster
 from .options import Options
 from .planner import Forecast
-from .setting import SETTINGS, Setting
+from .setting import Setting
+from .task import DrivingTask
 from .windows import past
 
 
@@ -148,7 +149,7 @@ class DrivingTrained(TrainedModel):
             if not isinstance(given, Path):
                 raise DataError("task 'driving' reads sessions from files: name a CSV file or a folder")
             read = read_sessions(given) if given.is_dir() else read_file(given)
-            recording = self.task.checked(given, read)
+            recording = cast(DrivingTask, self.task).checked(given, read)
             for block, sessions in recording.blocks.items():
                 for session in sessions:
                     found = self.forecast(session.states, session.controls)[..., :2]
@@ -187,7 +188,7 @@ class DrivingTrained(TrainedModel):
 
     @property
     def _setting(self) -> Setting:
-        return SETTINGS[self._options.scenario]
+        return cast(DrivingTask, self.task).setting
 
     def _noise(self, given: ArrayLike | Tensor | None, count: int, samples: int, seed: int) -> Tensor:
         latent = self._options.latent

@@ -141,9 +141,9 @@ class Speaker(nn.Module):
         ``taken [n, P, D]``, ``angles [n, P, 4]``, ``views [n, P, 36, D]`` and ``view_angles [n, P, 36, 4]`` are what
         :meth:`PathEncoder.look` takes, by path.
         """
-        shown = torch.ones_like(taken[:, 0])
-        flat = (tensor.flatten(0, 1) for tensor in (taken, angles, views, view_angles))
-        logits, _ = self.decoder(words, self.encoder.look(*flat, length, shown), mask_of(length, taken.shape[1]))
+        moves, looks = (taken.flatten(0, 1), angles.flatten(0, 1)), (views.flatten(0, 1), view_angles.flatten(0, 1))
+        context = self.encoder.look(*moves, *looks, length, torch.ones_like(taken[:, 0]))
+        logits: Tensor = self.decoder(words, context, mask_of(length, taken.shape[1]))[0]
         return logits
 
     def loss(self, houses: Houses, episodes: Batch) -> Tensor:
