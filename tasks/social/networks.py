@@ -82,7 +82,7 @@ class RelationalConvolution(nn.Module):
         first, reached = 0, []
         for (kind, count), of_kind in zip(targets.items(), neighbours, strict=True):
             weight = self.weight[:, first : first + len(SOURCES[kind])].flatten(1)
-            reached.append(linear(of_kind.reshape(len(nodes), count, weight.shape[1]), weight))
+            reached.append(linear(of_kind.reshape(nodes.shape[0], count, weight.shape[1]), weight))
             first += len(SOURCES[kind])
         own: Tensor = self.root(nodes[:, : sum(targets.values())])
         return own + torch.cat(reached, dim=1)

@@ -28,16 +28,33 @@ _EXAMPLE = RatedScene(
 )
 
 
-class NamedInputs(nn.Module):
-    """A network that takes its named inputs in a fixed order."""
+class RelationalInputs(nn.Module):
+    """A network on relational graphs that takes the tensors of :func:`.relational_graphs` in their order."""
 
-    def __init__(self, network: nn.Module, names: Sequence[str]) -> None:
+    def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
-        self.names = tuple(names)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        found: Tensor = self.network(**dict(zip(self.names, inputs, strict=True)))
+    def forward(
+        self,
+        robot: Tensor,
+        human: Tensor,
+        object: Tensor,
+        room: Tensor,
+        wall: Tensor,
+        with_human: Tensor,
+        with_object: Tensor,
+    ) -> Tensor:
+        """Map b graphs to scores in (-1, 1), ``[b]``."""
+        found: Tensor = self.network(
+            robot=robot,
+            human=human,
+            object=object,
+            room=room,
+            wall=wall,
+            with_human=with_human,
+            with_object=with_object,
+        )
         return found
 
 
@@ -104,8 +121,9 @@ class SocialTrained(TrainedModel):
     def network(self, example: NodeData | None = None) -> Network:
         """The network on graphs of scenes: their number and those of people, objects and walls may differ."""
         graphs = cast(SocialTask, self.task).graphs.build([_EXAMPLE, _EXAMPLE.mirrored()])
+        module = deepcopy(self.module).cpu()
         return Network(
-            NamedInputs(deepcopy(self.module).cpu(), tuple(graphs)).eval(),
+            module if "nodes" in graphs else RelationalInputs(module).eval(),
             tuple(graphs.values()),
             tuple(graphs),
             ("score",),

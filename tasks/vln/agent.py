@@ -116,9 +116,9 @@ class Agent(nn.Module):
     def begin(self, tokens: Tensor, lengths: Tensor) -> Memory:
         """Read instructions, tokens ``[n, L]`` of ``lengths [n]``, before the first step."""
         context, start = self.encoder(tokens.long(), lengths)
-        shown = environment(len(tokens), self.sizes.features, self.feature_drop, self.training, start)
+        shown = environment(tokens.shape[0], self.sizes.features, self.feature_drop, self.training, start)
         mask = mask_of(lengths, tokens.shape[1])
-        return Memory(start, torch.zeros_like(start), start, start.new_zeros(len(start), 4), context, mask, shown)
+        return Memory(start, torch.zeros_like(start), start, start.new_zeros(start.shape[0], 4), context, mask, shown)
 
     def value(self, hidden: Tensor) -> Tensor:
         """The critic's value ``[n]`` of hidden states ``[n, hidden]``."""

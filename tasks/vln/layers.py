@@ -27,7 +27,7 @@ class BiLSTM(nn.Module):
 
     def forward(self, sequences: Tensor, lengths: Tensor) -> Tensor:
         place = torch.arange(sequences.shape[1], device=sequences.device)
-        used = mask_of(lengths, len(place))
+        used = mask_of(lengths, sequences.shape[1])
         mirrored = torch.where(used, lengths.unsqueeze(1) - 1 - place, place)
         there, _ = self.forwards(sequences)
         back, _ = self.backwards(_reordered(sequences, mirrored))
@@ -36,7 +36,7 @@ class BiLSTM(nn.Module):
 
 def _reordered(sequences: Tensor, places: Tensor) -> Tensor:
     """Whole rows are copied; ``gather`` would look up each number."""
-    starts = torch.arange(len(sequences), device=places.device).unsqueeze(1) * sequences.shape[1]
+    starts = torch.arange(sequences.shape[0], device=places.device).unsqueeze(1) * sequences.shape[1]
     return sequences.flatten(0, 1).index_select(0, (starts + places).flatten()).view_as(sequences)
 
 

@@ -35,32 +35,32 @@ class PathEncoder(nn.Module):
         seen = observe(houses, here.flatten(), facing.flatten())
         rows = torch.arange(path.numel(), device=path.device)
         taken, angles = (each[rows, candidate.flatten()] for each in (seen.candidates, seen.candidate_angles))
-        return self.look(taken, angles, seen.views, seen.view_angles, lengths, shown)
+        by_path = (each.unflatten(0, path.shape) for each in (taken, angles, seen.views, seen.view_angles))
+        return self.look(*by_path, lengths=lengths, shown=shown)
 
     def look(
-        self, taken: Tensor, angles: Tensor, views: Tensor, view_angles: Tensor, lengths: Tensor, shown: Tensor
+        self, taken: Tensor, angles: Tensor, views: Tensor, view_angles: Tensor, *, lengths: Tensor, shown: Tensor
     ) -> Tensor:
         """What was seen along n paths of P viewpoints at most, ``[n, P, hidden]``.
 
         Parameters
         ----------
-        taken : Tensor [n P, D]
+        taken : Tensor [n, P, D]
             Features of the candidate that the path takes at each viewpoint; zeros where it stops.
-        angles : Tensor [n P, 4]
+        angles : Tensor [n, P, 4]
             Its angle features.
-        views : Tensor [n P, 36, D]
-        view_angles : Tensor [n P, 36, 4]
+        views : Tensor [n, P, 36, D]
+        view_angles : Tensor [n, P, 36, 4]
         lengths : int64 Tensor [n]
             How many viewpoints the paths have.
         shown : Tensor [n, D]
             Which features are shown.
         """
-        stops = len(taken) // len(lengths)
-        shown = shown.repeat_interleave(stops, dim=0)
-        moves = torch.cat([taken * shown, copied(angles)], dim=1).unflatten(0, (len(lengths), stops))
+        moves = torch.cat([taken * shown.unsqueeze(1), copied(angles)], dim=2)
         context = self.drop(self.moves(moves, lengths))
-        looked = self.views(context.flatten(0, 1), views, view_angles, shown).unflatten(0, (len(lengths), stops))
-        described: Tensor = self.drop(self.lstm(self.drop(looked), lengths))
+        seen = (each.flatten(0, 1) for each in (context, views, view_angles))
+        looked = self.views(*seen, shown.unsqueeze(1).expand(-1, taken.shape[1], -1).flatten(0, 1))
+        described: Tensor = self.drop(self.lstm(self.drop(looked.unflatten(0, taken.shape[:2])), lengths))
         return described
 
 
@@ -141,8 +141,8 @@ class Speaker(nn.Module):
         ``taken [n, P, D]``, ``angles [n, P, 4]``, ``views [n, P, 36, D]`` and ``view_angles [n, P, 36, 4]`` are what
         :meth:`PathEncoder.look` takes, by path.
         """
-        moves, looks = (taken.flatten(0, 1), angles.flatten(0, 1)), (views.flatten(0, 1), view_angles.flatten(0, 1))
-        context = self.encoder.look(*moves, *looks, length, torch.ones_like(taken[:, 0]))
+        shown = torch.ones_like(taken[:, 0])
+        context = self.encoder.look(taken, angles, views, view_angles, lengths=length, shown=shown)
         logits: Tensor = self.decoder(words, context, mask_of(length, taken.shape[1]))[0]
         return logits
 
