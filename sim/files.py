@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 MAX_BYTES = 180
 _QUOTED = frozenset("/\\%")
@@ -35,16 +36,25 @@ def write_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
     UnwritableError
         The file cannot be written. An existing file is unchanged.
     """
+    with whole_file(path) as file:
+        file.write(content)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a temporary file beside ``path``, which becomes ``path`` when the block ends without an error; see
+    :func:`write_whole`.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
         try:
             with temporary.open("wb") as file:
-                file.write(content)
-                if sync:
-                    file.flush()
-                    os.fsync(file.fileno())
+                yield file
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from fedapps.tasks.options import did_you_mean
 
 from .listing import described_name, keys_text, overview
 from .parser import command_parser
-from .trained import adapt, export
+from .trained import COMMANDS as TRAINED
 
 if TYPE_CHECKING:
     from fedapps.launch.runner import Runner
@@ -43,9 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = command_parser()
     given, others = parser.parse_known_args(arguments)
-    if others and given.command != "supernode":
+    if others and not getattr(given, "takes_rest", False):
         parser.error(f"unrecognized arguments: {' '.join(others)}{_meant(others, given)}")
-    given.options = others
+    given.rest = others
     try:
         for path in getattr(given, "method_file", ()):
             use_file(Path(path))
@@ -211,7 +211,7 @@ def supernode(given: argparse.Namespace) -> int:
     from fedapps.deployment.supernode import SuperNode
 
     libraries = [name for name in given.preload.split(",") if name]
-    command = SuperNode(libraries, given.poll_interval).command(given.options)
+    command = SuperNode(libraries, given.poll_interval).command(given.rest)
     os.execv(command[0], command)
 
 
@@ -284,8 +284,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "audit": audit,
     "report": report,
     "board": board,
-    "adapt": adapt,
-    "export": export,
+    **TRAINED,
 }
 
 

@@ -21,7 +21,7 @@ from .arguments import (
     add_set,
     add_vary,
 )
-from .trained import add_adapt, add_export
+from .trained import add_trained
 
 
 def command_parser() -> Parser:
@@ -46,10 +46,14 @@ def command_parser() -> Parser:
     _add_audit(commands)
     _add_report(commands)
     _add_board(commands)
+<<<<<<< HEAD
     add_adapt(commands)
     add_export(commands)
     for command in commands.choices.values():
         command.set_defaults(known_options=re.findall(r"--[\w-]+", command.format_usage()))
+=======
+    add_trained(commands)
+>>>>>>> 9b7d76a (Commands: predict and evaluate, with intervals)
     return parser
 
 
@@ -267,6 +271,7 @@ def _add_supernode(commands: Commands) -> None:
         "once and forks. The other options are those of flower-supernode.",
         "supernode --insecure --superlink HOST:9092 --node-config 'data-dir=\"/data/car-7\"'",
     )  # fmt: skip
+    command.set_defaults(takes_rest=True)
     command.add_argument(
         "--preload",
         default=",".join(LIBRARIES),

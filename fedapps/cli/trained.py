@@ -1,14 +1,100 @@
-"""The commands for trained models: their options, and what they do."""
+"""The commands for trained models: for each a function that adds its parser, and one that does the work."""
 
 import argparse
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from .arguments import Commands, Parser, add_command
-
-RUN = "folder of a run, or of a model"
+from .arguments import Commands, Parser, add_command, add_json
 
 
-def add_adapt(commands: Commands) -> None:
+def add_trained(commands: Commands) -> None:
+    """Add the parsers of all commands of :data:`COMMANDS`."""
+    _add_predict(commands)
+    _add_evaluate(commands)
+    _add_adapt(commands)
+    _add_export(commands)
+
+
+def _add_predict(commands: Commands) -> None:
+    command = add_command(
+        commands, "predict", "Let a trained model answer for every example of files or of standard input.",
+        "texts: lines of a .txt file or of standard input, or rows of CSV, TSV and JSON-lines files. Other tasks: see "
+        "docs/use.md. A row of JSON is written for each example, in their order.",
+        "predict runs/quickstart --method fedvocab --node client-003 mails.txt --output labels.csv",
+        "predict runs/quickstart --method fedavg < mails.txt",
+    )  # fmt: skip
+    _add_model(command)
+    # argparse gives the inputs after an option to no argument: they are among the rest
+    command.set_defaults(takes_rest=True, refuse=command.error)
+    command.add_argument(
+        "inputs", nargs="*", metavar="INPUT", help="files, or folders of images; - is standard input (default)"
+    )
+    command.add_argument(
+        "--output", default="", metavar="FILE", help="write to this .jsonl or .csv file (default: standard output)"
+    )
+    command.add_argument(
+        "--batch-size", type=int, default=128, metavar="N", help="examples at a time (default: %(default)s)"
+    )
+
+
+def predict(given: argparse.Namespace) -> int:
+    """Write the model's answers."""
+    from fedapps.trained.load import load_model
+    from fedapps.trained.predict import STDIN, PredictionFiles
+
+    if unknown := [text for text in given.rest if text.startswith("-") and text != STDIN]:
+        given.refuse(f"unrecognized arguments: {' '.join(unknown)}")
+    files = PredictionFiles.read([*given.inputs, *given.rest], given.output, given.batch_size)
+    files.write(load_model(given.run, given.method, given.node, given.round, given.device))
+    return 0
+
+
+def _add_evaluate(commands: Commands) -> None:
+    command = add_command(
+        commands, "evaluate", "Evaluate the models of a run on data that no node had.",
+        "Print the metrics of the run with 95 % intervals, a row for each method and node.",
+        "evaluate runs/lqr --data-dir /data/robot-9",
+        "evaluate runs/lqr --data-dir /data/robot-8 /data/robot-9 --methods apfl,spfl",
+    )  # fmt: skip
+    _add_run(command)
+    command.add_argument(
+        "--data-dir",
+        required=True,
+        nargs="+",
+        metavar="DIR",
+        help="folders with test data, each in the format of a node's own data; with several, intervals are over them",
+    )
+    command.add_argument("--methods", default="", help="labels of methods, separated by commas (default: all)")
+    command.add_argument("--nodes", default="", help="keys of nodes, separated by commas (default: all)")
+    add_json(command, "all metrics")
+
+
+def evaluate(given: argparse.Namespace) -> int:
+    """Print the metrics of the models on the data, and write them if asked for."""
+    import json
+
+    from fedapps.registry.expressions import split_expressions
+    from fedapps.sim.files import write_whole
+    from fedapps.tasks.options import listed
+    from fedapps.trained.evaluate import as_json, evaluate_run, evaluation_text
+
+    rows = list(
+        evaluate_run(
+            given.run,
+            given.data_dir,
+            methods=split_expressions(given.methods),
+            nodes=listed(given.nodes),
+            round=given.round,
+            device=given.device,
+        )
+    )
+    print(evaluation_text(rows, len(given.data_dir)))
+    if given.json:
+        write_whole(Path(given.json), (json.dumps(as_json(rows), indent=2) + "\n").encode())
+    return 0
+
+
+def _add_adapt(commands: Commands) -> None:
     command = add_command(
         commands, "adapt", "Let a node that took no part in a run fit its personal part to its data.",
         "The node starts from the shared parameters and the initial private ones, and trains what the method does not "
@@ -16,8 +102,8 @@ def add_adapt(commands: Commands) -> None:
         "after on the node's own data, and write the model.",
         "adapt runs/lane-swap-1 --method apfl --data-dir /data/car-8 --epochs 10 --output car-8-model",
     )  # fmt: skip
-    command.add_argument("run", metavar="RUN", help=RUN)
-    command.add_argument("--method", metavar="LABEL", help="method of the run (default: the only one)")
+    _add_run(command)
+    _add_method(command)
     command.add_argument("--data-dir", required=True, metavar="DIR", help="folder with the node's data")
     command.add_argument(
         "--epochs", type=int, required=True, metavar="N", help="passes over the node's training data, at least 0"
@@ -25,11 +111,37 @@ def add_adapt(commands: Commands) -> None:
     command.add_argument(
         "--learning-rate", type=float, default=0.0, metavar="RATE", help="in place of the method's (default: its own)"
     )
-    command.add_argument("--round", metavar="ROUND", help="a kept round, or best (default: the last round)")
     command.add_argument("--output", metavar="FOLDER", help="write the model folder (default: only print)")
 
 
-def add_export(commands: Commands) -> None:
+def adapt(given: argparse.Namespace) -> int:
+    """Adapt a model to a new node's data, print its metrics before and after, and write it."""
+    from fedapps.runs.tables import number, text_table
+    from fedapps.trained.adapt import adapt_model
+
+    models = {
+        f"{epochs} epochs": adapt_model(
+            given.run,
+            given.data_dir,
+            given.method,
+            epochs=epochs,
+            learning_rate=given.learning_rate,
+            round=given.round,
+            device=given.device,
+        )
+        for epochs in dict.fromkeys((0, given.epochs))
+    }
+    metrics = {name: model.evaluate() for name, model in models.items()}
+    names = [name for name, value in next(iter(metrics.values())).items() if isinstance(value, (int, float))]
+    origin = next(iter(models.values())).origin
+    print(f"node {origin.node}, {origin.examples} training examples; {origin.method} after round {origin.round}")
+    print(text_table(["", *models], [[name, *(number(of[name]) for of in metrics.values())] for name in names]))
+    if given.output:
+        print(f"model: {list(models.values())[-1].save(given.output)}")
+    return 0
+
+
+def _add_export(commands: Commands) -> None:
     command = add_command(
         commands, "export", "Write a trained model in a format of other programs, with a model card.",
         "onnx: the network for onnxruntime and others. torch: a program of torch.export. safetensors: the model "
@@ -38,7 +150,7 @@ def add_export(commands: Commands) -> None:
         "export runs/lqr --method spfl --node robot-3 --format onnx --output robot-3",
         "export runs/quickstart --method fedavg --format safetensors --output model --licence apache-2.0",
     )  # fmt: skip
-    add_model(command)
+    _add_model(command)
     command.add_argument("--format", required=True, metavar="FORMAT", help="onnx, torch, safetensors or huggingface")
     command.add_argument("--output", required=True, metavar="FOLDER", help="folder to write, new or empty")
     command.add_argument(
@@ -64,38 +176,12 @@ def add_export(commands: Commands) -> None:
     )
 
 
-def adapt(given: argparse.Namespace) -> int:
-    """Adapt a model to a new node's data, print its metrics before and after, and write it."""
-    from fedapps.runs.tables import number, text_table
-    from fedapps.trained.adapt import adapt_model
-
-    models = {
-        f"{epochs} epochs": adapt_model(
-            given.run,
-            given.data_dir,
-            given.method,
-            epochs=epochs,
-            learning_rate=given.learning_rate,
-            round=checked_round(given.round),
-        )
-        for epochs in dict.fromkeys((0, given.epochs))
-    }
-    metrics = {name: model.evaluate() for name, model in models.items()}
-    names = [name for name, value in next(iter(metrics.values())).items() if isinstance(value, (int, float))]
-    origin = next(iter(models.values())).origin
-    print(f"node {origin.node}, {origin.examples} training examples; {origin.method} after round {origin.round}")
-    print(text_table(["", *models], [[name, *(number(of[name]) for of in metrics.values())] for name in names]))
-    if given.output:
-        print(f"model: {list(models.values())[-1].save(given.output)}")
-    return 0
-
-
 def export(given: argparse.Namespace) -> int:
     """Export a trained model and print what was written."""
     from fedapps.trained.export import export_model
     from fedapps.trained.load import load_model
 
-    model = load_model(given.run, given.method, given.node, checked_round(given.round))
+    model = load_model(given.run, given.method, given.node, given.round, given.device)
     if given.index:
         model.keep_index(Path(given.index))
     example = model.data(given.data_dir) if given.data_dir else None
@@ -107,18 +193,37 @@ def export(given: argparse.Namespace) -> int:
     return 0
 
 
-def add_model(command: Parser) -> None:
-    """Add the arguments that say which trained model to use."""
-    command.add_argument("run", metavar="RUN", help=RUN)
-    command.add_argument("--method", metavar="LABEL", help="method of the run (default: the only one)")
+# -- common arguments --------------------------------------------------------------------------------------------
+
+
+def _add_model(command: Parser) -> None:
+    """Add the arguments that say which model to use."""
+    _add_run(command)
+    _add_method(command)
     command.add_argument("--node", metavar="KEY", help="a node, for its personal model (default: the shared model)")
-    command.add_argument("--round", metavar="ROUND", help="a kept round, or best (default: the last round)")
 
 
-def checked_round(text: str | None) -> int | str | None:
-    """A round from the command line: a number, ``best``, or nothing. Raise ``ValueError`` for other texts."""
-    if text is None or text == "best":
-        return text
-    if not text.isdecimal():
-        raise ValueError(f"--round {text}: must be the number of a round, or best")
-    return int(text)
+def _add_run(command: Parser) -> None:
+    """Add the arguments that say which run and which round to use, and where."""
+    command.add_argument("run", metavar="RUN", help="folder of a run, or of a model")
+    command.add_argument("--round", type=_round, metavar="ROUND", help="a kept round, or best (default: the last)")
+    command.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
+
+
+def _add_method(command: Parser) -> None:
+    command.add_argument("--method", metavar="LABEL", help="label of the method (default: the only one of the run)")
+
+
+def _round(text: str) -> int | str:
+    if text != "best" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: must be the number of a round, or best")
+    return text if text == "best" else int(text)
+
+
+#: By the name of the command, what it does.
+COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "predict": predict,
+    "evaluate": evaluate,
+    "adapt": adapt,
+    "export": export,
+}

@@ -32,6 +32,10 @@ from fedapps.tasks.trained import Origin, TrainedModel, trained_class, versions
 from .stored_run import StoredRun, listed
 
 
+class NoSharedModelError(ValueError):
+    """A method has no model that all nodes share."""
+
+
 def load_model(
     run: str | Path,
     method: str | None = None,
@@ -76,7 +80,7 @@ def shared_model(stored: StoredRun, label: str, snapshot: Snapshot) -> TrainedMo
     private = [name for name in private_names(module, arrays) if not matches(name, task.fixed)]
     if private:
         staying = method.private(stored.config.task).patterns or private
-        raise ValueError(
+        raise NoSharedModelError(
             f"method {label!r} has no model that all nodes share, because {listed(staying)} stays on the nodes: give "
             f"one of the nodes {listed(stored.nodes(label))}"
         )

@@ -155,17 +155,24 @@ class Corpus:
     test: Examples
 
 
-def read_corpus(folder: Path, layout: Layout) -> Corpus:
+def read_corpus(folder: Path, layout: Layout, *, only_test: bool = False) -> Corpus:
     """Read the examples in ``folder``. The result is the same object as long as the files do not change.
+
+    Parameters
+    ----------
+    folder : Path
+    layout : Layout
+    only_test : bool
+        Whether test files are enough, for a layout with labels.
 
     Raises
     ------
     DataError
-        There is no training file, a file is malformed, a label is not one of the layout's, or the training files
-        contain another number of classes than the layout.
+        There is no training file (nor a test file), a file is malformed, a label is not one of the layout's, or the
+        training files contain another number of classes than the layout.
     """
     train, test = find_files(folder, layout.train), find_files(folder, layout.test)
-    if not train:
+    if not train and not (only_test and test):
         raise DataError(
             f"{folder}: no training texts; expected a file {' or '.join(layout.train)}, optionally with .gz or .xz "
             "(see text.dataset and text.train-files)"

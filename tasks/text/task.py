@@ -136,7 +136,7 @@ class TextTask(TextProfiles, Task):
         """
         words, layout = Words(vocabulary, PrivateWords.NONE), replace(self.layout, labels=classes)
         if partition is None:
-            return whole_data(read_corpus(folder, layout), self.options, words, folder_key(folder))
+            return whole_data(read_corpus(folder, layout, only_test=True), self.options, words, folder_key(folder))
         check_partition(partition, num_partitions)
         return node_data(read_corpus(folder, layout), self.options, words, partition, num_partitions)
 

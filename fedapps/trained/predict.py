@@ -1,0 +1,137 @@
+"""Write the answers of a trained model to every example of files or of standard input."""
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, Self, TextIO
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from fedapps.sim.files import whole_file
+from fedapps.tasks.trained import TrainedModel
+
+#: The formats of the output, by the ending of the file.
+FORMATS = (".jsonl", ".csv")
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class PredictionFiles:
+    """What a prediction reads and writes, before a model is loaded.
+
+    Parameters
+    ----------
+    inputs : tuple of Path or None
+        Files, or folders of images, as the task says; ``None`` is standard input.
+    output : Path, optional
+        Ends in ``.jsonl`` or ``.csv``; by default JSON lines go to standard output.
+    batch_size : int
+        ≥ 1.
+    """
+
+    inputs: tuple[Path | None, ...] = (None,)
+    output: Path | None = None
+    batch_size: int = 128
+
+    @classmethod
+    def read(cls, inputs: Sequence[str], output: str, batch_size: int) -> Self:
+        """Read the arguments of the command, where ``-`` and no input are standard input.
+
+        Raises
+        ------
+        ValueError
+            The output has another ending, an input is missing, or the batch size is not positive.
+        """
+        path = Path(output).expanduser() if output else None
+        if path and path.suffix not in FORMATS:
+            raise ValueError(f"--output {output}: must end in {' or '.join(FORMATS)}")
+        if batch_size < 1:
+            raise ValueError(f"--batch-size {batch_size}: must be at least 1")
+        found = [None if name == STDIN else Path(name).expanduser() for name in inputs or [STDIN]]
+        if missing := [str(name) for name in found if name and not name.exists()]:
+            raise ValueError(f"{missing[0]}: no such file or folder")
+        return cls(tuple(found), path, batch_size)
+
+    def write(self, model: TrainedModel) -> int:
+        """Write one row for each example, in the order of the inputs, and return their number.
+
+        A file is written completely or not at all.
+
+        Raises
+        ------
+        ValueError
+            An input is malformed, or the task answers no single examples.
+        """
+        try:
+            rows = model.rows([sys.stdin if path is None else path for path in self.inputs], self.batch_size)
+            with _counted(rows) as counted, _writer(self.output) as write:
+                return sum(map(write, counted))
+        except NotImplementedError as error:
+            raise ValueError(str(error)) from error
+
+
+@contextmanager
+def _writer(path: Path | None) -> Iterator[Callable[[dict[str, Any]], int]]:
+    """A function that writes a row and returns 1."""
+    if path is None:
+        yield lambda row: _json_row(sys.stdout, row)
+        sys.stdout.flush()
+        return
+    with whole_file(path) as binary:
+        text = TextIOWrapper(binary, encoding="utf-8", newline="", write_through=True)
+        if path.suffix == ".csv":
+            table = _Csv(text)
+            yield table.write
+        else:
+            yield lambda row: _json_row(text, row)
+        text.flush()
+        text.detach()
+
+
+def _json_row(file: TextIO, row: dict[str, Any]) -> int:
+    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    return 1
+
+
+class _Csv:
+    """Rows of a CSV file whose columns are those of the first row; lists and objects are JSON in their cell."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._table: csv.DictWriter[str] | None = None
+
+    def write(self, row: dict[str, Any]) -> int:
+        if self._table is None:
+            self._table = csv.DictWriter(self._file, list(row))
+            self._table.writeheader()
+        cells = {name: json.dumps(cell) if isinstance(cell, (list, dict)) else cell for name, cell in row.items()}
+        self._table.writerow(cells)
+        return 1
+
+
+@contextmanager
+def _counted(rows: Iterator[dict[str, Any]]) -> Iterator[Iterator[dict[str, Any]]]:
+    """The rows, whose number is shown on standard error if it is a terminal."""
+    console = Console(stderr=True, force_jupyter=False, force_terminal=sys.stderr.isatty())
+    if not console.is_terminal:
+        yield rows
+        return
+    begun = time.monotonic()
+    columns = (SpinnerColumn(), TextColumn("{task.completed:.0f} rows"), TextColumn("{task.fields[rate]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("", total=None, rate="")
+
+        def count() -> Iterator[dict[str, Any]]:
+            for done, row in enumerate(rows, start=1):
+                rate = done / max(time.monotonic() - begun, 1e-9)
+                progress.update(task, completed=done, rate=f"{rate:.0f} rows/s")
+                yield row
+
+        yield count()
