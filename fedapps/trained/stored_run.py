@@ -5,16 +5,14 @@ depends on what a method sends.
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from scipy.stats import sem, t
 
 from fedapps.app.client_app import app as client_app
 from fedapps.app.round_config import evaluate_config
@@ -26,6 +24,8 @@ from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import Snapshot
 from fedapps.strategies.rounds.snapshots import to_text
 from fedapps.strategies.wire import ATTEMPTS, BEST_ROUND, DURABLE_ROUND
+
+from .intervals import mean_and_interval
 
 _MAX_NAMES = 12
 
@@ -190,17 +190,6 @@ class StoredRun:
         )
         grid = InProcessGrid(client_app, [node_config], self.config.flat())
         return next(iter(strategy.configure_evaluate(snapshot.round, arrays, settings, grid)), None)
-
-
-def mean_and_interval(values: Sequence[float]) -> dict[str, float]:
-    """The ``mean`` of values, one of each of ``nodes``, and the limits ``low`` and ``high`` of its 95 % confidence
-    interval (Student's t), which one value does not have.
-    """
-    mean = fmean(values)
-    if len(values) < 2:
-        return {"mean": mean, "nodes": len(values)}
-    half = float(t.ppf(0.975, len(values) - 1) * sem(values))
-    return {"mean": mean, "nodes": len(values), "low": mean - half, "high": mean + half}
 
 
 def listed(names: Iterable[str]) -> str:
