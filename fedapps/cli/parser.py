@@ -46,14 +46,9 @@ def command_parser() -> Parser:
     _add_audit(commands)
     _add_report(commands)
     _add_board(commands)
-<<<<<<< HEAD
-    add_adapt(commands)
-    add_export(commands)
+    add_trained(commands)
     for command in commands.choices.values():
         command.set_defaults(known_options=re.findall(r"--[\w-]+", command.format_usage()))
-=======
-    add_trained(commands)
->>>>>>> 9b7d76a (Commands: predict and evaluate, with intervals)
     return parser
 
 
