@@ -33,7 +33,7 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray | Tensor]) -> 
     Raises
     ------
     ValueError
-        A name is unknown or a shape is wrong. The message lists all of them.
+        A name is unknown, a shape is wrong, or a complex array is for a real parameter. The message lists all of them.
     """
     state = model.state_dict()
     problems = [f"{name}: not a parameter of the model" for name in arrays if name not in state]
@@ -41,6 +41,11 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray | Tensor]) -> 
         f"{name}: shape {tuple(array.shape)}, the model has {tuple(state[name].shape)}"
         for name, array in arrays.items()
         if name in state and tuple(array.shape) != tuple(state[name].shape)
+    ]
+    problems += [
+        f"{name}: complex numbers, and the model has {state[name].dtype}"
+        for name, array in arrays.items()
+        if name in state and torch.as_tensor(array).is_complex() and not state[name].is_complex()
     ]
     if problems:
         known = ", ".join(state)

@@ -21,7 +21,7 @@ import numpy as np
 from fedapps.strategies.wire import ARRAYS, BUFFERS, CONFIG, STATISTICS
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-Arrays = dict[str, np.ndarray]
+from .messages import Arrays, clipping_norm, read_arrays
 
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]
@@ -46,16 +46,18 @@ def on_floats(mod: Mod, seed: int | None = None) -> Mod:
     Returns
     -------
     Mod
-        On the node it raises ``ValueError`` if the reply has further ArrayRecords, which ``mod`` would not protect, if
-        names or shapes differ from those received, if a value is not finite, or if the statistics of a normalisation
-        have changed.
+        On the node it raises ``ValueError`` if the message has a clipping norm that is no number above 0, if the reply
+        has further ArrayRecords, which ``mod`` would not protect, if names or shapes differ from those received, if a
+        value is not finite, or if the statistics of a normalisation have changed.
     """
 
     def guarded(message: Message, context: Context, call_next: Next) -> Message:
         received = message.content[ARRAYS]
         assert isinstance(received, ArrayRecord)
-        sent = {name: array.numpy() for name, array in received.items()}
-        parameters = _parameters(sent, message.content.config_records.get(CONFIG, ConfigRecord()))
+        config = message.content.config_records.get(CONFIG, ConfigRecord())
+        clipping_norm(config)  # Flower's mods do not check it
+        sent = read_arrays(ARRAYS, received)
+        parameters = _parameters(sent, config)
         shown = Message(RecordDict({ARRAYS: _shown(parameters, 0.0)}), message.metadata.dst_node_id, "train")
         if CONFIG in message.content:
             shown.content[CONFIG] = message.content[CONFIG]

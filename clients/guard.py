@@ -5,16 +5,18 @@ against its own method and against the patterns that its operator set, and refus
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedapps.sim.seeding import torch_seed
-from fedapps.strategies.wire import ARRAYS, ATTEMPTS, DURABLE_ROUND, SERVER_ROUND
+from fedapps.strategies.wire import ARRAYS, DURABLE_ROUND, LAST_ROUND, SERVER_ROUND
+from fedapps.tasks.options import option
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import nn
 
 from .arrays import Arrays, load_arrays, matches, private_names
+from .messages import read_arrays, with_config
 from .state import Attempts, ContextState
 
 #: Key of the node config: glob patterns of parameters that never leave the node, separated by commas.
@@ -141,7 +143,8 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0, *, private:
         guard.check_model(model, received)
         staying = private_names(model, received)
         before = rounds.server_round if kind == "train" else rounds.server_round + 1
-        load_arrays(model, state.load(before, rounds.attempts) or {})
+        attempts = Attempts.read(rounds.attempts)
+        load_arrays(model, state.load(before, attempts) or {})
         load_arrays(model, received)
         message.content[ARRAYS] = ArrayRecord(model.state_dict())
         reply = call_next(message, context)
@@ -152,7 +155,7 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0, *, private:
                 if missing := [name for name in staying if name not in taken]:
                     raise ValueError(f"the client did not return {', '.join(missing)}: it must return its whole model")
                 kept = {name: array.numpy() for name, array in taken.items()}
-                state.save(rounds.server_round, kept, rounds.durable_round, rounds.attempts)
+                state.save(rounds.server_round, kept, rounds.durable_round, attempts)
         return reply
 
     return mod
@@ -162,24 +165,23 @@ def _received(message: Message) -> Arrays:
     record = message.content.get(ARRAYS)
     if not isinstance(record, ArrayRecord):
         raise ValueError(f"the message has no ArrayRecord {ARRAYS!r}, only: {', '.join(message.content) or 'none'}")
-    return {name: array.numpy() for name, array in record.items()}
+    return read_arrays(ARRAYS, record)
 
 
 @dataclass(frozen=True)
 class _Rounds:
     """The round of a message, the last round that the server can go back to, and the attempts of the run."""
 
-    server_round: int
-    durable_round: int
-    attempts: Attempts
+    server_round: int = option(1, "the round", minimum=1, maximum=LAST_ROUND)
+    durable_round: int = option(0, "the last round that the server can go back to", minimum=0, maximum=LAST_ROUND)
+    attempts: str = ""
 
     @classmethod
     def of(cls, message: Message) -> "_Rounds":
         for config in message.content.config_records.values():
-            server_round = config.get(SERVER_ROUND)
-            if isinstance(server_round, int):
-                durable_round = int(str(config.get(DURABLE_ROUND, server_round - 1)))
-                return cls(server_round, durable_round, Attempts.read(str(config.get(ATTEMPTS, ""))))
+            if isinstance(config.get(SERVER_ROUND), int):
+                rounds = with_config(cls(), config)
+                return rounds if DURABLE_ROUND in config else replace(rounds, durable_round=rounds.server_round - 1)
         raise ValueError("the message has no server-round: use a strategy that sends it, such as PartialAggregation")
 
 

@@ -22,8 +22,9 @@ from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
 from .arrays import Arrays, get_arrays, matches, private_names
+from .messages import with_config
 from .penalties import QuadraticPrior
-from .settings import RoundSettings, with_config
+from .settings import RoundSettings
 from .training import Loss, Phase
 
 #: What a part can need for itself (``LocalPart.exclusive``).

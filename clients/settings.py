@@ -1,15 +1,16 @@
 """How a node trains: the settings of local training, and those of a round, from the message or else the run config."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self, TypeVar, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, get_args
 
-from fedapps.tasks.options import key_of, option
+from fedapps.strategies.wire import LAST_ROUND
+from fedapps.tasks.options import option
 from fedapps.tasks.search import Around
 
-OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
+from .messages import with_config
 
-Fields = TypeVar("Fields")
+OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
 
 
 @dataclass(frozen=True)
@@ -81,58 +82,27 @@ class RoundSettings:
         The last round that the server can go back to.
     best_round : int
         The best round so far, 0 if no metric is tracked.
+    held_out_epochs : int
+        Epochs, also 0, in which a new node fits its personal part, in place of those of ``training``; -1: the same.
     attempts : str
         The attempts that the rounds belong to (:meth:`fedapps.clients.state.Attempts.read`).
     """
 
-    server_round: int = 1
+    server_round: int = option(1, "the round", minimum=1, maximum=LAST_ROUND)
     run: str = "run"
     method: str = "fedavg"
-    stage: int = 0
+    stage: int = option(0, "the stage", minimum=0, maximum=999)
     training: LocalTraining = LocalTraining()
     final: bool = False
     collect: bool = False
     pooled: bool = False
-    durable_round: int = 0
-    best_round: int = 0
+    durable_round: int = option(0, "the last round that the server can go back to", minimum=0, maximum=LAST_ROUND)
+    best_round: int = option(0, "the best round so far", minimum=0, maximum=LAST_ROUND)
+    held_out_epochs: int = option(-1, "epochs of a new node in place of those of training; -1 = these", minimum=-1)
     attempts: str = ""
 
     def with_config(self, config: Mapping[str, Any]) -> Self:
         """The settings with the values of a message's config. Raises ``ValueError`` as :func:`with_config`."""
-        return replace(with_config(self, config), training=with_config(self.training, config))
-
-
-def with_config(settings: Fields, config: Mapping[str, Any]) -> Fields:
-    """Return a dataclass instance with the values of a message's config in its fields.
-
-    Parameters
-    ----------
-    settings : dataclass instance
-        Its numbers, strings and booleans can be in the config. Fields of other types come from the message's records.
-    config : mapping
-        Values by key: a field ``batch_size`` has the key ``batch-size``. Other keys are ignored. A whole number is
-        allowed for a float.
-
-    Raises
-    ------
-    ValueError
-        A value has another type than the field; the message names the key.
-    """
-    changes: dict[str, Any] = {}
-    for setting in fields(settings):  # type: ignore[arg-type]
-        key, kind = key_of(setting.name), type(getattr(settings, setting.name))
-        if key not in config or kind not in (bool, int, float, str):
-            continue
-        value = config[key]
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if type(value) is not kind:
-            raise ValueError(f"config {key} = {value!r}: must be of type {kind.__name__}")
-        changes[setting.name] = value
-    return replace(settings, **changes)  # type: ignore[type-var]
-
-
-def check_choice(key: str, value: str, allowed: Sequence[str]) -> None:
-    """Raise ``ValueError`` if a value of a message's config is not among the ``allowed``."""
-    if value not in allowed:
-        raise ValueError(f"config {key} = {value!r}: must be one of {', '.join(map(repr, allowed))}")
+        settings, training = with_config(self, config), with_config(self.training, config)
+        of_new_node = settings.held_out_epochs >= 0
+        return replace(settings, training=training.for_epochs(settings.held_out_epochs) if of_new_node else training)

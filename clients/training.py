@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .arrays import Arrays, matches
+from .limits import check_length, spend_step
 from .penalties import QuadraticPrior
 from .settings import LocalTraining
 
@@ -262,7 +263,13 @@ def counted(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> tuple[Call
 
 
 def stream(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> Iterator[tuple[bool, Batch]]:
-    """Batches of the phase, each with whether it is the first of its epoch."""
+    """Batches of the phase, each with whether it is the first of its epoch.
+
+    Raises
+    ------
+    LimitError
+        The node does not take as many steps (:mod:`fedapps.clients.limits`).
+    """
 
     def epochs() -> Iterator[tuple[bool, Batch]]:
         while True:
@@ -273,9 +280,20 @@ def stream(phase: Phase, epoch: Callable[[int], Iterator[Batch]]) -> Iterator[tu
                 raise ValueError(f"steps = {phase.training.steps}, but there are no training batches to take them on")
 
     if phase.training.steps > 0:
-        return islice(epochs(), phase.training.steps)
+        check_length("steps", phase.training.steps)
+        return _counted_steps(islice(epochs(), phase.training.steps))
+    check_length("epochs", phase.training.epochs)
     lengths = range(phase.training.epochs)
-    return ((index == 0, batch) for _ in lengths for index, batch in enumerate(epoch(phase.training.batch_size)))
+    return _counted_steps(
+        (index == 0, batch) for _ in lengths for index, batch in enumerate(epoch(phase.training.batch_size))
+    )
+
+
+def _counted_steps(batches: Iterator[tuple[bool, Batch]]) -> Iterator[tuple[bool, Batch]]:
+    """The same batches, each of which is a step within the limits of the node."""
+    for batch in batches:
+        spend_step()
+        yield batch
 
 
 def new_optimizer(phase: Phase, parameters: list[Tensor]) -> torch.optim.Optimizer:

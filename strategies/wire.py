@@ -33,8 +33,10 @@ CONFIG = "config"
 #: Record of the metrics of a reply.
 METRICS = "metrics"
 
-#: Config key: number of the round, an integer ≥ 1.
+#: Config key: number of the round, an integer from 1 to :data:`LAST_ROUND`.
 SERVER_ROUND = "server-round"
+#: The largest number of a round.
+LAST_ROUND = 999_999
 #: Config key: the oldest round that the server can return to, an integer ≥ 0. Nodes may delete older private state.
 DURABLE_ROUND = "durable-round"
 #: Config key: the best round so far by the tracked metric, an integer ≥ 1; missing if no metric is tracked or there is
@@ -75,8 +77,8 @@ TIMINGS = "timings"
 #: state, building the model, training, evaluating, encoding (and compressing) the reply; ``other`` is the rest.
 NODE_PHASES = ("import", "decode", "data", "state", "model", "train", "evaluate", "encode", "other")
 
-#: Config key of EVALUATE: whether the node was held out of all rounds. It then fits its personal part in ``epochs``
-#: epochs, and its metrics have one of the prefixes :data:`HELD_OUT_PREFIXES`; false if missing.
+#: Config key of EVALUATE: whether the node was held out of all rounds. It then fits its personal part in
+#: ``held-out-epochs`` epochs, and its metrics have one of the prefixes :data:`HELD_OUT_PREFIXES`; false if missing.
 HELD_OUT = "held-out"
 #: The model that a held-out node received, the same with its personal part fitted, and a model that it trained alone.
 HELD_OUT_PREFIXES = ("shared.", "adapted.", "local.")

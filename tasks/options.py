@@ -141,14 +141,15 @@ def parse_options(cls: type, values: dict[str, Any], prefix: str = "") -> tuple[
         kind = type(declared.default)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if type(value) is not kind or not _within(value, declared.metadata):
+        if type(value) is not kind or not within(value, declared.metadata):
             errors.append(f"{name} = {value!r}: must be {allowed(declared.metadata, kind)}")
             continue
         arguments[declared.name] = value
     return arguments, errors
 
 
-def _within(value: Any, limits: Any) -> bool:
+def within(value: Any, limits: Mapping[str, Any]) -> bool:
+    """Whether a value is among those that the metadata of a field allow; NaN never is."""
     if limits.get("choices") is not None and value not in limits["choices"]:
         return False
     if isinstance(value, (int, float)) and not isinstance(value, bool):

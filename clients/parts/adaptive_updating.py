@@ -20,6 +20,7 @@ from fedapps.clients.local_part import PHASES, LocalPart, NodeRound, Prepared
 from fedapps.clients.training import Phase, kept_rate, run_plan
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.base import NodeData
+from fedapps.tasks.options import option
 from torch import nn
 
 
@@ -43,15 +44,9 @@ class AdaptiveUpdating(LocalPart):
 
     exclusive: ClassVar[frozenset[str]] = frozenset({PHASES})
 
-    adapt_epochs: int = 0
-    adapt_rate: float = 1.0
+    adapt_epochs: int = option(0, "epochs of the first phase", minimum=0)
+    adapt_rate: float = option(1.0, "factor on its learning rate", above=0)
     adapt_before_evaluation: bool = False
-
-    def validate(self) -> None:
-        if self.adapt_epochs < 0:
-            raise ValueError(f"config adapt-epochs = {self.adapt_epochs}: must be at least 0")
-        if not self.adapt_rate > 0:
-            raise ValueError(f"config adapt-rate = {self.adapt_rate}: must be above 0")
 
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
         joint = plan[-1]

@@ -16,8 +16,8 @@ import torch
 from fedapps.clients.arrays import PREFIX, Arrays, get_arrays
 from fedapps.clients.decomposition import DecomposedModel, Drift, Layout, Parts, PartsPrior
 from fedapps.clients.local_part import EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES, LocalPart, NodeRound
+from fedapps.clients.messages import read_arrays
 from fedapps.clients.penalties import QuadraticPrior
-from fedapps.clients.settings import check_choice
 from fedapps.clients.training import Loss
 from fedapps.strategies.wire import (
     ADAPTIVE_QUERY,
@@ -28,6 +28,7 @@ from fedapps.strategies.wire import (
     FEDWEIT_MASK,
     STAGE,
 )
+from fedapps.tasks.options import option
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor, nn
 
@@ -77,7 +78,7 @@ class Knowledge:
                 raise ValueError(
                     f"{FEDWEIT_KNOWLEDGE_PREFIX}{index}, of node {key}: must come as an ArrayRecord with {FEDWEIT}"
                 )
-            adaptive.append({name: array.numpy() for name, array in record.items()})
+            adaptive.append(read_arrays(f"{FEDWEIT_KNOWLEDGE_PREFIX}{index}", record))
         return cls(stage, tuple(map(str, keys)), tuple(adaptive))
 
     def flat(self, layout: Layout) -> Tensor:
@@ -139,12 +140,12 @@ class Decomposition(LocalPart):
 
     exclusive: ClassVar[frozenset[str]] = frozenset({EARLIER_STAGES, EVALUATED_MODEL, PARAMETER_NAMES, PHASES})
 
-    decomposition: str = "apd"
-    l1_adaptive: float = 0.0
-    l1_mask: float = 0.0
-    drift: float = 0.0
-    mask_share: float = 0.7
-    sparsity: float = 0.0
+    decomposition: str = option("apd", "the algorithm", choices=("apd", "fedweit"))
+    l1_adaptive: float = option(0.0, "weight of the absolute values of A", minimum=0)
+    l1_mask: float = option(0.0, "weight of the absolute values of m", minimum=0)
+    drift: float = option(0.0, "weight of the changes of earlier stages", minimum=0)
+    mask_share: float = option(0.7, "share of the units that are sent", above=0, maximum=1)
+    sparsity: float = option(0.0, "absolute value up to which a number counts as zero", minimum=0)
     knowledge: Knowledge = field(default=Knowledge(), compare=False)
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
@@ -159,9 +160,6 @@ class Decomposition(LocalPart):
         if FEDWEIT not in content:
             return part
         return replace(part, knowledge=Knowledge.read(content))
-
-    def validate(self) -> None:
-        check_choice("decomposition", self.decomposition, ("apd", "fedweit"))
 
     # -- memory ----------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
 from fedapps.clients.fisher import Estimator, fisher_of_node
 from fedapps.clients.local_part import EARLIER_STAGES, LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
-from fedapps.clients.settings import check_choice
+from fedapps.tasks.options import option
 from torch import nn
 
 #: Several stages: each held at its own solution; their precisions summed and held at the newest one; the newest alone.
@@ -150,13 +150,9 @@ class Ewc(_EarlierStages):
         How F is estimated (:func:`~fedapps.clients.fisher.diagonal_fisher`).
     """
 
-    ewc: float = 0.0
-    ewc_anchors: Anchors = "separate"
-    fisher_estimator: Estimator = "per-sample"
-
-    def validate(self) -> None:
-        check_choice("ewc-anchors", self.ewc_anchors, ("separate", "online"))
-        check_choice("fisher-estimator", self.fisher_estimator, get_args(Estimator))
+    ewc: float = option(0.0, "the weight λ", minimum=0)
+    ewc_anchors: Anchors = option("separate", "how stages are combined", choices=("separate", "online"))
+    fisher_estimator: Estimator = option("per-sample", "how F is estimated", choices=get_args(Estimator))
 
     @property
     def weight(self) -> float:
@@ -180,7 +176,7 @@ class L2Transfer(_EarlierStages):
         λ ≥ 0. With 0 this is plain training.
     """
 
-    l2_transfer: float = 0.0
+    l2_transfer: float = option(0.0, "the weight λ", minimum=0)
 
     @property
     def weight(self) -> float:

@@ -1,17 +1,21 @@
-"""Evaluation of other models than the one that the message brings: the node's own, or the one of all clusters.
+"""Evaluation of other models than the one that the message brings: the node's own, or the one of all clusters; and of
+the same model, which is not trained.
 
 FedVLN evaluates the model that the node trained: Zhou and Wang, FedVLN: Privacy-preserving Federated
 Vision-and-Language Navigation, ECCV 2022, Section 4.2 ("For validation, we used the local models after local
 training"), https://arxiv.org/abs/2203.14936.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from fedapps.clients.arrays import Arrays, get_arrays, load_arrays, memory_of
-from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
+from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, LocalPart, NodeRound, Prepared
+from fedapps.clients.messages import read_arrays
+from fedapps.clients.training import Phase
 from fedapps.strategies.wire import HIERARCHICAL_SHARED
+from fedapps.tasks.base import NodeData
 from flwr.app import RecordDict
 from torch import nn
 
@@ -43,6 +47,16 @@ class LocalEvaluation(LocalPart):
 
 
 @dataclass(frozen=True)
+class NoTraining(LocalPart):
+    """Reply to training with what was received, without a step; evaluations are as usual."""
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({PHASES})
+
+    def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        return []
+
+
+@dataclass(frozen=True)
 class SharedEvaluation(LocalPart):
     """Evaluate the model that all clusters share, too, if the message brings it; its metrics start with ``shared.``.
 
@@ -56,7 +70,7 @@ class SharedEvaluation(LocalPart):
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
         record = content.array_records.get(HIERARCHICAL_SHARED)
-        return self if record is None else replace(self, shared={name: a.numpy() for name, a in record.items()})
+        return self if record is None else replace(self, shared=read_arrays(HIERARCHICAL_SHARED, record))
 
     def also_evaluated(self) -> Mapping[str, Arrays]:
         return {} if self.shared is None else {"shared": self.shared}

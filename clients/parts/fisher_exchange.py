@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import ClassVar, Self, cast, get_args
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.fisher import Estimator, fisher_of_node
 from fedapps.clients.local_part import PARAMETER_NAMES, LocalPart, NodeRound
+from fedapps.clients.messages import read_arrays
 from fedapps.clients.penalties import QuadraticPrior
 from fedapps.strategies.wire import (
     FISHER,
@@ -52,7 +54,7 @@ class FisherPrior(LocalPart):
         Raises
         ------
         ValueError
-            The estimator is unknown, or one of the two records of the prior is missing.
+            The estimator is unknown, one of the two records of the prior is missing, or a value is out of range.
         """
         order = content.get(FISHER)
         if not isinstance(order, ConfigRecord):
@@ -64,7 +66,9 @@ class FisherPrior(LocalPart):
         precision, linear = content.get(FISHER_PRIOR_PRECISION), content.get(FISHER_PRIOR_LINEAR)
         prior = None
         if isinstance(precision, ArrayRecord) and isinstance(linear, ArrayRecord):
-            prior = QuadraticPrior(_tensors(precision), _tensors(linear))
+            prior = QuadraticPrior(
+                _tensors(FISHER_PRIOR_PRECISION, precision, least=0.0), _tensors(FISHER_PRIOR_LINEAR, linear)
+            )
         elif precision is not None or linear is not None:
             raise ValueError(f"{FISHER_PRIOR_PRECISION} and {FISHER_PRIOR_LINEAR} must come together, as ArrayRecords")
         return replace(self, estimator=cast(Estimator, estimator), received_prior=prior)
@@ -100,8 +104,11 @@ class FisherPrior(LocalPart):
         return 0 if prior is None else sum(t.numel() for term in (prior.precision, prior.linear) for t in term.values())
 
 
-def _tensors(record: ArrayRecord) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+def _tensors(record_name: str, record: ArrayRecord, least: float = -inf) -> dict[str, Tensor]:
+    arrays = read_arrays(record_name, record)
+    if wild := [name for name, array in arrays.items() if not (np.isfinite(array) & (array >= least)).all()]:
+        raise ValueError(f"{record_name}: {', '.join(wild)} must be finite and at least {least:g}")
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def _check_fit(prior: QuadraticPrior, received: Arrays) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.tasks.label_shares import adjust_logits
+from fedapps.tasks.options import option
 from torch import Tensor, nn
 
 
@@ -25,11 +26,7 @@ class LogitAdjustment(LocalPart):
         τ ≥ 0. With 0 the loss is the plain cross-entropy; 1 makes the classifier's scores those of balanced labels.
     """
 
-    logit_adjustment: float = 0.0
-
-    def validate(self) -> None:
-        if not self.logit_adjustment >= 0:
-            raise ValueError(f"config logit-adjustment = {self.logit_adjustment}: must be at least 0")
+    logit_adjustment: float = option(0.0, "the factor τ", minimum=0)
 
     def wrap(self, model: nn.Module, node_round: NodeRound) -> nn.Module:
         if self.logit_adjustment == 0 or node_round.data.count("train") == 0:

@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from fedapps.clients.arrays import get_arrays
 from fedapps.clients.local_part import EVALUATED_MODEL, LocalPart, NodeRound, Prepared
+from fedapps.clients.messages import read_arrays
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Phase, run_plan
 from fedapps.strategies.wire import ADAPTIVE_RATES
-from flwr.app import RecordDict
+from fedapps.tasks.options import option
+from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
 
@@ -40,14 +42,21 @@ class Personalisation(LocalPart):
     exclusive: ClassVar[frozenset[str]] = frozenset({EVALUATED_MODEL})
 
     personalise: bool = False
-    personal_epochs: int = 1
-    personal_learning_rate: float = 0.001
+    personal_epochs: int = option(1, "local epochs", minimum=1)
+    personal_learning_rate: float = option(0.001, "the learning rate L", above=0)
     rates: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
+        """Return the part with the hyper-parameters and the rates of a message.
+
+        Raises
+        ------
+        ValueError
+            A hyper-parameter is out of range, or a rate is not in [0, 1].
+        """
         part = super().read(config, content)
         record = content.array_records.get(ADAPTIVE_RATES)
-        return part if record is None else replace(part, rates={name: a.numpy() for name, a in record.items()})
+        return part if record is None else replace(part, rates=_rates(record))
 
     def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
         """Personalise ``model``, and return its arrays under the name ``personal``."""
@@ -76,3 +85,10 @@ class Personalisation(LocalPart):
 
     def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
         return model_bytes
+
+
+def _rates(record: ArrayRecord) -> dict[str, np.ndarray]:
+    rates = read_arrays(ADAPTIVE_RATES, record)
+    if outside := [name for name, rate in rates.items() if not ((rate >= 0) & (rate <= 1)).all()]:
+        raise ValueError(f"{ADAPTIVE_RATES}: the rates of {', '.join(outside)} must be from 0 to 1")
+    return rates

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fedapps.clients.arrays import Arrays
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.penalties import QuadraticPrior
+from fedapps.tasks.options import option
 from torch import nn
 
 
@@ -22,7 +23,7 @@ class Proximal(LocalPart):
         µ ≥ 0. With 0 this is FedAvg.
     """
 
-    proximal: float = 0.0
+    proximal: float = option(0.0, "the weight µ", minimum=0)
 
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound

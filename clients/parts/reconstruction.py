@@ -15,6 +15,7 @@ from fedapps.clients.local_part import EARLIER_STAGES, PHASES, LocalPart, NodeRo
 from fedapps.clients.training import Phase, run_plan
 from fedapps.sim.seeding import generator
 from fedapps.tasks.base import NodeData
+from fedapps.tasks.options import option
 from torch import nn
 
 _SUPPORT = "support"
@@ -51,12 +52,10 @@ class Reconstruction(Stateless):
 
     exclusive: ClassVar[frozenset[str]] = frozenset({PHASES, EARLIER_STAGES})
 
-    reconstruct_epochs: int = 1
+    reconstruct_epochs: int = option(1, "epochs on the support set", minimum=1)
     support_share: float = 0.5
 
     def validate(self) -> None:
-        if self.reconstruct_epochs < 1:
-            raise ValueError(f"config reconstruct-epochs = {self.reconstruct_epochs}: must be at least 1")
         if not 0 < self.support_share < 1:
             raise ValueError(f"config support-share = {self.support_share}: must be between 0 and 1, both excluded")
 

@@ -11,6 +11,7 @@ import torch
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.training import Phase
 from fedapps.tasks.base import NodeData
+from fedapps.tasks.options import option
 from torch import nn
 
 
@@ -27,8 +28,8 @@ class VirtualClient(LocalPart):
         Counts the virtual clients that one node is in a round, from 0; each draws different examples.
     """
 
-    virtual_examples: int = 0
-    virtual_draw: int = 0
+    virtual_examples: int = option(0, "examples to train on", minimum=0, maximum=10**8)
+    virtual_draw: int = option(0, "which virtual client of the round", minimum=0)
 
     def seed_labels(self) -> tuple[int | str, ...]:
         return (self.virtual_draw,) if self.virtual_draw else ()

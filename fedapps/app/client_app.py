@@ -14,10 +14,10 @@ from fedapps.strategies.stopwatch import timed
 from fedapps.strategies.wire import PROFILE, PROFILE_QUERY
 
 from .errors import report_errors
-from .mods import compressed_reply, private_reply, timed_reply
+from .mods import compressed_reply, limited_work, private_reply, timed_reply
 from .profile_query import profile_record
 
-app = ClientApp(mods=[report_errors])
+app = ClientApp(mods=[report_errors, limited_work])
 
 
 @app.query(PROFILE_QUERY.removeprefix("query."))

@@ -14,6 +14,7 @@ from flwr.app import Context, Message
 from flwr.common.logger import log
 
 from fedapps.clients.data import is_simulated
+from fedapps.clients.limits import LimitError
 from fedapps.sim.files import UnwritableError
 from fedapps.strategies.checks import truncate
 from fedapps.tasks.profiles import DataError
@@ -25,6 +26,8 @@ SEND_ERRORS = "send-errors"
 _KINDS: Mapping[type[Exception], str] = {
     DataError: "the node's data are missing or cannot be used",
     UnwritableError: "the node cannot write a file, its disk may be full",
+    LimitError: "the message asks for more steps or time than the node gives",
+    MemoryError: "the message asks for more memory than the node gives",
 }
 _MAX_CHARACTERS = 20_000
 
@@ -55,7 +58,7 @@ def reported(error: Exception, what: str, node_config: Mapping[str, Any]) -> str
     node_config : mapping
         The node's.
     """
-    plain = isinstance(error, (DataError, UnwritableError))
+    plain = isinstance(error, (DataError, UnwritableError, LimitError))
     details = str(error) if plain else f"{error}\n{''.join(traceback.format_exception(error))}"
     if sends_details(node_config):
         return details

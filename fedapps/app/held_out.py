@@ -36,7 +36,8 @@ def new_node_config(config: Config, label: str, run_label: str, server_round: in
     return ConfigRecord(
         {
             **evaluate_config(config, label, run_label, server_round),
-            **option_values(run.training.for_epochs(epochs)),
+            **option_values(run.training),
+            "held-out-epochs": epochs,
             "stage": stage_of(run, server_round, stages) if stages > 1 else 0,
             "final": True,
             "collect": False,

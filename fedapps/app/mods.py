@@ -5,6 +5,7 @@ import time
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 
+from fedapps.clients.limits import NodeLimits
 from fedapps.clients.settings import RoundSettings
 from fedapps.clients.state import Attempts, PrivateState
 from fedapps.strategies.compression import ErrorMemory, compressed
@@ -12,6 +13,12 @@ from fedapps.strategies.stopwatch import measured, timed
 from fedapps.strategies.wire import CONFIG, TIMINGS, TIMINGS_WANTED
 
 from .errors import Handler
+
+
+def limited_work(message: Message, context: Context, call_next: Handler) -> Message:
+    """Work within the limits of the node config."""
+    with NodeLimits.of(context.node_config).applied():
+        return call_next(message, context)
 
 
 def timed_reply(message: Message, context: Context, call_next: Handler) -> Message:

@@ -17,6 +17,7 @@ from fedapps.clients.data import cached_load, is_simulated
 from fedapps.clients.guard import Guard
 from fedapps.clients.kept_models import KeptModels, keeps_models
 from fedapps.clients.local_part import RoundResult
+from fedapps.clients.messages import check_real
 from fedapps.clients.new_node import NewNode
 from fedapps.clients.numpy_client import NumPyClientAdapter
 from fedapps.clients.settings import RoundSettings
@@ -255,4 +256,6 @@ def received_arrays(message: Message) -> dict[str, np.ndarray]:
         others = ", ".join(message.content.array_records) or "none"
         raise ValueError(f"the message has no ArrayRecord {ARRAYS!r}, only: {others}")
     with timed("decode"):
-        return from_record(record)
+        arrays = from_record(record)
+    check_real(ARRAYS, arrays)
+    return arrays

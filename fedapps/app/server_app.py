@@ -156,7 +156,7 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
     final = final | spent(config, method, releases) | traffic(rounds)
     final = final | cost_to_target(config.run, evaluated, nodes) | steps_per_node(nodes, config.run.participants)
     return {
-        "rounds": len(rounds),
+        "rounds": rounds[-1]["round"] if rounds else 0,
         "final": final,
         "privacy": guarantee(config, method, releases),
         "seconds": seconds,

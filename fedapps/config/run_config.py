@@ -12,6 +12,7 @@ from fedapps.strategies import Compression, HeldOut, Krum, Median, MultiKrum, Ro
 from fedapps.strategies.compression import COMPRESSION_NAMES, compression_by_name
 from fedapps.strategies.nodes.samplers import rounded_share
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
+from fedapps.strategies.wire import LAST_ROUND
 from fedapps.tasks.options import listed, option
 from fedapps.tasks.profiles import TaskProfiles
 
@@ -39,7 +40,7 @@ class RunConfig:
         "local,fedavg,spfl,apfl", "methods to run one after another, such as fedavg,fedprox(mu=0.1); see `fedapps list`"
     )
     seed: int = option(0, "seed of every random draw", minimum=0)
-    rounds: int = option(10, "communication rounds", minimum=1)
+    rounds: int = option(10, "communication rounds", minimum=1, maximum=LAST_ROUND)
     num_nodes: int = option(7, "nodes that must be connected before the first round; see node-wait", minimum=1)
     output_dir: str = option("", "folder of the run folders; empty = ~/fedapps/runs")
     data_dir: str = option("", "folder with the data of all nodes; empty = a simulated world")

@@ -1,6 +1,6 @@
 """References of which one node does all the work: training on the data of all nodes, and no training at all."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,6 +11,7 @@ from .base import Conflict, Method, Role, Round, Scalar
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
+    from fedapps.clients.local_part import LocalPart
     from fedapps.config.run_config import RunConfig
     from fedapps.tasks.base import Task
 
@@ -82,8 +83,10 @@ class Untrained(OneNode):
     def role(self) -> Role:
         return "reference"
 
-    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
-        return {"epochs": 0, "steps": 0} if server_round.message == "train" else {}
+    def local_parts(self) -> "Sequence[LocalPart]":
+        from fedapps.clients.parts.evaluation import NoTraining
+
+        return [NoTraining()]
 
     def privacy_conflict(self, dp: str) -> str:
         return "no node trains, so noise would only spoil the initial model"

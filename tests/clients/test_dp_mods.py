@@ -65,6 +65,14 @@ def test_a_reply_without_parameters_releases_nothing():
     assert arrays_of(answered(on_floats(local()), sent, trained).content["arrays"]) == sent
 
 
+@pytest.mark.parametrize("norm", [-1.0, 0.0, float("nan"), "1", True])
+def test_a_norm_that_would_reverse_or_release_an_update_is_refused_before_training(norm):
+    config = ConfigRecord({"clipping_norm": norm})
+    message = Message(RecordDict({"arrays": record_of(SENT), "config": config}), 2, "train")
+    with pytest.raises(ValueError, match=f"config clipping_norm = {norm!r}: must be a number above 0"):
+        on_floats(fixedclipping_mod)(message, CONTEXT, lambda *_: pytest.fail("it trains"))
+
+
 def test_flowers_mod_alone_leaves_an_array_without_dimensions_as_it_is():
     # when this fails, Flower has closed the gap that the docstring of dp_mods names
     message = Message(RecordDict({"arrays": record_of({"scale": np.zeros(())})}), 2, "train")

@@ -123,7 +123,7 @@ sys.addaudithook(_kill)
 
 
 def test_a_node_that_is_killed_at_any_moment_leaves_a_good_model_and_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_runs", lambda pid: False)  # the process that wrote is gone
+    monkeypatch.setattr(files, "runs", lambda pid: False)  # the process that wrote is gone
     left = set()
     for write in count():
         kept = KeptModels(tmp_path / str(write))

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from fedapps.clients.settings import RoundSettings, check_choice, with_config
-from fedapps.tasks.options import option_values
+from fedapps.clients.messages import with_config
+from fedapps.clients.settings import LocalTraining, RoundSettings
+from fedapps.tasks.options import option, option_fields, option_values
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,16 +62,69 @@ def test_fields_of_other_types_come_from_records_and_not_from_the_config():
     assert with_config(Options(), {"arrays": 3, "names": "x"}) == Options()
 
 
-VALUES = {int: st.integers(), float: st.floats(allow_nan=False), bool: st.booleans(), str: st.just("name")}
-CONFIGS = {key: VALUES[type(default)] for key, default in option_values(RoundSettings()).items()}
+VALUES = {
+    int: st.integers(-2, 2**62), float: st.floats(), bool: st.booleans(), str: st.sampled_from(["name", "sgd"])
+}  # fmt: skip
+CONFIGS = {
+    key: VALUES[type(default)]
+    for key, default in option_values(RoundSettings()).items()
+    if key != "held-out-epochs"  # stands for epochs
+}
+
+
+def is_declared(value, field):
+    limits = {"minimum": None, "maximum": None, "above": None, "choices": None, **field.metadata}
+    if limits["choices"]:
+        return value in limits["choices"]
+    return isinstance(value, str) or (
+        abs(value) < float("inf")
+        and (limits["minimum"] is None or value >= limits["minimum"])
+        and (limits["maximum"] is None or value <= limits["maximum"])
+        and (limits["above"] is None or value > limits["above"])
+    )
 
 
 @given(st.fixed_dictionaries({}, optional=CONFIGS))
-def test_every_setting_can_be_in_the_config_and_the_others_stay(config):
-    assert option_values(RoundSettings().with_config(config)) == option_values(RoundSettings()) | config
+def test_every_setting_can_be_in_the_config_within_its_range_and_the_others_stay(config):
+    declared = option_fields(RoundSettings)
+    wrong = [key for key, value in config.items() if not is_declared(value, declared[key])]
+    if wrong:
+        with pytest.raises(ValueError, match=f"config ({'|'.join(wrong)}) = .*: must be"):
+            RoundSettings().with_config(config)
+    else:
+        assert option_values(RoundSettings().with_config(config)) == option_values(RoundSettings()) | config
 
 
-def test_a_choice_is_checked():
-    check_choice("kind", "b", ["a", "b"])
-    with pytest.raises(ValueError, match="config kind = 'c': must be one of 'a', 'b'"):
-        check_choice("kind", "c", ["a", "b"])
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"epochs": 0}, "config epochs = 0: must be a whole number at least 1"),
+        ({"batch-size": -1}, "config batch-size = -1: must be a whole number at least 1"),
+        ({"learning-rate": float("nan")}, "config learning-rate = nan: must be finite"),
+        ({"weight-decay": float("inf")}, "config weight-decay = inf: must be finite"),
+        ({"optimizer": "lion"}, "config optimizer = 'lion': must be one of 'adam'"),
+        ({"stage": -1}, "config stage = -1: must be a whole number at least 0 and at most 999"),
+        ({"server-round": 0}, "config server-round = 0: must be a whole number at least 1 and at most 999999"),
+        ({"server-round": 2**62}, "config server-round = 4611686018427387904: must be"),
+        ({"durable-round": -1}, "config durable-round = -1: must be"),
+    ],
+)
+def test_a_value_out_of_the_declared_range_is_an_error(config, message):
+    with pytest.raises(ValueError, match=message):
+        RoundSettings().with_config(config)
+
+
+def test_a_new_node_may_train_no_epoch():
+    assert RoundSettings().with_config({"held-out-epochs": 0, "steps": 7}).training == LocalTraining(epochs=0)
+    assert RoundSettings().with_config({"held-out-epochs": -1, "epochs": 3}).training == LocalTraining(epochs=3)
+
+
+def test_the_ranges_of_own_fields_count():
+    @dataclass(frozen=True)
+    class Own:
+        share: float = option(0.5, "a share", above=0, maximum=1)
+
+    assert with_config(Own(), {"share": 1}) == Own(1.0)
+    for share in (0.0, 1.5, float("nan")):
+        with pytest.raises(ValueError, match=f"config share = {share}: must be"):
+            with_config(Own(), {"share": share})

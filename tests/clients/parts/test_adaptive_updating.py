@@ -223,9 +223,9 @@ def test_the_config_of_a_message_sets_the_epochs():
     part = AdaptiveUpdating(2)
     assert part.read({"adapt-epochs": 5}, RecordDict()) == AdaptiveUpdating(5)
     assert part.read({}, RecordDict()) == part
-    with pytest.raises(ValueError, match=r"config adapt-epochs = -1: must be at least 0"):
+    with pytest.raises(ValueError, match=r"config adapt-epochs = -1: must be a whole number at least 0"):
         AdaptiveUpdating().read({"adapt-epochs": -1}, RecordDict())
-    with pytest.raises(ValueError, match=r"config adapt-rate = 0\.0: must be above 0"):
+    with pytest.raises(ValueError, match=r"config adapt-rate = 0\.0: must be a number above 0"):
         AdaptiveUpdating().read({"adapt-rate": 0.0}, RecordDict())
     with pytest.raises(ValueError, match=r"config adapt-epochs = 1\.5: must be of type int"):
         part.read({"adapt-epochs": 1.5}, RecordDict())

@@ -126,5 +126,5 @@ def test_a_node_without_training_examples_is_evaluated():
 
 def test_the_weight_comes_from_the_message_and_is_not_negative():
     assert LogitAdjustment().read({"logit-adjustment": 0.5}, RecordDict()) == LogitAdjustment(0.5)
-    with pytest.raises(ValueError, match=r"config logit-adjustment = -1\.0: must be at least 0"):
+    with pytest.raises(ValueError, match=r"config logit-adjustment = -1\.0: must be a number at least 0"):
         LogitAdjustment().read({"logit-adjustment": -1.0}, RecordDict())

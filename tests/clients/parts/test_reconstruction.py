@@ -144,7 +144,7 @@ def test_the_split_differs_by_round_and_node_and_can_be_repeated():
         ({"support-share": 0.0}, r"support-share = 0\.0: must be between 0 and 1"),
         ({"support-share": 1.0}, r"support-share = 1\.0: must be between 0 and 1"),
         ({"support-share": "half"}, r"support-share = 'half': must be of type float"),
-        ({"reconstruct-epochs": 0}, r"reconstruct-epochs = 0: must be at least 1"),
+        ({"reconstruct-epochs": 0}, r"reconstruct-epochs = 0: must be a whole number at least 1"),
     ],
 )
 def test_values_out_of_range_are_errors(config, message):

@@ -21,14 +21,14 @@ class Node:
         given = {"task": "lqr", "methods": "sfl", "num-nodes": 1, "rounds": 2, "collect-after": 0, "name": "run"}
         config = parse(given | {"output-dir": str(folder), "cache-dir": str(folder / "worlds")})
         self.states = folder / "run" / "nodes"
-        self.grid = InProcessGrid(client_app, [{}], config.flat(), errors="reply")
+        self.grid = InProcessGrid(client_app, [{"max-steps": 400}], config.flat(), errors="reply")
         name, *_ = whole = arrays_of(initial_arrays(config))
         self.shared = {name: whole[name]}
         assert len(whole) > 1, "the others are private"
 
-    def train(self, server_round, arrays=None, **config):
-        orders = {"run": "label", "method": "sfl", "server-round": server_round, "epochs": 1}
-        orders |= {name.replace("_", "-"): value for name, value in config.items()}
+    def train(self, number, arrays=None, **config):
+        orders = {"run": "label", "method": "sfl", "server-round": number, "epochs": 1}
+        orders |= {n if n == "clipping_norm" else n.replace("_", "-"): value for n, value in config.items()}
         record = {} if arrays == {} else {"arrays": arrays or record_of(self.shared)}
         content = RecordDict({**record, "config": ConfigRecord(orders)})
         (node,) = self.grid.get_node_ids()
@@ -69,6 +69,29 @@ FAULTS = {
     "a list for a number": (
         lambda shared: {"learning_rate": [0.1]},
         "config learning-rate = .*: must be of type float",
+    ),
+    "no epochs": (lambda shared: {"epochs": 0}, "config epochs = 0: must be a whole number at least 1"),
+    "no batches": (lambda shared: {"batch_size": -3}, "config batch-size = -3: must be"),
+    "epochs without end": (
+        lambda shared: {"epochs": 2**62},
+        "config epochs = 4611686018427387904: this node",
+    ),
+    "steps without end": (lambda shared: {"steps": 2**62}, "config steps = 4611686018427387904: this node"),
+    "a few steps too many": (lambda shared: {"epochs": 400}, "step 401: this node takes at most 400"),
+    "a round that no file can be named after": (
+        lambda shared: {"server_round": 10**6},
+        "config server-round = 1000000",
+    ),
+    "a round before the first": (lambda shared: {"server_round": -1}, "config server-round = -1: must be"),
+    "a stage before the first": (lambda shared: {"stage": -1}, "config stage = -1: must be"),
+    "an update to be reversed": (
+        lambda shared: {"clipping_norm": -1.0},
+        "config clipping_norm = -1.0: must be a number",
+    ),
+    "an update that NaN clips": (lambda shared: {"clipping_norm": float("nan")}, "config clipping_norm = nan: must be"),
+    "complex numbers": (
+        lambda shared: {"arrays": record_of({n: a.astype(np.complex64) for n, a in shared.items()})},
+        "arrays: '.*' is complex64: must be floating-point, integer or boolean",
     ),
     "a path for a method": (
         lambda shared: {"method": "/tmp"},

@@ -70,7 +70,7 @@ ADDED = {
     "apfl(epochs=7,learning-rate=0.01)": (
         {}, {"personalise": True, "personal-epochs": 7, "personal-learning-rate": 0.01},
     ),
-    "untrained": ({"epochs": 0, "steps": 0}, {}),
+    "untrained": ({}, {}),
 }  # fmt: skip
 EWC = {"ewc": 0.1, "ewc-anchors": "online", "fisher-estimator": "per-batch"}
 APD = {"decomposition": "apd", "l1-adaptive": 0.3, "drift": 0.4}

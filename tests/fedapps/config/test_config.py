@@ -126,7 +126,7 @@ def test_whole_numbers_are_numbers_but_truth_values_are_not():
     assert repr(parse({"learning-rate": 1}).run.training.learning_rate) == "1.0"
     assert errors({"learning-rate": True, "rounds": True, "resume": 1, "seed": 1.0}) == [
         "learning-rate = True: must be a number above 0",
-        "rounds = True: must be a whole number at least 1",
+        "rounds = True: must be a whole number at least 1 and at most 999999",
         "resume = 1: must be true or false",
         "seed = 1.0: must be a whole number at least 0",
     ]
@@ -245,9 +245,11 @@ def test_and_those_that_can(given):
 
 def test_conflicts_join_the_other_errors_but_not_where_one_side_is_unknown():
     assert len(errors({"evaluate-every": 4, "rounds": 5, "seed": -1})) == 3
-    assert errors({"rounds": "three", "collect-after": 20}) == ["rounds = 'three': must be a whole number at least 1"]
+    assert errors({"rounds": "three", "collect-after": 20}) == [
+        "rounds = 'three': must be a whole number at least 1 and at most 999999"
+    ]
     staged = {"task": "social", "collect-after": 0, "methods": "fedavg-ewc"}  # its stages must divide the rounds
-    assert errors(staged | {"rounds": 0}) == ["rounds = 0: must be a whole number at least 1"]
+    assert errors(staged | {"rounds": 0}) == ["rounds = 0: must be a whole number at least 1 and at most 999999"]
 
 
 # -- keys of methods and of other packages -----------------------------------------------------------------------

@@ -1,0 +1,89 @@
+"""What a node reads from a message: values by the types and ranges that fields declare, and arrays of real numbers.
+
+A message comes from outside. Each of its values is checked here, before any work.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from math import isfinite
+from typing import Any, TypeVar
+
+import numpy as np
+from fedapps.strategies.wire import CLIPPING_NORM
+from fedapps.tasks.options import allowed, key_of, within
+from flwr.app import ArrayRecord
+
+Arrays = dict[str, np.ndarray]
+Fields = TypeVar("Fields")
+_REAL = frozenset("fiub")
+
+
+def with_config(settings: Fields, config: Mapping[str, Any]) -> Fields:
+    """Return a dataclass instance with the values of a message's config in its fields.
+
+    Parameters
+    ----------
+    settings : dataclass instance
+        Its numbers, strings and booleans can be in the config, within the limits that a field declares
+        (:func:`fedapps.tasks.options.option`). Fields of other types come from the message's records.
+    config : mapping
+        Values by key: a field ``batch_size`` has the key ``batch-size``. Other keys are ignored. A whole number is
+        allowed for a float.
+
+    Raises
+    ------
+    ValueError
+        A value has another type than the field, is out of its range or not finite; the message names the key.
+    """
+    changes: dict[str, Any] = {}
+    for setting in fields(settings):  # type: ignore[arg-type]
+        key, kind = key_of(setting.name), type(getattr(settings, setting.name))
+        if key not in config or kind not in (bool, int, float, str):
+            continue
+        value = config[key]
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not kind:
+            raise ValueError(f"config {key} = {value!r}: must be of type {kind.__name__}")
+        if kind is float and not isfinite(value):
+            raise ValueError(f"config {key} = {value!r}: must be finite")
+        if not within(value, setting.metadata):
+            raise ValueError(f"config {key} = {value!r}: must be {allowed(setting.metadata, kind)}")
+        changes[setting.name] = value
+    return replace(settings, **changes)  # type: ignore[type-var]
+
+
+def clipping_norm(config: Mapping[str, Any]) -> float | None:
+    """The norm to which a message asks to clip the update; ``None`` if it asks for none. It can be infinite.
+
+    Raises
+    ------
+    ValueError
+        It is no number above 0. A norm below 0 would reverse the update, and NaN would send it as it is.
+    """
+    norm = config.get(CLIPPING_NORM)
+    if norm is None:
+        return None
+    if isinstance(norm, bool) or not isinstance(norm, (int, float)) or not norm > 0:
+        raise ValueError(f"config {CLIPPING_NORM} = {norm!r}: must be a number above 0")
+    return float(norm)
+
+
+def read_arrays(name: str, record: ArrayRecord) -> Arrays:
+    """The arrays of the record ``name`` of a message. Raises ``ValueError`` as :func:`check_real`."""
+    arrays = {key: array.numpy() for key, array in record.items()}
+    check_real(name, arrays)
+    return arrays
+
+
+def check_real(name: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Check that the arrays of a record hold real numbers.
+
+    Raises
+    ------
+    ValueError
+        One is neither floating-point, integer nor boolean. A model would lose the imaginary part of a complex one.
+    """
+    for key, array in arrays.items():
+        if array.dtype.kind not in _REAL:
+            raise ValueError(f"{name}: {key!r} is {array.dtype}: must be floating-point, integer or boolean")
