@@ -193,8 +193,8 @@ def _opened(path: Path, member: str) -> Iterator[BinaryIO]:
         with ZipFile(path) as archive, archive.open(member) as inside:
             yield cast(BinaryIO, inside)
         return
-    opener = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix)
-    with cast(BinaryIO, opener(path) if opener else path.open("rb")) as file:
+    openers = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
+    with cast(BinaryIO, openers[path.suffix](path) if path.suffix in openers else path.open("rb")) as file:
         yield file
 
 

@@ -58,5 +58,4 @@ def _is_sixteen(image: Image.Image) -> bool:
 
 
 def _is_opaque(image: Image.Image) -> bool:
-    lowest, _ = image.convert("RGBA").getextrema()[3]
-    return lowest == 255
+    return image.convert("RGBA").getchannel("A").getextrema()[0] == 255

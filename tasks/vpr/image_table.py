@@ -7,7 +7,7 @@ from fedapps.tasks.profiles import DataError
 from fedapps.tasks.tables import Table, read_table
 
 from .images import ImageFiles, ImageStore
-from .places import Places, Track, build_places, projected, refuse_far, refuse_unlocated
+from .places import Places, Track, build_places, projected, refuse_far, refuse_wide
 
 REQUIRED = ("path", "sequence", "role")
 OPTIONAL = ("x", "y", "lon", "lat", "city", "continent", "group", "frame", "heading")
@@ -72,12 +72,12 @@ def coordinates(table: Table) -> tuple[np.ndarray, bool]:
     Raises
     ------
     DataError
-        The table has neither, a cell is invalid, or a position is implausible: far from the rest of its city,
-        or (0, 0), which devices write without a fix.
+        The table has neither, a cell is invalid, or a position is implausible: (0, 0) in degrees, which devices write
+        without a fix, or far from the rest of its city in metres.
     """
-    cities = np.array(_labels(table, "city"))
     if "x" in table and "y" in table:
         position = np.stack([table.numbers("x"), table.numbers("y")], axis=1)
+        cities = np.array(_labels(table, "city"))
         for city in np.unique(cities):
             refuse_far(table, ("x", "y"), position, "write metres", np.flatnonzero(cities == city))
         return position, False
@@ -89,8 +89,8 @@ def coordinates(table: Table) -> tuple[np.ndarray, bool]:
             swapped = np.abs(lon).max() <= 90 and np.abs(lat).max() <= 180
             advice = "are lon and lat swapped?" if swapped else "write metres in the columns x and y"
             raise table.fault(name, wrong, f"expected degrees from {least:g} to {most:g}; {advice}")
-    for city in np.unique(cities):
-        refuse_unlocated(table, lon, lat, np.flatnonzero(cities == city))
+    if len(zero := np.flatnonzero((lon == 0) & (lat == 0))):
+        raise table.fault("lon", zero, "lon and lat are 0, as without a GPS fix; correct or remove the row")
     return np.stack([lon, lat], axis=1), True
 
 
@@ -99,6 +99,7 @@ def _positions(table: Table, cities: np.ndarray) -> np.ndarray:
     position, degrees = coordinates(table)
     if degrees:
         for city in np.unique(cities):
-            inside = cities == city
+            inside = np.flatnonzero(cities == city)
+            refuse_wide(table, *position.T, inside)
             position[inside] = projected(*position[inside].T)
     return position

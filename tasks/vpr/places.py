@@ -202,7 +202,8 @@ def projected(lon: np.ndarray, lat: np.ndarray) -> np.ndarray:
     """
     east, north = _from_median(lon, lat)
     scale = np.cos(np.deg2rad(np.median(lat)))
-    return EARTH_RADIUS * np.deg2rad(np.stack([east * scale, north], axis=1))
+    position: np.ndarray = EARTH_RADIUS * np.deg2rad(np.stack([east * scale, north], axis=1))
+    return position
 
 
 def _from_median(lon: np.ndarray, lat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -213,8 +214,8 @@ def _from_median(lon: np.ndarray, lat: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return east - np.median(east), lat - np.median(lat)
 
 
-def refuse_unlocated(table: Table, lon: np.ndarray, lat: np.ndarray, rows: np.ndarray) -> None:
-    """Raise :class:`DataError` if images of a city lie at (0, 0) or farther than :data:`WIDEST` from the others.
+def refuse_wide(table: Table, lon: np.ndarray, lat: np.ndarray, rows: np.ndarray) -> None:
+    """Raise :class:`DataError` if images of a city lie farther than :data:`WIDEST` from the median of its positions.
 
     Parameters
     ----------
@@ -225,11 +226,6 @@ def refuse_unlocated(table: Table, lon: np.ndarray, lat: np.ndarray, rows: np.nd
     rows : ndarray
         The rows of the city.
     """
-    zero = rows[(lon[rows] == 0) & (lat[rows] == 0)]
-    if len(zero):
-        raise table.fault(
-            "lon", zero, "longitude and latitude are 0, as without a GPS fix; remove the row or correct it"
-        )
     east, north = _from_median(lon[rows], lat[rows])
     apart = np.maximum(np.abs(east) * np.cos(np.deg2rad(np.median(lat[rows]))), np.abs(north))
     if len(far := rows[apart > WIDEST]):

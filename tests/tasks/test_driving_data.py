@@ -1,5 +1,6 @@
 """Reading sessions: the recorded trials, simulated files, and files that are wrong."""
 
+import gzip
 import os
 from pathlib import Path
 
@@ -32,6 +33,31 @@ def recorded(folder: Path, trials: list[tuple[int, int]], human_y: float = -1.8,
     path = folder / "trials.csv"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+@pytest.mark.parametrize("name", ["trials.csv.gz", "copy.csv"])
+def test_trials_that_are_there_twice_are_refused(tmp_path, name):
+    path = recorded(tmp_path, [(0, 5)])
+    (tmp_path / "._trials.csv").write_bytes(b"\0\5\x16\7")  # beside every file that macOS copies
+    assert len(read_folder(tmp_path).blocks[5]) == 1
+    content = path.read_bytes()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(DataError, match=r"keep one of them|trial 0 of block 5 is also in .*; keep one of the two"):
+        read_folder(tmp_path)
+    (tmp_path / name).unlink()
+    recorded(tmp_path, [(0, 5), (1, 5), (0, 5)])
+    with pytest.raises(
+        DataError, match=r"line 8, column trial: trial 0 of block 5 begins for the second time \(first in"
+    ):
+        read_folder(tmp_path)
+
+
+def test_velocities_in_another_unit_than_positions_are_refused(tmp_path):
+    path = recorded(tmp_path, [(0, 5)], steps=20)
+    read_folder(tmp_path)
+    path.write_text(path.read_text().replace(",30,0.5,4,", ",108,1.8,4,"))  # km/h
+    with pytest.raises(DataError, match=r"xr and yr the car drives 57 m, by vxr and vyr 205.2 m; expected metres, and"):
+        read_folder(tmp_path)
 
 
 def test_axes_are_swapped_and_lateral_positions_counted_from_the_lane_line(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from fedapps.sim import lqr
 from fedapps.tasks.base import DataError, Task
-from fedapps.tasks.lqr.profile import LqrOptions
+from fedapps.tasks.lqr.profile import LqrOptions, robot_files
 from fedapps.tasks.lqr.task import LqrModel, LqrTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -171,6 +171,15 @@ def test_malformed_files_are_named(tmp_path, text, complaint):
     with pytest.raises(DataError, match=r"robot-00\.csv") as raised:
         LqrTask().load_all(tmp_path)
     assert complaint in str(raised.value)
+
+
+def test_a_robot_that_is_there_twice_is_refused(tmp_path):
+    for name in ("robot-a.csv", "._robot-a.csv"):
+        (tmp_path / name).touch()
+    assert robot_files(tmp_path) == [tmp_path / "robot-a.csv"]
+    (tmp_path / "robot-a.csv.xz").touch()
+    with pytest.raises(DataError, match="the same file twice, plain and compressed"):
+        robot_files(tmp_path)
 
 
 def test_broken_archives_are_named(tmp_path):

@@ -113,12 +113,28 @@ def human(**changed):
             GIVEN | {"room": [[0, 0], [1, "1"], [2, 2]]},
             r"room: \[1, '1'\]; expected \[x, y\], two numbers of centimetres",
         ),
+        (
+            GIVEN | {"room": [[x / 100, y / 100] for x, y in GIVEN["room"]]},
+            "the room is 5 cm wide; expected centimetres, not metres",
+        ),
+        (GIVEN, "identifier '01792 B' occurs for the second time .first in line 1., so that a test scene could be"),
         (GIVEN | {"robot": 0}, "robot: 0; expected an object whose id is a whole number"),
     ],
 )
 def test_what_is_wrong_is_named_with_file_and_line(tmp_path, line, message):
     with pytest.raises(DataError, match=f"a.json, line 2: {message}"):
         read_participant(folder_of(tmp_path, GIVEN, line), "a")
+
+
+def test_a_participant_with_two_files(tmp_path):
+    for folder in (tmp_path, tmp_path / "raw_data"):
+        folder.mkdir(exist_ok=True)
+        folder_of(folder, GIVEN)
+        (folder / "._a.json").touch()
+    with pytest.raises(DataError, match=r"a\.json: the participant has a second file in .*; keep one of the two"):
+        participant_files(tmp_path)
+    (tmp_path / "a.json").unlink()
+    assert participant_files(tmp_path) == {"a": tmp_path / "raw_data" / "a.json"}
 
 
 def test_a_participant_without_a_file(tmp_path):

@@ -85,6 +85,8 @@ def test_cells_are_numbers_whole_numbers_or_words(tmp_path):
             r"line 2, column c: ''; expected a finite number \(wrong in 2 rows: lines 2, 3\)",
         ),
         (["inf"], "numbers", "line 2, column c: 'inf'; expected a finite number$"),
+        (["1e39"], "numbers", "line 2, column c: '1e39'; expected a finite number$"),  # infinite as float32
+        (["1e19"], "integers", "line 2, column c: '1e19'; expected a whole number$"),
         (["1", "2.5"], "integers", "line 3, column c: '2.5'; expected a whole number$"),
         (["a", "c", "d"], "words", r"line 3, column c: 'c'; expected one of a, b \(wrong in 2 rows: lines 3, 4\)$"),
     ],
@@ -120,6 +122,9 @@ def test_optional_columns_can_be_required_later(tmp_path):
         ("a.jsonl", '{"a": 1}\n{"b": 1}\n', r"a\.jsonl, line 2: no column a; found b$"),
         ("a.jsonl", '{"a": [1]}\n', r"a\.jsonl, line 1, column a: \[1\]; expected a string or a number$"),
         ("a.jsonl", '{"a": true}\n', r"a\.jsonl, line 1, column a: True; expected a string or a number$"),
+        ("a.jsonl", '{"a": 1}\n{"a": 1, "c": 2}\n', r"a\.jsonl, line 2: column c, which line 1 lacks; write it in all"),
+        ("a.jsonl", '{"a": 1, "a": 2}\n', r"line 1: .* is not JSON: an object has the name 'a' twice"),
+        ("a.csv", "a,b,a\n1,2,3\n", r"a\.csv, line 1: column a occurs twice; keep or rename one of the two$"),
         ("a.jsonl", "7\n", r"a\.jsonl, line 1: '7'; expected a JSON object of names and values$"),
         ("a.jsonl", "a\n", r"a\.jsonl, line 1: 'a' is not JSON"),
         ("a.txt", "a\n1\n", r"a\.txt: unknown format; expected a file name that ends in \.csv, \.tsv, \.jsonl"),
@@ -127,7 +132,7 @@ def test_optional_columns_can_be_required_later(tmp_path):
 )
 def test_a_wrong_file_is_named(tmp_path, name, text, message):
     with pytest.raises(DataError, match=message):
-        read_table(written(tmp_path, name, text), ["a"])
+        read_table(written(tmp_path, name, text), ["a"], ["c"])
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.csv.xz", "a.jsonl"])

@@ -65,6 +65,33 @@ def test_rxr_groups_the_guides_of_a_path_and_takes_the_languages_asked_for(tmp_p
         read_split(tmp_path, "rxr", "train", ("de",))
 
 
+def test_guides_that_say_different_things_about_a_path_are_refused(tmp_path):
+    lines = [annotation(1, "en-US", "Go."), annotation(1, "en-US", "Walk.") | {"heading": 2.0}]
+    (tmp_path / "rxr_train_guide.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(
+        DataError, match="line 2: path_id 1 of scan houseA has another path or heading than in an earlier"
+    ):
+        read_split(tmp_path, "rxr", "train")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"path_id": 1},
+            r"entry 2: path_id 1 of scan houseA occurs for the second time \(first in entry 1\); keep one",
+        ),
+        ({"heading": 90}, r"entry 2: heading = 90; expected radians, from -2 pi to 2 pi"),
+        ({"heading": 10**400}, r"entry 2: heading = 1000.*; expected radians"),
+    ],
+)
+def test_paths_of_r2r_that_are_implausible(tmp_path, change, message):
+    entries = [path_entry("houseA", (0, 1, 2), 1), path_entry("houseA", (0, 1, 2), 2) | change]
+    (tmp_path / "R2R_train.json").write_text(json.dumps(entries))
+    with pytest.raises(DataError, match=message):
+        read_split(tmp_path, "r2r", "train")
+
+
 def test_two_data_sets_in_one_folder_need_a_choice(tmp_path):
     (tmp_path / "R2R_train.json").write_text("[]")
     (tmp_path / "rxr_train_guide.jsonl").write_text("")
@@ -87,6 +114,45 @@ def test_a_graph_of_a_folder_is_that_of_an_archive(tmp_path):
     assert joined == {frozenset(edge) for edge in EDGES if 6 not in edge}
     assert (one.visible >= one.navigable).all()
     assert not one.visible.diagonal().any()
+
+
+def test_what_archivers_left_is_no_graph(tmp_path):
+    write_graph(tmp_path, "houseA")
+    (tmp_path / "._houseA_connectivity.json").write_bytes(b"\0\5\x16\7")
+    with tarfile.open(tmp_path / "connectivity.tar", "w") as archive:
+        archive.add(tmp_path / "houseA_connectivity.json", "houseB_connectivity.json")
+        archive.add(tmp_path / "._houseA_connectivity.json", "__MACOSX/._houseB_connectivity.json")
+        link = tarfile.TarInfo("houseC_connectivity.json")
+        link.type, link.linkname = tarfile.SYMTYPE, "houseC_connectivity.json"
+        archive.addfile(link)
+    assert list(read_graphs(tmp_path)) == ["houseA", "houseB"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda entry: entry.update(included="false"), "included, visible and unobstructed are not all true or false"),
+        (lambda entry: entry.update(image_id=None), "expected included viewpoints with different names"),
+        (lambda entry: entry.update(pose=[10**400] * 16), "OverflowError"),
+        (lambda entry: entry["pose"].__setitem__(3, float("nan")), "NaN is not a number"),
+    ],
+)
+def test_graphs_that_are_implausible(tmp_path, change, message):
+    write_graph(tmp_path, "houseA")
+    file = tmp_path / "houseA_connectivity.json"
+    entries = json.loads(file.read_text())
+    change(entries[0])
+    file.write_text(json.dumps(entries))
+    with pytest.raises(DataError, match=message):
+        read_graphs(tmp_path)
+
+
+def test_positions_in_millimetres_are_refused(tmp_path):
+    write_graph(tmp_path, "houseA", positions=1000 * POSITIONS)
+    with pytest.raises(
+        DataError, match=r"walk between are 2000 apart \(median\); expected poses in metres, 0\.05 to 50"
+    ):
+        read_graphs(tmp_path)
 
 
 def test_an_edge_that_one_end_knows_of_counts_both_ways(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
 from fedapps.tasks.vpr.image_table import read_image_table
-from fedapps.tasks.vpr.places import Track
+from fedapps.tasks.vpr.places import EARTH_RADIUS, Track, projected
 from PIL import Image
 
 
@@ -44,9 +44,43 @@ def test_degrees_are_counted_from_the_middle_of_each_city(tmp_path):
     np.testing.assert_allclose(read_image_table(tmp_path / "list.csv").position[:, 1], [-55.6, 55.6, 0], atol=0.01)
 
 
+def test_degrees_far_from_a_city_change_no_distance_in_it(tmp_path):
+    """A tenth of the positions lie 5 degrees off; the projection is that of the others."""
+    lat = np.r_[np.full(9, 60.0), 0.5]
+    lon = np.r_[np.linspace(10.0, 10.08, 9), 0.5]
+    metres = projected(lon, lat)
+    assert np.ptp(metres[:9, 0]) == pytest.approx(np.deg2rad(0.04) * EARTH_RADIUS, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            "path,sequence,role,lon,lat\n1,s,query,10,60\n2,s,query,0,0\n3,s,query,10,60\n4,s,query,0,0\n",
+            r"line 3, column lon: '0'; lon and lat are 0, as without a GPS fix; .* \(wrong in 2 rows: lines 3, 5\)",
+        ),
+        (
+            "path,sequence,role,lon,lat\n1,s,query,10,60\n2,s,query,12.1,60\n3,s,query,10.1,60\n",
+            r"line 3, column lon: '12.1'; more than 1 degree \(111 km\) from the median of its city; remove rows",
+        ),
+        (
+            "path,sequence,role,lon,lat\n1,s,query,179.9,1\n2,s,query,-179.9,2.1\n3,s,query,180,1\n",
+            r"line 3, column lat: '2.1'; more than 1 degree",
+        ),
+        (
+            "path,sequence,role,x,y\n1,s,query,500000,5800000\n2,s,query,0,0\n3,s,query,500010,5800000\n",
+            r"line 3, column x: '0'; more than 100 km from the median of its city; write metres",
+        ),
+        (
+            "path,sequence,role,x,y\n1,s,query,0,0\n1,s,query,5,0\n",
+            r"line 3: path = '1', role = 'query' occurs for the",
+        ),
+        ("path,sequence,role,x,y,x\n1,s,query,0,0,9\n", r"line 1: column x occurs twice"),
+        (
+            "path,sequence,role,x,y,heading\n1,s,query,0,0,361\n",
+            r"column heading: '361'; expected degrees from -360 to",
+        ),
+        ("path;sequence;role\n1;s;query\n", r"no column path.* \(separate the columns of a \.csv file by commas"),
         ("path,role,x,y\n1,query,0,0\n", r"no column sequence; found path, role, x, y"),
         ("path,sequence,role,x\n1,s,query,0\n", r"no columns x and y, nor lon and lat; found path, sequence, role, x"),
         ("path,sequence,role,x,y\n1,s,test,0,0\n", r"column role: 'test'; expected one of query, database, gallery"),

@@ -126,6 +126,8 @@ def test_other_cities_have_the_continents_of_a_file(tmp_path):
         ("postprocessed.csv", "90.5", "east", r"line 4, column easting: 'east'; expected a finite number"),
         ("postprocessed.csv", "90.5", "nan", r"line 4, column easting: 'nan'; expected a finite number"),
         ("seq_info.csv", "seqA,1", "seqA,1.5", r"line 4, column frame_number: '1.5'; expected a whole number"),
+        ("raw.csv", "q0", "q1", r"raw.csv, line 3: key = 'q1' occurs for the second time \(first in line 2\)"),
+        ("postprocessed.csv", "90.5", "2e9", r"column easting: '2000000000.0|'2e9'; more than 100 km from the median"),
         ("seq_info.csv", "seqA,1", "seqA", r"seq_info.csv, line 4: 3 cells; expected 4, as in the header"),
     ],
 )
@@ -134,6 +136,28 @@ def test_damaged_tables_are_named(tmp_path, file, old, new, message):
     path = tmp_path / "train_val" / "goa" / "query" / file
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(DataError, match=message):
+        read_msls(tmp_path)
+
+
+def test_panoramas_alone_are_no_images(tmp_path, caplog):
+    city = tmp_path / "train_val" / "goa"
+    write_city(city)
+    raw = city / "query" / "raw.csv"
+    raw.write_text(raw.read_text().replace("False", "True"))
+    assert len(read_msls(tmp_path).queries) == 0
+    assert caplog.messages == [f"{city / 'query'}: all 4 images are panoramas, which are left out"]
+    raw = city / "database" / "raw.csv"
+    raw.write_text(raw.read_text().replace("False", "True"))
+    with pytest.raises(DataError, match=r"all images are panoramas \(column pano of raw\.csv\), which are left out"):
+        read_msls(tmp_path)
+
+
+def test_what_archivers_left_is_no_city(tmp_path):
+    for name in ("train_val/goa", "train_val/__MACOSX", "train_val/.trash", "test/._sf", "__MACOSX/train_val/goa"):
+        write_city(tmp_path / name)
+    assert read_msls(tmp_path).cities == ("goa",)
+    write_city(tmp_path / "test" / "goa")
+    with pytest.raises(DataError, match=r"test/goa: there is also .*train_val/goa|train_val/goa: there is also"):
         read_msls(tmp_path)
 
 

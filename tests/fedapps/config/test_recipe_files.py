@@ -54,6 +54,12 @@ def test_malformed_toml_names_the_file(tmp_path, content):
         read_recipe(path)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_recipe_as_windows_writes_it(tmp_path, encoding):
+    (tmp_path / "own.toml").write_text("# é\r\nseed = 5\r\n", encoding=encoding, newline="")
+    assert read_recipe(tmp_path / "own.toml") == {"seed": 5}
+
+
 def test_a_folder_is_refused(tmp_path):
     with pytest.raises(ValueError, match="cannot be read"):
         read_recipe(tmp_path)

@@ -1,8 +1,11 @@
 """The command of a SuperNode and how often it polls."""
 
+import json
 import subprocess
+from pathlib import Path
 
 import pytest
+from flwr.common.config import parse_config_args
 
 from fedapps.deployment.supernode import LIBRARIES, SuperNode
 
@@ -16,6 +19,33 @@ def test_a_poll_interval_out_of_range_is_refused(seconds: float) -> None:
 def test_many_nodes_poll_less_often_and_import_nothing_beforehand() -> None:
     assert SuperNode.on_this_machine(1) == SuperNode(LIBRARIES, 0.2)
     assert SuperNode.on_this_machine(10_000) == SuperNode((), 1.0)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_node_config_in_a_file_is_read_as_every_file_that_people_write(tmp_path: Path, joined: bool) -> None:
+    values = {"data-dir": '/data/"car" 7 = é', "partition-id": 3, "send-errors": True, "a.b": 0.5}
+    text = "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
+    (tmp_path / "node.toml").write_text(text, encoding="utf-16")
+    given = [
+        "--insecure",
+        *([f"--node-config={tmp_path}/node.toml"] if joined else ["--node-config", f"{tmp_path}/node.toml"]),
+    ]
+    config = SuperNode().command(given)[-1].removeprefix("--node-config=")
+    assert parse_config_args([config]) == values
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a = [1]", r"--node-config .*node\.toml: a = \[1\]: must be a number, a string, true or false"),
+        (b"a = 1\nb = '\xe9'", r"node\.toml, line 2, byte 11: 0xe9 is not UTF-8"),
+        (b"'a b' = 1", r"the key 'a b': must have no space, quote or equals sign"),
+    ],
+)
+def test_a_node_config_that_cannot_be_read(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "node.toml").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        SuperNode().command(["--node-config", str(tmp_path / "node.toml")])
 
 
 @pytest.mark.subprocesses

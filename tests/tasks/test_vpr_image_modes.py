@@ -1,0 +1,104 @@
+"""Images that are not 8-bit RGB: scaled where the file says how, refused by name otherwise, in every container."""
+
+import csv
+import io
+import tarfile
+
+import numpy as np
+import pytest
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.vpr.datasets import read_dataset
+from fedapps.tasks.vpr.given_images import in_hand
+from fedapps.tasks.vpr.image_checks import damaged
+from fedapps.tasks.vpr.images import ImageArray, ImageFiles, ImageStore, ImageTar
+from fedapps.tasks.vpr.nordland import read_nordland
+from fedapps.tasks.vpr.options import Options
+from PIL import Image
+
+#: 64 steps from black to white, in 16 bits, and what they are in 8.
+STEPS = (np.arange(64) * 65535 // 63).astype(np.uint16).reshape(8, 8)
+GREY = np.round(STEPS / 257).astype(np.uint8)
+RGBA = np.full((2, 2, 4), 200, dtype=np.uint8)
+
+
+def saved(image, kind, **how):
+    file = io.BytesIO()
+    image.save(file, kind, **how)
+    return file.getvalue()
+
+
+def array(values, kind, **how):
+    return saved(Image.fromarray(np.asarray(values)), kind, **how)
+
+
+def frames(kind):
+    pictures = [Image.new("RGB", (2, 2), (100 * number, 0, 0)) for number in range(2)]
+    return saved(pictures[0], kind, save_all=True, append_images=pictures[1:])
+
+
+def pixels(content, folder):
+    (folder / "a.image").write_bytes(content)
+    return np.array(ImageFiles(folder, ["a.image"]).decode(0))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "PPM"])
+def test_sixteen_bits_of_grey_keep_their_steps(tmp_path, kind):
+    found = pixels(array(STEPS, kind), tmp_path)
+    assert found.shape == (8, 8, 3)
+    np.testing.assert_array_equal(found[..., 0], GREY)
+    assert damaged(ImageFiles(tmp_path, ["a.image"]), np.arange(1)) == {}
+
+
+def test_palettes_single_bits_and_an_opaque_channel(tmp_path):
+    colours = Image.fromarray(np.array([[[10, 20, 30], [200, 100, 0]]], dtype=np.uint8))
+    expected = np.array(colours)
+    np.testing.assert_array_equal(pixels(saved(colours.quantize(2), "PNG"), tmp_path), expected)
+    np.testing.assert_array_equal(pixels(saved(Image.new("1", (2, 1), 1), "PNG"), tmp_path), 255)
+    colours.putalpha(255)
+    np.testing.assert_array_equal(pixels(saved(colours, "PNG"), tmp_path), expected)
+
+
+REFUSED = {
+    "float": (array(np.float32([[0, 1]]), "TIFF"), r"has floating-point pixels \(mode F\), .* save it as 8-bit"),
+    "32 bits": (array(np.int32([[0, 70000]]), "TIFF"), r"has 32-bit or signed pixels \(mode I\)"),
+    "printer": (saved(Image.new("CMYK", (2, 2)), "JPEG"), r"has colours of a printer \(mode CMYK\)"),
+    "transparent": (array(RGBA, "PNG"), r"has transparent pixels \(mode RGBA\): put it on a background"),
+    "GIF": (frames("GIF"), r"has 2 pictures \(GIF\): save each as a file"),
+    "APNG": (frames("PNG"), r"has 2 pictures \(PNG\)"),
+    "pages": (frames("TIFF"), r"has 2 pictures \(TIFF\)"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_has_no_defined_range_is_refused_before_and_while_it_is_read(tmp_path, content, message):
+    with pytest.raises(DataError, match=rf"a\.image: {message}"):
+        pixels(content, tmp_path)
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(tmp_path / "a.image", "a.image")
+    for source in (ImageFiles(tmp_path, ["a.image"]), ImageTar.of(tmp_path / "a.tar", ["a.image"])):
+        (problem,) = damaged(source, np.arange(1)).values()
+        with pytest.raises(DataError, match=message):
+            raise DataError(problem)
+    with pytest.raises(DataError, match=rf"image 0 {message}"):
+        in_hand([Image.open(io.BytesIO(content))], None).store.load([0], (2, 2))
+
+
+def test_arrays(tmp_path):
+    images = ImageStore(ImageArray(STEPS[None])).load([0], (8, 8))
+    np.testing.assert_array_equal(images[0, 0], GREY)
+    for wrong in (np.zeros((1, 2, 2), dtype=np.float32), np.zeros((1, 2, 2), dtype=np.int64)):
+        np.savez(tmp_path / "a.npz", summer=wrong, winter=wrong, usable=[True])
+        with pytest.raises(DataError, match=r"a\.npz: summer .*; expected grey values, uint8 or uint16"):
+            read_nordland(tmp_path / "a.npz", stretches=1, regions=1)
+
+
+def test_the_data_of_a_node_are_checked_before_a_run(tmp_path):
+    rows = [("path", "sequence", "role", "x", "y")]
+    for place, role in enumerate(("query", "database")):
+        (tmp_path / f"{role}.tif").write_bytes(REFUSED["float"][0])
+        rows.append((f"{role}.tif", role, role, place, 0))
+    with (tmp_path / "places.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    dataset = read_dataset(tmp_path, Options())
+    with pytest.raises(DataError, match=r"2 of 2 images cannot be read:\n  query\.tif \(has floating-point pixels"):
+        dataset.inspection.require_readable(dataset.training)
