@@ -117,7 +117,7 @@ def _run(given: argparse.Namespace) -> None:
     if given.json:
         peaks = [{"aggregation": name, "models": models} for name, models in memory.items()]
         lines = [{"methods": by_condition(outcomes)}, *peaks]
-        Path(given.json).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        Path(given.json).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def run_under_attack(

@@ -31,10 +31,13 @@ def of_folder(folder: Path) -> dict[str, Any]:
         return {"methods": _estimates(methods), "rows": [line for line in lines if "methods" not in line]}
     run = run_folder(folder)
     if (comparison := run / "compare.json").exists():
-        return _of_comparison(json.loads(comparison.read_text()), json.loads((run / "plan.json").read_text()))
+        return _of_comparison(
+            json.loads(comparison.read_text(encoding="utf-8")),
+            json.loads((run / "plan.json").read_text(encoding="utf-8")),
+        )
     if (tuning := run / "tune.json").exists():
-        return _of_tuning(json.loads(tuning.read_text()))
-    return _of_audit(json.loads((run / "audit.json").read_text()))
+        return _of_tuning(json.loads(tuning.read_text(encoding="utf-8")))
+    return _of_audit(json.loads((run / "audit.json").read_text(encoding="utf-8")))
 
 
 def run_folder(folder: Path) -> Path:

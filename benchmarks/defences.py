@@ -128,7 +128,9 @@ def _run(given: argparse.Namespace) -> None:
     costs = [Cost(one.name, one.attacker, words[one.name], *accuracies[one.name]) for one in DEFENCES]
     print(f"\n{cost_table(costs)}")
     if given.json:
-        Path(given.json).write_text(json.dumps({"methods": {cost.name: cost.measured() for cost in costs}}) + "\n")
+        Path(given.json).write_text(
+            json.dumps({"methods": {cost.name: cost.measured() for cost in costs}}) + "\n", encoding="utf-8"
+        )
     if given.plot:
         cost_figure(costs, Path(given.plot))
 
@@ -149,7 +151,7 @@ def _accuracies(settings: dict[str, dict[str, Any]], seeds: Sequence[int], jobs:
 
 def read_accuracies(path: Path) -> dict[str, Accuracies]:
     """Read the accuracies of all defences from a file of an earlier run. Raise ``ValueError`` if one is missing."""
-    found = json.loads(path.read_text())["methods"]
+    found = json.loads(path.read_text(encoding="utf-8"))["methods"]
     if missing := [defence.name for defence in DEFENCES if defence.name not in found]:
         raise ValueError(f"--accuracies {path}: has no {', '.join(missing)}")
     return {name: (of["global_accuracy"], of["local_accuracy"]) for name, of in found.items()}

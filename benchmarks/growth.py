@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{table.text()}\n", flush=True)
         tables.append(table)
     if given.json:
-        Path(given.json).write_text("".join(json.dumps(asdict(table)) + "\n" for table in tables))
+        Path(given.json).write_text("".join(json.dumps(asdict(table)) + "\n" for table in tables), encoding="utf-8")
     if given.plot:
         draw(tables, Path(given.plot))
     return 0

@@ -175,7 +175,7 @@ def _measure(fleet: Deployment, given: argparse.Namespace) -> None:
         pairs = [_pair(fleet, run, STRATEGIES if i % 2 == 0 else STRATEGIES[::-1]) for i in range(given.pairs)]
         print(f"\n{report(megabytes, pairs)}", flush=True)
         if given.json:
-            with Path(given.json).open("a") as lines:
+            with Path(given.json).open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps(asdict(row(given.nodes, megabytes, pairs))) + "\n")
 
 
@@ -196,9 +196,11 @@ def _run(fleet: Deployment, settings: Settings) -> tuple[RunTime, list[NDArray[A
         fleet.run(APP, settings | {"output": output}, log.append)
         measured = Path(output, "rounds.json")
         if not measured.exists():
-            superlink = (fleet.folder / "superlink.log").read_text(errors="replace").splitlines()[-20:]
+            superlink = (
+                (fleet.folder / "superlink.log").read_text(errors="replace", encoding="utf-8").splitlines()[-20:]
+            )
             raise FleetError("\n".join(["the run failed; its log:", *log, "end of the SuperLink's log:", *superlink]))
-        run_time = RunTime.read(json.loads(measured.read_text()))
+        run_time = RunTime.read(json.loads(measured.read_text(encoding="utf-8")))
         with np.load(Path(output, "arrays.npz")) as saved:
             arrays = [saved[name] for name in saved.files]
     print(f"{settings['strategy']}: {run_time.later:.2f} s per round", flush=True)

@@ -33,7 +33,7 @@ def pfl_python() -> Path:
     if not (folder / _DONE).exists():
         print(f"building an environment with {REQUIREMENT} in {folder}", file=sys.stderr, flush=True)
         _call([sys.executable, "-m", "venv", "--clear", str(folder)])
-        (_site(folder) / "below.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+        (_site(folder) / "below.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
         _call([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", REQUIREMENT])
         (folder / _DONE).touch()
     return python
@@ -51,7 +51,7 @@ def _site(folder: Path) -> Path:
 
 
 def _call(command: list[str]) -> None:
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
     if found.returncode:
         last = "\n".join(found.stderr.strip().splitlines()[-5:])
         raise RuntimeError(f"no environment with {REQUIREMENT}: {' '.join(command)} failed:\n{last}")
@@ -85,5 +85,7 @@ class PflSide:
 def pfl_side(python: Path, width: int, clients: int, batch: int) -> Iterator[PflSide]:
     """A process in which ``clients`` clients train ``Linear(width, width)`` on batches of size ``batch``."""
     command = [str(python), str(_WORKER), str(width), str(clients), str(batch)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+    ) as process:
         yield PflSide(process)

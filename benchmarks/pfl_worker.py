@@ -58,7 +58,7 @@ def main() -> None:
     data = FederatedDataset(lambda _: user, itertools.count().__next__)
     work = partial(_round, model, data, clients, size)
     answers = sys.stdout
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):  # pfl prints its metrics
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):  # pfl prints its metrics
         for line in sys.stdin:
             memory = line.strip() == "memory"
             found = _megabytes(work) if memory else _milliseconds(work) / clients
@@ -80,14 +80,14 @@ def _milliseconds(work: Callable[[], None]) -> float:
 def _megabytes(work: Callable[[], None]) -> float:
     """As ``peak_megabytes`` of this repository, in this process."""
     before = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     work()
     return (_status("VmHWM") - before) * 1024 / 1e6
 
 
 def _status(name: str) -> int:
     """A value of the status of the process in KiB."""
-    return int(Path("/proc/self/status").read_text().partition(f"\n{name}:")[2].split()[0])
+    return int(Path("/proc/self/status").read_text(encoding="utf-8").partition(f"\n{name}:")[2].split()[0])
 
 
 if __name__ == "__main__":

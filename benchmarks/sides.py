@@ -105,7 +105,7 @@ def show(rows: Sequence[Row], path: str) -> None:
     ]
     print(text_table(_HEADER, cells), flush=True)
     if path:
-        with Path(path).open("a") as lines:
+        with Path(path).open("a", encoding="utf-8") as lines:
             lines.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
 
 
@@ -148,7 +148,7 @@ def megabytes(value: float | None) -> str:
 def _measure(prepare: Prepare, sender: Connection) -> None:
     work = prepare()
     before = _megabytes("VmRSS")
-    _RESET.write_text("5")  # lowers VmHWM to the present resident set, see proc(5)
+    _RESET.write_text("5", encoding="utf-8")  # lowers VmHWM to the present resident set, see proc(5)
     work()
     sender.send(_megabytes("VmHWM") - before)
     os._exit(0)  # taking apart what was imported takes more than a second after torch
@@ -156,5 +156,5 @@ def _measure(prepare: Prepare, sender: Connection) -> None:
 
 def _megabytes(name: str) -> float:
     """A value of the status of the process."""
-    kibibytes = _STATUS.read_text().partition(f"\n{name}:")[2].split()[0]
+    kibibytes = _STATUS.read_text(encoding="utf-8").partition(f"\n{name}:")[2].split()[0]
     return int(kibibytes) * 1024 / 1e6

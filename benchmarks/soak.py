@@ -87,7 +87,9 @@ class Soak:
 
     def rounds(self) -> list[dict[str, Any]]:
         """What the server has recorded of each finished round."""
-        return [json.loads(path.read_text()) for path in sorted((self.output / "rounds").glob("*.json"))]
+        return [
+            json.loads(path.read_text(encoding="utf-8")) for path in sorted((self.output / "rounds").glob("*.json"))
+        ]
 
     def _disturb(self) -> None:
         """Inject one fault or restart a node. At most a third of the nodes are down at any time."""
@@ -267,7 +269,7 @@ def main() -> int:
     if given.json:
         happened = {"rounds": len(soak.rounds()), "nodes": given.nodes, "minutes": round(minutes, 1)}
         counts = {"faults": soak.faults, "used": used, "refused": refused, "problems": wrong}
-        with Path(given.json).open("a") as lines:
+        with Path(given.json).open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(happened | counts) + "\n")
     if wrong:
         print(f"all files are kept in {folder}", file=sys.stderr)

@@ -63,7 +63,9 @@ def run(
     from .registry.local_methods import named
     from .registry.methods import METHODS
     from .results.run_result import PipelineResult, RunResult
+    from .sim.console import accept_all_text
 
+    accept_all_text()
     if "methods" in keys:
         keys["methods"] = named(keys["methods"], METHODS.own)
     given = run_keys(overrides, keys)
@@ -129,7 +131,9 @@ def compare(
     from .registry.local_methods import named
     from .registry.methods import METHODS
     from .results.comparison_result import ComparisonResult
+    from .sim.console import accept_all_text
 
+    accept_all_text()
     if resume:
         if recipe or overrides or methods or vary or seed_keys or keys:
             raise ValueError("resume: the folder has the recipe, methods, keys and values; leave them out")

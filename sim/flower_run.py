@@ -96,7 +96,9 @@ def flower_run(
         if on_start:
             on_start(superlink.pid)
         if not wait_until_healthy(superlink, port):
-            raise RuntimeError(f"the SuperLink did not start:\n{log_file.read_text()[-2000:]}")
+            raise RuntimeError(
+                f"the SuperLink did not start:\n{log_file.read_text(encoding='utf-8', errors='replace')[-2000:]}"
+            )
         connect(folder, f"127.0.0.1:{port}")
         federation = (
             f"num-supernodes={fleet.num_nodes} client-resources-num-cpus={fleet.cpus} "
@@ -104,7 +106,13 @@ def flower_run(
         )
         submit = [*submission(app, folder, run_config), "--federation-config", federation]
         with subprocess.Popen(
-            submit, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder
+            submit,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            encoding="utf-8",
+            errors="replace",
         ) as running:
             stack.callback(running.kill)
             assert running.stdout is not None
@@ -134,7 +142,7 @@ def submission(
     if there is a Python environment in it.
     """
     overrides = home / "run-config.toml"
-    overrides.write_text(tomli_w.dumps(dict(run_config)))
+    overrides.write_text(tomli_w.dumps(dict(run_config)), encoding="utf-8")
     copy = home / "app"
     shutil.rmtree(copy, ignore_errors=True)
     copy_app(app, copy)
@@ -146,7 +154,7 @@ def submission(
 def copy_app(app: Path, copy: Path) -> None:
     """Copy the files that can belong to a Flower app: without folders that Flower or ``.gitignore`` excludes."""
     ignored = app / ".gitignore"
-    lines = ignored.read_text().splitlines() if ignored.exists() else []
+    lines = ignored.read_text(encoding="utf-8").splitlines() if ignored.exists() else []
     excluded = GitIgnoreSpec.from_lines([*FAB_EXCLUDE_PATTERNS, "!/pyproject.toml", *lines])
     for folder, folders, files in os.walk(app):
         place = Path(folder).relative_to(app)
@@ -166,7 +174,7 @@ def connect(home: Path, address: str, ca: Path | None = None) -> None:
     """
     trust = {"root-certificates": str(ca)} if ca else {"insecure": True}
     connection = {"superlink": {"default": CONNECTION, CONNECTION: {"address": address, **trust}}}
-    (home / "config.toml").write_text(tomli_w.dumps(connection))
+    (home / "config.toml").write_text(tomli_w.dumps(connection), encoding="utf-8")
 
 
 def wait_until_healthy(superlink: subprocess.Popen[bytes], port: int, ca: Path | None = None) -> bool:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from .console import accept_all_text
 from .processes import usable_cores
 
 Result = TypeVar("Result")
@@ -246,6 +247,7 @@ def _quick_ends() -> None:
 
     Taking apart all imported modules would take more than a second of processor time.
     """
+    accept_all_text()
     atexit.register(os._exit, 0)
     parent = multiprocessing.parent_process()
     assert parent is not None

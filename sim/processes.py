@@ -12,18 +12,24 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
+from .console import text_environment
+
 
 def flower_environment(home: Path) -> dict[str, str]:
     """Return the environment of Flower's processes: a separate home, no telemetry, no installation of dependencies."""
     scripts = str(Path(sys.executable).parent)
-    return os.environ | {
-        "FLWR_HOME": str(home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "PATH": os.pathsep.join([scripts, os.environ.get("PATH", "")]),
-    }
+    return (
+        os.environ
+        | text_environment(os.environ)
+        | {
+            "FLWR_HOME": str(home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "PATH": os.pathsep.join([scripts, os.environ.get("PATH", "")]),
+        }
+    )
 
 
 def tool(name: str) -> str:
@@ -99,7 +105,7 @@ def descendants(*roots: int) -> list[int]:
 def is_alive(pid: int) -> bool:
     """Return whether a process runs. A process that has ended but was not reaped does not."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
     except OSError:
         return False
     return state != "Z"
@@ -113,7 +119,9 @@ def _members(leaders: Iterable[int]) -> list[int]:
 
 def _by(relation: str) -> dict[int, list[int]]:
     """All process ids by a column of ``ps``."""
-    listing = subprocess.run(["ps", "-eo", f"pid=,{relation}="], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(
+        ["ps", "-eo", f"pid=,{relation}="], capture_output=True, text=True, check=True, encoding="utf-8"
+    ).stdout
     found: dict[int, list[int]] = {}
     for line in listing.splitlines():
         pid, related = map(int, line.split())

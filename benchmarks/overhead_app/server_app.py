@@ -41,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
         output = Path(str(config["output"]))
         measured = {"rounds": [asdict(times) for times in stopwatch.rounds], "peak_megabytes": peak_megabytes()}
         np.savez(output / "arrays.npz", *result.arrays.to_numpy_ndarrays())
-        (output / "rounds.json").write_text(json.dumps(measured))
+        (output / "rounds.json").write_text(json.dumps(measured), encoding="utf-8")
 
 
 @dataclass
@@ -109,6 +109,6 @@ def make_arrays(megabytes: float, count: int) -> ArrayRecord:
 def peak_megabytes() -> float:
     """Peak memory of this process. ``ru_maxrss`` is not used, because it is inherited from the parent process."""
     status: dict[str, Any] = dict(
-        line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line
+        line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if ":" in line
     )
     return int(status["VmHWM"].split()[0]) * 1024 / 1e6

@@ -15,6 +15,7 @@ from flwr.common.logger import log
 
 from fedapps.clients.data import is_simulated
 from fedapps.clients.limits import LimitError
+from fedapps.sim.console import accept_all_text
 from fedapps.sim.files import UnwritableError
 from fedapps.strategies.checks import truncate
 from fedapps.tasks.profiles import DataError
@@ -61,7 +62,7 @@ def reported(error: Exception, what: str, node_config: Mapping[str, Any]) -> str
     plain = isinstance(error, (DataError, UnwritableError, LimitError))
     details = str(error) if plain else f"{error}\n{''.join(traceback.format_exception(error))}"
     if sends_details(node_config):
-        return details
+        return details.encode(errors="backslashreplace").decode()  # a file name can have bytes that are no text
     identifier = secrets.token_hex(4)
     log(ERROR, "%s failed, error %s: %s", what, identifier, truncate(details, _MAX_CHARACTERS))
     kind = next((f": {text}" for kind, text in _KINDS.items() if isinstance(error, kind)), "")
@@ -70,6 +71,7 @@ def reported(error: Exception, what: str, node_config: Mapping[str, Any]) -> str
 
 def report_errors(message: Message, context: Context, call_next: Handler) -> Message:
     """A mod that raises :class:`NodeFailedError` for every error, with the text that Flower sends to the server."""
+    accept_all_text()
     try:
         return call_next(message, context)
     except Exception as error:

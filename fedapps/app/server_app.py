@@ -19,6 +19,7 @@ from fedapps.runs.continual import continual_metrics
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
 from fedapps.runs.tracking import Tracking
+from fedapps.sim.console import accept_all_text
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.seeding import torch_seed
 from fedapps.strategies import BaseStrategy, RoundReport
@@ -36,6 +37,7 @@ STAGES = ("given data", "collected data")
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Flower calls this once per run."""
+    accept_all_text()
     config = parse(context.run_config)
     if not isinstance(grid, InProcessGrid):
         config.run.check_separate_nodes()

@@ -13,6 +13,7 @@ from fedapps.config.recipe_files import Value, recipes
 from fedapps.launch.runner import RunFailedError
 from fedapps.registry.expressions import split_expressions
 from fedapps.registry.local_methods import use_file
+from fedapps.sim.console import accept_all_text
 from fedapps.tasks.options import did_you_mean
 
 from .listing import described_name, keys_text, overview
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         0 after success, 1 if a run or a check failed, 2 for bad input, 130 after an interruption.
     """
+    accept_all_text()
     parser = command_parser()
     given, others = parser.parse_known_args(arguments)
     if others and not getattr(given, "takes_rest", False):

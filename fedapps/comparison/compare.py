@@ -167,9 +167,9 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, cluster: Workers | None, jso
         raise RunFailedError(f"{error}; the folder {folder} has everything that was trained") from error
     comparison = summarise(plan, rows, references)
     text = json.dumps(comparison, indent=2) + "\n"
-    (folder / "compare.json").write_text(text)
+    (folder / "compare.json").write_text(text, encoding="utf-8")
     if json_path:
-        json_path.write_text(text)
+        json_path.write_text(text, encoding="utf-8")
     print(f"\n{comparison_text(comparison)}\n\nreport: {write_report(folder)}")
     written = write_formats(folder, ("tex", "md", "csv", "pdf"))
     print(f"for a paper: {', '.join(path.name for path in written[:3])}, and {len(written) - 3} figures in figures/")

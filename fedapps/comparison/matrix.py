@@ -154,7 +154,7 @@ class Plan:
 
     def save(self, folder: Path) -> None:
         """Write ``plan.json``."""
-        (folder / "plan.json").write_text(json.dumps(asdict(self), indent=2) + "\n")
+        (folder / "plan.json").write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> "Plan":
@@ -163,7 +163,7 @@ class Plan:
         if not path.is_file():
             raise ValueError(f"--resume {folder}: not the folder of a comparison (it has no plan.json)")
         try:
-            known = json.loads(path.read_text())
+            known = json.loads(path.read_text(encoding="utf-8"))
             vary = known["vary"] and Vary(known["vary"]["key"], tuple(known["vary"]["values"]))
             lists = {name: tuple(known[name]) for name in ("methods", "seeds", "seed_keys")}
             return cls(**(known | lists | {"vary": vary}))

@@ -168,4 +168,4 @@ def updated(text: str) -> str:
 
 if __name__ == "__main__":
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "pyproject.toml")
-    path.write_text(updated(path.read_text()))
+    path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from typing import Any, NoReturn
 
+from fedapps.sim.console import accept_all_text
+
 _SET_NAME = 15  # PR_SET_NAME of prctl(2)
 
 
@@ -88,6 +90,7 @@ def run_and_exit(main: Callable[[], object]) -> NoReturn:
         exception.
     """
     status = 0
+    accept_all_text()
     try:
         main()
     except SystemExit as end:

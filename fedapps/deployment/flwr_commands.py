@@ -53,11 +53,12 @@ class FlwrCommands:
             command = [sys.executable, "-P", "-m", __name__]
             self._server = subprocess.Popen(
                 command,
-                env=dict(self._environment),
+                env={**self._environment, "PYTHONIOENCODING": "utf-8:backslashreplace"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 start_new_session=True,
             )
         assert self._server.stdin
@@ -107,7 +108,7 @@ class FlwrCommands:
 def serve() -> None:
     """Serve until the standard input ends."""
     load_command("flwr")
-    with os.fdopen(os.dup(1), "w") as replies:
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as replies:
         for line in sys.stdin:
             replies.write(json.dumps(_run(json.loads(line))) + "\n")
             replies.flush()
@@ -116,7 +117,10 @@ def serve() -> None:
 def _run(arguments: list[str]) -> tuple[int, str, str]:
     """Run a command of ``flwr``: its exit status, standard output and standard error."""
     sys.argv, status = ["flwr", *arguments], 0
-    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+    with (
+        TemporaryFile("w+", encoding="utf-8", errors="replace") as output,
+        TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
+    ):
         os.dup2(output.fileno(), 1)  # flwr also writes to sys.__stdout__
         os.dup2(errors.fileno(), 2)
         try:

@@ -80,7 +80,7 @@ def serve(command: str, libraries: Sequence[str]) -> None:
 
 def _call(command: str, function: Callable[[], object], arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    with open(os.devnull) as nothing:
+    with open(os.devnull, encoding="utf-8") as nothing:
         os.dup2(nothing.fileno(), 0)
     name_process(command)
     sys.argv = [command, *arguments]

@@ -57,7 +57,7 @@ class FleetProcess:
 
     def log_tail(self) -> str:
         """The path and the last lines of the log."""
-        lines = self.log.read_text(errors="replace").splitlines()[-_TAIL:]
+        lines = self.log.read_text(errors="replace", encoding="utf-8").splitlines()[-_TAIL:]
         return f"the end of its log, {self.log}:\n" + "\n".join(f"  {line}" for line in lines or ["(empty)"])
 
 
@@ -150,4 +150,4 @@ class Processes:
 def _lower_priority(pid: int) -> None:
     with suppress(OSError):  # the process may have ended, and only Linux has autogroups
         os.setpriority(os.PRIO_PROCESS, pid, _NICE)
-        Path(f"/proc/{pid}/autogroup").write_text(str(_NICE))
+        Path(f"/proc/{pid}/autogroup").write_text(str(_NICE), encoding="utf-8")

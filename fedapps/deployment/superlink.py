@@ -160,7 +160,7 @@ class Deployment:
         folder = self.folder / name
         home, node_config = folder / "flower", folder / "node.toml"
         home.mkdir(parents=True, exist_ok=True)
-        node_config.write_text(tomli_w.dumps({"state-dir": str(folder / "state"), **config}))
+        node_config.write_text(tomli_w.dumps({"state-dir": str(folder / "state"), **config}), encoding="utf-8")
         secured = ["--root-certificates", str(self.ca)] if self.ca else ["--insecure"]
         command = self._supernode.command([
             "--superlink", f"{_LOOPBACK}:{self.fleet_port}", "--host", _LOOPBACK,
@@ -218,7 +218,7 @@ class Deployment:
 
     def _lines(self, following: FleetProcess) -> Iterator[str]:
         """The output of a process, line by line, until it ends; and a line for each SuperNode that ends meanwhile."""
-        with following.log.open(errors="replace") as log:
+        with following.log.open(errors="replace", encoding="utf-8") as log:
             log.seek(following.begin)
             line = ""
             while True:

@@ -29,7 +29,7 @@ def app_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="fedapps-app-") as folder:
         app = Path(folder)
         shutil.copytree(_PACKAGE, app / _PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
-        (app / "pyproject.toml").write_text(_pyproject())
+        (app / "pyproject.toml").write_text(_pyproject(), encoding="utf-8")
         yield app
 
 

@@ -219,7 +219,7 @@ def _check_owner(path: Path) -> Owner | None:
 
 def _write_new(path: Path, owner: Owner) -> None:
     try:
-        with path.open("x") as file:
+        with path.open("x", encoding="utf-8") as file:
             json.dump(asdict(owner), file)
             file.flush()
             os.fsync(file.fileno())
@@ -252,7 +252,7 @@ def _now_at(folder: Path) -> float:
 def _machine() -> str:
     """Identifies the start of this machine and its process numbers."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:  # not Linux
         return socket.gethostname()
@@ -261,7 +261,7 @@ def _machine() -> str:
 def _born(pid: int) -> str:
     """When a process of this machine started, in ticks since the machine did; empty if unknown."""
     try:
-        facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        facts = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return "" if facts[0] in ("Z", "X") else facts[19]  # a zombie has ended
     except (OSError, IndexError):
         return ""

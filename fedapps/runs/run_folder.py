@@ -285,7 +285,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _read_label(path: Path) -> str:
-    if not path.exists() or not (label := path.read_text()):
+    if not path.exists() or not (label := path.read_text(encoding="utf-8")):
         raise ValueError(
             f"{path} is missing or empty, and nodes keep their private state under its text: restore the file, or "
             "start a new run with another name"

@@ -67,7 +67,7 @@ class StoredRun:
     @cached_property
     def folder(self) -> RunFolder:
         """The run folder with its label."""
-        return RunFolder(self.path, (self.path / "label").read_text())
+        return RunFolder(self.path, (self.path / "label").read_text(encoding="utf-8"))
 
     @cached_property
     def _node_rows(self) -> list[dict[str, Any]]:

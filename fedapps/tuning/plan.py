@@ -100,14 +100,14 @@ class TuningPlan:
 
     def save(self, folder: Path) -> None:
         """Write ``plan.json``."""
-        (folder / "plan.json").write_text(json.dumps(asdict(self), indent=2) + "\n")
+        (folder / "plan.json").write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> "TuningPlan":
         """Read the plan in the folder of a tuning. Raises ``ValueError`` if there is no valid plan."""
         path = folder / "plan.json"
         try:
-            known: dict[str, Any] = json.loads(path.read_text())
+            known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             given = {field.name: known[field.name] for field in fields(cls)}
         except FileNotFoundError:
             raise ValueError(f"--resume {folder}: not the folder of a tuning (it has no plan.json)") from None

@@ -154,9 +154,9 @@ def _carry_out(plan: TuningPlan, folder: Path, jobs: int, write: Path | None) ->
         run_chains([of.chain() for of in methods], run_trial, jobs=jobs, watch=progress, log_of=log_of)
     tuning = summarise(plan, {of.method: of.study.trials() for of in methods})
     text = tuned_recipe(plan, tuning)
-    (folder / "tune.json").write_text(json.dumps(tuning, indent=2) + "\n")
+    (folder / "tune.json").write_text(json.dumps(tuning, indent=2) + "\n", encoding="utf-8")
     for path in [folder / "tuned.toml", *([write] if write else [])]:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     print(f"\n{tuning_text(tuning)}\n\ntuned recipe: {write or folder / 'tuned.toml'}")
     return tuning

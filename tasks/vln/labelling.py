@@ -76,10 +76,10 @@ def _labelled(
 ) -> list[InstructedPath]:
     def compute(unfinished: Path) -> None:
         described = label_paths(speaker, houses, words, paths, options.max_length)
-        (unfinished / _FILE).write_text(json.dumps([path.instructions[0] for path in described]))
+        (unfinished / _FILE).write_text(json.dumps([path.instructions[0] for path in described]), encoding="utf-8")
 
     key = key_of(_inputs(paths, graph, houses, speaker, words, options.max_length))
-    texts = json.loads((cached(options.cache_folder, f"labels-{key}", compute) / _FILE).read_text())
+    texts = json.loads((cached(options.cache_folder, f"labels-{key}", compute) / _FILE).read_text(encoding="utf-8"))
     return [replace(path, instructions=(text,)) for path, text in zip(paths, texts, strict=True)]
 
 

@@ -21,9 +21,9 @@ class CsvFile(TrackedRecord):
 
     @property
     def last_round(self):
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
         return int(lines[-1].partition(",")[0]) if lines else 0
 
     def log(self, server_round, values):
-        with self.path.open("a") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.writelines(f"{server_round},{name},{value}\n" for name, value in values.items())

@@ -130,7 +130,7 @@ def test_bad_files_are_refused_by_name(tmp_path, text, said):
     for word, meaning in replaced.items():
         text = text.replace(word, meaning)
     path = tmp_path / "car-train.csv"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match="(?s)car-train.csv.*" + said):
         TabularTask(QUICK).load_own(tmp_path)
 
