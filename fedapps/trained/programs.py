@@ -67,7 +67,7 @@ def captured(network: Network) -> ExportedProgram:
         with _quiet(), _whole_lstms(), torch.no_grad():
             return torch.export.export(_Positional(module), inputs, dynamic_shapes=(shapes,))
     except RuntimeError as error:
-        raise ValueError(f"the network cannot be captured as a program: {_first_line(error)}") from error
+        raise ValueError(f"the network cannot be captured as a program: {_reason(error)}") from error
 
 
 class _Positional(nn.Module):
@@ -88,12 +88,16 @@ def write_torch(network: Network, path: Path) -> Difference:
     with _quiet():
         torch.export.save(program, path)
         back = torch.export.load(path).module()
-    return difference(network, lambda inputs: [output.numpy() for output in back(*inputs)])
+    try:
+        return difference(network, lambda inputs: [output.numpy() for output in back(*inputs)])
+    except (AssertionError, RuntimeError) as error:  # a size that the program does not take
+        raise ValueError(f"the program of torch.export does not run with other sizes: {_reason(error)}") from error
 
 
 def write_onnx(network: Network, path: Path) -> Difference:
     """Write an ONNX model and run it back in onnxruntime. Raise ``ValueError`` as :func:`captured`."""
     import onnxruntime
+    from onnxruntime.capi import onnxruntime_pybind11_state as failures
 
     try:
         with _quiet():
@@ -105,18 +109,21 @@ def write_onnx(network: Network, path: Path) -> Difference:
                 verbose=False,
             )
     except RuntimeError as error:
-        raise ValueError(f"the network cannot be written as ONNX: {_first_line(error)}") from error
+        raise ValueError(f"the network cannot be written as ONNX: {_reason(error)}") from error
     assert program is not None
     _name_sizes(program.model.graph, network)
     program.save(path)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
     def run(inputs: Sequence[Tensor]) -> Sequence[np.ndarray]:
         named = dict(zip(network.input_names, (given.numpy() for given in inputs), strict=True))
         outputs: list[np.ndarray] = session.run(list(network.output_names), named)
         return outputs
 
-    return difference(network, run)
+    try:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        return difference(network, run)
+    except (failures.Fail, failures.InvalidArgument, failures.NotImplemented, failures.RuntimeException) as error:
+        raise ValueError(f"onnxruntime cannot run the network: {_reason(error)}") from error
 
 
 def _name_sizes(graph: Any, network: Network) -> None:
@@ -153,8 +160,8 @@ def _between(wanted: np.ndarray, given: np.ndarray) -> Difference:
     finite = np.isfinite(a)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
         return Difference(math.inf, math.inf)
-    absolute = float(np.abs(a - b, where=finite, out=np.zeros_like(a)).max(initial=0))
-    scale = float(np.abs(a, where=finite, out=np.zeros_like(a)).max(initial=0))
+    absolute = float(np.abs(a[finite] - b[finite]).max(initial=0))
+    scale = float(np.abs(a[finite]).max(initial=0))
     return Difference(absolute, absolute / scale if scale else (math.inf if absolute else 0.0))
 
 
@@ -238,8 +245,9 @@ def _lstm_shapes(
     return outputs, hidden.clone(), cell.clone()
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+def _reason(error: Exception) -> str:
+    """The first two lines of a message; torch explains on further ones."""
+    return " ".join(line.strip() for line in str(error).strip().splitlines()[:2]) or type(error).__name__
 
 
 @contextmanager

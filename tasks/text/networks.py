@@ -141,7 +141,7 @@ class LastStates(nn.LSTM):
         """The outputs ``[b, L, hidden]`` of one direction, which reads ``inputs`` from the left."""
         names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
         weights = [getattr(self, name + suffix) for name in names]
-        zeros = inputs.new_zeros(1, len(inputs), self.hidden_size)
+        zeros = inputs.new_zeros(1, inputs.shape[0], self.hidden_size)
         outputs: Tensor = torch.lstm(inputs, (zeros, zeros), weights, True, 1, 0.0, self.training, False, True)[0]
         return outputs
 
