@@ -7,6 +7,7 @@ from typing import Any
 
 from fedapps.strategies.privacy_budget import epsilon as budget
 
+from fedapps.comparison.held_out import MODELS
 from fedapps.comparison.papers import paper_of
 from fedapps.report.metrics import describe
 
@@ -97,6 +98,27 @@ def table(
             cells.append(_cell(known, bracket, int(own or digits)))
         lines.append(cells)
     return _markdown(lines)
+
+
+@_function
+def held_out(rows: Mapping[str, str], metric: str, digits: int = 3) -> str:
+    """Rows of a table of held-out nodes: the three models of each method, and the differences that matter to a node.
+
+    Parameters
+    ----------
+    rows : mapping
+        The first cell by ``RESULT/METHOD``.
+    metric : str
+    digits : int
+    """
+    lines = []
+    for place, text in rows.items():
+        name, _, method = place.partition("/")
+        shared, adapted, local = (f"{method}: {model}" for model in MODELS)
+        cells = [estimate(name, model, metric, digits) for model in (shared, adapted, local)]
+        differences = [difference(name, metric, adapted, other, digits) for other in (shared, local)]
+        lines.append(_row(text, *cells, *differences))
+    return "\n".join(lines)
 
 
 @_function

@@ -1,7 +1,7 @@
 """Pages of ``docs/`` from results: ``pages/NAME.md.jinja`` becomes ``docs/NAME.md``.
 
 A template calls the functions of :mod:`benchmarks.numbers` and holds no number of a result itself.
-``pages/readme.md.jinja`` is written between two marks of ``README.md``.
+``pages/readme.md.jinja`` and ``pages/use.md.jinja`` are written between two marks of ``README.md`` and ``docs/use.md``.
 """
 
 import re
@@ -16,10 +16,11 @@ from .numbers import FUNCTIONS
 
 ROOT = Path(__file__).parents[1]
 TEMPLATES = Path(__file__).with_name("pages")
-_README = "readme.md.jinja"
+#: The templates of which only a part of a page is made.
+_PARTS = {"readme.md.jinja": ROOT / "README.md", "use.md.jinja": ROOT / "docs" / "use.md"}
 _WIDTH = 120
 _KEPT = re.compile(r"[\n|#<]|    |$")
-#: What stands between the marks of the README.
+#: What stands between the marks.
 _MARKS = re.compile(r"(?<=by `make results` -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
@@ -47,10 +48,9 @@ def pages() -> dict[Path, str]:
     for path in sorted(TEMPLATES.rglob("*.md.jinja")):
         name = path.relative_to(TEMPLATES).as_posix()
         text = _wrapped(environment.get_template(name).render())
-        if name == _README:
-            readme = ROOT / "README.md"
-            before, after = _MARKS.split(readme.read_text(encoding="utf-8"))
-            texts[readme] = f"{before}\n{text}\n{after}"
+        if page := _PARTS.get(name):
+            before, after = _MARKS.split(page.read_text(encoding="utf-8"))
+            texts[page] = f"{before}\n{text}\n{after}"
         else:
             texts[ROOT / "docs" / name.removesuffix(".jinja")] = text
     return texts

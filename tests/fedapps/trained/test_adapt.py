@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from small_runs import LQR, run_inline
 
 import fedapps
@@ -101,3 +102,38 @@ def test_a_model_folder_without_what_the_method_sends_is_refused(folder, tmp_pat
     fedapps.load(folder.path, "fedavg", "robot-00").save(tmp_path / "own")
     with pytest.raises(ValueError, match="has the model of node robot-00: give the shared model"):
         fedapps.adapt(tmp_path / "own", robot(folder), epochs=1)
+
+
+# -- private words -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedvocab", "local"])
+def test_a_device_adapts_its_own_words_and_leaves_the_shared_parameters_as_they_are(texts, method):
+    folder, own = texts
+    before, after = (fedapps.adapt(folder.path, own, method, epochs=epochs) for epochs in (0, 2))
+    shared = set(fedapps.open_run(folder.path).arrays(method))
+    moved = {
+        name
+        for name, tensor in after.module.state_dict().items()
+        if not torch.equal(tensor, before.module.state_dict()[name])
+    }
+    assert moved
+    assert moved <= shared if method == "fedavg" else not moved & shared
+    assert after.predict(["win"]).labels.shape == (1,)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """A run of three devices, and the folder of a fourth."""
+    parent = tmp_path_factory.mktemp("texts")
+    given = {
+        "task": "text", "num-nodes": 3, "rounds": 1, "epochs": 1, "batch-size": 8, "learning-rate": 0.01,
+        "collect-after": 0, "name": "run", "methods": "local,fedavg,fedvocab", "text.source": "simulated",
+        "text.world-examples": 24, "text.embedding-width": 8, "text.hidden": 4, "text.vocabulary-size": 100,
+        "cache-dir": str(parent / "worlds"),
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+        folder = run_inline(given, parent)
+    (world,) = (path for path in (parent / "worlds").glob("*") if path.is_dir())
+    return folder, world
