@@ -10,7 +10,7 @@ from fedapps.tasks.profiles import DataError
 from fedapps.tasks.trained import Network, TrainedModel
 
 from .agent import Agent
-from .dataset import Dataset, read_dataset
+from .dataset import Dataset, house_of, read_dataset, require_houses
 from .episodes import encode
 from .evaluation import CHUNK, describe_all, walk_all
 from .exported import agent_network, speaker_network
@@ -144,10 +144,15 @@ class VlnTrained(TrainedModel):
 
         Without ``partition``, a folder with one house is that of a node; of several houses all that are nodes are read.
         """
-        if partition is not None or "vocabulary" not in self.facts:
+        if "vocabulary" not in self.facts:
             return super().data(folder, partition, num_partitions)
         dataset = self._dataset(folder)
-        scans = tuple(dataset.graphs) if len(dataset.graphs) == 1 else dataset.nodes(self._options)
+        if partition is not None:
+            scans: Sequence[str] = (house_of(dataset, self._options, partition, num_partitions),)
+        elif len(dataset.graphs) == 1:
+            scans = tuple(dataset.graphs)
+        else:
+            scans = require_houses(dataset, dataset.nodes(self._options), self._options)
         key = scans[0] if len(scans) == 1 else dataset.folder.resolve().name
         return node_data(dataset, scans, self._options, key, self._words())
 

@@ -100,8 +100,14 @@ def federation(folder: Path, options: Options, num_nodes: int) -> Federation:
 
 
 @lru_cache(maxsize=4)
-def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
-    """Everything but the clients. Raises :class:`DataError` if the network cannot be built or images cannot be read."""
+def require_network(options: Options) -> None:
+    """Check the network from which training starts, and log if its weights are random.
+
+    Raises
+    ------
+    DataError
+        It cannot be built.
+    """
     check_network(options)
     if options.given_weights is None:
         logger.warning(
@@ -111,6 +117,11 @@ def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
             if options.train_all
             else ", and its frozen layers stay random: set vpr.train-all = true, or name a file",
         )
+
+
+@lru_cache(maxsize=4)
+def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
+    """Everything but the clients. Raises :class:`DataError` if images cannot be read."""
     dataset = dataset_of(folder, options, own=own)
     kept = FeatureMapCache(options.maps_megabytes * 2**20)
     common = {}

@@ -20,7 +20,7 @@ from .networks import (
     normalisation_for,
     unloaded_network,
 )
-from .nodes import federation, node_data, own_data, whole_data
+from .nodes import federation, node_data, own_data, require_network, whole_data
 from .profile import VprProfiles
 from .training_set import TrainingSet, epoch_of_triplets, loss_of_triplets
 
@@ -78,14 +78,17 @@ class VprTask(VprProfiles, Task):
             The split gives another number of clients than ``num_partitions``.
         """
         check_partition(partition, num_partitions)
+        require_network(self.options)
         return node_data(folder, self.options, partition, num_partitions)
 
     def load_all(self, folder: Path) -> NodeData:
         """Read all training images as one node, for centralised training. The folder's name is the key."""
+        require_network(self.options)
         return whole_data(folder, self.options)
 
     def load_own(self, folder: Path) -> NodeData:
         """Read a deployed node's images. The common test uses only cities named in ``test_cities``."""
+        require_network(self.options)
         return own_data(folder, self.options)
 
     def sizes(self, data: NodeData) -> Mapping[str, int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from functools import cached_property
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
@@ -11,13 +12,14 @@ import numpy as np
 import torch
 from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import NodeData
-from fedapps.tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError, check_partition
 from fedapps.tasks.trained import Network, TrainedModel
 from torch import Tensor
 
 from .given_images import TABLES, GivenImage, GivenImages, in_hand, positions_of, read_images_of
 from .image_sets import CHUNK, describe, fingerprint
 from .networks import PlaceNetwork
+from .nodes import node_data, own_data
 from .options import Options
 from .place_index import INDEX_FILE, Matches, PlaceIndex
 
@@ -144,6 +146,14 @@ class VprTrained(TrainedModel):
         given = _of_role(self._given(images), query=True)
         return self._located(given, index, k, positions=positions, cities=cities)
 
+    def data(self, folder: str | Path, partition: int | None = None, num_partitions: int = 1) -> NodeData:
+        """As :meth:`TrainedModel.data`; the file of the first weights is not needed."""
+        path = Path(folder).expanduser()
+        if partition is None:
+            return own_data(path, self._options)
+        check_partition(partition, num_partitions)
+        return node_data(path, self._options, partition, num_partitions)
+
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = CHUNK) -> Iterator[dict[str, Any]]:
         """Yield the matches of each image, or its descriptor.
 
@@ -236,7 +246,7 @@ class VprTrained(TrainedModel):
             given.position,
             given.degrees,
             tuple(cities or given.cities),
-            self._fingerprint(),
+            self._fingerprint,
         )
 
     def _located(
@@ -254,14 +264,15 @@ class VprTrained(TrainedModel):
         self._check(searched)
         if positions is None and given.degrees == searched.degrees:
             positions = given.position
-        if cities is None and any(given.cities):
+        if cities is None and any(given.cities) and any(searched.cities):
             cities = given.cities
         return searched.search(self._described(given, CHUNK), k, position=positions, cities=cities)
 
     def _check(self, index: PlaceIndex) -> None:
-        if index.model != self._fingerprint():
+        if index.model != self._fingerprint:
             raise DataError("the index was made by another model: build it with index() of this one")
 
+    @cached_property
     def _fingerprint(self) -> str:
         return fingerprint(tensor.cpu() for tensor in self.module.state_dict().values()).hex()
 

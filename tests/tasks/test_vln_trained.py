@@ -129,6 +129,7 @@ def test_words_come_with_the_model(world, tmp_path):
     (own / "R2R_val_unseen.json").write_text(json.dumps(unseen))
     assert trained.evaluate(own) == trained.evaluate(data)
     assert trained.data(world).key == world.name
+    assert trained.data(world, 2, 3).key == "houseC"
     unknown = VlnTrained(trained.task, trained.module, trained.task.facts(None))
     with pytest.raises(DataError, match="the words of the model are unknown"):
         unknown.follow("walk", "houseC", "v00")

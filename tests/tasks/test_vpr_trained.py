@@ -266,6 +266,8 @@ def test_a_model_folder_keeps_the_index_and_needs_no_file_of_weights(folder, tmp
     assert isinstance(again, VprTrained)
     np.testing.assert_array_equal(again.describe(images_of(folder)), described)
     assert again.locate(images_of(folder), k=1).distance.max() == 0
+    expected = evaluated(task, trained.module, trained.data(folder, 0, 1))
+    assert again.evaluate(again.data(folder, 0, 1)) == expected
     again.save(tmp_path / "copy")
     assert (tmp_path / "copy" / "files" / "index.safetensors").is_file()
 
