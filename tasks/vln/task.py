@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from fedapps.tasks.base import Batch, Evaluation, MetricRule, Metrics, NodeData, Task
+from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics, NodeData, Task
 from fedapps.tasks.profiles import need
 from torch import Tensor, nn
 
@@ -57,11 +57,18 @@ class VlnTask(VlnProfiles, Task):
         return model
 
     def facts(self, data: NodeData | None) -> Mapping[str, Any]:
-        """Return the words of the ``vocabulary`` in their order, if they are known without data or with these."""
+        """Return the words of the ``vocabulary`` in their order.
+
+        Raises
+        ------
+        DataError
+            Without data, the options name no file of words.
+        """
         if data is not None:
             return {"vocabulary": list(_words(data).words)}
-        named = self.options.vocabulary_file
-        return {"vocabulary": list(Vocabulary.read(in_folder(named)).words)} if named else {}
+        if not (named := self.options.vocabulary_file):
+            raise DataError("vln.vocabulary-file = '': the words are those of training instructions, so give data")
+        return {"vocabulary": list(Vocabulary.read(in_folder(named)).words)}
 
     def model_of(self, facts: Mapping[str, Any], files: Path | None) -> nn.Module:
         return self._drawn()
