@@ -131,7 +131,7 @@ def test_words_come_with_the_model(world, tmp_path):
     assert trained.data(world).key == world.name
     assert trained.data(world, 2, 3).key == "houseC"
     unknown = VlnTrained(trained.task, trained.module)
-    with pytest.raises(DataError, match="vln.vocabulary-file = '': the words are those of training instructions"):
+    with pytest.raises(DataError, match=r"vln\.vocabulary-file = '': the words are those of training instructions"):
         trained.task.facts(None)
     with pytest.raises(DataError, match="the words of the model are unknown"):
         unknown.follow("walk", "houseC", "v00")
