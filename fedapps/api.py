@@ -199,7 +199,7 @@ def load(
     round : int or "best", optional
         A round whose checkpoint is kept: one of the last two, or the best by ``track-metric``. By default the last.
     device : "auto", "cpu" or "cuda"
-        ``auto`` is a GPU if there is one.
+        ``auto`` is the device of the run, for a model folder a GPU; the CPU if there is no GPU.
 
     Returns
     -------

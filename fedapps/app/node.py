@@ -236,8 +236,10 @@ def choose_device(wanted: str) -> torch.device:
     Raises
     ------
     ValueError
-        ``cuda`` is wanted and there is no GPU.
+        ``cuda`` is wanted and there is no GPU, or the device is unknown.
     """
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device = {wanted!r}: must be auto, cpu or cuda")
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
         raise ValueError("device = 'cuda', but torch finds no GPU on this node: use 'auto' or 'cpu'")

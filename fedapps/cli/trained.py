@@ -118,6 +118,7 @@ def adapt(given: argparse.Namespace) -> int:
     """Adapt a model to a new node's data, print its metrics before and after, and write it."""
     from fedapps.runs.tables import number, text_table
     from fedapps.trained.adapt import adapt_model
+    from fedapps.trained.intervals import numbers
 
     models = {
         f"{epochs} epochs": adapt_model(
@@ -131,8 +132,8 @@ def adapt(given: argparse.Namespace) -> int:
         )
         for epochs in dict.fromkeys((0, given.epochs))
     }
-    metrics = {name: model.evaluate() for name, model in models.items()}
-    names = [name for name, value in next(iter(metrics.values())).items() if isinstance(value, (int, float))]
+    metrics = {name: numbers(model.evaluate()) for name, model in models.items()}
+    names = next(iter(metrics.values()))
     origin = next(iter(models.values())).origin
     print(f"node {origin.node}, {origin.examples} training examples; {origin.method} after round {origin.round}")
     print(text_table(["", *models], [[name, *(number(of[name]) for of in metrics.values())] for name in names]))

@@ -45,16 +45,18 @@ def load_model(
 ) -> TrainedModel:
     """Load a trained model; :func:`fedapps.api.load` describes it."""
     path = Path(run).expanduser()
-    place = choose_device(device)
+    chosen = choose_device(device)
     if StoredModel.is_in(path):
-        model = TrainedModel.read(path, task_class, place)
+        model = TrainedModel.read(path, task_class, chosen)
         check_same(model.origin, method, node, round)
         return model
     stored = StoredRun.open(path)
     label = stored.method(method)
     snapshot = stored.snapshot(label, round)
+    of_run = stored.config.run.device  # the nodes' bits depend on it
+    place = choose_device(of_run) if device == "auto" and (of_run != "cuda" or chosen.type == "cuda") else chosen
     with flower_identity():
-        found = _of_node(stored, label, snapshot, node) if node else shared_model(stored, label, snapshot)
+        found = _of_node(stored, label, snapshot, node, place) if node else shared_model(stored, label, snapshot)
     return found.to(place)
 
 
@@ -107,14 +109,13 @@ class _ReadingNode(Node):
         return StoredState.of(root, self.settings.run, self.settings.method, key, *part)
 
 
-def _of_node(stored: StoredRun, label: str, snapshot: Snapshot, key: str) -> TrainedModel:
+def _of_node(stored: StoredRun, label: str, snapshot: Snapshot, key: str, device: torch.device) -> TrainedModel:
     node_config = _place(stored, label, key)
     message = stored.evaluate_message(label, snapshot, node_config)
     if message is None:
         raise ValueError(f"node = {key!r}: it has no data, or it was not admitted to the run, so it has no model")
-    context = Context(
-        run_id=1, node_id=1, node_config=dict(node_config), state=RecordDict(), run_config=stored.config.flat()
-    )
+    run_config = stored.config.flat() | {"device": device.type}
+    context = Context(run_id=1, node_id=1, node_config=dict(node_config), state=RecordDict(), run_config=run_config)
     with threads_kept():
         node = _ReadingNode(message, context)
         client = node.client()

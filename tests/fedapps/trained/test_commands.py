@@ -1,0 +1,168 @@
+"""The commands that let a model of a run answer for files, and evaluate it on other data."""
+
+import csv
+import io
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from trained_runs import last_evaluation
+
+import fedapps
+from fedapps.cli.commands import main
+from fedapps.runs.run_folder import RunFolder
+from fedapps.trained.evaluate import evaluate_run, evaluation_text
+from fedapps.trained.intervals import mean_and_interval, over_examples, share_interval
+
+
+@pytest.fixture(scope="module")
+def robots(runs, tmp_path_factory):
+    """The run of robots, and a folder for each robot with its file."""
+    folder = runs("lqr")
+    config = tomllib.loads((folder.path / "config.toml").read_text())
+    (world,) = (path for path in Path(config["cache-dir"]).iterdir() if path.is_dir())
+    own = {path.stem: tmp_path_factory.mktemp(path.stem) for path in world.glob("*.csv")}
+    for key, place in own.items():
+        shutil.copy(world / f"{key}.csv", place)
+    return folder.path, own
+
+
+def command(*given):
+    return main([str(word) for word in given])
+
+
+# -- predict ------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_files_and_of_standard_input_come_in_their_order(robots, tmp_path, monkeypatch, capsys):
+    run, _ = robots
+    states = np.array([[1.0, 2.0], [-3.0, 0.5], [0.0, 0.0]])
+    (tmp_path / "a.csv").write_text("v,y\n2,1\n")
+    (tmp_path / "b.jsonl").write_text('{"y": -3, "v": 0.5}\n')
+    monkeypatch.setattr("sys.stdin", io.StringIO("y,v\n0,0\n"))
+    inputs = (tmp_path / "a.csv", tmp_path / "b.jsonl", "-")
+    assert command("predict", run, "--method", "apfl", "--node", "robot-01", *inputs) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    model = fedapps.load(run, "apfl", "robot-01")
+    assert [(row["y"], row["v"]) for row in rows] == [tuple(state) for state in states]
+    assert [row["u"] for row in rows] == model.control(states)[:, 0].tolist()
+    assert [[row["next_y"], row["next_v"]] for row in rows] == pytest.approx(model.step(states), abs=1e-12)
+
+
+def test_an_output_file_is_whole_or_not_there(robots, tmp_path, capsys):
+    run, _ = robots
+    (tmp_path / "in.csv").write_text("y,v\n1,2\n3,4\n")
+    given = ("predict", run, "--method", "fedavg", tmp_path / "in.csv", "--output", tmp_path / "out.csv")
+    assert command(*given) == 0
+    with (tmp_path / "out.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["y"], row["v"]) for row in rows] == [("1.0", "2.0"), ("3.0", "4.0")]
+    before = (tmp_path / "out.csv").read_bytes()
+    (tmp_path / "in.csv").write_text("y,v\n1,2\n3,four\n")
+    assert command(*given) == 2
+    assert "in.csv, line 3, column v: 'four'; expected a finite number" in capsys.readouterr().err
+    assert (tmp_path / "out.csv").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "out.csv"]
+
+
+@pytest.mark.parametrize(
+    ("further", "message"),
+    [
+        (["nowhere.csv"], "nowhere.csv: no such file or folder"),
+        (["--output", "rows.xml"], "--output rows.xml: must end in .jsonl or .csv"),
+        (["--batch-size", "0"], "--batch-size 0: must be at least 1"),
+    ],
+)
+def test_bad_arguments_are_refused_before_a_model_is_loaded(further, message, capsys):
+    assert command("predict", "no-run", *further) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_unknown_option_is_no_input(capsys):
+    with pytest.raises(SystemExit):
+        command("predict", "no-run", "--method", "fedavg", "--nodes", "robot-01")
+    assert "unrecognized arguments: --nodes" in capsys.readouterr().err
+
+
+# -- evaluate -----------------------------------------------------------------------------------------------------
+
+
+def test_each_method_has_its_shared_model_and_its_nodes(robots, tmp_path, capsys):
+    run, own = robots
+    assert command("evaluate", run, "--data-dir", own["robot-00"], "--json", tmp_path / "all.json") == 0
+    table = capsys.readouterr().out
+    rows = json.loads((tmp_path / "all.json").read_text())
+    nodes = sorted(own)
+    assert [(row["method"], row["node"]) for row in rows] == [
+        ("fedavg", "shared"),
+        *((method, node) for method in ("apfl", "clustered", "h-fl") for node in ("shared", *nodes, "all nodes")),
+        *(("local", node) for node in (*nodes, "all nodes")),
+    ]
+    assert all(f"{row['metrics']['test.total_loss']['mean']:.4g}" in table for row in rows)
+    reported = last_evaluation(RunFolder(run, ""), "local")["robot-00"]["test.total_loss"]
+    (local,) = (row for row in rows if (row["method"], row["node"]) == ("local", "robot-00"))
+    assert local["metrics"]["test.total_loss"]["mean"] == reported
+    of_nodes = [
+        row["metrics"]["test.excess"]["mean"] for row in rows if row["method"] == "local" and row["node"] in nodes
+    ]
+    (all_nodes,) = (row for row in rows if (row["method"], row["node"]) == ("local", "all nodes"))
+    expected = mean_and_interval(of_nodes)
+    assert all_nodes["metrics"]["test.excess"] == {key: expected[key] for key in ("mean", "low", "high")}
+
+
+def test_several_folders_give_intervals_over_them(robots):
+    run, own = robots
+    folders = sorted(own.values())
+    (row,) = evaluate_run(run, folders, methods=["fedavg"])
+    model = fedapps.load(run, "fedavg")
+    losses = [model.evaluate(folder)["test.total_loss"] for folder in folders]
+    expected = mean_and_interval(losses)
+    assert row.metrics["test.total_loss"] == {key: expected[key] for key in ("mean", "low", "high")}
+    assert "95 % intervals over 3 folders" in evaluation_text([row], 3)
+
+
+def test_nodes_can_be_chosen_and_a_model_folder_gives_one_row(robots, tmp_path):
+    run, own = robots
+    rows = list(evaluate_run(run, [own["robot-00"]], methods=["local"], nodes=["robot-02"]))
+    assert [row.node for row in rows] == ["robot-02"]
+    kept = fedapps.load(run, "local", "robot-02").save(tmp_path / "kept")
+    assert list(evaluate_run(kept, [own["robot-00"]])) == rows
+    with pytest.raises(ValueError, match="node = 'car': method 'local' has no such node; its nodes are robot-00"):
+        list(evaluate_run(run, [own["robot-00"]], methods=["local"], nodes=["car"]))
+
+
+def test_a_folder_without_test_data_is_refused(robots, tmp_path):
+    run, own = robots
+    text = (own["robot-00"] / "robot-00.csv").read_text().replace(",test,", ",train,")
+    (tmp_path / "robot-09.csv").write_text(text)
+    with pytest.raises(ValueError, match="has no test data for this model; its splits: train"):
+        list(evaluate_run(run, [tmp_path], methods=["fedavg"]))
+
+
+# -- intervals ----------------------------------------------------------------------------------------------------
+
+
+def test_the_interval_of_a_mean_is_students():
+    # t with 2 degrees of freedom at 97.5 %: 4.302653; the standard deviation of 1, 2, 3 is 1
+    found = mean_and_interval([1.0, 2.0, 3.0])
+    assert (found["mean"], found["nodes"]) == (2.0, 3)
+    assert (found["low"], found["high"]) == pytest.approx((2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5), abs=1e-6)
+    assert mean_and_interval([5.0]) == {"mean": 5.0, "nodes": 1}
+
+
+def test_the_interval_of_a_share_is_wilsons():
+    # R. G. Newcombe, Statistics in Medicine 17, 1998, Table I, method 3: 81 of 263, 15 of 148, 0 of 20, 1 of 29
+    for count, total, expected in ((81, 263, (0.2553, 0.3662)), (15, 148, (0.0624, 0.1605)), (0, 20, (0, 0.1611)),
+                                   (1, 29, (0.0061, 0.1718))):  # fmt: skip
+        assert share_interval(count / total, total) == pytest.approx(expected, abs=5e-5)
+
+
+def test_only_shares_of_examples_have_an_interval_over_examples():
+    metrics = {
+        "accuracy": 0.75, "accuracy.count": 8.0, "loss": 0.3, "loss.count": 8.0, "recall": 0.5,
+        "list": [1.0, 2.0], "empty": 0.0, "empty.count": 0.0,
+    }  # fmt: skip
+    assert list(over_examples(metrics)) == ["accuracy"]
