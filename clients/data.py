@@ -9,11 +9,11 @@ import fcntl
 import hashlib
 import json
 import logging
-import os
+import secrets
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,12 +96,14 @@ def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path)
     with _locked(cache_dir / f".{name}.lock"):
         if not folder.exists():
             logger.warning("simulating the data of %s nodes for task %s in %s", num_nodes, task.name, folder)
-            unfinished = cache_dir / f".{name}.{os.getpid()}"
-            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished = cache_dir / f".{name}.{secrets.token_hex(8)}"
             unfinished.mkdir()
             try:
                 task.make_world(unfinished, num_nodes, seed)
                 unfinished.replace(folder)
+            except OSError:
+                if not folder.exists():  # otherwise another process was faster, where files cannot be locked
+                    raise
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
     return folder
@@ -160,12 +162,11 @@ def _existing(folder: str, what: str) -> Path:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock within this context, if the file system has locks."""
     with path.open("w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield  # closing the file ends the lock
 
 
 def of_stage(task: Task, data: NodeData, collectors: Sequence[PrivateState], stage: int) -> NodeData:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from fedapps.sim.files import runs, told
+from fedapps.sim.files import UnwritableError, runs, told
 
 try:
     import fcntl
@@ -164,6 +164,7 @@ def owned(folder: Path) -> Iterator[Ownership]:
         lock = os.open(folder, os.O_RDONLY)
     try:
         _acquire(path, lock)
+        _check_renames(folder)
         owner = Owner.this_process()
         with told(path):
             _write_new(path, owner)
@@ -237,6 +238,23 @@ def _check_lock(path: Path, lock: int) -> None:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             raise (Owner.read(path) or Owner()).in_use(path) from None
         # Otherwise the file system has no locks, as NFS for folders: the owner's file decides.
+
+
+def _check_renames(folder: Path) -> None:
+    """Check that a rename replaces a file, as every checkpoint needs; some network shares and mounts refuse it."""
+    first, second = (folder / f".probe.{secrets.token_hex(8)}" for _ in range(2))
+    try:
+        first.touch()
+        second.touch()
+        first.replace(second)
+    except OSError as error:
+        raise UnwritableError(
+            f"{folder} is on a file system where renaming a file over another one fails ({error.strerror or error}), "
+            "so that checkpoints cannot be replaced: choose another output-dir"
+        ) from error
+    finally:
+        first.unlink(missing_ok=True)
+        second.unlink(missing_ok=True)
 
 
 def _now_at(folder: Path) -> float:

@@ -61,7 +61,7 @@ class ResumableStrategy(Strategy):
         initial_arrays : ArrayRecord
             All parameters of the model.
         num_rounds : int
-            ≥ 1.
+            From 1 to 999,999.
         timeout : float
             > 0, seconds that a node has to reply to a message.
         train_config, evaluate_config : ConfigRecord, or a function of the round that returns one
@@ -205,6 +205,8 @@ class _RoundLoop:
             raise ValueError(
                 f"num_rounds = {self.num_rounds}, evaluate_every = {self.evaluate_every}: both must be at least 1"
             )
+        if self.num_rounds > wire.LAST_ROUND:
+            raise ValueError(f"num_rounds = {self.num_rounds}: must be at most {wire.LAST_ROUND}")
         require_integer("max_failed_evaluations", self.max_failed_evaluations, least=0)
         first = 1
         snapshot = self.checkpoints.latest() if resume and self.checkpoints else None

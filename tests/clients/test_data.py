@@ -118,6 +118,24 @@ def test_a_world_that_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
     assert len(list(world_folder(TASK, 2, 0, tmp_path).iterdir())) == 2
 
 
+def test_without_locks_the_world_of_the_faster_process_is_taken(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError("No locks available")
+
+    def overtaken(self, folder, num_nodes, seed, make=ToyTask.make_world):
+        make(self, folder, num_nodes, seed)
+        if not done:
+            done.append(True)
+            world_folder(TASK, num_nodes, seed, tmp_path)  # what the other process does
+
+    done = []
+    monkeypatch.setattr("fcntl.flock", flock)
+    monkeypatch.setattr(ToyTask, "make_world", overtaken)
+    folder = world_folder(TASK, 2, 0, tmp_path)
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == [folder]
+    assert len(list(folder.iterdir())) == 2
+
+
 @pytest.mark.subprocesses
 def test_processes_that_come_at_once_make_one_world(tmp_path):
     diary, cache = tmp_path / "diary", tmp_path / "cache"

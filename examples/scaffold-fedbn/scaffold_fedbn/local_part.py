@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
 from fedapps.clients.local_part import LocalPart, NodeRound
+from fedapps.clients.messages import read_arrays
 from fedapps.clients.penalties import QuadraticPrior
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import nn
@@ -39,7 +40,7 @@ class ControlVariates(LocalPart):
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
         record = content.array_records.get(CONTROL)
-        return self if record is None else replace(self, server_control={n: a.numpy() for n, a in record.items()})
+        return self if record is None else replace(self, server_control=read_arrays(CONTROL, record))
 
     def check(self, node_round: NodeRound) -> None:
         """Raise ``ValueError`` if the message brought no control variate, or one that does not fit the parameters."""

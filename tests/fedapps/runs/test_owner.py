@@ -142,6 +142,16 @@ def test_two_that_find_the_same_dead_owner_do_not_both_take_over(tmp_path, monke
         assert Owner.read(tmp_path / OWNER_FILE).pid == os.getpid()
 
 
+def test_a_share_on_which_no_rename_replaces_a_file_is_refused_before_work(tmp_path, monkeypatch):
+    def replace(self, target):
+        raise FileExistsError(17, "File exists")
+
+    monkeypatch.setattr("pathlib.Path.replace", replace)
+    with pytest.raises(UnwritableError, match=r"renaming a file over another one fails \(File exists\).*output-dir"):
+        owned(tmp_path).__enter__()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UnwritableError, match=r"owner\.json cannot be written"), owned(tmp_path / "file"):
