@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
 import tomli_w
 from pathspec import GitIgnoreSpec
@@ -181,10 +181,11 @@ def wait_until_healthy(superlink: subprocess.Popen[bytes], port: int, ca: Path |
     """Wait until a SuperLink on the loopback responds. Return false if it exits or the timeout expires."""
     url = f"http{'s' if ca else ''}://127.0.0.1:{port}/health"
     trust = ssl.create_default_context(cafile=ca) if ca else None
+    direct = build_opener(ProxyHandler({}), HTTPSHandler(context=trust))
     deadline = time.monotonic() + _START_TIMEOUT
     while time.monotonic() < deadline and superlink.poll() is None:
         try:
-            with urlopen(url, timeout=1, context=trust):
+            with direct.open(url, timeout=1):
                 return True
         except (URLError, OSError):
             time.sleep(0.1)

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,13 +15,28 @@ from typing import Self
 
 from .console import text_environment
 
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+#: The path of a socket has at most 107 bytes, and Ray adds up to 68 to that of its folder:
+#: /ray/session_DATE_TIME_MICROSECONDS_PID/sockets/plasma_store.
+_RAY_PATH = 39
+
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """Return the environment of Flower's processes: a separate home, no telemetry, no installation of dependencies."""
+    """Return the environment of Flower's processes: a separate home, no telemetry, no installation of dependencies.
+
+    Connections on this machine use no proxy, and the path of Ray's folder is short enough for its sockets.
+
+    Raises
+    ------
+    ValueError
+        The path of the folder for temporary files is too long for Ray, and no other folder can be used.
+    """
     scripts = str(Path(sys.executable).parent)
     return (
         os.environ
         | text_environment(os.environ)
+        | {name: ",".join(filter(None, [os.environ.get(name), *_LOOPBACK])) for name in ("no_proxy", "NO_PROXY")}
+        | _ray_folder()
         | {
             "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -29,6 +45,20 @@ def flower_environment(home: Path) -> dict[str, str]:
             "RAY_USAGE_STATS_ENABLED": "0",
             "PATH": os.pathsep.join([scripts, os.environ.get("PATH", "")]),
         }
+    )
+
+
+def _ray_folder() -> dict[str, str]:
+    """Where Ray puts its sockets, if the path of the folder for temporary files is too long."""
+    usual = tempfile.gettempdir()
+    if os.environ.get("RAY_TMPDIR") or len(os.fsencode(usual)) <= _RAY_PATH:
+        return {}
+    for short in ("/tmp", "/var/tmp", "/dev/shm"):  # Ray makes a folder of its own in it
+        if os.access(short, os.W_OK):
+            return {"RAY_TMPDIR": short}
+    raise ValueError(
+        f"TMPDIR = {usual!r}: Ray needs a folder whose path has at most {_RAY_PATH} characters, because it holds "
+        "sockets: set RAY_TMPDIR to such a folder"
     )
 
 

@@ -1,9 +1,9 @@
-"""Signals that end the program raise KeyboardInterrupt, at once or when they are no longer deferred."""
+"""The processes of Flower: signals that end the program, and the environment of processes."""
 
 import signal
 
 import pytest
-from fedapps.sim.processes import Interrupts
+from fedapps.sim.processes import Interrupts, flower_environment
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -39,3 +39,25 @@ def test_an_ignored_signal_stays_ignored():
             signal.raise_signal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_connections_on_this_machine_use_no_proxy(tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "example.org")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    environment = flower_environment(tmp_path)
+    assert environment["no_proxy"] == "example.org,127.0.0.1,localhost,::1"
+    assert environment["NO_PROXY"] == "127.0.0.1,localhost,::1"
+
+
+def test_ray_gets_a_folder_with_a_short_path(tmp_path, monkeypatch):
+    """The path of a socket has at most 107 bytes."""
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/" + 38 * "x")
+    assert "RAY_TMPDIR" not in flower_environment(tmp_path)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/" + 39 * "x")
+    assert len(flower_environment(tmp_path)["RAY_TMPDIR"]) <= 39
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(ValueError, match="Ray needs a folder whose path has at most 39 characters.*RAY_TMPDIR"):
+        flower_environment(tmp_path)
+    monkeypatch.setenv("RAY_TMPDIR", "/anywhere")
+    assert flower_environment(tmp_path)["RAY_TMPDIR"] == "/anywhere"
