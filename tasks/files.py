@@ -100,12 +100,13 @@ def open_text(path: Path, *, newline: str = "", member: str = "") -> Iterator[Te
     named = f"{path}, {member}" if member else str(path)
     encoding, mark = "utf-8", b""
     try:
-        with _opened(path, member) as file:
-            encoding, mark = _encoding(file.peek(_HEAD)[:_HEAD], named)  # type: ignore[attr-defined]
-            file.read(len(mark))
-            yield TextIOWrapper(file, encoding, newline=newline)
-    except UnicodeDecodeError as error:
-        raise _undecodable(path, member, encoding, len(mark), named) or error from None
+        try:
+            with _opened(path, member) as file:
+                encoding, mark = _encoding(file.peek(_HEAD)[:_HEAD], named)  # type: ignore[attr-defined]
+                file.read(len(mark))
+                yield TextIOWrapper(file, encoding, newline=newline)
+        except UnicodeDecodeError as error:
+            raise _undecodable(path, member, encoding, len(mark), named) or error from None
     except UNREADABLE as error:
         raise DataError(f"{named}: cannot be read or is damaged: {error}") from error
 
