@@ -13,6 +13,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def damaged(files: Files, draw: Any) -> dict[str, bytes]:
 
 def _packed(name: str, content: bytes, draw: Any) -> bytes:
     """Damage to a file, or, of a compressed file, to what is in it."""
-    packers = {".gz": (gzip.decompress, gzip.compress), ".xz": (lzma.decompress, lzma.compress)}
+    packers = {".gz": (gzip.decompress, partial(gzip.compress, mtime=0)), ".xz": (lzma.decompress, lzma.compress)}
     unpack, pack = packers.get(Path(name).suffix, (None, None))
     if unpack is None or pack is None or draw(st.booleans()):
         return _one(content, draw)
