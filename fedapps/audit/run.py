@@ -1,14 +1,13 @@
 """Run an audit: check the config, run the jobs in parallel, print and save the results."""
 
 import json
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
-from fedapps.launch.launch import resolve
+from fedapps.launch.launch import new_folder, resolve, timed_name
 from fedapps.runs.owner import owned
 from fedapps.sim.files import write_whole
 from fedapps.sim.matrix import Lines, run_matrix
@@ -41,7 +40,7 @@ def audit_recipe(
     jobs : int
         Maximum number of parallel processes; 0: one per CPU core.
     overrides : mapping, optional
-        Keys of the run config that replace those of the recipe.
+        Keys of the run config that replace those of the recipe. ``name`` is that of the folder of the audit.
     output_dir : str
         Where the folder of the audit is created.
     json_path : Path, optional
@@ -57,14 +56,13 @@ def audit_recipe(
     ValueError
         Before anything runs, if the config is invalid, or the node has too few sentences.
     """
-    given = read_recipe(recipe, overrides)
-    name = f"audit-{recipe_name(recipe).replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+    given, named = read_recipe(recipe, overrides), str((overrides or {}).get("name", ""))
+    name = timed_name(f"audit-{recipe_name(recipe)}")
     # The methods of the recipe do not matter: the audited ones differ only in which gradients the node shares.
     config = parse(resolve(given | {"name": name}, output_dir))
     victim_data(config, plan.sentences)
-    folder = Path(config.run.output_dir) / name
-    (folder / "cells").mkdir(parents=True)
-    with owned(folder):
+    with new_folder(config.run.output_dir, named, name) as folder, owned(folder):
+        (folder / "cells").mkdir()
         return _carry_out(config, plan, folder, recipe_name(recipe), jobs, json_path)
 
 

@@ -1,7 +1,6 @@
 """Comparisons: runs of several methods with several seeds, and the table, tests and report of them all."""
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.launch import check_data, check_engine, execute, find_references, resolve
+from fedapps.launch.launch import check_data, check_engine, execute, find_references, new_folder, resolve, timed_name
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.launch.runner import RunFailedError
 from fedapps.registry.tasks import profiles_class
@@ -69,7 +68,7 @@ def compare_recipe(
         Address of a Ray cluster on which the runs are executed (:class:`fedapps.sim.ray_cluster.RayCluster`); empty:
         this machine.
     overrides : mapping, optional
-        Keys of the run config that replace those of the recipe.
+        Keys of the run config that replace those of the recipe. ``name`` is that of the folder of the comparison.
     vary : Vary, optional
         The key to vary; that of the recipe if missing.
     seed_keys : sequence of str
@@ -93,14 +92,14 @@ def compare_recipe(
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: must be at least 1")
-    name = f"compare-{recipe_name(recipe).replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
-    base = resolve(read_recipe(recipe, overrides) | {"name": name}, output_dir)
+    given, name = dict(overrides or {}), timed_name(f"compare-{recipe_name(recipe)}")
+    base = resolve(read_recipe(recipe, given) | {"name": name}, output_dir)
     plan = Plan.of(recipe, base, methods, range(first_seed, first_seed + seeds), engine, vary, seed_keys)
     with _workers(plan, cluster) as workers:
         _check(plan)
-        folder = Path(str(base["output-dir"])) / name
-        folder.mkdir(parents=True)
-        with owned(folder):
+        advice = "resume it with fedapps compare --resume {folder}, or choose another name"
+        with new_folder(base["output-dir"], str(given.get("name", "")), name, advice) as folder, owned(folder):
+            plan = replace(plan, config=plan.config | {"name": folder.name})
             plan.save(folder)
             return _carry_out(plan, folder, jobs, workers, json_path)
 

@@ -12,13 +12,12 @@ from fedapps.config.keys import path_keys
 from fedapps.config.parsing import parse
 from fedapps.config.pipelines import Pipeline, StageRun
 from fedapps.config.recipe_files import read_pipeline, read_recipe, recipe_name
-from fedapps.config.run_config import RunConfig
 from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder, begun
 from fedapps.runs.tables import summary_table
 from fedapps.tasks.options import listed
 
-from .launch import launch, resolve, unfinished
+from .launch import launch, new_folder, resolve, timed_name, unfinished
 from .runner import RunFailedError, Runner
 
 
@@ -83,25 +82,24 @@ def launch_pipeline(pipeline: Pipeline, overrides: Mapping[str, Any], runner: Ru
         If a stage did not finish.
     """
     general = {**pipeline.keys, **overrides}
-    name = str(general.get("name") or f"{recipe_name(Path(pipeline.recipe))}-{time.strftime('%Y%m%d-%H%M%S')}")
-    resolved = resolve({key: value for key, value in general.items() if key == "output-dir"}, output_dir)
-    folder = RunConfig(name=name, output_dir=resolved["output-dir"]).folder(0)
-    stages = [replace(run, config=resolve(run.config, output_dir)) for run in pipeline.runs(overrides, folder)]
-    advice = f"repeat the command with --set name={name} --set resume=true"
+    name, resume = str(general.get("name", "")), general.get("resume") is True
+    parent = resolve({key: value for key, value in general.items() if key == "output-dir"}, output_dir)["output-dir"]
     start = time.monotonic()
     with ExitStack() as stack:
-        if general.get("resume") is True:
+        if resume and name:
+            folder = Path(parent) / name
             if folder.is_dir():
                 stack.enter_context(owned(folder))
-            stages = _resumed(stages, folder)
-        elif folder.exists():
-            raise ValueError(
-                f"{folder} exists: choose another name, remove the folder, or set resume = true to continue the "
-                "pipeline"
-            )
-        finished = {run.stage for run in stages if _check(run, runner)}
-        if not folder.exists():
+        else:
+            exists = "choose another name, remove the folder, or set resume = true to continue the pipeline"
+            made = new_folder(parent, name, timed_name(recipe_name(Path(pipeline.recipe))), exists)
+            folder = stack.enter_context(made)
             stack.enter_context(owned(folder))
+        advice = f"repeat the command with --set name={folder.name} --set resume=true"
+        stages = [replace(run, config=resolve(run.config, output_dir)) for run in pipeline.runs(overrides, folder)]
+        if resume:
+            stages = _resumed(stages, folder)
+        finished = {run.stage for run in stages if _check(run, runner)}
         print(f"{len(stages)} stages in {folder}; if interrupted, {advice}", flush=True)
         _run_stages(stages, finished, runner, advice)
     print(f"\nfinished {len(stages)} stages in {(time.monotonic() - start) / 60:.1f} minutes")

@@ -80,7 +80,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, config: Config, run_id: int) -> "RunFolder":
-        """Create the folder of a new run, or open the folder of the run to resume.
+        """Create the folder of a new run, which may exist if it is empty, or open the folder of the run to resume.
 
         Raises
         ------
@@ -92,13 +92,14 @@ class RunFolder:
             return cls(path, _read_label(path / "label"))
         folder = cls(path, f"{path.name}-{secrets.token_hex(4)}")
         try:
-            path.mkdir(parents=True)
+            path.mkdir(parents=True, exist_ok=True)
+            with (path / "label").open("x", encoding="utf-8") as file:  # one job alone creates it
+                file.write(folder.label)
         except FileExistsError:
             raise _exists(path) from None
         except OSError as error:
             raise _unwritable(path, error) from error
         try:
-            folder._write("label", folder.label)
             folder._write("config.toml", tomli_w.dumps(config.flat() | {"name": path.name}))  # last: makes it resumable
         except OSError as error:
             raise _unwritable(path, error) from error
@@ -128,7 +129,7 @@ class RunFolder:
                 latest = cls(path, "").checkpoints(method).latest()
                 if latest and config.run.dp != "none":
                     cls(path, "").releases(method).check(latest.round)
-        elif path.exists():
+        elif path.exists() and not (path.is_dir() and not any(path.iterdir())):
             raise _exists(path)
         existing = next(folder for folder in (path, *path.parents) if folder.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK):

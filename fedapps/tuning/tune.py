@@ -1,14 +1,14 @@
 """Tune the methods of a recipe on validation data."""
 
 import json
-import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.launch import check_data, check_engine, resolve
+from fedapps.launch.launch import check_data, check_engine, new_folder, resolve, timed_name
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.registry.expressions import labels
 from fedapps.runs.owner import owned
@@ -79,7 +79,7 @@ def tune_recipe(
         If a method fails with its current settings.
     """
     given = dict(overrides or {})
-    name = str(given.get("name") or f"tune-{recipe_name(recipe).replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}")
+    name = timed_name(f"tune-{recipe_name(recipe)}")
     base = resolve(read_recipe(recipe, given) | {"name": name}, output_dir)
     named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
     plan = TuningPlan(
@@ -93,11 +93,9 @@ def tune_recipe(
         engine=engine,
     )
     _check(plan, write)
-    folder = Path(str(base["output-dir"])) / name
-    if folder.exists():
-        raise ValueError(f"{folder} exists: resume it with fedapps tune --resume {folder}, or choose another name")
-    folder.mkdir(parents=True)
-    with owned(folder):
+    advice = "resume it with fedapps tune --resume {folder}, or choose another name"
+    with new_folder(base["output-dir"], str(given.get("name", "")), name, advice) as folder, owned(folder):
+        plan = replace(plan, config=plan.config | {"name": folder.name})
         plan.save(folder)
         return _carry_out(plan, folder, jobs, write)
 

@@ -61,15 +61,6 @@ def test_one_bad_node_is_refused_and_the_run_goes_on(federate, spoilt):
     assert folder.summary()["methods"]["sfl"]["refused"] == 6
 
 
-def test_a_metric_of_one_node_that_is_not_finite_is_left_out_and_named(federate, spoilt):
-    folder = federate(methods="sfl", min_replies=2, data_dir=spoilt("next_y", "1e200"))
-    for row in folder.lines("metrics.jsonl"):
-        assert [refusal["phase"] for refusal in row["refused"]] == ["train"]
-        assert {left["node"] for left in row["left_out"]} == {"robot-01"}
-        assert "test.total_loss" in {left["metric"] for left in row["left_out"]}
-        assert np.isfinite(row["evaluate"]["test.total_loss"])
-
-
 def test_but_not_with_fewer_replies_than_wanted(federate, spoilt):
     with pytest.raises(TooFewRepliesError, match="round 1: 2 usable replies, but min-replies is 3") as caught:
         federate(methods="sfl", min_replies=3, data_dir=spoilt("next_y", "nan"))
