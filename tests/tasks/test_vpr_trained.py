@@ -1,6 +1,8 @@
 """A trained model of places: descriptors of any images, an index, and the places that it finds."""
 
 import io
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -280,3 +282,16 @@ def test_the_network_to_export_describes_pixels_of_the_options_size(folder, trai
     assert network.module is not trained.module
     assert network.inputs[0].shape == (2, 3, *SIZE)
     assert f"resized to {SIZE[0]} x {SIZE[1]} pixels" in network.outside
+
+
+@pytest.mark.skipif("FEDAPPS_DATA" not in os.environ, reason="FEDAPPS_DATA names no folder of published datasets")
+def test_winter_is_located_in_summer_as_in_the_evaluation():
+    """All frames of Nordland, in which neighbours of a frame are farther away than a correct match."""
+    nordland = Path(os.environ["FEDAPPS_DATA"]) / "vpr" / "nordland"
+    task = task_with(test_share=0.0)
+    trained = VprTrained(task, model_of(task), task.facts(None))
+    matches = trained.locate(nordland, trained.index(nordland), 5)
+    near = matches.metres <= task.options.recall_radius
+    found = trained.evaluate(task.load_all(nordland), final=False)
+    for n in (1, 5):
+        assert near[:, :n].any(axis=1).mean() == pytest.approx(found[f"train.recall_at_{n}"])
