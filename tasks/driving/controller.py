@@ -46,6 +46,18 @@ class Controller:
         self._motions = self._controls = torch.empty(0)
         self._plan = self._apart = self._held_speed = torch.empty(0)
 
+    def use(self, forecast: Forecast) -> None:
+        """Plan with the forecasts of another model, such as a newer one, from the next plan on; what was seen stays.
+
+        Raises
+        ------
+        DataError
+            It was trained with other options.
+        """
+        if forecast.options != self.options:
+            raise DataError("the model was trained with other options of driving.*: make a new controller for it")
+        self.forecast = forecast
+
     @torch.no_grad()
     def step(self, motion: ArrayLike | Tensor, control: ArrayLike | Tensor) -> np.ndarray:
         """Return the robot's control for the next 0.1 s.

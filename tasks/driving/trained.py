@@ -129,7 +129,11 @@ class DrivingTrained(TrainedModel):
         DataError
             The scenario is "trials", which has no planner.
         """
-        return Controller(Forecast(cast(Forecaster, self.module), self._setting, self._options), seed)
+        return Controller(self.predictor(), seed)
+
+    def predictor(self) -> Forecast:
+        """Return the predictor of the human for a planner, such as :meth:`.Controller.use` takes it."""
+        return Forecast(cast(Forecaster, self.module), self._setting, self._options)
 
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:
         """Yield the forecast after the last row of each session.

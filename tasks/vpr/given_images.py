@@ -67,6 +67,11 @@ class GivenImages:
         """Loads the images, and keeps none of them."""
         return ImageStore(self.source, capacity=0)
 
+    def of_role(self, *, query: bool) -> "GivenImages":
+        """Return the queries, or the database, of images that have both; otherwise these images as they are."""
+        roles = self.query
+        return self if roles is None or roles.all() or not roles.any() else self.select(roles == query)
+
     def select(self, chosen: np.ndarray) -> "GivenImages":
         """Return some of the images; ``chosen`` are their places, ascending, or a mask."""
         places = np.arange(len(self))[chosen].tolist()
@@ -150,6 +155,11 @@ def positions_of(position: object, count: int) -> np.ndarray:
     if found.shape != (count, 2):
         raise DataError(f"positions of shape {list(found.shape)}; expected [{count}, 2], one (x, y) for each image")
     return found
+
+
+def is_collection(path: Path) -> bool:
+    """Whether a path is a folder or has the name of a table, and not of an image."""
+    return path.is_dir() or path.name.lower().endswith(TABLES)
 
 
 def read_images_of(path: Path, options: Options) -> GivenImages:

@@ -1,11 +1,12 @@
 """An index of places: descriptors of images with their positions, searched exactly, kept in one file."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,24 @@ class Matches:
     distance: np.ndarray
     position: np.ndarray
     metres: np.ndarray
+
+    def rows_of(self, queries: Sequence[str], *, degrees: bool) -> Iterator[dict[str, Any]]:
+        """Yield ``image``, the name of a query, and its ``matches``, as JSON has them: what is unknown is ``None``."""
+        x, y = ("lon", "lat") if degrees else ("x", "y")
+        columns = zip(
+            queries,
+            self.names,
+            self.distance.tolist(),
+            self.position.tolist(),
+            self.metres.tolist(),
+            strict=True,
+        )
+        for query, *found in columns:
+            matches = [
+                {"image": name, "distance": distance, x: _known(at[0]), y: _known(at[1]), "metres": _known(metres)}
+                for name, distance, at, metres in zip(*found, strict=True)
+            ]
+            yield {"image": query, "matches": matches}
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +140,8 @@ class PlaceIndex:
         found = self.position[rows]
         metres = metres_between(places[:, None], found, degrees=self.degrees)
         if cities is not None:
+            if len(cities) != len(asked):
+                raise DataError(f"{len(cities)} cities of {len(asked)} queries; expected one for each")
             metres[np.array(self.cities)[rows] != np.array(cities)[:, None]] = np.inf
         names = [[self.names[row] for row in some] for some in rows.tolist()]
         return Matches(rows, names, distance.astype(np.float32), found, metres)
@@ -208,6 +229,10 @@ class PlaceIndex:
             if isinstance(error, DataError):
                 raise
             raise DataError(f"{file}: is no index of places, or damaged ({error}): build it again") from error
+
+
+def _known(number: float) -> float | None:
+    return number if isfinite(number) else None
 
 
 def _file(path: Path) -> Path:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from functools import cached_property
 from itertools import groupby
-from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
 
@@ -16,7 +15,7 @@ from fedapps.tasks.profiles import DataError, check_partition
 from fedapps.tasks.trained import Network, TrainedModel
 from torch import Tensor
 
-from .given_images import TABLES, GivenImage, GivenImages, in_hand, positions_of, read_images_of
+from .given_images import GivenImage, GivenImages, in_hand, is_collection, positions_of, read_images_of
 from .image_sets import CHUNK, describe, fingerprint
 from .networks import PlaceNetwork
 from .nodes import node_data, own_data
@@ -97,7 +96,7 @@ class VprTrained(TrainedModel):
         DataError
             As :meth:`describe`; positions, names or cities are not as many as the images, or there is no image.
         """
-        given = _of_role(self._given(images), query=False)
+        given = self._given(images).of_role(query=False)
         if not len(given):
             raise DataError("there is no image to index: give at least one")
         count = len(given)
@@ -143,7 +142,7 @@ class VprTrained(TrainedModel):
         DataError
             There is no index, another model made it, or an image cannot be read.
         """
-        given = _of_role(self._given(images), query=True)
+        given = self._given(images).of_role(query=True)
         return self._located(given, index, k, positions=positions, cities=cities)
 
     def data(self, folder: str | Path, partition: int | None = None, num_partitions: int = 1) -> NodeData:
@@ -169,9 +168,9 @@ class VprTrained(TrainedModel):
         """
         for given in self._read(inputs):
             index = self.places
-            if index is None and _of_role(given, query=False) is not given:
-                index = self._indexed(_of_role(given, query=False))
-            given = _of_role(given, query=True)
+            if index is None and given.of_role(query=False) is not given:
+                index = self._indexed(given.of_role(query=False))
+            given = given.of_role(query=True)
             for start in range(0, len(given), batch_size):
                 some = given.select(np.arange(start, min(start + batch_size, len(given))))
                 if index is None:
@@ -180,7 +179,7 @@ class VprTrained(TrainedModel):
                         {"image": name, "descriptor": row} for name, row in zip(some.names, described, strict=True)
                     )
                 else:
-                    yield from _rows(some.names, self._located(some, index, _MATCHES), index.degrees)
+                    yield from self._located(some, index, _MATCHES).rows_of(some.names, degrees=index.degrees)
 
     def network(self, example: NodeData | None = None) -> Network:
         """The whole network, from uint8 images of the size in the options to descriptors."""
@@ -217,11 +216,11 @@ class VprTrained(TrainedModel):
         if not isinstance(images, (str, Path)):
             return in_hand(images, None)
         path = Path(images).expanduser()
-        return read_images_of(path, self._options) if _is_collection(path) else in_hand([path], None)
+        return read_images_of(path, self._options) if is_collection(path) else in_hand([path], None)
 
     def _read(self, inputs: Sequence[Path | TextIO]) -> Iterator[GivenImages]:
         """The images of inputs; successive images are read together."""
-        for listed, some in groupby(inputs, key=lambda given: isinstance(given, Path) and _is_collection(given)):
+        for listed, some in groupby(inputs, key=lambda given: isinstance(given, Path) and is_collection(given)):
             if listed:
                 yield from (self._given(given) for given in some if isinstance(given, Path))
             else:
@@ -277,36 +276,5 @@ class VprTrained(TrainedModel):
         return fingerprint(tensor.cpu() for tensor in self.module.state_dict().values()).hex()
 
 
-def _is_collection(path: Path) -> bool:
-    return path.is_dir() or path.name.lower().endswith(TABLES)
-
-
 def _paths(given: Path | TextIO) -> list[str | Path]:
     return [given] if isinstance(given, Path) else [line.strip() for line in given if line.strip()]
-
-
-def _of_role(given: GivenImages, *, query: bool) -> GivenImages:
-    """The queries, or the database, of images that have both; otherwise the images as they are."""
-    roles = given.query
-    return given if roles is None or roles.all() or not roles.any() else given.select(roles == query)
-
-
-def _rows(names: Sequence[str], matches: Matches, degrees: bool) -> Iterator[dict[str, Any]]:
-    x, y = ("lon", "lat") if degrees else ("x", "y")
-    for place, name in enumerate(names):
-        columns = zip(
-            matches.names[place],
-            matches.distance[place].tolist(),
-            matches.position[place].tolist(),
-            matches.metres[place].tolist(),
-            strict=True,
-        )
-        found = [
-            {"image": match, "distance": distance, x: _known(at[0]), y: _known(at[1]), "metres": _known(metres)}
-            for match, distance, at, metres in columns
-        ]
-        yield {"image": name, "matches": found}
-
-
-def _known(number: float) -> float | None:
-    return number if isfinite(number) else None

@@ -196,6 +196,18 @@ def test_a_controller_keeps_what_it_saw():
         shared[:] = 0
 
 
+def test_a_controller_goes_on_with_a_newer_model():
+    """With the same weights it drives on as before; the new model plans from the next plan on."""
+    trained, other = trained_on(SMALL, spread=3.0), trained_on(SMALL, spread=3.0)
+    one, two = trained.controller(1), trained.controller(1)
+    for step in range(4 * TAU):
+        moved = STRAIGHT + np.array([0, 2.0 * step, 0, 0])
+        np.testing.assert_array_equal(one.step(moved, np.zeros((2, 2))), two.step(moved, np.zeros((2, 2))))
+        two.use(other.predictor())
+    with pytest.raises(DataError, match=r"other options of driving\.\*: make a new controller"):
+        two.use(trained_on(replace(SMALL, history=7)).predictor())
+
+
 def test_bad_observations_are_refused():
     controller = trained_on(SMALL).controller()
     with pytest.raises(DataError, match=r"motion of shape \[3, 4\]; expected \[2, 4\], or \[S, 2, 4\]"):
