@@ -69,14 +69,13 @@ class StoredModel:
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
             found = config["format"]
-            private = PrivateParameters(tuple(config["private"]["patterns"]), bool(config["private"]["own_start"]))
-            added = tuple(map(float, config["added-logits"]))
-            stored = cls(config["task"], config["options"], private, config["facts"], config["origin"], added)
+            if found == FORMAT:
+                private = PrivateParameters(tuple(config["private"]["patterns"]), bool(config["private"]["own_start"]))
+                added = tuple(map(float, config["added-logits"]))
+                return cls(config["task"], config["options"], private, config["facts"], config["origin"], added)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}): export the model again") from error
-        if found != FORMAT:
-            raise ValueError(f"{path}: format = {found!r}; this version of fedapps reads format {FORMAT}")
-        return stored
+        raise ValueError(f"{path}: format = {found!r}; this version of fedapps reads format {FORMAT}")
 
     def write(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
         """Write the config and the weights into a folder, which exists."""

@@ -92,7 +92,10 @@ DAMAGE = {
     "no weights": (lambda path: (path / "model.safetensors").unlink(), "is no model folder"),
     "empty config": (lambda path: os.truncate(path / "config.json", 0), "config.json is damaged"),
     "dangling link": (shutil.rmtree, "is no model folder"),
-    "unknown format": (lambda path: changed(path / "config.json", format=99), "format 99; this version of fedapps"),
+    "unknown format": (
+        lambda path: (path / "config.json").write_text('{"format": 99}'),
+        "format = 99; this version",
+    ),
     "unknown task": (lambda path: changed(path / "config.json", task="tram"), "task = 'tram': must be one of"),
 }
 
