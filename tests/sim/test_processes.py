@@ -57,7 +57,7 @@ def test_ray_gets_a_folder_with_a_short_path(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/" + 39 * "x")
     assert len(flower_environment(tmp_path)["RAY_TMPDIR"]) <= 39
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(ValueError, match="Ray needs a folder whose path has at most 39 characters.*RAY_TMPDIR"):
+    with pytest.raises(ValueError, match=r"Ray needs a folder whose path has at most 39 characters.*RAY_TMPDIR"):
         flower_environment(tmp_path)
     monkeypatch.setenv("RAY_TMPDIR", "/anywhere")
     assert flower_environment(tmp_path)["RAY_TMPDIR"] == "/anywhere"

@@ -1,4 +1,4 @@
-"""Replies of nodes, damaged on the wire or made up: the server reads what is valid and refuses the rest with a reason."""
+"""Replies of nodes, damaged or made up: the server reads what is valid and refuses the rest with a reason."""
 
 import math
 
