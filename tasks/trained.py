@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, Self, TextIO
 
+import numpy as np
 import torch
 from fedapps.sim.files import whole_folder
 from fedapps.sim.seeding import torch_seed
@@ -104,6 +105,24 @@ class Network:
     output_names: tuple[str, ...]
     dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     outside: str = ""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A trained model as one of the library transformers.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        On the CPU.
+    tokenizer : PreTrainedTokenizer
+    run : function of a model and inputs
+        Returns the outputs of :class:`Network` as arrays for its inputs.
+    """
+
+    model: Any
+    tokenizer: Any
+    run: Callable[[Any, Sequence[Tensor]], Sequence[np.ndarray]]
 
 
 class TrainedModel:
@@ -309,8 +328,8 @@ class TrainedModel:
         """Keep the index of images of known places with the model. Raise ``ValueError`` if the task has no index."""
         raise ValueError(f"task {self.task.name!r} has no index of places")
 
-    def pretrained(self) -> tuple[Any, Any] | None:
-        """Return the model as one of the library transformers, with its tokenizer; ``None`` if it is none of them."""
+    def pretrained(self) -> Pretrained | None:
+        """Return the model as one of the library transformers; ``None`` if it is none of them."""
         return None
 
     @classmethod

@@ -15,6 +15,7 @@ from fedapps.registry.methods import method_class, resolved
 from fedapps.registry.tasks import task_lines
 from fedapps.report.formats import counted, format_number
 from fedapps.report.metrics import columns, describe
+from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.trained import Origin, TrainedModel
 
 from .formats import Format, Written, described
@@ -117,7 +118,7 @@ def _dataset(origin: Origin) -> str:
 
 def _metrics(origin: Origin) -> list[dict[str, Any]]:
     found = []
-    for name in columns(origin.metrics):
+    for name in columns(name for name in origin.metrics if not name.startswith(STALE_METRICS_PREFIX)):
         value, over = origin.metrics[name], origin.spread.get(name, {})
         if isinstance(value, (int, float)):
             shown = describe(name)

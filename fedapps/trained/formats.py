@@ -14,7 +14,7 @@ from fedapps.tasks.model_folder import CONFIG, FILES, WEIGHTS
 from fedapps.tasks.profiles import need
 from fedapps.tasks.trained import Network, TrainedModel
 
-from .programs import Difference, write_onnx, write_torch
+from .programs import Difference, difference, write_onnx, write_torch
 
 FILES_HELP = "further files that inputs need, such as a tokenizer"
 
@@ -152,15 +152,18 @@ class HuggingFace(Format):
                 f"format = 'huggingface': the model of task {request.model.task.name!r} is none of the library "
                 "transformers; use 'onnx', 'torch' or 'safetensors'"
             )
-        network, tokenizer = found
-        network.save_pretrained(request.folder)
-        tokenizer.save_pretrained(request.folder)
+        found.model.save_pretrained(request.folder)
+        found.tokenizer.save_pretrained(request.folder)
+        kind = type(found.model)
+        back = kind.from_pretrained(request.folder).eval()
+        compared = difference(request.model.network(), lambda inputs: found.run(back, inputs))
+        compared.check(request.tolerance, f"the {kind.__name__} of transformers")
         use = (
             "from transformers import AutoModelForSequenceClassification, AutoTokenizer\n\n"
             'tokenizer = AutoTokenizer.from_pretrained(".")\n'
             'model = AutoModelForSequenceClassification.from_pretrained(".")'
         )
-        return Written({path.name: "" for path in sorted(request.folder.iterdir())}, use)
+        return Written({path.name: "" for path in sorted(request.folder.iterdir())}, use, difference=compared)
 
 
 def _outputs(network: Network) -> str:

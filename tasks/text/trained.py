@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -14,11 +15,13 @@ from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.label_shares import own_label_shares
 from fedapps.tasks.tables import lines_of, stream_rows, with_kind
-from fedapps.tasks.trained import Network, TrainedModel
+from fedapps.tasks.trained import Network, Pretrained, TrainedModel
 from numpy.typing import NDArray
 from torch.nn.functional import softmax
 
+from .pretrained import logits_of, pretrained_tokenizer, sequence_classifier
 from .task import TextTask
+from .transformer import Transformer
 from .vocabulary import TOKENIZER, TokenizerVocabulary, Vocabulary, padded
 
 #: The ending of files with a text on each line.
@@ -129,12 +132,29 @@ class TextTrained(TrainedModel):
 
     def network(self, example: NodeData | None = None) -> Network:
         """Map ``ids`` int32 ``[n, L]`` and ``length`` int64 ``[n]`` to ``logits`` ``[n, classes]``."""
+        encoder = self.facts.get("embedding") or self.facts.get("encoder") or {}
+        rows = encoder.get("vocab_size", len(self.vocabulary.words))  # a tokenizer may have more tokens
         with torch_seed(0, "text", "network"):
-            ids = torch.randint(len(self.vocabulary.words), (3, 4), dtype=torch.int32)
+            ids = torch.randint(rows, (3, 4), dtype=torch.int32)
         inputs = ids, torch.tensor([4, 1, 3])
-        outside = "The splitting of texts into words and their numbers stays outside: config.json has the words."
+        words = "files/tokenizer.json" if isinstance(self.vocabulary, TokenizerVocabulary) else "config.json"
+        outside = f"The splitting of texts into words and the numbers of these stay outside: {words} has them."
         dynamic = {"ids": {0: "batch", 1: "words"}, "length": {0: "batch"}}
         return Network(self.module, inputs, ("ids", "length"), ("logits",), dynamic, outside)
+
+    def pretrained(self) -> Pretrained | None:
+        """The classifier as one of the library transformers; ``None`` for an LSTM.
+
+        Raises
+        ------
+        DataError
+            The library has no such classifier.
+        """
+        vocabulary, module = self.vocabulary, self.module
+        if not isinstance(module, Transformer) or not isinstance(vocabulary, TokenizerVocabulary):
+            return None
+        classifier = sequence_classifier(deepcopy(module).cpu(), self.classes)
+        return Pretrained(classifier, pretrained_tokenizer(vocabulary, self._task.options.length), logits_of)
 
     def save_files(self, folder: Path) -> None:
         """Write the tokenizer, where the vocabulary is one."""
