@@ -100,6 +100,6 @@ def _positions(table: Table, cities: np.ndarray) -> np.ndarray:
     if degrees:
         for city in np.unique(cities):
             inside = np.flatnonzero(cities == city)
-            refuse_wide(table, *position.T, inside)
+            refuse_wide(table, position[:, 0], position[:, 1], inside)
             position[inside] = projected(*position[inside].T)
     return position
