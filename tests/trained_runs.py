@@ -47,6 +47,13 @@ _GIVEN = {
 }  # fmt: skip
 
 
+def trained_runs(tmp_path_factory):
+    """A function of the name of a task that gives its run folder, the same for all tests of a process."""
+    parent = tmp_path_factory.getbasetemp() / "trained-runs"
+    parent.mkdir(exist_ok=True)
+    return lambda task: trained_run(task, parent)
+
+
 @cache
 def trained_run(task: str, parent: Path) -> RunFolder:
     """The run of a task, in a folder below ``parent``. It draws no report."""

@@ -67,7 +67,9 @@ def unknown_in(words: list[str]) -> list[str]:
         return [word for word in words[1:] if "=" not in word and word not in targets]
     arguments = words[words.index("fedapps") + 1 :]
     given, others = command_parser().parse_known_args(arguments)
-    unknown = others if given.command != "supernode" else []
+    unknown = [] if given.command == "supernode" else others
+    if given.command == "predict":  # the others are its inputs
+        unknown = [word for word in others if word.startswith("--")]
     recipe, _, stage = (getattr(given, "recipe", "") or "").partition(":")
     # A recipe of the reader's own may set keys of the reader's own task.
     known = recipe in recipes() and (

@@ -35,7 +35,7 @@ def kinds(cell):
 
 
 def test_each_system_has_a_notebook():
-    assert [path.stem for path in NOTEBOOKS] == ["driving", "quickstart", "social", "text", "vln", "vpr"]
+    assert [path.stem for path in NOTEBOOKS] == ["driving", "quickstart", "social", "text", "use", "vln", "vpr"]
 
 
 @pytest.mark.slow
