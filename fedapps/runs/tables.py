@@ -1,8 +1,10 @@
 """Results of a run as text tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedapps.registry.tasks import profiles_class
+from fedapps.strategies.wire import HELD_OUT_PREFIXES
 
 from .continual import measure_names
 from .run_folder import RunFolder
@@ -31,7 +33,7 @@ def reference_label(name: str) -> str:
 def summary_table(folder: RunFolder) -> str:
     """One row per method: the main metrics of the last evaluation, refused replies, traffic and time.
 
-    References follow, if the run has any.
+    References follow, if the run has any, and a table of the nodes that were held out, if there are such nodes.
     """
     summary = folder.summary()
     methods = summary.get("methods", {})
@@ -55,4 +57,16 @@ def summary_table(folder: RunFolder) -> str:
         [reference_label(reference), *(number(metrics.get(name)) for name in names), *costs]
         for reference, metrics in folder.references().items()
     ]
-    return text_table(header, rows)
+    aside = _held_out_table(methods, profiles_class(summary["task"]).headline)
+    return "\n\n".join([text_table(header, rows), *([aside] if aside else [])])
+
+
+def _held_out_table(methods: Mapping[str, Any], headline: Sequence[str]) -> str:
+    """The first main metric of the received, the adapted and a locally trained model; empty without held-out nodes."""
+    found = {method: facts["held_out"] for method, facts in methods.items() if facts.get("held_out", {}).get("nodes")}
+    models = [prefix.removesuffix(".") for prefix in HELD_OUT_PREFIXES]
+    there = [name for name in headline if any(name in of["adapted"] for of in found.values())]
+    if not there:
+        return ""
+    header = [f"held-out nodes: {there[0].removeprefix('test.')}", *models]
+    return text_table(header, [[m, *(number(of[model].get(there[0])) for model in models)] for m, of in found.items()])

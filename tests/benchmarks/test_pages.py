@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import t
 
 from benchmarks.experiments import experiments
-from benchmarks.numbers import claim, command, shown, table, verdict
+from benchmarks.numbers import claim, command, held_out, shown, table, verdict
 from benchmarks.pages import ROOT, pages, stale
 from benchmarks.results import FOLDER, Estimate, Result, result
 
@@ -39,6 +39,14 @@ def test_the_page_of_every_experiment_exists_and_short_pages_stay_short() -> Non
     sizes = {path: len(text.encode()) for path, text in pages().items() if path.parent == ROOT / "docs" / "results"}
     assert max(sizes.values()) <= 8000
     assert sum(sizes.values()) <= 28_000
+
+
+def test_a_row_of_held_out_nodes_has_three_models_and_two_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"a: shared": [4.0, 4.0], "a: adapted": [1.0, 1.0], "a: local": [2.0, 2.0]}
+    methods = {label: {"loss": Estimate.of(of)} for label, of in values.items()}
+    monkeypatch.setattr("benchmarks.numbers.result", lambda name: Result(name, "", methods=methods))
+    row = held_out({"two/a": "robots"}, "loss", 1)
+    assert row == "| robots | 4.0 | 1.0 | 2.0 | −3.0 (−3.0 to −3.0) | −1.0 (−1.0 to −1.0) |"
 
 
 def test_the_interval_of_a_mean_by_hand() -> None:

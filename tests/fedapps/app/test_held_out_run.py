@@ -4,6 +4,8 @@ import pytest
 from run_outputs import assert_same
 from small_runs import LQR, run_inline
 
+from fedapps.runs.tables import summary_table
+
 KEYS = ("robot-00", "robot-01", "robot-02", "robot-03", "robot-04")
 METHODS = "local,fedavg,spfl,apfl,h-fl"
 
@@ -49,6 +51,12 @@ def test_adaptation_helps_and_the_federation_helps_adaptation(folder):
         found = held_out_of(folder)[method]
         losses = {model: found[model]["test.total_loss"] for model in ("shared", "adapted", "local")}
         assert min(losses, key=losses.__getitem__) == "adapted", losses
+
+
+def test_the_table_of_the_run_shows_them(folder):
+    head, _, *rows = summary_table(folder).split("\n\n")[1].splitlines()
+    assert head.split() == ["held-out", "nodes:", "state_loss", "shared", "adapted", "local"]
+    assert [row.split()[0] for row in rows] == METHODS.split(",")
 
 
 def test_zero_epochs_leave_the_shared_model(tmp_path):
