@@ -57,6 +57,11 @@ class ComparisonResult(ReportedResult):
         return self._joined(lambda run: run.nodes)
 
     @cached_property
+    def held_out(self) -> pd.DataFrame:
+        """A row per run, held-out node and model; see :func:`~fedapps.results.frames.held_out_frame`."""
+        return self._joined(lambda run: run.held_out)
+
+    @cached_property
     def metrics(self) -> pd.DataFrame:
         """The final metrics, a row per run, without the prefix ``test.``."""
         return pd.DataFrame(

@@ -36,6 +36,20 @@ def metrics_frame(run: RunData) -> pd.DataFrame:
     return frame.rename_axis("method")
 
 
+def held_out_frame(summary: Mapping[str, Any]) -> pd.DataFrame:
+    """A row per method, held-out node and model (``shared``, ``adapted`` or ``local``), with the node's metrics.
+
+    ``summary`` is the content of ``summary.json``. The frame has no rows if the run held out no node.
+    """
+    rows = [
+        {"method": method, "node": node, "model": model, **metrics}
+        for method, facts in summary.get("methods", {}).items()
+        for node, models in facts.get("held_out", {}).get("nodes", {}).items()
+        for model, metrics in models.items()
+    ]
+    return pd.DataFrame(rows, columns=None if rows else ["method", "node", "model"])
+
+
 def with_columns(frame: pd.DataFrame, values: Mapping[str, Any], *, after: str) -> pd.DataFrame:
     """A copy of ``frame`` with constant columns after the column ``after``."""
     copy = frame.copy()

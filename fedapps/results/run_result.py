@@ -17,7 +17,7 @@ from fedapps.report.run_data import read_run
 from fedapps.runs.run_folder import RunFolder
 from fedapps.strategies.rounds.snapshots import under
 
-from .frames import metrics_frame, nodes_frame, rounds_frame
+from .frames import held_out_frame, metrics_frame, nodes_frame, rounds_frame
 
 
 class ReportedResult:
@@ -95,6 +95,11 @@ class RunResult(ReportedResult):
     def metrics(self) -> pd.DataFrame:
         """The final metrics, a row per method; see :func:`~fedapps.results.frames.metrics_frame`."""
         return metrics_frame(self._data)
+
+    @cached_property
+    def held_out(self) -> pd.DataFrame:
+        """A row per method, held-out node and model; see :func:`~fedapps.results.frames.held_out_frame`."""
+        return held_out_frame(RunFolder(self.folder, "").summary())
 
     def arrays(self, method: str = "") -> dict[str, npt.NDArray[Any]]:
         """The shared parameters after the last round of a method.

@@ -4,6 +4,7 @@ import pytest
 from run_outputs import assert_same
 from small_runs import LQR, run_inline
 
+import fedapps
 from fedapps.runs.tables import summary_table
 
 KEYS = ("robot-00", "robot-01", "robot-02", "robot-03", "robot-04")
@@ -51,6 +52,14 @@ def test_adaptation_helps_and_the_federation_helps_adaptation(folder):
         found = held_out_of(folder)[method]
         losses = {model: found[model]["test.total_loss"] for model in ("shared", "adapted", "local")}
         assert min(losses, key=losses.__getitem__) == "adapted", losses
+
+
+def test_the_frame_has_a_row_per_method_node_and_model(folder):
+    frame = fedapps.open_run(folder.path).held_out
+    assert len(frame) == 5 * 2 * 3
+    found = held_out_of(folder)["apfl"]
+    row = frame[(frame.method == "apfl") & (frame.model == "adapted")].set_index("node")["test.total_loss"]
+    assert dict(row) == {node: of["adapted"]["test.total_loss"] for node, of in found["nodes"].items()}
 
 
 def test_the_table_of_the_run_shows_them(folder):
