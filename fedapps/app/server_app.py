@@ -55,7 +55,7 @@ def main(grid: Grid, context: Context) -> None:
         for method in config.methods:
             tracking = stack.enter_context(closing(Tracking(config, folder, method)))
             trackings.append(tracking)
-            if folder.finished(method):
+            if folder.finished(method) and folder.checkpoints(method).last_is_whole():
                 log(INFO, "method %s has already run to its end", method)
             else:
                 run_method(grid, config, folder, method, tracking)

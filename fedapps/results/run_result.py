@@ -123,7 +123,7 @@ class RunResult(ReportedResult):
         chosen = method or (self.methods[0] if len(self.methods) == 1 else "")
         if chosen not in self.methods:
             raise ValueError(f"method = {method!r}: must be one of {', '.join(map(repr, self.methods))}")
-        snapshot = RunFolder(self.folder, "").checkpoints(chosen).latest()
+        snapshot = RunFolder(self.folder, "").checkpoints(chosen).last()
         if snapshot is None:
             raise ValueError(f"method = {chosen!r}: {self.folder} has no checkpoint of it")
         return {name: np.asarray(array) for name, array in under("shared.", snapshot.arrays).items()}

@@ -51,8 +51,26 @@ class DiskCheckpoints:
         for version in sorted(self._rounds())[:-KEPT_SNAPSHOTS]:
             self._path(version).unlink()
 
+    def last(self) -> Snapshot | None:
+        """The snapshot of the last round, for those who read results; None if there is none.
+
+        Raises
+        ------
+        ValueError
+            The file is damaged; the message names it and what there is instead.
+        """
+        *earlier, last = [0, *sorted(self._rounds())]
+        if not last:
+            return None
+        try:
+            return read_snapshot(self._path(last))
+        except ValueError as error:
+            kept = f"choose round {earlier[-1]}, or " if len(earlier) > 1 else ""
+            remedy = f"{kept}resume the run, which repeats the rounds after the newest whole one"
+            raise ValueError(f"{error}: {remedy}") from error
+
     def latest(self) -> Snapshot | None:
-        """The newest snapshot that is whole; None if there is none. A damaged one is left out, with a warning.
+        """The newest snapshot that is whole, to resume from; None if there is none. Damaged ones give a warning.
 
         Raises
         ------
@@ -76,6 +94,14 @@ class DiskCheckpoints:
                 "a new run with another name"
             )
         return None
+
+    def last_is_whole(self) -> bool:
+        """Whether the snapshot of the last round can be read, or there is none."""
+        try:
+            self.last()
+        except ValueError:
+            return False
+        return True
 
     def best(self) -> Snapshot | None:
         """The snapshot of the best round by the tracked metric; None if there is none. Raises as :meth:`latest`."""

@@ -131,7 +131,7 @@ class StoredRun:
             )
         if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int)):
             raise ValueError(f"round = {wanted!r}: must be a round, 'best' or None for the last one")
-        found = kept.latest() if wanted is None else kept.of_round(wanted)
+        found = kept.last() if wanted is None else kept.of_round(wanted)
         if found is None:
             best = kept.best()
             further = f" and {best.round}, the best one" if best and best.round not in rounds else ""

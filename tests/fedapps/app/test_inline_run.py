@@ -201,6 +201,15 @@ def test_resuming_a_finished_run_runs_nothing(federate):
     assert before == {name: (finished.path / name).read_bytes() for name in before}
 
 
+def test_a_finished_run_whose_last_checkpoint_is_damaged_repeats_that_round_only(federate):
+    whole, damaged = (federate(place, methods="sfl") for place in ("whole", "damaged"))
+    (damaged.path / "checkpoints" / "sfl" / "round-000003.safetensors").write_bytes(b"half")
+    (damaged.path / "checkpoints" / "sfl" / "history.jsonl").write_bytes(b"\0\n")
+    federate("damaged", methods="sfl", resume=True)
+    assert damaged.checkpoints("sfl").last().arrays.keys() == whole.checkpoints("sfl").last().arrays.keys()
+    assert evaluations(damaged, "sfl") == evaluations(whole, "sfl")
+
+
 # -- degenerate cases ------------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,7 @@ def test_a_round_trip_is_bit_exact(tmp_path):
     }
     DiskCheckpoints(tmp_path).save(Snapshot(7, arrays, FACTS), best=False)
     back = DiskCheckpoints(tmp_path).latest()
+    assert DiskCheckpoints(tmp_path).last().round == back.round
     assert (back.round, back.facts) == (7, FACTS)
     assert same_bits(back.arrays, arrays)
 
@@ -74,7 +75,7 @@ def test_the_last_two_and_the_best_snapshots_are_kept(tmp_path):
 
 
 def test_without_snapshots_the_latest_is_none(tmp_path):
-    assert DiskCheckpoints(tmp_path).latest() is None
+    assert DiskCheckpoints(tmp_path).latest() is DiskCheckpoints(tmp_path).last() is None
     assert DiskCheckpoints(tmp_path / "missing").latest() is None
     (tmp_path / "best.safetensors").write_text("not a round")
     (tmp_path / ".round-000009.safetensors.123").write_text("unfinished")
@@ -88,6 +89,9 @@ def test_a_damaged_newest_file_is_left_out_and_named(tmp_path, kept, caplog):
         checkpoints.save(snapshot(server_round), best=False)
     newest = tmp_path / "round-000002.safetensors"
     newest.write_bytes(newest.read_bytes()[:kept])
+    assert not checkpoints.last_is_whole()
+    with pytest.raises(ValueError, match=r"round-000002\.safetensors is damaged .*: choose round 1, or resume the run"):
+        checkpoints.last()
     assert checkpoints.latest().round == 1
     assert re.search(r"round-000002\.safetensors is damaged .*left out, and the run goes on after round 1", caplog.text)
     assert names(tmp_path) == ["round-000001.safetensors", "round-000002.safetensors"]

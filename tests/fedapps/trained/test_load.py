@@ -155,6 +155,8 @@ def test_damaged_and_missing_files_are_named(copied):
     checkpoint.write_bytes(checkpoint.read_bytes()[:50])
     with pytest.raises(ValueError, match=r"round-000006.safetensors is damaged"):
         fedapps.load(copied, "fedavg", round=6)
+    with pytest.raises(ValueError, match=r"round-000006.safetensors is damaged .*choose round 5, or resume the run"):
+        fedapps.load(copied, "fedavg")
     newest = max(copied.glob("nodes/*/local/*/round-*.safetensors"), key=lambda path: path.name)
     node = newest.parent.name
     newest.write_bytes(b"half")
