@@ -96,7 +96,7 @@ class Options:
     )
     vocabulary_file: str = option(
         "",
-        "JSON file of a tokenizer, or a file with a word at the start of each line, such as GloVe vectors; not "
+        "JSON file of a tokenizer, word vectors as in glove, or a file with a word at the start of each line; not "
         "read if vocabulary = 'auto' selects own",
         path=True,
     )
@@ -106,7 +106,8 @@ class Options:
     min_count: int = option(1, "Minimum number of occurrences of a word", minimum=1)
     glove: str = option(
         "",
-        "File of GloVe vectors for the initial embeddings; '' = random, as are words that the file lacks",
+        "File of word vectors for the initial embeddings: of GloVe, word2vec, fastText or gensim; '' = random, as are "
+        "words that the file lacks",
         path=True,
     )
     unknown: str = option(
@@ -117,7 +118,7 @@ class Options:
     )
     own_starts: str = option(
         "",
-        "For methods whose nodes start with different embeddings: files of GloVe vectors, or encoders with "
+        "For methods whose nodes start with different embeddings: files of word vectors, or encoders with "
         "embeddings of the model's width, separated by commas and assigned to nodes at random; '' = every node "
         "draws random vectors",
         path=True,
