@@ -111,7 +111,9 @@ def _read(kind: str, folder: Path, options: Options) -> Places:
     if kind == "nordland":
         return nordland.read_nordland(folder, stretches=options.nordland_stretches, regions=options.nordland_regions)
     if kind == "indoor":
-        return indoor.read_indoor(folder)
+        places = indoor.read_indoor(folder)
+        places.store.limit(options.max_pixels)
+        return places
     if kind == "msls":
         places = read_msls(folder)
         columns, advice = "easting and northing in postprocessed.csv", "use UTM coordinates, as the release does"
@@ -119,6 +121,7 @@ def _read(kind: str, folder: Path, options: Options) -> Places:
         places = read_image_table(folder / options.table_file)
         columns, advice = f"columns x and y of {options.table_file}", "name the columns lon and lat"
     refuse_degrees(places, options.far, f"{folder}: {columns}", advice)
+    places.store.limit(options.max_pixels)
     return places
 
 

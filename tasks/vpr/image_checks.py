@@ -110,7 +110,7 @@ def _problem(source: ImageFiles | ImageTar, index: int) -> str:
     """What is wrong with an image, "" if nothing is found."""
     try:
         with source.open(index) as file, Image.open(file) as image:
-            if problem := unsupported(image):
+            if problem := unsupported(image, source.max_pixels):
                 return problem
             if end := _ENDS.get(image.format or ""):
                 file.seek(-len(end), os.SEEK_END)

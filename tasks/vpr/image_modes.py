@@ -10,11 +10,18 @@ opaque alpha channel      dropped
 
 All others are refused, because their meaning is not defined by the file: 12 and 32 bits, floats, CMYK, pixels that are
 partly transparent, and several pictures in one file. Of a JPEG with several (MPO), the first is the photograph.
+
+A small file can describe a huge picture, which takes up to 20 bytes of memory per pixel when it is decoded. Pictures
+with too many pixels are therefore refused by their first bytes.
 """
 
 import numpy as np
 from PIL import Image
 
+#: The largest number of pixels if nothing else is given: that of a camera of 50 megapixels.
+MAX_PIXELS = 50_000_000
+#: Above this, Pillow decodes no picture.
+MOST_PIXELS = 2 * 89_478_485
 _PLAIN = ("1", "L", "P", "RGB", "YCbCr")
 _ALPHA = ("LA", "PA", "RGBA")
 _SIXTEEN = ("I;16", "I;16B", "I;16L", "I;16N")
@@ -22,12 +29,17 @@ _BITS = 258  # the tag of TIFF: bits per sample
 _CONVERT = "save it as 8-bit RGB or grey"
 
 
-def unsupported(image: Image.Image) -> str:
-    """Return why an opened image cannot become 8-bit RGB, "" if it can.
+def unsupported(image: Image.Image, max_pixels: int = MAX_PIXELS) -> str:
+    """Return why an opened image cannot become 8-bit RGB, or why it has too many pixels; "" if it can be used.
 
     Only images with an alpha channel are decoded.
     """
     mode = image.mode
+    if (pixels := image.width * image.height) > max_pixels:
+        return (
+            f"has {image.width} x {image.height} = {pixels:,} pixels: at most {max_pixels:,} are accepted "
+            "(vpr.max-pixels); make it smaller, or raise the limit"
+        )
     if image.format != "MPO" and getattr(image, "is_animated", False):
         return f"has {getattr(image, 'n_frames', 'several')} pictures ({image.format}): save each as a file"
     if mode in _PLAIN and "transparency" not in image.info:

@@ -12,7 +12,7 @@ import struct
 import tarfile
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, Protocol
@@ -22,7 +22,7 @@ from fedapps.tasks.files import UNREADABLE
 from fedapps.tasks.profiles import DataError
 from PIL import Image
 
-from .image_modes import as_rgb, unsupported
+from .image_modes import MAX_PIXELS, as_rgb, unsupported
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,10 +47,11 @@ class ImageSource(Protocol):
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Image files in a folder; ``names`` are relative paths."""
+    """Image files in a folder; ``names`` are relative paths. Images of more than ``max_pixels`` are refused."""
 
     folder: Path
     names: Sequence[str]
+    max_pixels: int = MAX_PIXELS
 
     def __len__(self) -> int:
         return len(self.names)
@@ -58,7 +59,7 @@ class ImageFiles:
     def decode(self, index: int) -> Image.Image:
         path = self.folder / self.names[index]
         try:
-            return _decoded(path.read_bytes(), str(path))
+            return _decoded(path.read_bytes(), str(path), self.max_pixels)
         except FileNotFoundError as error:
             raise DataError(f"{path}: no such file, although a table lists it") from error
         except OSError as error:
@@ -104,10 +105,13 @@ class ImageTar:
     members : sequence of (str, int, int)
         Name, first byte and number of bytes of each image. The first byte is -1 if the archive does not contain the
         image.
+    max_pixels : int
+        Images of more pixels are refused.
     """
 
     path: Path
     members: Sequence[tuple[str, int, int]]
+    max_pixels: int = MAX_PIXELS
 
     @classmethod
     def of(cls, path: Path, names: Iterable[str]) -> ImageTar:
@@ -131,7 +135,7 @@ class ImageTar:
     def decode(self, index: int) -> Image.Image:
         name = f"{self.path}, {self.name(index)}"
         try:
-            return _decoded(self.open(index).read(), name)
+            return _decoded(self.open(index).read(), name, self.max_pixels)
         except FileNotFoundError as error:
             raise DataError(f"{name}: no such member, although a table lists it") from error
 
@@ -169,6 +173,11 @@ class ImageStore:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle without the cached images."""
         return ImageStore, (self.source, self.capacity)
+
+    def limit(self, max_pixels: int) -> None:
+        """Refuse the images of files that have more pixels."""
+        if isinstance(self.source, (ImageFiles, ImageTar)):
+            self.source = replace(self.source, max_pixels=max_pixels)
 
     def load(self, indices: Sequence[int] | np.ndarray, size: Size) -> Tensor:
         """Load images in RGB, uint8 ``[n, 3, H, W]``, resized bilinearly to ``size`` = (H, W) regardless of aspect
@@ -208,10 +217,10 @@ class ImageStore:
                 self._bytes -= self._kept.popitem(last=False)[1].nbytes
 
 
-def _decoded(content: bytes, name: str) -> Image.Image:
+def _decoded(content: bytes, name: str, max_pixels: int) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(content))
-        problem = unsupported(image)
+        problem = unsupported(image, max_pixels)
         if not problem:
             return as_rgb(image)
     except UNDECODABLE as error:

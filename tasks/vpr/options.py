@@ -7,6 +7,7 @@ from pathlib import Path
 from fedapps.tasks.options import listed, option
 from fedapps.tasks.profiles import DataError
 
+from .image_modes import MAX_PIXELS, MOST_PIXELS
 from .images import Size
 from .mining import Anywhere, NearestSequences, Pool
 
@@ -68,6 +69,12 @@ class Options:
         False,
         "Leave out images that are missing or damaged, judged by their first and last bytes; false = report them "
         "as an error",
+    )
+    max_pixels: int = option(
+        MAX_PIXELS,
+        "Refuse images of more pixels: a small file can describe a picture that fills the memory",
+        minimum=1,
+        maximum=MOST_PIXELS,
     )
     nordland_stretches: int = option(30, "Stretches of the Nordland line, the groups of split 'group'", minimum=1)
     nordland_regions: int = option(5, "Regions of the Nordland line, which take the place of cities", minimum=1)

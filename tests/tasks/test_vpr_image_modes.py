@@ -102,3 +102,34 @@ def test_the_data_of_a_node_are_checked_before_a_run(tmp_path):
     dataset = read_dataset(tmp_path, Options())
     with pytest.raises(DataError, match=r"2 of 2 images cannot be read:\n  query\.tif \(has floating-point pixels"):
         dataset.inspection.require_readable(dataset.training)
+
+
+def test_a_small_file_of_a_huge_picture_is_refused_by_its_first_bytes(tmp_path):
+    """9,000 x 9,000 grey pixels of one value are 10 kB, and took 1.5 GB."""
+    huge = saved(Image.new("1", (9_000, 9_000)), "PNG")
+    assert len(huge) < 20_000
+    said = "has 9000 x 9000 = 81,000,000 pixels: at most 50,000,000 are accepted (vpr.max-pixels)"
+    (tmp_path / "a.image").write_bytes(huge)
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(tmp_path / "a.image", "a.image")
+    for source in (ImageFiles(tmp_path, ["a.image"]), ImageTar.of(tmp_path / "a.tar", ["a.image"])):
+        with pytest.raises(DataError, match="has 9000 x 9000"):
+            source.decode(0)
+        assert said in damaged(source, np.arange(1))[0]
+    with pytest.raises(DataError, match="has 9000 x 9000"):
+        in_hand([Image.open(io.BytesIO(huge))], None).store.load([0], (2, 2))
+
+
+@pytest.mark.parametrize("source", [ImageFiles, ImageTar])
+def test_the_limit_of_pixels_is_that_of_the_options(tmp_path, source):
+    (tmp_path / "a.image").write_bytes(array(np.zeros((3, 4), np.uint8), "PNG"))
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(tmp_path / "a.image", "a.image")
+    made = source(tmp_path, ["a.image"]) if source is ImageFiles else source.of(tmp_path / "a.tar", ["a.image"])
+    store = ImageStore(made)
+    store.limit(12)
+    assert store.load([0], (3, 4)).shape == (1, 3, 3, 4)
+    store = ImageStore(made)
+    store.limit(11)
+    with pytest.raises(DataError, match="at most 11 are accepted"):
+        store.load([0], (3, 4))
