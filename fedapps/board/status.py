@@ -13,7 +13,13 @@ from fedapps.report import ReportError, RunData, read_run
 from fedapps.report.palette import plot_styles
 from fedapps.report.results import leading_in_rounds
 from fedapps.report.run_data import configured_methods
+from fedapps.strategies.checks import LARGEST_COUNT
 
+#: What the board reads of a run, and its report.
+_FILES = (
+    *("config.toml", "metrics.jsonl", "nodes.jsonl", "summary.json"),
+    *("report.html", "compare.json", "references.json"),
+)
 #: Levels of folders that are searched: a run, one of a comparison, one of a comparison in a folder of its own.
 _LEVELS = 3
 _MOST_POINTS = 400
@@ -145,7 +151,7 @@ class Board:
     def runs(self, now: float | None = None) -> list[RunStatus]:
         """The state of all runs at a time in seconds since the epoch (default now), the last changed first."""
         now = time.time() if now is None else now
-        found = [self._status(path, now) for path in run_folders(self.folder)]
+        found = [self._readable(path, now) for path in run_folders(self.folder)]
         return sorted(found, key=lambda run: (-run.changed, run.path))
 
     def report(self, path: str) -> Path | None:
@@ -158,10 +164,18 @@ class Board:
 
     def _reports(self) -> dict[str, Path]:
         reports = {relative(path, self.folder): path / "report.html" for path in folders(self.folder)}
-        return {name: report for name, report in reports.items() if report.is_file()}
+        return {name: report for name, report in reports.items() if is_inside(report, self.folder)}
+
+    def _readable(self, path: Path, now: float) -> RunStatus:
+        """The state of a run; a run whose files cannot be read does not keep the others from being shown."""
+        try:
+            return self._status(path, now)
+        except OSError as error:  # no permission, or removed meanwhile
+            problem = f"{error.strerror or error}"
+            return RunStatus(relative(path, self.folder), 0.0, False, state="unreadable", problem=problem)
 
     def _status(self, path: Path, now: float) -> RunStatus:
-        files = [path / name for name in ("config.toml", "metrics.jsonl", "nodes.jsonl", "summary.json", "report.html")]
+        files = [path / name for name in _FILES]
         stats = [file.stat() if file.exists() else None for file in files]
         state = tuple(stat and (stat.st_mtime_ns, stat.st_size) for stat in stats)
         if path not in self._known or self._known[path][0] != state:
@@ -177,9 +191,25 @@ def folders(folder: Path) -> Iterator[Path]:
     """The folders in a folder, in those and in theirs; links are not followed."""
     levels = [folder]
     for _ in range(_LEVELS):
-        levels = sorted(path for level in levels for path in level.iterdir() if path.is_dir() and not path.is_symlink())
+        levels = sorted(path for level in levels for path in _folders_in(level))
         yield from levels
         levels = [path for path in levels if not _is_run(path)]
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder; none if it cannot be read."""
+    try:
+        return [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+    except OSError:
+        return []
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Whether a path is a regular file in a folder, also after links are followed: a run must not show other files."""
+    try:
+        return path.is_file() and path.resolve(strict=True).is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a loop of links is a RuntimeError in older versions of Python
+        return False
 
 
 def run_folders(folder: Path) -> Iterator[Path]:
@@ -188,7 +218,10 @@ def run_folders(folder: Path) -> Iterator[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / "config.toml").is_file() and (path / "label").is_file()
+    try:
+        return (path / "config.toml").is_file() and (path / "label").is_file()
+    except OSError:
+        return False
 
 
 def relative(path: Path, folder: Path) -> str:
@@ -198,7 +231,11 @@ def relative(path: Path, folder: Path) -> str:
 
 def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
     """Read the state of the run in ``path``; it is "running" unless it has finished."""
-    status = RunStatus(relative(path, folder), changed, (path / "report.html").is_file())
+    status = RunStatus(relative(path, folder), changed, is_inside(path / "report.html", folder))
+    foreign = [file for file in _FILES if (path / file).exists() and not is_inside(path / file, folder)]
+    if foreign:
+        problem = f"{', '.join(foreign)}: no regular file of this folder"
+        return replace(status, state="unreadable", problem=problem)
     if not (path / "metrics.jsonl").exists():
         return status
     try:
@@ -209,6 +246,7 @@ def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
     done = set(run.summary or ())
     seconds = _mean(record.seconds for record in recent)
     left = sum(max(0, method.of - method.rounds) for method in methods if method.name not in done)
+    seconds_left = left * seconds
     return replace(
         status,
         state="finished" if {method.name for method in methods} <= done else "running",
@@ -219,20 +257,20 @@ def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
         hidden_nodes=max(0, len(nodes) - _MOST_NODES),
         seconds_per_round=seconds,
         bytes_per_round=_mean(record.bytes_up + record.bytes_down for record in recent),
-        seconds_left=left * seconds if left and recent else None,
+        seconds_left=seconds_left if left and recent and math.isfinite(seconds_left) else None,
     )
 
 
 def _mean(values: Iterable[float]) -> float:
     found = [value for value in values if math.isfinite(value)]
-    return sum(found) / len(found) if found else 0.0
+    return _finite(sum(value / len(found) for value in found))
 
 
 def _methods(run: RunData) -> list[MethodStatus]:
     names = list(dict.fromkeys([*configured_methods(run.config), *run.methods]))
     styles, metric = plot_styles(names), leading_in_rounds(run)
     wanted = run.config.get("rounds")
-    of = wanted if isinstance(wanted, int) else 0
+    of = wanted if isinstance(wanted, int) and 0 <= wanted <= LARGEST_COUNT else 0
     found = []
     for name in names:
         records = run.of(name)

@@ -7,10 +7,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import Repr
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from fedapps.strategies.checks import LARGEST_COUNT
+
+#: Shows a value in a message, whatever its size and depth.
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 200
 
 
 class ReportError(ValueError):
@@ -33,7 +40,7 @@ class Entry:
     fields: Mapping[str, Any]
 
     def fail(self, key: str, value: object, wanted: str) -> ReportError:
-        return ReportError(f"{self.where}: {key!r} is {value!r}; it must be {wanted}")
+        return ReportError(f"{self.where}: {key!r} is {_SHORT.repr(value)}; it must be {wanted}")
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self.fields.get(key, default)
@@ -43,7 +50,9 @@ class Entry:
 
     def integer(self, key: str, default: int | None = None) -> int:
         value = self.fields.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int_or_none(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST_COUNT:
+            raise self.fail(key, value, "a whole number of at most 2^53")
+        if value != int(value):
             raise self.fail(key, value, "a whole number")
         return int(value)
 
@@ -106,12 +115,10 @@ class Entry:
             return math.nan
         if not isinstance(value, int | float):
             raise self.fail(key, value, "a number")
-        return float(value)
-
-
-def int_or_none(value: float) -> int | None:
-    """``value`` truncated to an integer; None if it is not finite."""
-    return int(value) if math.isfinite(value) else None
+        try:
+            return float(value)
+        except OverflowError:
+            raise self.fail(key, value, "a number of at most 1.8e308") from None
 
 
 def read_object(path: Path) -> Entry | None:
@@ -170,6 +177,10 @@ def _parse(raw: bytes, where: str, *, first_line: int) -> Entry:
         name = where.partition(":")[0]
         line = first_line + error.lineno - 1
         raise ReportError(f"{name}:{line}: not JSON: {error.msg} (column {error.colno})") from error
+    except RecursionError:
+        raise ReportError(f"{where}: not readable: nested too deeply") from None
+    except ValueError as error:  # a number with thousands of digits
+        raise ReportError(f"{where}: not readable: {error}") from error
     if not isinstance(value, dict):
         raise ReportError(f"{where}: found {type(value).__name__}; it must be a JSON object")
     return Entry(where, value)

@@ -147,7 +147,9 @@ def _config(path: Path) -> dict[str, Any]:
         return {}
     try:
         return flattened(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ReportError(f"{path.name}: not readable: nested too deeply") from None
+    except ValueError as error:  # not TOML, not UTF-8, or a number with thousands of digits
         raise ReportError(f"{path.name}: not TOML: {error}") from error
 
 

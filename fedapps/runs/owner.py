@@ -75,7 +75,7 @@ class Owner:
             known = json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
-        except ValueError:
+        except (ValueError, RecursionError):
             return cls()
         whole = isinstance(known, dict) and all(type(known.get(own.name)) is type(own.default) for own in fields(cls))
         return cls(**{own.name: known[own.name] for own in fields(cls)}) if whole else cls()

@@ -96,7 +96,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
     """A line of the ledger; ``None`` if it is damaged."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     kinds = {"method": str, "round": int, "number": int}
     whole = isinstance(row, dict) and all(type(row.get(key)) is kind for key, kind in kinds.items())

@@ -279,7 +279,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is damaged ({error}): restore the file, or start a new run with another name"
         ) from error

@@ -1,14 +1,17 @@
 """The state of runs as the board reads it from their folders, at every moment of a run."""
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from report_pages import node_line, round_line, write_lines
 
-from fedapps.board.status import Board, RunStatus
+from fedapps.board.status import Board, RunStatus, read_status
 
 CONFIG = 'name = "x"\ntask = "driving"\nmethods = "local, sfl"\nrounds = 4\n'
 REFUSED = [{"node": "n1", "reason": "shape of w"}]
@@ -116,6 +119,90 @@ def test_only_the_reports_in_the_folder_are_found(tmp_path: Path) -> None:
     assert board.report("a") == tmp_path / "runs" / "a" / "report.html"
     for path in ("", ".", "..", "a/..", "../runs/a", "/", "b", "a/../../x"):
         assert board.report(path) is None
+
+
+def test_a_report_that_is_a_link_out_of_the_folder_is_none(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs" / "a", 1)
+    (tmp_path / "secret").write_text("secret")
+    (run / "report.html").symlink_to(tmp_path / "secret")
+    board = Board(tmp_path / "runs")
+    assert (board.report("a"), board.values()["reports"]) == (None, [])
+    (run / "report.html").unlink()
+    (run / "own.html").write_text("the report")
+    (run / "report.html").symlink_to(run / "own.html")
+    assert board.values()["reports"] == ["a"]
+
+
+@pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "summary.json", "compare.json"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_run_shows_no_file_that_is_not_its_own(tmp_path: Path, name: str, kind: str) -> None:
+    run = write_run(tmp_path / "runs" / "a", 1)
+    (run / name).unlink(missing_ok=True)
+    if kind == "link":
+        (tmp_path / "secret").write_text('{"password": 1}\n')
+        (run / name).symlink_to(tmp_path / "secret")
+    else:
+        os.mkfifo(run / name)  # reading it would wait for ever
+    board = Board(tmp_path / "runs")
+    if (kind, name) == ("pipe", "config.toml"):
+        assert board.runs() == []
+    else:
+        (status,) = board.runs()
+        assert (status.state, status.problem) == ("unreadable", f"{name}: no regular file of this folder")
+
+
+DEEP, LONG = "[" * 100_000, "1" * 5_000
+DAMAGES = {
+    "deep lines": ("metrics.jsonl", f"{DEEP}\n"),
+    "deep object": ("summary.json", f'{{"methods": {DEEP}'),
+    "deep config": ("config.toml", f"x = {DEEP}"),
+    "config of many dots": ("config.toml", ".".join("a" * 5_000) + " = 1"),
+    "long number in lines": ("nodes.jsonl", f'{{"round": {LONG}}}\n'),
+    "long number in the config": ("config.toml", f'rounds = {LONG}\nmethods = "local"'),
+    "large number in the config": ("config.toml", f'rounds = {"9" * 400}\nmethods = "local"'),
+    "large round": ("metrics.jsonl", f'{{"method": "local", "round": {"9" * 400}}}\n'),
+    "large metric": ("metrics.jsonl", f'{{"method": "local", "round": 1, "evaluate": {{"loss": {"9" * 400}}}}}\n'),
+    "large seconds": ("metrics.jsonl", '{"method": "local", "round": 1, "seconds": 1.7e308, "bytes_up": 1.7e308, '
+                      '"bytes_down": 1.7e308}\n{"method": "local", "round": 2, "seconds": 1.7e308}\n'),
+    "deep value": ("metrics.jsonl", '{"method": "local", "round": ' + "[" * 500 + "]" * 500 + "}\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_run_leaves_the_others_on_the_board(tmp_path: Path, damage: str) -> None:
+    name, content = DAMAGES[damage]
+    (write_run(tmp_path / "damaged", 1) / name).write_text(content)
+    write_run(tmp_path / "whole", 2)
+    board = Board(tmp_path)
+    json.dumps(board.values(), allow_nan=False)
+    states = {run.path: run.state for run in board.runs()}
+    assert states["whole"] == "running"
+    if not damage.startswith("large") or damage in ("large round", "large metric"):
+        assert states["damaged"] == "unreadable"
+
+
+def test_a_folder_that_cannot_be_read_leaves_the_others_on_the_board(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("closed", "open", "shut"):
+        write_run(tmp_path / name, 1)
+    listed, read = Path.iterdir, read_status
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        if path.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return listed(path)
+
+    def status(path: Path, *more: Any) -> RunStatus:
+        if path.name == "shut":
+            raise PermissionError(13, "Permission denied")
+        return read(path, *more)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    monkeypatch.setattr("fedapps.board.status.read_status", status)
+    states = {run.path: (run.state, run.problem) for run in Board(tmp_path).runs()}
+    assert states["open"] == ("running", "")
+    assert states["shut"] == ("unreadable", "Permission denied")
 
 
 @given(st.binary(max_size=60), st.sampled_from(["metrics.jsonl", "nodes.jsonl", "summary.json", "config.toml"]))
