@@ -92,7 +92,12 @@ def world_folder(task: TaskProfiles, num_nodes: int, seed: int, cache_dir: Path)
     folder = cache_dir / name
     if folder.exists():
         return folder
-    cache_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"cache-dir: {cache_dir} cannot be created ({error}); set cache-dir to another folder"
+        ) from error
     with _locked(cache_dir / f".{name}.lock"):
         if not folder.exists():
             logger.warning("simulating the data of %s nodes for task %s in %s", num_nodes, task.name, folder)

@@ -186,3 +186,11 @@ def test_a_number_of_nodes_is_kept_whatever_their_size():
 
 def test_beyond_both_limits_the_data_used_longest_ago_goes():
     assert used(DataCache(nodes=2, size=71), *"abacbacab") == "abcbacb"
+
+
+def test_a_cache_folder_that_cannot_be_created_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        DataError, match=r"cache-dir: .*file/worlds cannot be created .*set cache-dir to another folder"
+    ):
+        world_folder(TASK, 2, seed=0, cache_dir=tmp_path / "file" / "worlds")
