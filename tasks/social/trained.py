@@ -107,7 +107,7 @@ class SocialTrained(TrainedModel):
         Yields
         ------
         dict
-            ``file``, ``identifier``, ``score`` (0 to 100), and ``rated``, the score in the file, if there is one.
+            ``file``, ``identifier``, ``score`` (0 to 100), and ``rated``, the score in the file or ``None``.
         """
         for given in inputs:
             if not isinstance(given, Path):
@@ -115,8 +115,8 @@ class SocialTrained(TrainedModel):
             for path in participant_files(given).values() if given.is_dir() else [given]:
                 scenes = read_scenes(path)
                 for scene, score in zip(scenes, self.score(scenes, batch_size=batch_size).tolist(), strict=True):
-                    row = {"file": str(path), "identifier": scene.identifier, "score": score}
-                    yield row if isnan(scene.score) else row | {"rated": scene.score}
+                    rated = None if isnan(scene.score) else scene.score
+                    yield {"file": str(path), "identifier": scene.identifier, "score": score, "rated": rated}
 
     def network(self, example: NodeData | None = None) -> Network:
         """The network on graphs of scenes: their number and those of people, objects and walls may differ."""
