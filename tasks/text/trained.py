@@ -101,7 +101,8 @@ class TextTrained(TrainedModel):
         """Yield ``text``, ``label``, ``probability`` and ``probability.<label>`` of every class, for each text.
 
         A text is a line of a ``.txt`` file or of a stream, or a row of a CSV, TSV or JSON-lines file with the columns
-        of the training files (``text.text-columns``). A stream that begins with ``{`` has JSON lines.
+        of the training files (``text.text-columns``); JSON lines have ``text`` where those are numbered. A stream that
+        begins with ``{`` has JSON lines.
         """
         texts = (text for source in inputs for text in self._texts(source))
         while batch := list(islice(texts, batch_size)):
@@ -112,18 +113,20 @@ class TextTrained(TrainedModel):
                 yield row | {f"probability.{name}": share for name, share in named}
 
     def _texts(self, source: Path | TextIO) -> Iterator[str]:
-        columns = self._task.layout.columns
-        plain = isinstance(source, Path) and source.suffix == PLAIN
+        given = self._task.layout.columns
         table: Path | Iterable[str] = source
-        if not isinstance(source, Path):
+        if isinstance(source, Path):
+            plain, is_json = source.suffix == PLAIN, ".jsonl" in source.suffixes
+        else:
             is_json, table = with_kind(source)
             plain = not is_json
         if plain:
             yield from _plain(table)
             return
+        columns = ("text",) if is_json and given.numbered else given.text  # an object has no numbered columns
         hint = "text.text-columns names the columns to read; a .txt file has a text on each line"
-        for row in stream_rows(table, columns.text, header=not columns.numbered, hint=hint):
-            yield " ".join(row.cells[name] for name in columns.text)
+        for row in stream_rows(table, columns, header=not given.numbered, hint=hint):
+            yield " ".join(row.cells[name] for name in columns)
 
     def data(self, folder: str | Path, partition: int | None = None, num_partitions: int = 1) -> NodeData:
         """As :meth:`fedapps.tasks.trained.TrainedModel.data`, in the model's vocabulary and with its classes."""

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from fedapps.clients.state import DiskState
-from fedapps.sim.files import UnwritableError, path_name, told, write_whole
+from fedapps.sim.files import UnwritableError, path_name, told, whole_file, whole_folder, write_whole
 from full_disk import ROOM, full_disk
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -31,6 +31,46 @@ def test_where_the_disk_is_full_the_old_file_stays(tmp_path):
     with full_disk(), pytest.raises(UnwritableError, match=r"file cannot be written \(File too large\); .*make room"):
         write_whole(path, bytes(ROOM + 1))
     assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_folder_takes_the_place_of_another(tmp_path):
+    path = tmp_path / "deep" / "folder"
+    for content in ("first", "second"):
+        with whole_folder(path) as unfinished:
+            (unfinished / "inner").mkdir()
+            (unfinished / "inner" / content).write_text(content)
+            assert unfinished.parent == path.parent
+        assert [found.name for found in path.rglob("*")] == ["inner", content]
+    assert names(path.parent) == ["folder"]
+
+
+@pytest.mark.parametrize("whole", [whole_file, whole_folder])
+def test_an_error_leaves_what_was_there(tmp_path, whole):
+    with whole(tmp_path / "it") as written:
+        if whole is whole_folder:
+            (written / "old").touch()
+        else:
+            written.write(b"old")
+    before = names(tmp_path / "it") if whole is whole_folder else (tmp_path / "it").read_bytes()
+
+    def fail():
+        with whole(tmp_path / "it") as written:
+            if whole is whole_folder:
+                (written / "new").touch()
+            raise KeyError("new")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert (names(tmp_path / "it") if whole is whole_folder else (tmp_path / "it").read_bytes()) == before
+    assert names(tmp_path) == ["it"]
+
+
+def test_folders_of_killed_processes_are_removed(tmp_path):
+    killed = subprocess.Popen(["true"])
+    killed.wait()
+    (tmp_path / f".model.new.{killed.pid}" / "inner").mkdir(parents=True)
+    write_whole(tmp_path / "file", b"")
     assert names(tmp_path) == ["file"]
 
 

@@ -9,6 +9,7 @@ from fedapps.sim import lqr
 from fedapps.tasks.base import DataError, Task
 from fedapps.tasks.lqr.profile import LqrOptions, robot_files
 from fedapps.tasks.lqr.task import LqrModel, LqrTask
+from fedapps.tasks.lqr.trained import LqrTrained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -41,6 +42,28 @@ def test_loss_by_hand():
     model = model_with([[1.0, 1.0], [0.0, 1.0]], [[0.0], [1.0]], [[0.5, 1.0]])
     batch = {"inputs": torch.tensor([[1.0, 2.0, 3.0]]), "targets": torch.tensor([[4.0, 3.0, 3.0]])}
     assert LqrTask().loss(model, batch).item() == pytest.approx(2.5 + 30.25)
+
+
+def test_a_trained_model_controls_and_predicts_by_hand():
+    # -K x for x = (1, 2) and K = (0.5, 1): -2.5; A x + B u = (1 + 2, 2 - 2.5)
+    model = LqrTrained(LqrTask(), model_with([[1.0, 1.0], [0.0, 1.0]], [[0.0], [1.0]], [[0.5, 1.0]]))
+    assert model.gain.tolist() == [[0.5, 1.0]]
+    assert [matrix.tolist() for matrix in model.dynamics] == [[[1.0, 1.0], [0.0, 1.0]], [[0.0], [1.0]]]
+    assert model.control([1, 2]).tolist() == [-2.5]
+    assert model.step([1, 2]).tolist() == [3.0, -0.5]
+    assert model.step([[1, 2], [0, 0]]).tolist() == [[3.0, -0.5], [0.0, 0.0]]
+    for wrong in (1.0, [1.0], [[[1.0, 2.0]]]):
+        with pytest.raises(ValueError, match=r"state: must have the shape \[2\] or \[n, 2\], not "):
+            model.control(wrong)
+
+
+def test_the_trained_closed_loop_is_that_of_the_network():
+    model = LqrTrained(LqrTask(), true_model(50))
+    states = torch.tensor([[1.0, -2.0], [3.0, 0.5]])
+    control = torch.tensor(model.control(states), dtype=torch.float32)
+    following, imitated = model.network().module(torch.cat((states, control), dim=1))
+    assert imitated.detach().numpy() == pytest.approx(model.control(states), rel=1e-6)
+    assert following.detach().numpy() == pytest.approx(model.step(states), rel=1e-5)
 
 
 @settings(deadline=None)

@@ -3,13 +3,14 @@
 import csv
 import gzip
 import io
+import itertools
 import json
 import lzma
 
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.tables import json_lines, read_table
+from fedapps.tasks.tables import json_lines, read_table, stream_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -150,3 +151,37 @@ def test_json_lines_keep_their_values_and_line_numbers(tmp_path):
     assert found == [(1, {"name": "ball", "size": 3, "more": [1]}), (3, {"size": 4.5, "name": "box"})]
     with pytest.raises(DataError, match="no such file"):
         list(json_lines(tmp_path / "gone.jsonl"))
+
+
+# -- row by row ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.csv", CSV), ("a.tsv", TSV), ("a.jsonl.gz", JSONL)])
+def test_rows_of_a_file_are_those_of_the_table(tmp_path, name, text):
+    path = written(tmp_path, name, text)
+    table, rows = read_table(path, ["name", "size"]), list(stream_rows(path, ["name", "size"]))
+    assert [row.cells["name"] for row in rows] == table.texts("name")
+    assert [row.number("size") for row in rows] == table.numbers("size").tolist()
+    assert [row.place for row in rows] == [f"{path}, line {line}" for line in table.lines]
+
+
+def test_a_stream_has_json_lines_or_csv_and_is_read_as_it_comes():
+    for text in (CSV, "\n" + CSV, JSONL, "\n \n" + JSONL):
+        assert [row.cells["name"] for row in stream_rows(io.StringIO(text), ["name"])] == ["ball", "box"]
+    endless = (f"{number}\n" if number else "n\n" for number in itertools.count())
+    assert next(stream_rows(endless, ["n"])).number("n") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("y,v\n1,x\n", "<input>, line 2, column v: 'x'; expected a finite number"),
+        ("y\n1\n", "<input>, line 1: no column v; found y"),
+        ("", "<input>, line 1: no column y, v; found none"),
+        ('{"y": 1}\n', "<input>, line 1: no column v; found y"),
+        ('{"y": 1, "v": [2]}\n', "<input>, line 1, column v: \\[2\\]; expected a string or a number"),
+    ],
+)
+def test_wrong_rows_of_a_stream_are_named(text, message):
+    with pytest.raises(DataError, match=message):
+        [row.number("v") for row in stream_rows(io.StringIO(text), ["y", "v"])]

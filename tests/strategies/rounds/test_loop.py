@@ -50,11 +50,11 @@ def test_a_strategy_that_starts_twice_begins_new_reports():
     assert (second.round, second.train_messages) == (1, 2)
 
 
-def losses_app(losses):
+def losses_app(losses, train=add_partition):
     def evaluate(partition, arrays, config):
         return {}, {"num-examples": 1, "loss": losses[config["server-round"] - 1]}
 
-    return arithmetic_app(add_partition, evaluate)
+    return arithmetic_app(train, evaluate)
 
 
 def test_the_best_round_is_kept_and_training_stops_early():
@@ -72,6 +72,19 @@ def test_the_best_round_is_kept_and_training_stops_early():
     assert [report.round for report in reports] == [1, 2, 3, 4, 5]  # 0.95 is no gain of more than 0.1
     assert kept.best.round == 2
     np.testing.assert_array_equal(kept.best.arrays["shared.head.w"], [[6.0]])
+
+
+def test_messages_name_the_best_round_so_far():
+    seen = []
+
+    def train(partition, arrays, config):
+        seen.append((config["server-round"], config.get("best-round")))
+        return add_partition(partition, arrays, config)
+
+    for tracked in (TrackedMetric("loss"), None):
+        app = losses_app([3.0, 1.0, 2.0, 0.5], train)
+        federate(BaseStrategy(), app, START, num_nodes=1, num_rounds=4, tracked=tracked)
+    assert seen == [(1, None), (2, 1), (3, 2), (4, 2), *((server_round, None) for server_round in (1, 2, 3, 4))]
 
 
 def test_training_stops_after_a_round_beyond_its_limit():

@@ -1,0 +1,202 @@
+"""Trained models of any task: the model folder, evaluation with the draws of a run, and the network of a module."""
+
+import json
+
+import pytest
+import torch
+from fedapps.sim.files import UnwritableError
+from fedapps.sim.seeding import torch_seed
+from fedapps.tasks.base import DataError, evaluated
+from fedapps.tasks.label_shares import added_logits, adjust_logits, own_label_shares
+from fedapps.tasks.lqr.task import LqrTask
+from fedapps.tasks.lqr.trained import LqrTrained
+from fedapps.tasks.profiles import PrivateParameters
+from fedapps.tasks.trained import Origin, TrainedModel, trained_class
+from full_disk import full_disk
+from torch import nn
+
+from fedapps.registry.tasks import task_class
+
+ORIGIN = Origin("run", "apfl", "robot-00", 3, 1, 5, 7, 3, 40, metrics={"test.loss": 0.5, "test.list": [1.0, 2.0]})
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world")
+    LqrTask().make_world(folder, 1, 0)
+    return folder
+
+
+def trained(kind=TrainedModel, seed=0, **changes):
+    task = LqrTask(LqrTask.Options(horizon=6))
+    with torch_seed(seed):
+        return kind(task, task.build_model(), {"ä": ["µ"]}, ORIGIN, private=PrivateParameters(("policy.*",)), **changes)
+
+
+def state(model):
+    return {name: tensor.tolist() for name, tensor in model.module.state_dict().items()}
+
+
+# -- the model folder -------------------------------------------------------------------------------------------
+
+
+def test_a_model_folder_brings_all_of_a_model_back(tmp_path):
+    model = trained()
+    folder = model.save(tmp_path / "deep" / "model")
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    again = TrainedModel.read(folder, task_class)
+    assert (again.task, again.facts, again.origin, again.private) == (
+        model.task, model.facts, model.origin, model.private
+    )  # fmt: skip
+    assert state(again) == state(model)
+    assert type(again) is trained_class(model.task) is LqrTrained
+    assert not again.module.training
+
+
+def test_it_takes_the_place_of_another_and_of_nothing_else(tmp_path):
+    folder = trained(seed=1).save(tmp_path / "model")
+    assert state(TrainedModel.read(trained(seed=2).save(folder), task_class)) == state(trained(seed=2))
+    (tmp_path / "empty").mkdir()
+    trained().save(tmp_path / "empty")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="other exists and is no model folder"):
+        trained().save(tmp_path / "other")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "model", "other"]
+
+
+def test_where_the_disk_is_full_the_old_model_stays(tmp_path):
+    class Large(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(100_000))
+
+    model = trained()
+    folder = model.save(tmp_path / "model")
+    with full_disk(), pytest.raises(UnwritableError, match="model cannot be written"):
+        TrainedModel(LqrTask(), Large()).save(folder)
+    assert state(TrainedModel.read(folder, task_class)) == state(model)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_files_beside_the_weights_go_along(tmp_path):
+    class WithFile(TrainedModel):
+        def save_files(self, folder):
+            (folder / "index").write_text("here")
+
+    first = trained(WithFile).save(tmp_path / "first")
+    again = TrainedModel.read(first, task_class)
+    assert again.files == first / "files"
+    assert (again.save(tmp_path / "second") / "files" / "index").read_text() == "here"
+
+
+def test_what_a_classifier_adds_for_its_node_goes_along(tmp_path):
+    module, added = trained().module, torch.tensor([0.1, -0.7], dtype=torch.float64)
+    adjust_logits(module, added)
+    model = TrainedModel(LqrTask(), module)
+    again = TrainedModel.read(model.save(tmp_path / "model"), task_class)
+    assert torch.equal(added_logits(again.module), added)
+    logits, plain = nn.Identity(), torch.zeros(3, 2)
+    adjust_logits(logits.eval(), added)
+    assert torch.equal(logits(plain), plain)
+    with own_label_shares(logits):
+        assert torch.equal(logits(plain), plain + added.float())
+
+
+def test_tensors_that_share_memory_are_stored(tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = nn.Linear(2, 2)
+            self.other = self.one
+
+    folder = TrainedModel(LqrTask(), Tied()).save(tmp_path / "model")
+    assert (folder / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda config: config | {"format": 99}, "config.json: format = 99; this version of fedapps reads format 1"),
+        (lambda config: {k: v for k, v in config.items() if k != "task"}, r"config.json is damaged \(KeyError: 'task'"),
+        (lambda config: config | {"task": "chess"}, "task = 'chess': must be one of"),
+        (lambda config: config | {"options": {"sails": 3}}, "lqr.sails: unknown key"),
+        (lambda config: config | {"options": {"horizon": 0}}, "lqr.horizon = 0: must be a whole number at least 1"),
+    ],
+)
+def test_a_damaged_config_is_named(tmp_path, change, message):
+    folder = trained().save(tmp_path / "model")
+    path = folder / "config.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    with pytest.raises(ValueError, match=message):
+        TrainedModel.read(folder, task_class)
+
+
+def test_damaged_and_missing_files_are_named(tmp_path):
+    folder = trained().save(tmp_path / "model")
+    (folder / "model.safetensors").write_bytes(b"half")
+    with pytest.raises(ValueError, match=r"model.safetensors is damaged"):
+        TrainedModel.read(folder, task_class)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config.json is damaged \(JSONDecodeError"):
+        TrainedModel.read(folder, task_class)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="model is no model folder"):
+        TrainedModel.read(folder, task_class)
+
+
+def test_an_origin_of_another_version_is_read_as_far_as_it_is_known():
+    assert Origin.read({"run": "a", "weather": "fair"}) == Origin(run="a")
+
+
+# -- evaluation -------------------------------------------------------------------------------------------------
+
+
+def test_an_evaluation_has_the_draws_of_the_run_and_leaves_the_others(world):
+    seen = []
+
+    class Drawing(LqrTask):
+        def evaluate(self, model, data, *, seed, final):
+            seen.append((seed, final, torch.rand(()).item(), torch.get_num_threads(), model.training))
+            return super().evaluate(model, data, seed=seed, final=final)
+
+    task, threads = Drawing(), torch.get_num_threads()
+    module = task.build_model()
+    model = TrainedModel(task, module, origin=Origin(seed=7, settings={"node-cpus": 3}))
+    data = model.data(world)
+    torch.manual_seed(0)
+    expected = torch.rand(())
+    torch.manual_seed(0)
+    first = model.evaluate(world)
+    assert torch.rand(()) == expected
+    assert first == model.evaluate(data, final=True) == evaluated(task, module, data, run_seed=7, final=False).metrics
+    assert [(final, threads) for _, final, _, threads, _ in seen[:2]] == [(True, 3), (True, 3)]
+    assert len({(seed, draw) for seed, _, draw, _, _ in seen}) == 1
+    assert torch.get_num_threads() == threads
+    assert not any(training for *_, training in seen)
+
+
+def test_without_data_of_its_own_a_model_needs_some(world):
+    with pytest.raises(DataError, match="give data, because the model comes from no node whose data are here"):
+        trained().evaluate()
+    model = trained()
+    model.own = model.data(world)
+    assert model.evaluate() == model.evaluate(world)
+
+
+# -- what a task need not write ---------------------------------------------------------------------------------
+
+
+def test_the_network_of_a_task_without_one_is_found_in_its_data(world):
+    model = trained()
+    with pytest.raises(ValueError, match="task 'lqr' does not describe its inputs: give data"):
+        model.network()
+    network = model.network(model.data(world))
+    assert (network.input_names, network.dynamic) == (("input",), {"input": {0: "batch"}})
+    assert [list(given.shape) for given in network.inputs] == [[2, 3]]
+    assert not model.module._forward_pre_hooks
+
+
+def test_a_task_without_answers_says_so():
+    with pytest.raises(NotImplementedError, match="task 'lqr' has no predictions for single examples: use evaluate"):
+        list(trained().rows([]))
