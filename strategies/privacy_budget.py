@@ -136,7 +136,8 @@ def sampled_epsilon(noise: float, draws: Mapping[int, int], delta: float, probab
     noises = {noise / sqrt(size): count for size, count in draws.items() if size and count}
     if min(noises) < _LEAST_NOISE:
         return inf
-    orders = 1 + noise * np.geomspace(0.005, 50 * min(max(noise, 1.0), 10.0), _ORDERS)
+    least, most = min(noises), max(noises)
+    orders = 1 + np.geomspace(0.005 * least, 50 * most * min(max(most, 1.0), 10.0), _ORDERS)
     for _ in range(2):
         spent = [sum(n * renyi_divergence(z, probability, order) for z, n in noises.items()) for order in orders]
         bounds = [_converted(order, divergence, delta) for order, divergence in zip(orders, spent, strict=True)]

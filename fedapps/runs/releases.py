@@ -7,6 +7,7 @@ does not: a line is on the disk before the messages leave, and is never rewritte
 import json
 import os
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,9 @@ class ReleaseLedger:
             file.write(self._end_of_line(file) + json.dumps(row).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-            synced(self.path.parent)  # the entry of a new file
+            if not self._number:
+                with suppress(OSError):  # some network shares cannot sync a folder
+                    synced(self.path.parent)
         self._number += 1
 
     def by_round(self) -> dict[int, int]:
