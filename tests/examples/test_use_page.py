@@ -34,6 +34,7 @@ def reader(tmp_path, tmp_path_factory, monkeypatch):
     for path in Path("map").glob("*-query-0-*.png"):
         shutil.copy(path, "photos")
     shutil.copy(world("robots") / "robot-01.csv", Path("robot-9", "robot-09.csv"))
+    Path("houses").symlink_to(run_of("vln").path.parent)
     shutil.copy(min(world("scenes").glob("*.json")), "scenes.json")
     Path("mails.txt").write_text("The striker scored twice.\nShares fell by 12 %.\n")
     Path("states.csv").write_text("y,v\n1,2\n")
