@@ -54,8 +54,8 @@ test-more: $(STAMP) $(HTTP_STAMP)  ## the slow tests, which `test` leaves out
 test-all: test  ## all tests
 	$(MAKE) --no-print-directory test-more
 
-fuzz: $(STAMP)  ## property tests with fifty times as many examples as in `test`, newly drawn
-	nice -n 19 $(BIN)/python -m pytest -m hypothesis --hypothesis-profile fuzz --timeout 0
+fuzz: $(STAMP)  ## property tests with MORE=50 times as many examples as in `test`, newly drawn; ARGS="-k images" chooses
+	MORE=$(or $(MORE),50) nice -n 19 $(BIN)/python -m pytest -m hypothesis --hypothesis-profile fuzz --timeout 0 $(ARGS)
 
 lint: lint-style lint-types
 

@@ -10,7 +10,7 @@ from fedapps.sim import flower_internals
 from hypothesis import is_hypothesis_test, settings
 
 #: How many times as many examples of each property `make fuzz` draws.
-MORE = 50
+MORE = int(os.environ.get("MORE", "50"))
 
 # The gate draws the same examples in every run, so that it fails for what was changed and not by chance. `make fuzz`
 # draws new ones. A machine that is busy may take as long as it likes over one.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapps.tasks.files import read_toml
+from fedapps.tasks.files import read_toml, shown
 from fedapps.tasks.options import did_you_mean
 
 from .keys import flattened
@@ -142,7 +142,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> _Content:
 def _values(flat: dict[str, Any], prefix: str = "") -> dict[str, Value]:
     for key, value in flat.items():
         if not isinstance(value, (bool, int, float, str)):
-            raise ValueError(f"{prefix}{key} = {value!r}: must be a number, a string, true or false")
+            raise ValueError(f"{prefix}{key} = {shown(value)}: must be a number, a string, true or false")
         if key.startswith("compare.") and key not in ("compare.vary", "compare.seed-keys"):
             raise ValueError(f"{prefix}{key}: unknown key; the table compare has only the keys vary and seed-keys")
     return flat

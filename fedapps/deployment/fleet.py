@@ -13,6 +13,7 @@ from fedapps.launch.runner import RunFailedError, Runner
 from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder
 from fedapps.sim.processes import usable_cores
+from fedapps.tasks.files import found_in
 
 from .processes import FleetError
 from .submit import check_deployable
@@ -204,7 +205,7 @@ def _node_folders(text: str) -> tuple[Path, ...]:
             raise ValueError(f"--node-data {path}: no such folder")
     if len(paths) != 1:
         return tuple(paths)
-    below = sorted(path for path in paths[0].iterdir() if path.is_dir() and not path.name.startswith("."))
+    below = [path for path in found_in(paths[0], "*") if path.is_dir()]
     if not below:
         raise ValueError(
             f"--node-data {paths[0]}: expected one folder per node in it, found none; give such a folder, or the "

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fedapps.config.keys import flattened
 from fedapps.sim.flower_internals import poll_every
-from fedapps.tasks.files import read_toml
+from fedapps.tasks.files import read_toml, shown
 
 from .flower_command import load_command, name_process, run_and_exit, run_flower
 from .forks import Fork, serve
@@ -94,7 +94,9 @@ def _as_text(path: Path) -> str:
     pairs = []
     for key, value in flattened(read_toml(path)).items():
         if not isinstance(value, (bool, int, float, str)):
-            raise ValueError(f"{_NODE_CONFIG} {path}: {key} = {value!r}: must be a number, a string, true or false")
+            raise ValueError(
+                f"{_NODE_CONFIG} {path}: {key} = {shown(value)}: must be a number, a string, true or false"
+            )
         if any(mark.isspace() or mark in "='\"" for mark in key):
             raise ValueError(f"{_NODE_CONFIG} {path}: the key {key!r}: must have no space, quote or equals sign")
         # Flower ends a value at the next quote, also at one that is escaped.

@@ -60,6 +60,19 @@ def test_a_recipe_as_windows_writes_it(tmp_path, encoding):
     assert read_recipe(tmp_path / "own.toml") == {"seed": 5}
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('"lqr.horizon" = 3\n[lqr]\nhorizon = 4\n', "own.toml cannot be read: lqr.horizon: set twice; keep one"),
+        ("a" + ".a" * 99 + " = 1\n", r"own.toml cannot be read: a\.a\..*: tables are nested in more than 20 others"),
+    ],
+)
+def test_keys_that_are_set_twice_or_nested_without_end(tmp_path, text, message):
+    (tmp_path / "own.toml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_recipe(tmp_path / "own.toml")
+
+
 def test_a_folder_is_refused(tmp_path):
     with pytest.raises(ValueError, match="cannot be read"):
         read_recipe(tmp_path)
