@@ -99,7 +99,7 @@ def compare_recipe(
         _check(plan)
         advice = "resume it with fedapps compare --resume {folder}, or choose another name"
         with new_folder(base["output-dir"], str(given.get("name", "")), name, advice) as folder, owned(folder):
-            plan = replace(plan, config=plan.config | {"name": folder.name})
+            plan = replace(plan, config={**plan.config, "name": folder.name})
             plan.save(folder)
             return _carry_out(plan, folder, jobs, workers, json_path)
 

@@ -95,7 +95,7 @@ def tune_recipe(
     _check(plan, write)
     advice = "resume it with fedapps tune --resume {folder}, or choose another name"
     with new_folder(base["output-dir"], str(given.get("name", "")), name, advice) as folder, owned(folder):
-        plan = replace(plan, config=plan.config | {"name": folder.name})
+        plan = replace(plan, config={**plan.config, "name": folder.name})
         plan.save(folder)
         return _carry_out(plan, folder, jobs, write)
 

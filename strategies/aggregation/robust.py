@@ -335,13 +335,15 @@ def _mean_of(
     selected: Sequence[int], replies: Sequence[Arrays], f: int, integers: IntegerPolicy, parameters: Arrays
 ) -> Arrays:
     """The mean of the selected replies. If f > 0, what is no parameter is the trimmed mean of all replies."""
-    mean = StreamingMean(integers)
-    for index in selected:
-        mean.add(replies[index], 1.0)
-    if not f:
-        return mean.result()
+    if len(selected) == 1:  # the mean of one reply, without the memory that a mean takes
+        result = {name: array.copy() for name, array in replies[selected[0]].items()}
+    else:
+        mean = StreamingMean(integers)
+        for index in selected:
+            mean.add(replies[index], 1.0)
+        result = mean.result()
     rest = [{name: array for name, array in reply.items() if name not in parameters} for reply in replies]
-    return {**mean.result(), **_middle(rest, f)}
+    return {**result, **_middle(rest, f)} if f else result
 
 
 def krum_scores(replies: Sequence[Arrays], byzantine: int) -> NDArray[np.float64]:
