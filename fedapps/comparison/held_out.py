@@ -43,9 +43,9 @@ def held_out_table(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) ->
     Returns
     -------
     dict
-        By method: ``epochs``, the number of ``nodes`` of a seed, and ``metrics``: by metric the ``mean`` and ``std`` of
-        each model, and as ``gain`` and ``lead`` the paired differences adapted − shared and adapted − local with their
-        95 % confidence interval (:class:`~fedapps.comparison.significance.Difference`).
+        By method: ``epochs``, the number of ``nodes`` of a seed, and ``metrics``: by metric the spread over seeds of
+        each model (:func:`~fedapps.comparison.significance.spread_of`), and as ``gain`` and ``lead`` the paired
+        differences adapted − shared and adapted − local (:class:`~fedapps.comparison.significance.Difference`).
     """
     counted = [row for row in rows if "held_out" in row]
     values = {
@@ -73,7 +73,9 @@ def held_out_text(table: Mapping[str, Any]) -> str:
     if texts:
         sizes = {(found["nodes"], found["epochs"]) for found in table.values()}
         said = ", ".join(f"{nodes} nodes, {epochs} epochs" for nodes, epochs in sorted(sizes))
-        texts[0] = f"nodes that took no part in the rounds: {said}; differences with their 95 % interval\n{texts[0]}"
+        texts[0] = (
+            f"nodes that took no part in the rounds: {said}; ± and ranges are 95 % intervals over seeds\n{texts[0]}"
+        )
     return "\n\n".join(texts)
 
 
@@ -90,8 +92,8 @@ def _by_metric(models: Mapping[str, Mapping[str, Sequence[float]]], metrics: Seq
     }
 
 
-def _spread(found: Mapping[str, float]) -> str:
-    return f"{number(found['mean'])} ± {found['std']:.2g}"
+def _spread(found: Mapping[str, float | None]) -> str:
+    return number(found["mean"]) + ("" if found["half"] is None else f" ± {found['half']:.2g}")
 
 
 def _difference(found: Mapping[str, float | None]) -> str:

@@ -32,7 +32,7 @@ def test_means_and_differences_by_hand():
     assert (table["fedavg"]["epochs"], table["fedavg"]["nodes"]) == (5, 2)
     found = table["fedavg"]["metrics"]["loss"]
     assert table["fedavg"]["metrics"].keys() == {"loss"}  # the only one that all models have
-    assert found["shared"] == {"mean": 4.0, "std": pytest.approx(2**0.5)}
+    assert found["shared"] == {"mean": 4.0, "std": pytest.approx(2**0.5), "half": pytest.approx(t.ppf(0.975, 1))}
     half = t.ppf(0.975, 1) * 0.5  # of the differences -2 and -3, and of -1 and 0
     assert found["gain"] == {"mean": -2.5, "low": pytest.approx(-2.5 - half), "high": pytest.approx(-2.5 + half)}
     assert found["lead"] == {"mean": -0.5, "low": pytest.approx(-0.5 - half), "high": pytest.approx(-0.5 + half)}
@@ -41,10 +41,10 @@ def test_means_and_differences_by_hand():
 def test_the_table_as_text():
     text = held_out_text(held_out_table([row(0, 3.0, 1.0, 2.0)], ["test.loss"]))
     assert text.splitlines() == [
-        "nodes that took no part in the rounds: 2 nodes, 5 epochs; differences with their 95 % interval",
+        "nodes that took no part in the rounds: 2 nodes, 5 epochs; ± and ranges are 95 % intervals over seeds",
         "held-out nodes: loss  shared  adapted  local  adapted - shared  adapted - local",
         "-------------------------------------------------------------------------------",
-        "fedavg                 3 ± 0    1 ± 0  2 ± 0                -2               -1",
+        "fedavg                     3        1      2                -2               -1",
     ]
     assert held_out_text({}) == ""
 

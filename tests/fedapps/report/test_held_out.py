@@ -21,8 +21,8 @@ def test_a_run_shows_the_three_models_of_each_method(tmp_path):
     assert " to " not in shown  # a run has no intervals
 
 
-def test_a_comparison_shows_deviations_and_intervals(tmp_path):
-    spreads = {model: {"mean": MODELS[model]["test.elbo"], "std": 0.0625} for model in MODELS}
+def test_a_comparison_shows_intervals(tmp_path):
+    spreads = {model: {"mean": MODELS[model]["test.elbo"], "std": 0.1, "half": 0.0625} for model in MODELS}
     differences = {"gain": {"mean": -0.25, "low": -0.75, "high": 0.25}, "lead": {"mean": -1, "low": None, "high": None}}
     found = {"epochs": 1, "nodes": 1, "metrics": {"elbo": {**spreads, **differences}}}
     table = {"sfl": {"elbo": {"mean": 0.03, "std": 0.0}}}
