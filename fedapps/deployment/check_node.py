@@ -108,7 +108,9 @@ class NodeCheck:
         if self.problems or state_disk is None:
             return
         _warm_up()
-        node = {"data-dir": str(self.data_dir), PRIVATE: self.private, KEEP_MODEL: self.keep_model}
+        node: dict[str, str | int | bool] = {
+            "data-dir": str(self.data_dir), PRIVATE: self.private, KEEP_MODEL: self.keep_model
+        }  # fmt: skip
         with tempfile.TemporaryDirectory(prefix=".fedapps-check-", dir=state_disk) as state:
             dry_runs = [DryRun.of(self.config, method, data, node, Path(state)) for method, data in usable.items()]
         for dry_run in dry_runs:

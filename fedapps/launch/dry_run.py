@@ -104,8 +104,10 @@ class DryRun:
             Whether to train before the evaluation, which follows the last dry round, where the method does.
         """
         # The node of the dry run has no public key, and whether it may join is no matter of its data.
-        changes = {"num_nodes": 1, "min_replies": 1, "sampling": "fixed", "bind_keys": False, "held_out_nodes": ""}
-        alone = replace(config, run=replace(config.run, **changes))
+        run = replace(
+            config.run, num_nodes=1, min_replies=1, sampling="fixed", bind_keys=False, held_out_nodes=""
+        )  # fmt: skip
+        alone = replace(config, run=run)
         seconds: dict[str, list[float]] = {"train": [], "evaluate": []}
         reports: list[RoundReport] = []
         result = cls(method, data)
