@@ -6,6 +6,7 @@ Nothing here needs Flower: a robot reads a model folder with :meth:`TrainedModel
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -405,6 +406,7 @@ def _network_of(task: Task, module: nn.Module, data: NodeData) -> Network:
     split = next(iter(data.splits))
     with torch_seed(0, "network"):
         batch = next(task.examples(data, split, 2))
+    module = deepcopy(module).cpu()
     handle = module.register_forward_pre_hook(see)
     try:
         task.loss(module, batch)
@@ -420,4 +422,8 @@ def _network_of(task: Task, module: nn.Module, data: NodeData) -> Network:
     dynamic = {
         name: {0: "batch"} for name, given in zip(names, inputs, strict=True) if given.ndim and len(given) == size
     }
-    return Network(module, inputs, names, ("output",), dynamic)
+    with torch.no_grad():
+        given = module(*inputs)
+    count = len(given) if isinstance(given, tuple) else 1
+    outputs = tuple(f"output_{place}" for place in range(count)) if count > 1 else ("output",)
+    return Network(module, inputs, names, outputs, dynamic)

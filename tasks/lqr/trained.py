@@ -1,6 +1,7 @@
 """Use a trained model of the task "lqr": its gain, its dynamics, and the closed loop."""
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
 
@@ -85,7 +86,9 @@ class LqrTrained(TrainedModel):
     def network(self, example: NodeData | None = None) -> Network:
         """Map ``inputs`` ``[n, 3] = (y, v, u)`` to ``next_state`` ``[n, 2]`` and ``control`` ``[n, 1]``."""
         inputs = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-        return Network(self.module, (inputs,), ("inputs",), ("next_state", "control"), {"inputs": {0: "batch"}})
+        return Network(
+            deepcopy(self.module).cpu(), (inputs,), ("inputs",), ("next_state", "control"), {"inputs": {0: "batch"}}
+        )
 
 
 def _array(parameter: torch.Tensor) -> FloatArray:

@@ -143,7 +143,7 @@ class TextTrained(TrainedModel):
         words = "files/tokenizer.json" if isinstance(self.vocabulary, TokenizerVocabulary) else "config.json"
         outside = f"The splitting of texts into words and the numbers of these stay outside: {words} has them."
         dynamic = {"ids": {0: "batch", 1: "words"}, "length": {0: "batch"}}
-        return Network(self.module, inputs, ("ids", "length"), ("logits",), dynamic, outside)
+        return Network(deepcopy(self.module).cpu(), inputs, ("ids", "length"), ("logits",), dynamic, outside)
 
     def pretrained(self) -> Pretrained | None:
         """The classifier as one of the library transformers; ``None`` for an LSTM.
