@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
 
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from .controller import Controller
-from .data import STEP, read_file, read_sessions
+from .data import STEP, Session, read_file, read_sessions
 from .forecaster import Forecaster
 from .options import Options
 from .planner import Forecast
@@ -154,9 +155,10 @@ class DrivingTrained(TrainedModel):
                 raise DataError("task 'driving' reads sessions from files: name a CSV file or a folder")
             read = read_sessions(given) if given.is_dir() else read_file(given)
             recording = cast(DrivingTask, self.task).checked(given, read)
-            for block, sessions in recording.blocks.items():
-                for session in sessions:
-                    found = self.forecast(session.states, session.controls)[..., :2]
+            listed = [(block, session) for block, sessions in recording.blocks.items() for session in sessions]
+            for start in range(0, len(listed), batch_size):
+                some = listed[start : start + batch_size]
+                for (block, session), found in zip(some, self._after([session for _, session in some]), strict=True):
                     mean = found.mean(axis=0)
                     yield {
                         "file": str(given),
@@ -193,6 +195,16 @@ class DrivingTrained(TrainedModel):
     @property
     def _setting(self) -> Setting:
         return cast(DrivingTask, self.task).setting
+
+    def _after(self, sessions: Sequence[Session]) -> Iterator[np.ndarray]:
+        """The forecast positions ``[K, H, 2]`` after each session, with the same samples for all of them."""
+        noise = self._noise(None, 1, self._options.samples, 0)
+        for _, alike in groupby(sessions, key=lambda session: min(len(session.states), self._options.history)):
+            some = list(alike)
+            seen = min(len(some[0].states), self._options.history)
+            motions = np.stack([session.states[-seen:] for session in some])
+            controls = np.stack([session.controls[-seen:] for session in some])
+            yield from self.forecast(motions, controls, noise=noise.expand(len(some), -1, -1))[..., :2]
 
     def _noise(self, given: ArrayLike | Tensor | None, count: int, samples: int, seed: int) -> Tensor:
         latent = self._options.latent

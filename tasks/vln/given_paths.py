@@ -112,19 +112,24 @@ def _heading(place: str, entry: Mapping[str, Any]) -> float:
     return float(value)
 
 
+def house_named(place: str, entry: Mapping[str, Any]) -> str:
+    """The name of the house, ``scan``, of an object. Raise :class:`DataError` if it has none."""
+    return _text(place, entry, "scan")
+
+
 def path_of(place: str, entry: Mapping[str, Any]) -> HousePath:
     """The path of an object: ``scan``, ``path`` and perhaps ``heading``. Raise :class:`DataError` if it has none."""
     stops = entry.get("path")
     if not isinstance(stops, list) or not stops or not all(isinstance(stop, str) for stop in stops):
         raise DataError(f"{place}: path = {shown(stops)}; expected names of viewpoints")
-    return HousePath(_text(place, entry, "scan"), tuple(stops), _heading(place, entry))
+    return HousePath(house_named(place, entry), tuple(stops), _heading(place, entry))
 
 
 def starts_of(place: str, entry: Mapping[str, Any]) -> Iterator[Start]:
     """The instructions of an object: ``instruction`` or a list ``instructions``, ``scan``, ``viewpoint`` or the first
     one of ``path``, and perhaps ``heading``. Raise :class:`DataError` if it has none.
     """
-    scan, heading = _text(place, entry, "scan"), _heading(place, entry)
+    scan, heading = house_named(place, entry), _heading(place, entry)
     viewpoint = _text(place, entry, "viewpoint") if "viewpoint" in entry else path_of(place, entry).viewpoints[0]
     texts = entry.get("instructions", [entry.get("instruction")])
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Self, TextIO, cast
 
@@ -14,7 +15,18 @@ from .dataset import Dataset, house_of, read_dataset, require_houses
 from .episodes import encode
 from .evaluation import CHUNK, describe_all, walk_all
 from .exported import agent_network, speaker_network
-from .given_paths import HousePath, Start, check_path, check_stop, entries_of, path_of, some, starts_of, walked
+from .given_paths import (
+    HousePath,
+    Start,
+    check_path,
+    check_stop,
+    entries_of,
+    house_named,
+    path_of,
+    some,
+    starts_of,
+    walked,
+)
 from .houses import Houses
 from .instructions import InstructedPath
 from .nodes import node_data, read_houses, without_words
@@ -60,7 +72,8 @@ class VlnTrained(TrainedModel):
         Parameters
         ----------
         instruction : str
-            In the language of the training instructions; words that the model does not know count as one.
+            In the language of the training instructions. Words that the model does not know count as one, and words
+            after the first ``vln.max-length`` - 2 do not count.
         scan, viewpoint : str
             Where to start.
         heading : float
@@ -159,10 +172,10 @@ class VlnTrained(TrainedModel):
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = CHUNK) -> Iterator[dict[str, Any]]:
         """Yield the path of each instruction, or the description of each path.
 
-        An input that is a folder has the houses to be in. Other inputs are files or streams of JSON lines, or a JSON
-        array as R2R has. For an agent, an object has ``instruction`` (or ``instructions``, a list), ``scan``,
-        ``viewpoint`` (or ``path``, whose first viewpoint is the start) and perhaps ``heading``; for a speaker ``scan``,
-        ``path`` and perhaps ``heading``.
+        An input that is a folder has the houses to be in, of which those that occur are read. Other inputs are files or
+        streams of JSON lines, or a JSON array as R2R has. For an agent, an object has ``instruction`` (or
+        ``instructions``, a list), ``scan``, ``viewpoint`` (or ``path``, whose first viewpoint is the start) and perhaps
+        ``heading``; for a speaker ``scan``, ``path`` and perhaps ``heading``.
 
         Yields
         ------
@@ -170,16 +183,19 @@ class VlnTrained(TrainedModel):
             ``scan``, ``path`` (names of viewpoints) and ``heading``; of an agent also ``instruction``, ``positions``
             (metres) and ``stopped``, of a speaker ``description``.
         """
-        files = [given for given in inputs if not (isinstance(given, Path) and given.is_dir())]
-        for given in inputs:
-            if isinstance(given, Path) and given.is_dir():
-                self.enter(given)
+        folders = [given for given in inputs if isinstance(given, Path) and given.is_dir()]
+        files = [given for given in inputs if given not in folders]
         if not files:
             raise DataError("there is no instruction and no path: name a file of JSON lines")
-        for given in files:
-            entries = list(entries_of(given))
-            for start in range(0, len(entries), batch_size):
-                yield from self._answers(entries[start : start + batch_size])
+        if len(folders) > 1:
+            raise DataError(f"{folders[1]}: a second folder of houses; give one with all of them")
+        entries = chain.from_iterable(map(entries_of, files))
+        if folders:
+            listed = list(entries)
+            self.enter(folders[0], sorted({house_named(place, entry) for place, entry in listed}))
+            entries = iter(listed)
+        while some := list(islice(entries, batch_size)):
+            yield from self._answers(some)
 
     def network(self, example: NodeData | None = None) -> Network:
         """An agent's step (:class:`~fedapps.tasks.vln.exported.AgentStep`), or a speaker's words

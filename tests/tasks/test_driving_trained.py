@@ -235,10 +235,12 @@ def test_a_prediction_is_the_forecast_after_the_last_row_of_a_session(worlds):
         (str(file), 0, session.number) for session in sessions
     ]
     human = trained.forecast(sessions[0].states, sessions[0].controls)
-    np.testing.assert_allclose(rows[0]["samples"], human[..., :2], rtol=1e-6)
-    np.testing.assert_allclose(rows[0]["along"], human[..., 1].mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(rows[0]["samples"], human[..., :2], atol=1e-4)
+    np.testing.assert_allclose(rows[0]["along"], human[..., 1].mean(axis=0), atol=1e-4)
     assert rows[0]["seconds"] == [round(0.1 * step, 1) for step in range(1, 21)]
-    assert len(list(trained.rows([worlds["lane-swap"]]))) == len(rows)
+    smaller = list(trained.rows([worlds["lane-swap"]], batch_size=2))
+    for row, same in zip(rows, smaller, strict=True):
+        np.testing.assert_allclose(same["samples"], row["samples"], atol=1e-4)
     with pytest.raises(DataError, match="holds 3 cars with bicycle dynamics; scenario 'lane-swap' expects 2"):
         list(trained.rows([worlds["three-cars"]]))
     with pytest.raises(DataError, match=r"none\.csv: no such file"):

@@ -184,6 +184,7 @@ def test_a_prediction_is_the_path_of_an_instruction(world, tmp_path):
     assert rows[1]["path"][0] == "v03"
     assert list(trained.rows([io.StringIO(lines.read_text())])) == rows
     unseen = list(trained.rows([world, world / "R2R_val_unseen.json"]))
+    assert trained.module.houses.scans == ("houseC",)
     assert len(unseen) == 2 * len(TEXTS)
     assert unseen[0]["path"][0] == NAMES[PATHS[0][0]]
     assert THINGS[PATHS[0][0]] in unseen[0]["instruction"]
@@ -214,6 +215,8 @@ def test_bad_predictions_are_named(world, line, said):
         list(trained.rows([io.StringIO(line)]))
     with pytest.raises(DataError, match="there is no instruction and no path: name a file of JSON lines"):
         list(trained.rows([world]))
+    with pytest.raises(DataError, match="a second folder of houses; give one with all of them"):
+        list(trained.rows([world, world, io.StringIO(line)]))
 
 
 @pytest.mark.parametrize("stage", ["agent", "speaker"])
