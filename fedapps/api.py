@@ -252,7 +252,7 @@ def adapt(
     Returns
     -------
     TrainedModel
-        Of the task's class; ``evaluate()`` measures it on the node's own data.
+        Of the task's class; ``origin.metrics`` are its metrics on the node's own data.
 
     Raises
     ------

@@ -132,7 +132,7 @@ def adapt(given: argparse.Namespace) -> int:
         )
         for epochs in dict.fromkeys((0, given.epochs))
     }
-    metrics = {name: numbers(model.evaluate()) for name, model in models.items()}
+    metrics = {name: numbers(model.origin.metrics) for name, model in models.items()}
     names = next(iter(metrics.values()))
     origin = next(iter(models.values())).origin
     print(f"node {origin.node}, {origin.examples} training examples; {origin.method} after round {origin.round}")

@@ -58,7 +58,9 @@ def adapt_model(
         torch.set_num_threads(start.config.run.node_cpus)
         node, settings = start.node(data, message, place)
         adapted = node.adapt(received_arrays(message), settings, learning_rate)
-    return start.model(adapted.model, data, epochs)
+    model = start.model(adapted.model, data, epochs)
+    model.origin = replace(model.origin, metrics=model.evaluate())
+    return model
 
 
 @dataclass(frozen=True)

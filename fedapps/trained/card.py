@@ -87,6 +87,11 @@ def _whose(model: TrainedModel) -> str:
         return f"A model of the task {model.task.name}, which was not trained in a run."
     if method_class(_method_name(origin)).pools_data:
         return "A reference model that one node trained on the data of all nodes, without federated learning."
+    if origin.adapted_epochs:
+        return (
+            f"A model trained by federated learning, which node {origin.node} fitted to its own data afterwards. The "
+            "node took no part in the training, and the data of all nodes never left them."
+        )
     owner = f"The personal model of node {origin.node}" if origin.node else "The model that all nodes share"
     return f"{owner}, trained by federated learning: the data of the nodes never left them."
 
@@ -104,6 +109,7 @@ def _facts(model: TrainedModel, licence: str) -> dict[str, str]:
         "run": f"{origin.run}, seed {origin.seed}" if origin.run else "",
         "round": f"{origin.round} of {origin.rounds}" if origin.rounds else "",
         "nodes": nodes,
+        "epochs of adaptation": f"{origin.adapted_epochs}{whose}" if origin.adapted_epochs else "",
         "training examples": f"{origin.examples:,}{whose}" if origin.examples else "",
         "parameters": f"{sum(each.numel() for each in model.module.parameters()):,}",
         "licence": licence if licence != "unknown" else "not stated: the terms of the training data and of pretrained "

@@ -19,10 +19,10 @@ from toys import ToyTask, same_bits
 ENCODER, HEAD = NAMES[:1], NAMES[1:3]
 
 
-def new_node(*parts, folder="nowhere", task=None, data=None):
+def new_node(*parts, folder="nowhere", task=None, data=None, **more):
     """A new node, by default on the data of partition 1."""
     task, data = task or ToyTask(), data or ToyTask().data(1)
-    return NewNode(task, data, DiskState(folder), parts=parts, seed=SEED, device=torch.device("cpu"))
+    return NewNode(task, data, DiskState(folder), parts=parts, seed=SEED, device=torch.device("cpu"), **more)
 
 
 def adapted(client, received, settings, **more):
@@ -80,6 +80,16 @@ def test_it_reads_and_writes_no_state(tmp_path):
     client = new_node(folder=state.folder)
     assert same_bits(adapted(client, initial(ENCODER), at(2)), adapted(new_node(), initial(ENCODER), at(2)))
     assert [path.read_bytes() for path in state.folder.iterdir()] == [before]
+
+
+def test_what_it_trains_is_a_personal_model_like_that_of_a_round():
+    kept = []
+    client = new_node(keep=lambda *given: kept.append(given))
+    client.adapt_round(initial(ENCODER), at(4, epochs=0))
+    result = client.adapt_round(initial(ENCODER), at(4))
+    ((phase, model, _, same),) = kept
+    assert (phase, same) == ("adapt", result)
+    assert set(model.state_dict()) == set(NAMES)
 
 
 def test_the_steps_are_those_of_the_epochs():

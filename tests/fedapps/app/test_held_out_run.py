@@ -11,6 +11,13 @@ KEYS = ("robot-00", "robot-01", "robot-02", "robot-03", "robot-04")
 METHODS = "local,fedavg,spfl,apfl,h-fl"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _runs_without_reports():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+        yield
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     given = LQR | {"methods": METHODS, "num-nodes": 5, "held-out-nodes": "0.4", "held-out-epochs": 4}

@@ -13,6 +13,13 @@ from fedapps.cli.commands import main
 HELD_OUT = "robot-03"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _runs_without_reports():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+        yield
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A run with a held-out robot, and beside it the folder of that robot alone."""
@@ -42,7 +49,7 @@ def test_it_is_what_a_held_out_node_of_the_run_has(folder, method):
         adapted = fedapps.adapt(folder.path, robot(folder), method, epochs=epochs)
         assert (adapted.origin.node, adapted.origin.method, adapted.origin.round) == (HELD_OUT, method, 3)
         assert adapted.origin.adapted_epochs == epochs
-        metrics = adapted.evaluate()
+        metrics = adapted.origin.metrics
         assert metrics == {name: found[model][name] for name in metrics}
 
 
@@ -50,10 +57,14 @@ def test_a_model_folder_serves_as_well_and_the_result_is_one(folder, tmp_path):
     fedapps.load(folder.path, "fedavg").save(tmp_path / "shared")
     output = tmp_path / "own"
     model = fedapps.adapt(tmp_path / "shared", robot(folder), epochs=3, output=output)
-    assert model.evaluate() == fedapps.adapt(folder.path, robot(folder), "fedavg", epochs=3).evaluate()
+    assert model.evaluate() == fedapps.adapt(folder.path, robot(folder), "fedavg", epochs=3).origin.metrics
     again = fedapps.load(output)
     assert again.origin == model.origin
     assert again.evaluate(robot(folder)) == model.evaluate()
+    assert main(["export", str(output), "--format", "safetensors", "--output", str(tmp_path / "with-card")]) == 0
+    card = (tmp_path / "with-card" / "README.md").read_text()
+    assert f"which node {HELD_OUT} fitted to its own data afterwards" in card
+    assert f"| epochs of adaptation | 3 (of node {HELD_OUT}) |" in card
 
 
 def test_a_learning_rate_replaces_the_methods_own(folder):
@@ -132,8 +143,6 @@ def texts(tmp_path_factory):
         "text.world-examples": 24, "text.embedding-width": 8, "text.hidden": 4, "text.vocabulary-size": 100,
         "cache-dir": str(parent / "worlds"),
     }  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
-        folder = run_inline(given, parent)
+    folder = run_inline(given, parent)
     (world,) = (path for path in (parent / "worlds").glob("*") if path.is_dir())
     return folder, world
