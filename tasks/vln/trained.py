@@ -189,7 +189,7 @@ class VlnTrained(TrainedModel):
             raise DataError("there is no instruction and no path: name a file of JSON lines")
         if len(folders) > 1:
             raise DataError(f"{folders[1]}: a second folder of houses; give one with all of them")
-        entries = chain.from_iterable(map(entries_of, files))
+        entries: Iterator[tuple[str, Mapping[str, Any]]] = chain.from_iterable(map(entries_of, files))
         if folders:
             listed = list(entries)
             self.enter(folders[0], sorted({house_named(place, entry) for place, entry in listed}))
