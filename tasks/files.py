@@ -1,4 +1,4 @@
-"""Files that people write: finding them in a folder, opening them as text, and reading them as JSON or TOML.
+"""Files that people write: finding them in a folder, and opening them as text, JSON, TOML or an archive of arrays.
 
 All readers of tasks, and those of recipes and node configs, use these functions. Text is UTF-8, with or without a
 byte-order mark, or UTF-16 or UTF-32 with one. Another encoding is refused, because it cannot be recognised: bytes of
@@ -16,8 +16,11 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path, PurePath
 from reprlib import Repr
+from tokenize import TokenError
 from typing import Any, BinaryIO, TextIO, cast
 from zipfile import BadZipFile, ZipFile
+
+import numpy as np
 
 from .profiles import DataError
 
@@ -157,6 +160,35 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: no TOML that can be read: arrays or tables are nested too deeply") from None
     except ValueError as error:
         raise DataError(f"{path}: no TOML: {error}") from error
+
+
+def arrays_in(path: Path, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the arrays of a NumPy archive (``.npz``) under some names, as far as it has them. No pickle is read.
+
+    Raises
+    ------
+    DataError
+        The file is missing, no such archive or damaged.
+    """
+    try:
+        with ZipFile(path), np.load(path, allow_pickle=False) as archive:
+            for name in names:
+                if name in archive:
+                    array = archive[name]
+                    if not isinstance(array, np.ndarray):
+                        raise ValueError(f"{name} is no array")
+                    yield name, array
+    except (
+        *UNREADABLE,
+        ValueError,
+        TypeError,
+        SyntaxError,
+        TokenError,
+        RuntimeError,
+        MemoryError,
+        OverflowError,
+    ) as error:
+        raise DataError(f"{path}: cannot be read as an archive of arrays (.npz): {error}") from error
 
 
 def from_json(text: str | bytes) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -210,8 +210,8 @@ class Row:
     def number(self, column: str) -> float:
         """Return a cell as a finite number. Raise :class:`DataError` if it is none."""
         value = _number(self.cells[column], None)
-        if not isfinite(value):
-            raise DataError(f"{self.place}, column {column}: {self.cells[column]!r}; expected a finite number")
+        if not abs(value) <= _LARGEST:  # NaN is not either
+            raise DataError(f"{self.place}, column {column}: {shown(self.cells[column])}; expected a finite number")
         return value
 
 

@@ -10,6 +10,7 @@ import resource
 import signal
 import struct
 import sys
+import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -74,6 +75,8 @@ def _one(content: bytes, draw: Any) -> bytes:
             kinds += [_json, _json, _json, _json]
     if content.startswith(b"\x89PNG"):
         kinds += [_png, _png]
+    if content.startswith(b"PK\3\4"):
+        kinds += [_zip, _zip, _zip]
     return draw(st.sampled_from(kinds))(content, draw)
 
 
@@ -184,6 +187,24 @@ def _png(content: bytes, draw: Any) -> bytes:
         changed = _flip(data, draw) if number == place else data
         parts += [struct.pack(">I4s", len(changed), name), changed, struct.pack(">I", zlib.crc32(name + changed))]
     return b"".join(parts)
+
+
+def _zip(content: bytes, draw: Any) -> bytes:
+    """Damage to a member of a zip archive, with the right checksum."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError):
+        return _flip(content, draw)  # it is damaged already
+    if not members:
+        return content
+    name = draw(st.sampled_from(sorted(members)))
+    members[name] = _one(members[name], draw)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, member in members.items():
+            archive.writestr(zipfile.ZipInfo(name), member)
+    return file.getvalue()
 
 
 _written = [1]

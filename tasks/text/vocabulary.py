@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: The first words of every vocabulary of words: padding, and the unknown word.
 SPECIAL = ("<pad>", "<unk>")
 UNKNOWN = 1
+_ANY = "x \u2603 1"  # a text with a token that hardly a vocabulary has
+_GAPS = 10  # how often more numbers than tokens a tokenizer may have, as each number is a row of the embedding
 #: The unknown digit word, in a vocabulary with the node's own digit words.
 DIGITS = "<digits>"
 RESERVED = frozenset((*SPECIAL, DIGITS))
@@ -187,7 +189,12 @@ def read_tokenizer(path: Path) -> TokenizerVocabulary:
     text = read_text(path)
     try:
         from_json(text)
-        return TokenizerVocabulary(Tokenizer.from_str(text))
+        found = TokenizerVocabulary(Tokenizer.from_str(text))
+        found.encode([_ANY], len(_ANY))  # without an unknown token, this is an error
+        numbers = found.tokenizer.get_vocab().values()
+        if max(numbers) > _GAPS * (len(numbers) + 100):
+            raise ValueError(f"{len(numbers)} tokens with numbers up to {max(numbers)}")
+        return found
     except Exception as error:  # tokenizers raises plain exceptions
         raise DataError(f"{path}: expected the JSON of a tokenizer: {error}") from error
 

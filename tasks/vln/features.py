@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.files import UNREADABLE, open_text
+from fedapps.tasks.files import UNREADABLE, arrays_in, open_text
 from fedapps.tasks.profiles import DataError, need
 
 from .geometry import VIEWS
@@ -84,8 +84,7 @@ def _arrays(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, np.nda
             with File(path) as file:
                 yield from ((name, np.asarray(file[name], dtype=np.float32)) for name in wanted if name in file)
         elif kind == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                yield from ((name, archive[name].astype(np.float32)) for name in wanted if name in archive)
+            yield from ((name, array.astype(np.float32)) for name, array in arrays_in(path, wanted))
         elif kind == ".tsv":
             yield from _lines(path, wanted)
         else:

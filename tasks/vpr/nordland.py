@@ -7,7 +7,7 @@ Seasons. ICRA Workshop on Long-Term Autonomy, 2013. Footage by NRK, aligned fram
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.files import UNREADABLE
+from fedapps.tasks.files import arrays_in
 from fedapps.tasks.profiles import DataError
 
 from .images import ImageArray, ImageStore
@@ -88,15 +88,10 @@ def _grey(pixels: np.ndarray) -> bool:
 
 def _arrays(file: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     names = ("summer", "winter", "usable")
-    try:
-        with np.load(file) as found:
-            if missing := [name for name in names if name not in found]:
-                raise DataError(f"{file}: no array {', '.join(missing)}; found {', '.join(found)}")
-            summer, winter, usable = (found[name] for name in names)
-    except (*UNREADABLE, ValueError, MemoryError, RuntimeError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{file}: cannot be read as an .npz with {', '.join(names)}: {error}") from error
+    found = dict(arrays_in(file, names))
+    if missing := [name for name in names if name not in found]:
+        raise DataError(f"{file}: no array {', '.join(missing)}; found {', '.join(found) or 'none'}")
+    summer, winter, usable = (found[name] for name in names)
     if summer.ndim != 3 or winter.shape != summer.shape or usable.shape != summer.shape[:1]:
         raise DataError(
             f"{file}: summer {summer.shape}, winter {winter.shape}, usable {usable.shape}; expected (n, H, W) twice "

@@ -33,6 +33,7 @@ from fedapps.tasks.text.vocabulary import read_vocabulary
 from fedapps.tasks.text.word_vectors import vectors_in
 from fedapps.tasks.vln.dataset import read_dataset as read_houses
 from fedapps.tasks.vln.features import read_features
+from fedapps.tasks.vln.given_paths import entries_of, path_of, starts_of
 from fedapps.tasks.vln.objects import read_boxes, read_classes, read_positions, read_rooms
 from fedapps.tasks.vln.options import Options as HouseOptions
 from fedapps.tasks.vln.vocabulary import Vocabulary
@@ -78,7 +79,7 @@ def archive(files: Files, kind: str = "tar") -> bytes:
     if kind == "zip":
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as zipped:
             for name, content in files.items():
-                zipped.writestr(name, content)
+                zipped.writestr(zipfile.ZipInfo(name), content)
         return file.getvalue()
     with tarfile.open(fileobj=file, mode="w") as packed:
         for name, content in files.items():
@@ -327,6 +328,18 @@ def read_all_features(folder: Path) -> None:
         assert np.isfinite(found).all()
 
 
+def paths_in_hand() -> Files:
+    entry = {"scan": "houseA", "path": NAMES[:3], "heading": 1.5, "instructions": ["Go.", "Walk é."]}
+    return {"a.json": json.dumps([entry, entry]).encode(), "b.jsonl": lines(entry, {**entry, "viewpoint": NAMES[0]})}
+
+
+def read_paths_in_hand(folder: Path) -> None:
+    for path in sorted(folder.iterdir()):
+        for place, entry in entries_of(path):
+            assert path_of(place, entry).viewpoints
+            assert all(start.instruction is not None for start in starts_of(place, entry))
+
+
 # -- robots ----------------------------------------------------------------------------------------------------
 
 
@@ -438,6 +451,7 @@ READERS = {
     "Nordland": Reader(railway, read_all_places),
     "R2R": Reader(houses, read_all_houses),
     "RxR": Reader(rxr, read_all_houses),
+    "paths in hand": Reader(paths_in_hand, read_paths_in_hand),
     "objects": Reader(objects, read_objects),
     "features": Reader(features, read_all_features),
     "SocNav1": Reader(scenes, read_scenes),

@@ -57,6 +57,10 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path):
     assert read_table(written(tmp_path, "a.csv", "\ufeffname\nx\n"), ["name"]).texts("name") == ["x"]
 
 
+def test_a_stream_may_begin_with_a_byte_order_mark():
+    assert list(json_lines(['\ufeff{"a": 1}\n', '{"a": 2}\n'])) == [(1, {"a": 1}), (2, {"a": 2})]
+
+
 @pytest.mark.slow
 @given(st.lists(st.tuples(TEXTS, NUMBERS), min_size=1))
 def test_what_was_written_is_read(tmp_path_factory, rows):
