@@ -53,10 +53,10 @@ class Reconstruction(Stateless):
     exclusive: ClassVar[frozenset[str]] = frozenset({PHASES, EARLIER_STAGES})
 
     reconstruct_epochs: int = option(1, "epochs on the support set", minimum=1)
-    support_share: float = 0.5
+    support_share: float = option(0.5, "share of the examples in the support set", above=0, maximum=1)
 
     def validate(self) -> None:
-        if not 0 < self.support_share < 1:
+        if self.support_share == 1:
             raise ValueError(f"config support-share = {self.support_share}: must be between 0 and 1, both excluded")
 
     def check(self, node_round: NodeRound) -> None:

@@ -232,7 +232,7 @@ def _check_resumable(path: Path, config: Config) -> None:
     now = config.flat() | {"name": path.name}
     # Keys that did not exist when the run was started had their default value.
     default = {key: value for key, value in defaults().items() if key in now}
-    before = default | _read_config(path / "config.toml")
+    before = default | read_config(path)
     changed = [
         f"{key}: was {before.get(key)!r}, is {now.get(key)!r}"
         for key in sorted(before.keys() | now.keys())
@@ -276,7 +276,9 @@ def _read_object(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """The content of ``config.toml``. Raises ``ValueError`` with the name of the file if it is damaged."""
+    path = folder / "config.toml"
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -4,7 +4,6 @@ The message of an evaluation round is made by the method's strategy, restored fr
 depends on what a method sends.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +18,7 @@ from fedapps.app.round_config import evaluate_config
 from fedapps.app.server_app import initial_arrays
 from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import Config, parse
-from fedapps.runs.run_folder import RunFolder
+from fedapps.runs.run_folder import RunFolder, read_config
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies import Snapshot
 from fedapps.strategies.rounds.snapshots import to_text
@@ -61,8 +60,7 @@ class StoredRun:
     def config(self) -> Config:
         """The config of the run, whose folder may have been moved."""
         path = self.path.absolute()
-        given = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-        return parse(given | {"name": path.name, "output-dir": str(path.parent)}, on_node=True)
+        return parse(read_config(path) | {"name": path.name, "output-dir": str(path.parent)}, on_node=True)
 
     @cached_property
     def folder(self) -> RunFolder:

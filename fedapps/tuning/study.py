@@ -71,16 +71,29 @@ class Study:
         Whether lower or higher values are better.
     seed : int
         Seed of the sampler. It does not depend on the method: equal search spaces get the same random settings.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, or cannot be opened.
     """
 
     def __init__(self, path: Path, label: str, *, mode: str, seed: int) -> None:
         self.optuna = optuna_module()
         self.direction = {"min": "minimize", "max": "maximize"}[mode]
         self.seed = seed
-        storage = self.optuna.storages.RDBStorage(f"sqlite:///{path}")
-        self._stored = self.optuna.create_study(
-            study_name=label, storage=storage, direction=self.direction, load_if_exists=True
-        )
+        from sqlalchemy.exc import DatabaseError  # Optuna brings it
+
+        try:
+            storage = self.optuna.storages.RDBStorage(f"sqlite:///{path}")
+            self._stored = self.optuna.create_study(
+                study_name=label, storage=storage, direction=self.direction, load_if_exists=True
+            )
+        except DatabaseError as error:
+            raise ValueError(
+                f"{path} cannot be read ({error.orig}): restore the file from a backup, or start a new tuning; the "
+                f"runs of the trials are in {path.parent / 'trials'}"
+            ) from error
 
     def trials(self) -> list[Trial]:
         """The finished trials in their order."""

@@ -1,9 +1,13 @@
 """Values of a message's config in dataclasses, by type."""
 
-from dataclasses import dataclass, field
+import importlib
+import pkgutil
+from dataclasses import dataclass, field, fields, is_dataclass
 
 import numpy as np
 import pytest
+from fedapps.clients import parts
+from fedapps.clients.local_part import LocalPart
 from fedapps.clients.messages import with_config
 from fedapps.clients.settings import LocalTraining, RoundSettings
 from fedapps.tasks.options import option, option_fields, option_values
@@ -117,6 +121,22 @@ def test_a_value_out_of_the_declared_range_is_an_error(config, message):
 def test_a_new_node_may_train_no_epoch():
     assert RoundSettings().with_config({"held-out-epochs": 0, "steps": 7}).training == LocalTraining(epochs=0)
     assert RoundSettings().with_config({"held-out-epochs": -1, "epochs": 3}).training == LocalTraining(epochs=3)
+
+
+def with_subclasses(kind):
+    return [kind, *(found for own in kind.__subclasses__() for found in with_subclasses(own))]
+
+
+def test_every_number_that_a_node_reads_has_a_declared_range():
+    for module in pkgutil.iter_modules(parts.__path__):
+        importlib.import_module(f"{parts.__name__}.{module.name}")
+    ours = [kind for kind in with_subclasses(LocalPart) if kind.__module__.startswith("fedapps.clients.parts.")]
+    assert len(ours) > 10
+    for kind in (*ours, LocalTraining, RoundSettings):
+        for number in fields(kind) if is_dataclass(kind) else ():
+            if type(number.default) in (int, float):
+                declared = {limit for limit, value in number.metadata.items() if value is not None}
+                assert declared & {"minimum", "above"}, (kind.__name__, number.name)
 
 
 def test_the_ranges_of_own_fields_count():

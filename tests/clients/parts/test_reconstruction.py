@@ -141,7 +141,7 @@ def test_the_split_differs_by_round_and_node_and_can_be_repeated():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"support-share": 0.0}, r"support-share = 0\.0: must be between 0 and 1"),
+        ({"support-share": 0.0}, r"support-share = 0\.0: must be a number above 0 and at most 1"),
         ({"support-share": 1.0}, r"support-share = 1\.0: must be between 0 and 1"),
         ({"support-share": "half"}, r"support-share = 'half': must be of type float"),
         ({"reconstruct-epochs": 0}, r"reconstruct-epochs = 0: must be a whole number at least 1"),

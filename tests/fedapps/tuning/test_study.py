@@ -102,6 +102,12 @@ def test_the_first_of_several_best_trials_is_the_best(mode, best):
     assert best_trial([*trials, Trial({}, "pruned", "f")], mode).label == best
 
 
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "study.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(ValueError, match=r"study\.db cannot be read \(file is not a database\): restore"):
+        study_in(tmp_path)
+
+
 def test_limits_by_hand():
     complete = [{2: 1.0, 4: 9.0}, {2: 5.0, 4: 8.0}, {2: 3.0, 4: 7.0}, {2: 4.0, 4: 6.0}, {2: 2.0, 4: 5.0, 6: 0.0}]
     # Round 2: the median of 1, 5, 3, 4, 2. Round 4 is the last. Round 6 is beyond the end.
