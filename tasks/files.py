@@ -27,6 +27,8 @@ from .profiles import DataError
 COMPRESSIONS = ("", ".gz", ".xz")
 #: What reading a missing or damaged file raises, compressed or not.
 UNREADABLE = (OSError, EOFError, lzma.LZMAError, zlib.error, BadZipFile, NotImplementedError)
+#: What NumPy raises for a damaged archive of arrays.
+_NO_ARRAYS = (ValueError, TypeError, SyntaxError, TokenError, RuntimeError, MemoryError, OverflowError)
 
 #: The longer mark first: that of UTF-32 begins with that of UTF-16.
 _MARKS = (
@@ -178,16 +180,7 @@ def arrays_in(path: Path, names: Iterable[str]) -> Iterator[tuple[str, np.ndarra
                     if not isinstance(array, np.ndarray):
                         raise ValueError(f"{name} is no array")
                     yield name, array
-    except (
-        *UNREADABLE,
-        ValueError,
-        TypeError,
-        SyntaxError,
-        TokenError,
-        RuntimeError,
-        MemoryError,
-        OverflowError,
-    ) as error:
+    except (*UNREADABLE, *_NO_ARRAYS) as error:
         raise DataError(f"{path}: cannot be read as an archive of arrays (.npz): {error}") from error
 
 

@@ -7,10 +7,20 @@ import lzma
 import zipfile
 
 import pytest
-from fedapps.tasks.files import found_in, open_text, read_json, read_text, read_toml, refuse_copies, zipped_texts
+from fedapps.tasks.files import (
+    arrays_in,
+    found_in,
+    open_text,
+    read_json,
+    read_text,
+    read_toml,
+    refuse_copies,
+    zipped_texts,
+)
 from fedapps.tasks.profiles import DataError
 from hypothesis import given
 from hypothesis import strategies as st
+from rogue import header, npy
 
 MARKS = {
     "utf-8": b"",
@@ -111,6 +121,16 @@ def test_json_and_toml_with_a_byte_order_mark(tmp_path):
     (tmp_path / "a.toml").write_text("a = " + "[" * 100_000)
     with pytest.raises(DataError, match=r"a\.toml: no TOML that can be read: .* nested too deeply"):
         read_toml(tmp_path / "a.toml")
+
+
+@pytest.mark.parametrize(
+    "member", [b"", b"no array", npy("{("), npy("-" * 9000 + "1"), npy(header(shape=f"({2**60},)"))]
+)
+def test_an_archive_with_a_member_that_is_no_array(tmp_path, member):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("a.npy", member)
+    with pytest.raises(DataError, match=r"a\.npz: cannot be read as an archive of arrays \(\.npz\)"):
+        dict(arrays_in(tmp_path / "a.npz", ["a"]))
 
 
 def test_what_operating_systems_made_is_no_data(tmp_path):

@@ -134,6 +134,16 @@ def test_a_tokenizer_in_a_file(tmp_path):
         read_vocabulary(tmp_path / "t.json", 0)
 
 
+@pytest.mark.parametrize("words", [{"a": 0}, {"a": 0, "[UNK]": 10**6}])
+def test_a_tokenizer_that_would_fail_later(tmp_path, words):
+    """Without its unknown token, or with numbers that would need an embedding of a million rows."""
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.WordPiece(words, unk_token="[UNK]")).save(str(tmp_path / "t.json"))
+    with pytest.raises(DataError, match=r"t\.json': expected the JSON of a tokenizer: "):
+        read_vocabulary(tmp_path / "t.json", 0)
+
+
 def test_vectors_by_word_and_the_others_at_random(tmp_path):
     path = tmp_path / "glove.txt.xz"
     path.write_bytes(lzma.compress(GLOVE.encode()))
