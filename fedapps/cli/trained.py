@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from .arguments import Commands, Parser, add_command, add_json
+from .arguments import Commands, Parser, add_command, add_json, add_method_files
 
 
 def add_trained(commands: Commands) -> None:
@@ -208,6 +208,7 @@ def _add_run(command: Parser) -> None:
     """Add the arguments that say which run and which round to use, and where."""
     command.add_argument("run", metavar="RUN", help="folder of a run, or of a model")
     command.add_argument("--round", type=_round, metavar="ROUND", help="a kept round, or best (default: the last)")
+    add_method_files(command)
     command.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
 
 

@@ -128,16 +128,19 @@ def _of_node(stored: StoredRun, label: str, snapshot: Snapshot, key: str, device
 
 def _place(stored: StoredRun, label: str, key: str) -> Mapping[str, Any]:
     """Where a simulated node has its data."""
-    known = stored.nodes(label)
-    place = stored.partition(label, key)
+    known, unreadable = stored.nodes(label), ""
+    try:
+        place = stored.partition(label, key)
+    except DataError as error:
+        place, unreadable = None, f" (the data of the run cannot be read here: {error})"
     if place is not None:
         return {"partition-id": place, "num-partitions": stored.config.run.num_nodes}
     if key in known:
         raise ValueError(
-            f"node = {key!r}: its data and its private state are on the node itself; take its model there (keep-model "
-            "in its node config), or load the shared model by leaving node out"
+            f"node = {key!r}: its data and its private state are on the node itself{unreadable}; take its model there "
+            "(keep-model in its node config), or load the shared model by leaving node out"
         )
-    raise ValueError(f"node = {key!r}: method {label!r} has no such node; its nodes are {listed(known)}")
+    raise ValueError(f"node = {key!r}: method {label!r} has no such node; its nodes are {listed(known)}{unreadable}")
 
 
 def _check_state(
@@ -155,13 +158,15 @@ def _check_state(
     assert isinstance(state, StoredState)
     newest = state.newest(snapshot.round + 1, Attempts.read(found.node_round.settings.attempts))
     if expected and (newest or 0) < expected:
-        kept = state.newest(max(trained) + 1)
-        where = (
-            f"{state.folder} has only later rounds: load the last round, or 'best' of a run with track-metric"
-            if kept
-            else f"there is none in {state.folder}: it is on the node itself (take the model there, with keep-model in "
-            "its node config), or it was removed, or the run has state-backend = 'context'"
-        )
+        if newest:
+            where = f"{state.folder} has that of round {newest}, but not of round {expected}; load an earlier round"
+        elif state.newest(max(trained) + 1):
+            where = f"{state.folder} has only later rounds; load the last round, or 'best' of a run with track-metric"
+        else:
+            where = (
+                f"there is none in {state.folder}: it is on the node itself (take the model there, with keep-model in "
+                "its node config), or it was removed, or the run has state-backend = 'context'"
+            )
         raise ValueError(f"node = {key!r}, round = {snapshot.round}: the node's private state is missing; {where}")
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -162,9 +163,14 @@ def test_damaged_and_missing_files_are_named(copied):
     newest.write_bytes(b"half")
     with pytest.raises(ValueError, match=rf"{newest.name} is damaged"):
         fedapps.load(copied, "local", node)
-    newest.unlink()
+    newest.rename(copied / "aside")
     with pytest.raises(ValueError, match=rf"node = '{node}', round = 6: the node's private state is missing"):
         fedapps.load(copied, "local", node)
+    for older in newest.parent.glob("round-*.safetensors"):
+        older.unlink()
+    shutil.copy(copied / "aside", newest.with_name("round-000006.safetensors"))
+    with pytest.raises(ValueError, match=r"has only later rounds; load the last round"):
+        fedapps.load(copied, "local", node, 5)
     shutil.rmtree(newest.parent)
     with pytest.raises(ValueError, match=r"it is on the node itself .*keep-model"):
         fedapps.load(copied, "local", node)
@@ -177,6 +183,12 @@ def test_the_model_of_a_deployed_node_is_on_the_node(copied):
     lines = (copied / "nodes.jsonl").read_text().replace("robot-02", "car-7")
     (copied / "nodes.jsonl").write_text(lines)
     with pytest.raises(ValueError, match="its data and its private state are on the node itself"):
+        fedapps.load(copied, "local", "car-7")
+    config = (copied / "config.toml").read_text()
+    (copied / "config.toml").write_text(re.sub('data-dir = ""', 'data-dir = "/no/such/folder"', config))
+    with pytest.raises(
+        ValueError, match=r"on the node itself \(the data of the run cannot be read here: .*no such folder"
+    ):
         fedapps.load(copied, "local", "car-7")
 
 
