@@ -63,6 +63,8 @@ def test_the_page_runs(monkeypatch, capsys):
     model, again = names["model"], names["again"]
     assert model.predict(["a"]).probabilities.tolist() == again.predict(["a"]).probabilities.tolist()
     assert names["matches"].position.shape == (4, 3, 2)
+    assert names["control"] == pytest.approx(names["robot"].control([[1.0, 0.5]]), abs=1e-6)
+    assert len(names["fedapps"].load("exports/places").locate("photos").position) == 4
     printed = capsys.readouterr().out
     assert printed.count('"label"') == 2
     assert "apfl       all nodes" in printed
