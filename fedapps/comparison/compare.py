@@ -22,7 +22,7 @@ from fedapps.report import write_report
 from fedapps.report.metrics import bare
 from fedapps.report.paper import write_formats
 from fedapps.runs.continual import stage_metrics, train_test_matrix
-from fedapps.runs.owner import check_free, owned
+from fedapps.runs.owner import await_free, check_free, owned
 from fedapps.runs.run_folder import RunFolder, begun
 from fedapps.sim.matrix import Workers, run_matrix
 from fedapps.sim.ray_cluster import RayCluster, WorkerLostError
@@ -205,6 +205,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     folder = RunFolder(Path(config["output-dir"]) / config["name"], "")
     failed = f"{method} with seed {seed}{f' and {at}' if at else ''} failed"
     if not folder.finished(method):
+        await_free(folder.path)  # a run of a cluster can have lost its host
         try:
             execute(parse(config | {"resume": begun(folder.path)}), engine)
         except RunEndedError as error:

@@ -33,7 +33,18 @@ STALE = 120.0
 
 
 class FolderInUseError(ValueError):
-    """Another process writes to the folder. The message names it, and what to do."""
+    """Another process writes to the folder. The message names it, and what to do.
+
+    Parameters
+    ----------
+    message : str
+    elsewhere : bool
+        Whether the process is on another host, so that only its heartbeat says that it lives.
+    """
+
+    def __init__(self, message: str, *, elsewhere: bool = False) -> None:
+        super().__init__(message)
+        self.elsewhere = elsewhere
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,7 @@ class Owner:
             if silent is not None
             else ""
         )
-        return FolderInUseError(f"{path.parent} is in use by {who}: {remedy}")
+        return FolderInUseError(f"{path.parent} is in use by {who}: {remedy}", elsewhere=silent is not None)
 
 
 class Ownership:
@@ -188,6 +199,24 @@ def check_free(folder: Path) -> None:
         _check_owner(path)
     finally:
         os.close(lock)
+
+
+def await_free(folder: Path) -> None:
+    """Wait until an owner on another host, which may have died a moment ago, has given no sign of life for long enough.
+
+    Raises
+    ------
+    FolderInUseError
+        The owner is on this machine, or still alive on the other host after twice this time.
+    """
+    deadline = time.monotonic() + 2 * STALE
+    while True:
+        try:
+            return check_free(folder)
+        except FolderInUseError as error:
+            if not error.elsewhere or time.monotonic() > deadline:
+                raise
+        time.sleep(HEARTBEAT / 4)
 
 
 def _acquire(path: Path, lock: int) -> None:

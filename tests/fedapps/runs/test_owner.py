@@ -10,7 +10,7 @@ import pytest
 from fedapps.sim.files import UnwritableError
 
 from fedapps.runs import owner as module
-from fedapps.runs.owner import OWNER_FILE, FolderInUseError, Owner, check_free, owned
+from fedapps.runs.owner import OWNER_FILE, FolderInUseError, Owner, await_free, check_free, owned
 
 OTHER_HOST = {
     "host": "node-7", "machine": "other", "pid": 4711, "born": "1", "started": "2026-11-25 10:00:00 +0000",
@@ -140,6 +140,27 @@ def test_two_that_find_the_same_dead_owner_do_not_both_take_over(tmp_path, monke
         with pytest.raises(FolderInUseError, match=f"process {os.getpid()} on"), owned(tmp_path):
             pass
         assert Owner.read(tmp_path / OWNER_FILE).pid == os.getpid()
+
+
+def test_a_run_that_lost_its_host_begins_on_another_one_when_the_heart_has_stopped(tmp_path, monkeypatch):
+    path = other_owner(tmp_path)
+    now = [0.0]
+
+    def pause(seconds):
+        now[0] += seconds
+        if now[0] > 115:
+            os.utime(path, (0, 0))
+
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module.time, "sleep", pause)
+    await_free(tmp_path)
+    assert 115 < now[0] < 120
+    other_owner(tmp_path, age=-3600)  # it lives
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: now.append(now.pop() + seconds))
+    with pytest.raises(FolderInUseError, match="node-7"):
+        await_free(tmp_path)
+    with owned(tmp_path / "mine"), pytest.raises(FolderInUseError):
+        await_free(tmp_path / "mine")
 
 
 def test_a_share_on_which_no_rename_replaces_a_file_is_refused_before_work(tmp_path, monkeypatch):

@@ -5,7 +5,9 @@ import tomllib
 from dataclasses import replace
 
 import pytest
+from fedapps.sim.files import UnwritableError
 from fedapps.strategies import NodeReport, Refusal, RoundReport
+from full_disk import full_disk
 
 from fedapps.config.parsing import parse
 from fedapps.runs.owner import FolderInUseError
@@ -210,6 +212,20 @@ def test_damaged_lines_are_named_and_left_out_by_a_resumed_run_only(tmp_path, ca
     assert f"{path}, line 1, 3: damaged and left out; metrics.jsonl.damaged-1 is a copy" in caplog.text
     assert (folder.path / "metrics.jsonl.damaged-1").read_bytes().startswith(b"\0\xff\n")
     assert rounds(folder, "nodes.jsonl", "sfl") == [1, 2, 3]
+
+
+def test_a_round_that_the_disk_had_no_room_for_is_repeated(tmp_path):
+    folder = RunFolder.open(config(tmp_path), 1)
+    folder.record("sfl", "given data", report(1))
+    long = replace(report(2), evaluate={f"metric {number}": 0.5 for number in range(2000)})
+    with full_disk(), pytest.raises(UnwritableError, match=r"metrics\.jsonl cannot be written"):
+        folder.record("sfl", "given data", long)
+    assert rounds(folder, "metrics.jsonl", "sfl") == [1]
+    folder.leave_out_damage()
+    folder.drop_after("sfl", 1)
+    folder.record("sfl", "given data", long)
+    assert [rounds(folder, name, "sfl") for name in ("metrics.jsonl", "nodes.jsonl")] == [[1, 2], [1, 2]]
+    assert not list(folder.path.glob("*.damaged-*"))
 
 
 def test_a_round_that_two_processes_recorded_is_refused(tmp_path):
