@@ -98,7 +98,9 @@ class RunConfig:
         "have no finite metric; 0 = never",
         minimum=0,
     )
-    max_examples: int = option(0, "reject example counts above this; 0 = unlimited", minimum=0)
+    max_examples: int = option(
+        0, "reject example counts, and counts that weigh a metric, above this; 0 = unlimited", minimum=0
+    )
     allowed_groups: str = option(
         "",
         "leave out nodes whose group is not listed, such as city: berlin, tokyo; continent: europe, asia; empty = none",
