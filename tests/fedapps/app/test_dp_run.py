@@ -2,16 +2,19 @@
 
 import json
 import shutil
-from math import sqrt
+from math import log, sqrt
 
 import numpy as np
 import pytest
+from fedapps.sim.flower_internals import flower_identity
 from fedapps.strategies import PoissonSampling, epsilon
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp.mod import LocalDpMod
 from safetensors.numpy import load_file
 from small_runs import run_inline
 from torch import nn
 
-from fedapps.app.privacy import check_statistics, spent
+from fedapps.app.privacy import check_statistics, node_mod, spent
 from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
 from fedapps.registry.methods import method_class, method_names
@@ -100,6 +103,19 @@ def test_seeded_noise_repeats_and_is_as_large_as_it_says(run, dp):
     # two rounds; the mean of three nodes' own noise, or a third of the clip's
     expected = sqrt(2 * size) * (1 / sqrt(3) if dp == "local" else 1 / 3)
     assert distance(still, last_model(first)) == pytest.approx(expected, rel=4 / sqrt(size))
+
+
+@pytest.mark.parametrize(("noise", "clip"), [(0.5, 2.0), (3.0, 0.25)])
+def test_the_noise_of_a_node_has_the_deviation_that_the_keys_say(noise, clip):
+    """Flower adds noise with standard deviation sensitivity √(2 ln(1.25/δ)) / ε."""
+    config = parse(SMALL | {"dp": "local", "dp-noise": noise, "dp-clip": clip, "weighting": "uniform"})
+    content = RecordDict({"config": ConfigRecord({"server-round": 1})})
+    with flower_identity():
+        message = Message(content, 1, "train")
+    guard = node_mod(config.run, message, Context(1, 1, {}, RecordDict(), {}))
+    mod = next(cell.cell_contents for cell in guard.__closure__ if isinstance(cell.cell_contents, LocalDpMod))
+    assert mod.sensitivity * sqrt(2 * log(1.25 / mod.delta)) / mod.epsilon == pytest.approx(noise * clip)
+    assert mod.clipping_norm == clip
 
 
 def test_the_summary_tells_epsilon(run):

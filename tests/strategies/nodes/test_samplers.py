@@ -270,6 +270,7 @@ def test_keys_of_nobody_are_answered_with_those_there_are(sampler):
         (lambda: UniformFraction(0.5, seed=-1), "seed = -1"),
         (lambda: StratifiedFraction("a", {"x": 2.0}), r"fractions\['x'\] = 2\.0"),
         (lambda: StratifiedFraction("a", {}, default=-1), "default = -1"),
+        (lambda: InTurn(0.5, -1), "seed = -1: must be an integer of at least 0"),
         (lambda: ProportionalToSize(0), "count = 0: must be an integer of at least 1"),
         (lambda: FixedPerCluster("a", True), "count = True"),
         (lambda: PoissonSampling(1.5), r"probability = 1\.5: must be between 0 and 1"),
