@@ -205,7 +205,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     folder = RunFolder(Path(config["output-dir"]) / config["name"], "")
     failed = f"{method} with seed {seed}{f' and {at}' if at else ''} failed"
     if not folder.finished(method):
-        await_free(folder.path)  # a run of a cluster can have lost its host
+        await_free(folder.path)  # one that was lost with its host can have died a moment ago
         try:
             execute(parse(config | {"resume": begun(folder.path)}), engine)
         except RunEndedError as error:

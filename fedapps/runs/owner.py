@@ -33,18 +33,7 @@ STALE = 120.0
 
 
 class FolderInUseError(ValueError):
-    """Another process writes to the folder. The message names it, and what to do.
-
-    Parameters
-    ----------
-    message : str
-    elsewhere : bool
-        Whether the process is on another host, so that only its heartbeat says that it lives.
-    """
-
-    def __init__(self, message: str, *, elsewhere: bool = False) -> None:
-        super().__init__(message)
-        self.elsewhere = elsewhere
+    """Another process writes to the folder. The message names it, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +106,7 @@ class Owner:
             if silent is not None
             else ""
         )
-        return FolderInUseError(f"{path.parent} is in use by {who}: {remedy}", elsewhere=silent is not None)
+        return FolderInUseError(f"{path.parent} is in use by {who}: {remedy}")
 
 
 class Ownership:
@@ -202,19 +191,19 @@ def check_free(folder: Path) -> None:
 
 
 def await_free(folder: Path) -> None:
-    """Wait until an owner on another host, which may have died a moment ago, has given no sign of life for long enough.
+    """Wait for the end of an owner that may have died a moment ago, on a host whose heartbeat is still recent.
 
     Raises
     ------
     FolderInUseError
-        The owner is on this machine, or still alive on the other host after twice this time.
+        The owner is still alive after twice :data:`STALE`.
     """
     deadline = time.monotonic() + 2 * STALE
     while True:
         try:
             return check_free(folder)
-        except FolderInUseError as error:
-            if not error.elsewhere or time.monotonic() > deadline:
+        except FolderInUseError:
+            if time.monotonic() > deadline:
                 raise
         time.sleep(HEARTBEAT / 4)
 
