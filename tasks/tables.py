@@ -3,28 +3,23 @@
 All tasks read their tables here. Every error names the file, the line and the column, and says what is allowed.
 """
 
-import csv
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .files import COMPRESSIONS, from_json, open_text, shown
+from .files import COMPRESSIONS, shown
 from .profiles import DataError
+from .rows import cell_of, format_of, lines_of, name_of, require_columns, rows_of, with_kind
 
-FORMATS = (".csv", ".tsv", ".jsonl")
 #: The endings of the names of CSV files.
 CSV_ENDINGS = tuple(".csv" + compression for compression in COMPRESSIONS)
 #: The numbers that float32 can hold, in which most tasks compute, and the whole numbers that float64 can.
 _LARGEST, _WHOLE = float(np.finfo(np.float32).max), 2.0**53
 
-_SHOWN = 40  # characters of a line that an error repeats
 _LISTED = 5  # lines that an error lists
 
 
@@ -58,7 +53,7 @@ class Table:
     def require(self, columns: Iterable[str]) -> None:
         """Raise :class:`DataError` if one of the optional ``columns`` is missing."""
         if any(column not in self for column in columns):
-            _require(self.names, columns, f"{self.path}, line 1", "")
+            require_columns(self.names, columns, f"{self.path}, line 1", "")
 
     def texts(self, column: str) -> list[str]:
         """Return the cells of a column as written."""
@@ -169,23 +164,23 @@ def read_table(
         The format is unknown, the file cannot be read, a required column or a cell is missing, a column that is read
         occurs twice, or there are no rows.
     """
-    kind = _format(path)
+    kind = format_of(path)
     columns: dict[str, list[str]] = {}
     names: tuple[str, ...] = ()
     lines: list[int] = []
     with lines_of(path, required) as file:
-        for line, row in _rows(path, file, kind, header, (*required, *optional), required, hint):
+        for line, row in rows_of(path, file, kind, header, (*required, *optional), required, hint):
             if not lines:
                 names = tuple(row)
                 columns = {name: [] for name in (*required, *optional) if name in required or name in row}
             place = f"{path}, line {line}"
-            _require(row, columns, place, hint)
+            require_columns(row, columns, place, hint)
             if late := [name for name in optional if name in row and name not in columns]:
                 raise DataError(
                     f"{place}: column {', '.join(late)}, which line {lines[0]} lacks; write it in all lines"
                 )
             for name, cells in columns.items():
-                cells.append(_cell(row[name], place, name))
+                cells.append(cell_of(row[name], place, name))
             lines.append(line)
     if not lines:
         raise DataError(f"{path}: has no rows; expected one per line")
@@ -236,7 +231,7 @@ def stream_rows(
         As :func:`read_table`; without rows nothing is yielded.
     """
     if isinstance(source, Path):
-        path, kind = source, _format(source)
+        path, kind = source, format_of(source)
     else:
         path, kind = name_of(source), ""
     with lines_of(source, required) as file:
@@ -244,144 +239,10 @@ def stream_rows(
         if not kind:
             is_json, lines = with_kind(file)
             kind = ".jsonl" if is_json else ".csv"
-        for line, row in _rows(path, lines, kind, header, required, required, hint):
+        for line, row in rows_of(path, lines, kind, header, required, required, hint):
             place = f"{path}, line {line}"
-            _require(row, required, place, hint)
-            yield Row(place, {name: _cell(row[name], place, name) for name in required})
-
-
-def json_lines(source: Path | Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the object of each line of JSON lines, a file or a stream, without blank lines.
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, or a line is not a JSON object.
-    """
-    path = source if isinstance(source, Path) else name_of(source)
-    with lines_of(source) as lines:
-        yield from _json_objects(path, lines)
-
-
-def name_of(stream: object) -> Path:
-    """The name of a stream, for messages."""
-    return Path(getattr(stream, "name", "<input>"))
-
-
-@contextmanager
-def lines_of(source: Path | Iterable[str], columns: Sequence[str] = ()) -> Iterator[Iterable[str]]:
-    """Open the lines of a file (:func:`fedapps.tasks.files.open_text`), or those of a stream.
-
-    Raise :class:`DataError` if they cannot be read. ``columns`` are those that the message for a missing file names.
-    """
-    if not isinstance(source, Path):
-        yield _decoded(source)
-    elif not source.exists():
-        expected = f"; expected one with the columns {', '.join(columns)}" if columns else ""
-        raise DataError(f"{source}: no such file{expected}")
-    else:
-        with open_text(source) as file:
-            yield file
-
-
-def _decoded(stream: Iterable[str]) -> Iterator[str]:
-    """The lines of a stream without a byte-order mark."""
-    try:
-        for number, line in enumerate(stream):
-            yield line if number else line.removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name_of(stream)}: {error}; write UTF-8") from error
-
-
-def _format(path: Path) -> str:
-    kind = path.with_suffix("").suffix if path.suffix in COMPRESSIONS else path.suffix
-    if kind not in FORMATS:
-        endings = ", ".join(FORMATS)
-        raise DataError(f"{path}: unknown format; expected a file name that ends in {endings}, .gz or .xz")
-    return kind
-
-
-def with_kind(lines: Iterable[str]) -> tuple[bool, Iterable[str]]:
-    """Whether the lines of a stream are JSON lines, because the first begins with ``{``; and the lines."""
-    rest = iter(lines)
-    first = next((line for line in rest if line.strip()), "")
-    return first.lstrip().startswith("{"), chain([first], rest)
-
-
-def _rows(
-    path: Path,
-    lines: Iterable[str],
-    kind: str,
-    header: bool,
-    read: Sequence[str],
-    required: Sequence[str],
-    hint: str,
-) -> Iterator[tuple[int, Mapping[str, object]]]:
-    """The rows of a table of a kind, with the numbers of their lines."""
-    if kind == ".jsonl":
-        return _json_objects(path, lines)
-    return _csv_rows(path, lines, kind, header, read, required, hint)
-
-
-def _csv_rows(
-    path: Path, file: Iterable[str], kind: str, header: bool, read: Sequence[str], required: Sequence[str], hint: str
-) -> Iterator[tuple[int, dict[str, str]]]:
-    if kind == ".tsv":
-        reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-    else:
-        reader = csv.reader(file, strict=True)
-    names: list[str] = []
-    try:
-        if header:
-            names = [name.strip() for name in next(reader, [])]
-            _require(names, required, f"{path}, line 1", hint)
-            if twice := [name for name, count in Counter(names).items() if count > 1 and name in read]:
-                raise DataError(
-                    f"{path}, line 1: column {', '.join(twice)} occurs twice; keep or rename one of the two"
-                )
-        for row in reader:
-            if not row:
-                continue
-            if header and len(row) != len(names):
-                place = f"{path}, line {reader.line_num}"
-                raise DataError(f"{place}: {len(row)} cells; expected {len(names)}, as in the header")
-            found = names or [str(number) for number in range(1, len(row) + 1)]
-            yield reader.line_num, dict(zip(found, row, strict=True))
-    except csv.Error as error:
-        raise DataError(
-            f"{path}, line {reader.line_num}: {error}; expected {kind[1:].upper()} (JSON lines, .jsonl, set no limits "
-            "on quotes and lengths)"
-        ) from error
-
-
-def _cell(value: object, place: str, column: str) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise DataError(f"{place}, column {column}: {shown(value)}; expected a string or a number")
-    return str(value)
-
-
-def _json_objects(path: Path, file: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(file, start=1):
-        if not line.strip():
-            continue
-        begins = repr(line.strip()[:_SHOWN])
-        try:
-            record = from_json(line)
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}: {begins} is not JSON: {error}") from error
-        if not isinstance(record, dict):
-            raise DataError(f"{path}, line {number}: {begins}; expected a JSON object of names and values")
-        yield number, record
-
-
-def _require(found: Collection[str], columns: Iterable[str], place: str, hint: str) -> None:
-    if lacking := [name for name in columns if name not in found]:
-        named = ", ".join(filter(None, found)) or "none"
-        if len(found) == 1 and any(mark in named for mark in (";", "\t", "|")):
-            hint = "separate the columns of a .csv file by commas, those of a .tsv file by tabs"
-        raise DataError(f"{place}: no column {', '.join(lacking)}; found {named}" + (f" ({hint})" if hint else ""))
+            require_columns(row, required, place, hint)
+            yield Row(place, {name: cell_of(row[name], place, name) for name in required})
 
 
 def _number(cell: str, missing: float | None) -> float:

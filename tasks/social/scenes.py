@@ -19,7 +19,7 @@ from typing import Any
 from fedapps.sim.seeding import generator
 from fedapps.tasks.files import found_in, shown
 from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import json_lines
+from fedapps.tasks.rows import json_lines
 
 Point = tuple[float, float]
 #: x and y in metres, orientation in half turns (-1 to 1).

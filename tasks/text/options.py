@@ -7,7 +7,7 @@ from typing import Literal
 
 from fedapps.tasks.options import listed, option
 from fedapps.tasks.profiles import DataError, PrivateParameters
-from fedapps.tasks.tables import FORMATS
+from fedapps.tasks.rows import FORMATS
 
 from .corpus import Columns, Layout
 from .partition import PARTITIONS

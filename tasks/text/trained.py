@@ -14,7 +14,8 @@ import torch
 from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.label_shares import own_label_shares
-from fedapps.tasks.tables import lines_of, stream_rows, with_kind
+from fedapps.tasks.rows import lines_of, with_kind
+from fedapps.tasks.tables import stream_rows
 from fedapps.tasks.trained import Network, Pretrained, TrainedModel
 from numpy.typing import NDArray
 from torch.nn.functional import softmax

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from fedapps.tasks.files import read_json, shown
 from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import json_lines, name_of
+from fedapps.tasks.rows import json_lines, name_of
 from torch import Tensor
 
 from .houses import Houses

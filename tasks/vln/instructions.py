@@ -13,7 +13,7 @@ from typing import Any, Literal, cast, get_args
 
 from fedapps.tasks.files import found_in, read_json, shown
 from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import json_lines
+from fedapps.tasks.rows import json_lines
 
 from .files import find_file
 

@@ -16,7 +16,8 @@ from .image_checks import Inspection
 from .image_table import read_image_table
 from .msls import FEDVPR_TEST, find_cities, read_msls
 from .options import Options
-from .places import Places, refuse_degrees
+from .places import Places
+from .positions import refuse_degrees
 
 
 @dataclass(frozen=True, eq=False)

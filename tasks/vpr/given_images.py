@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from fedapps.tasks.files import COMPRESSIONS, found_in
 from fedapps.tasks.profiles import DataError
-from fedapps.tasks.tables import FORMATS, read_table
+from fedapps.tasks.rows import FORMATS
+from fedapps.tasks.tables import read_table
 from PIL import Image
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from .image_modes import as_rgb, unsupported
 from .image_table import OPTIONAL, ROLES, coordinates
 from .images import ImageFiles, ImageSource, ImageStore
 from .options import Options
-from .places import EARTH_RADIUS
+from .positions import EARTH_RADIUS
 
 #: One image: the path of a file, a Pillow image, or pixels, uint8 ``[H, W]`` (grey), ``[H, W, 3]``, or as a tensor
 #: ``[3, H, W]``.

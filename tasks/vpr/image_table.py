@@ -7,7 +7,8 @@ from fedapps.tasks.profiles import DataError
 from fedapps.tasks.tables import Table, read_table
 
 from .images import ImageFiles, ImageStore
-from .places import Places, Track, build_places, projected, refuse_far, refuse_wide
+from .places import Places, Track, build_places
+from .positions import projected, refuse_far, refuse_wide
 
 REQUIRED = ("path", "sequence", "role")
 OPTIONAL = ("x", "y", "lon", "lat", "city", "continent", "group", "frame", "heading")
@@ -22,7 +23,7 @@ def read_image_table(path: Path) -> Places:
     The table has the columns ``path`` (relative to the table's folder), ``sequence`` and ``role`` ("query" or
     "database"; "gallery" means the same as "database"), and either ``x`` and ``y`` (metres east and north) or ``lon``
     and ``lat`` (degrees). Degrees are projected to metres about the median of each city
-    (:func:`~fedapps.tasks.vpr.places.projected`). A sequence with images of both roles counts as two sequences.
+    (:func:`~fedapps.tasks.vpr.positions.projected`). A sequence with images of both roles counts as two sequences.
 
     The columns ``city``, ``continent``, ``group``, ``frame`` and ``heading`` are optional. Without them all images
     belong to one unnamed city, have no continent and no group, keep the order of the file within their sequence, and

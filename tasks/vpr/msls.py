@@ -15,7 +15,8 @@ from fedapps.tasks.profiles import DataError
 from fedapps.tasks.tables import Table, read_table
 
 from .images import ImageFiles, ImageStore
-from .places import Places, Track, build_places, refuse_far
+from .places import Places, Track, build_places
+from .positions import refuse_far
 
 #: The cities by continent, which the release does not give; FedVPR (Section 5.1, Appendix C) has one America.
 CONTINENTS = {
@@ -86,7 +87,7 @@ def read_msls(root: Path, cities: Sequence[str] | None = None) -> Places:
     ------
     DataError
         A city, a file, a column or the row of an image is missing, a key occurs twice, all images are panoramas, or a
-        position is implausible (:func:`~fedapps.tasks.vpr.places.refuse_far`).
+        position is implausible (:func:`~fedapps.tasks.vpr.positions.refuse_far`).
     """
     found = find_cities(root)
     if not found:

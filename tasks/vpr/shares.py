@@ -12,7 +12,8 @@ from .clients import Client, clients_per_city, hold_out, labels_of
 from .datasets import Dataset, read_dataset
 from .mining import Miner
 from .options import Options
-from .places import Places, in_range_of_degrees
+from .places import Places
+from .positions import in_range_of_degrees
 from .splits import clustering_split, group_split, proximity_split, random_split
 
 

@@ -10,7 +10,8 @@ import lzma
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.tables import json_lines, read_table, stream_rows
+from fedapps.tasks.rows import json_lines
+from fedapps.tasks.tables import read_table, stream_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
