@@ -149,7 +149,7 @@ def claims_head() -> str:
 @_function
 def untested(text: str, because: str) -> str:
     """A row of a table of claims for a claim that has no result."""
-    return _row(text, "", "", "", f"cannot be tested here: {because}")
+    return _row(text, "", "", "", f"not tested: {because}")
 
 
 @_function
@@ -239,16 +239,16 @@ def printed(recipe: str, method: str, metric: str, digits: int = 3) -> str:
 def verdict(better: Estimate, by: float) -> str:
     """What the interval of a difference says about a claim that it is above ``by``."""
     if better.seeds < 2:
-        return "cannot be tested here: one seed"
+        return "not tested: one seed"
     if better.low is None or better.high is None:
         if better.p is not None and better.p <= 0.05 and better.mean > by == 0:
             return f"holds (p = {shown(better.p, 3)})"
-        return f"cannot be tested here: spread not recorded ({'so' if better.mean > by else 'not so'} in the mean)"
+        return f"not tested: spread not recorded ({'so' if better.mean > by else 'not so'} in the mean)"
     if better.low > by:
         return "holds"
     if better.high < by:
         return "does not hold"
-    return "within noise" if not better.widest else "cannot be tested here: pairs not recorded"
+    return "within noise" if not better.widest else "not tested: pairs not recorded"
 
 
 def shown(value: float, digits: int = 3, *, sign: bool = False) -> str:
