@@ -15,7 +15,7 @@ from fedapps.tasks.model_folder import StoredModel
 from fedapps.tasks.trained import TrainedModel
 
 from .intervals import mean_and_interval, numbers, over_examples
-from .load import NoSharedModelError, load_model
+from .load import NoSharedModelError, load_from, load_model
 from .stored_run import StoredRun, listed
 
 SHARED = "shared"
@@ -83,12 +83,12 @@ def evaluate_run(
             raise ValueError(f"node = {unknown[0]!r}: method {label!r} has no such node; its nodes are {listed(keys)}")
         shared = None
         with suppress(NoSharedModelError):
-            shared = load_model(path, label, None, round, device)
+            shared = load_from(stored, label, None, round, device)
         if shared is not None:
             yield _evaluated(shared, folders)
         of_nodes = []
         for key in nodes or keys:
-            model = load_model(path, label, key, round, device)
+            model = load_from(stored, label, key, round, device)
             if shared is not None and not nodes and _same(model, shared):
                 break  # all nodes have the shared model
             of_nodes.append(_evaluated(model, folders))

@@ -45,16 +45,25 @@ def load_model(
 ) -> TrainedModel:
     """Load a trained model; :func:`fedapps.api.load` describes it."""
     path = Path(run).expanduser()
-    chosen = choose_device(device)
     if StoredModel.is_in(path):
-        model = TrainedModel.read(path, task_class, chosen)
+        model = TrainedModel.read(path, task_class, choose_device(device))
         check_same(model.origin, method, node, round)
         return model
-    stored = StoredRun.open(path)
+    return load_from(StoredRun.open(path), method, node, round, device)
+
+
+def load_from(
+    stored: StoredRun,
+    method: str | None = None,
+    node: str | None = None,
+    round: int | str | None = None,
+    device: str = "auto",
+) -> TrainedModel:
+    """Load a model of a run; parameters and errors are those of :func:`load_model`."""
+    chosen, of_run = choose_device(device), stored.config.run.device  # the bits of the nodes depend on it
+    place = choose_device(of_run) if device == "auto" and (of_run != "cuda" or chosen.type == "cuda") else chosen
     label = stored.method(method)
     snapshot = stored.snapshot(label, round)
-    of_run = stored.config.run.device  # the nodes' bits depend on it
-    place = choose_device(of_run) if device == "auto" and (of_run != "cuda" or chosen.type == "cuda") else chosen
     with flower_identity():
         found = _of_node(stored, label, snapshot, node, place) if node else shared_model(stored, label, snapshot)
     return found.to(place)
