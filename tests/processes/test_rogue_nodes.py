@@ -92,7 +92,7 @@ def evaluate(message, context):
 """
 HONEST = [{"number": 0}, {"number": 1}]
 ROGUES = [
-    {"number": 2, "train": "a crash", "evaluate": "NaN metric"},
+    {"number": 2, "train": "a crash", "evaluate": "count beyond counting"},
     {"number": 3, "train": "huge arrays", "evaluate": "thousands of metrics"},
     {"number": 4, "train": "bomb", "evaluate": "no metrics", "lies": 1},
 ]
