@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedapps.config.keys import defaults, path_keys
+from fedapps.methods.base import Method
 from fedapps.registry.expressions import read_expression
 from fedapps.registry.methods import method_class, resolved
 from fedapps.registry.tasks import task_lines
@@ -77,15 +78,27 @@ def _tags(model: TrainedModel, chosen: Format) -> list[str]:
     return ["federated-learning", "fedapps", "flower", model.task.name, *([method] if method else []), chosen.name]
 
 
+def _method(origin: Origin) -> type[Method] | None:
+    """The class of the method; ``None`` without one, and for a method of another package that is not installed here."""
+    if not origin.method:
+        return None
+    try:
+        return method_class(resolved(read_expression(origin.method)).name)
+    except ValueError:
+        return None
+
+
 def _method_name(origin: Origin) -> str:
-    return resolved(read_expression(origin.method)).name if origin.method else ""
+    kind = _method(origin)
+    return kind.name if kind else read_expression(origin.method).name if origin.method else ""
 
 
 def _whose(model: TrainedModel) -> str:
     origin = model.origin
     if not origin.method:
         return f"A model of the task {model.task.name}, which was not trained in a run."
-    if method_class(_method_name(origin)).pools_data:
+    kind = _method(origin)
+    if kind and kind.pools_data:
         return "A reference model that one node trained on the data of all nodes, without federated learning."
     if origin.adapted_epochs:
         return (
@@ -98,13 +111,13 @@ def _whose(model: TrainedModel) -> str:
 
 def _facts(model: TrainedModel, licence: str) -> dict[str, str]:
     origin = model.origin
-    kind = method_class(_method_name(origin)) if origin.method else None
+    kind = _method(origin)
     pooled = kind is not None and kind.pools_data
     nodes = "1, with the data of all nodes" if pooled else f"{origin.nodes:,}" if origin.nodes else ""
     whose = f" (of node {origin.node})" if origin.node else ""
     return {
         "task": f"`{model.task.name}`: {task_lines().get(model.task.name, '')}",
-        "method": f"`{origin.method}`: {kind.line}" if kind else "",
+        "method": f"`{origin.method}`{f': {kind.line}' if kind else ''}" if origin.method else "",
         "paper of the method": kind.citation if kind else "",
         "run": f"{origin.run}, seed {origin.seed}" if origin.run else "",
         "round": f"{origin.round} of {origin.rounds}" if origin.rounds else "",

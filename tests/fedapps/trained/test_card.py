@@ -97,6 +97,7 @@ def test_a_vocabulary_of_a_node_is_named():
     [
         ("fedavg", "The model that all nodes share"),
         ("fedavg(logit-adjustment=1)", "The model that all nodes share"),
+        ("not-installed(mu=0.1)", "The model that all nodes share"),
         ("centralized", "one node trained on the data of all nodes, without federated learning"),
         ("", "which was not trained in a run"),
     ],

@@ -1,5 +1,6 @@
 """Exported models: networks that come back from ONNX and torch.export, refusals, and what another process computes."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -10,9 +11,11 @@ import pytest
 import torch
 from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.model_folder import StoredModel
+from fedapps.tasks.profiles import PrivateParameters
+from fedapps.tasks.text.networks import SplitEmbedding
 from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.trained import TextTrained
-from fedapps.tasks.trained import Network, TrainedModel
+from fedapps.tasks.trained import Network, TrainedModel, trained_class
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_encoder import encoder_folder
@@ -20,8 +23,18 @@ from torch import nn
 
 import fedapps
 from fedapps.cli.commands import main
+from fedapps.cli.parser import command_parser
+from fedapps.registry.tasks import task_class
 from fedapps.trained.export import FORMATS, export_model
-from fedapps.trained.programs import Difference, captured, checked_inputs, difference, write_onnx, write_torch
+from fedapps.trained.programs import (
+    TOLERANCE,
+    Difference,
+    captured,
+    checked_inputs,
+    difference,
+    write_onnx,
+    write_torch,
+)
 
 
 class Tripled(TrainedModel):
@@ -104,6 +117,42 @@ shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
 assert not {"fedapps", "torch"} & set(sys.modules)
 print(json.dumps({"names": [facts["classes"][row.argmax()] for row in logits], "shares": shares.tolist()}))
 """
+
+
+NETWORKS = {
+    "driving": {"hidden": 4, "latent": 2, "samples": 2, "posterior": "cvae", "context": "none"},
+    "social": {"hidden": 4, "graph": "relational"},
+    "vln": {"hidden": 8, "word_width": 4, "action_width": 4, "vocabulary_size": 20, "stage": "speaker"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", NETWORKS)
+def test_other_networks_of_a_task_come_back(tmp_path, task):
+    """A CVAE with a learned prior, a graph network with relations, and the words of a speaker."""
+    kind = task_class(task)
+    chosen = kind(kind.Options(**NETWORKS[task]))
+    torch.manual_seed(0)
+    model = trained_class(chosen)(chosen, chosen.build_model(), {})
+    for format in ("onnx", "torch"):
+        assert fedapps.export(model, format, tmp_path / format).written.difference.absolute < 1e-5
+
+
+@pytest.mark.slow
+def test_a_transformer_with_private_digits_comes_back(tmp_path):
+    """Its table of words has two parts, which the library transformers does not know."""
+    encoder = encoder_folder(tmp_path / "encoder", "bert")
+    tokenizer = json.loads((encoder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] = {word if word != "two" else "2": i for word, i in tokenizer["model"]["vocab"].items()}
+    (encoder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    private = PrivateParameters(("embedding.word_embeddings.private",))
+    options = TextTask.Options(model=str(encoder), max_length=6, labels="up,down", dataset="")
+    task = TextTask(options).under(private)
+    torch.manual_seed(0)
+    model = TextTrained(task, task.build_model(), task.facts(None), private=private)
+    assert isinstance(model.module.embedding.word_embeddings, SplitEmbedding)
+    for format in ("onnx", "torch", "huggingface"):
+        assert fedapps.export(model, format, tmp_path / format).written.difference.absolute < 1e-5
 
 
 @pytest.mark.subprocesses
@@ -321,6 +370,8 @@ def test_the_command_says_what_it_wrote(runs, tmp_path, capsys):
 
 
 def test_every_format_is_in_the_help(capsys):
+    given = command_parser().parse_args(["export", "run", "--format", "onnx", "--output", "model"])
+    assert given.tolerance == TOLERANCE == inspect.signature(fedapps.export).parameters["tolerance"].default
     with pytest.raises(SystemExit):
         main(["export", "--help"])
     shown = capsys.readouterr().out
