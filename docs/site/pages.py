@@ -17,6 +17,7 @@ from mkdocs.structure.pages import Page
 
 from fedapps.config.keys import described
 from fedapps.registry.methods import method_class, method_lines
+from fedapps.registry.tasks import own_tasks
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md", "examples/README.md")
@@ -27,7 +28,8 @@ MODULES = {
     "clients": ("fedapps.clients.base", "fedapps.clients.local_part", "fedapps.clients.numpy_client",
     "fedapps.clients.training",
                 "fedapps.clients.guard", "fedapps.clients.arrays", "fedapps.clients.guard"),
-    "tasks": ("fedapps.tasks.base", "fedapps.tasks.options", "fedapps.tasks.profiles", "fedapps.tasks.search"),
+    "tasks": ("fedapps.tasks.base", "fedapps.tasks.options", "fedapps.tasks.profiles", "fedapps.tasks.search",
+              "fedapps.tasks.trained", *(f"fedapps.tasks.{name}.trained" for name in own_tasks())),
 }  # fmt: skip
 _LINK = re.compile(r"(?<!!)\[((?:[^\]`]|`[^`]*`)*)\]\(([^)\s]+)\)")
 
