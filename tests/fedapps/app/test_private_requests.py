@@ -179,6 +179,15 @@ def test_a_deployed_node_writes_only_into_its_own_folder(deployed, tmp_path):
     assert root.is_relative_to(DEFAULT_STATE.replace("~", str(root.home())))
 
 
+def test_a_deployed_node_has_limits_that_no_server_changes(deployed, tmp_path):
+    server, _ = deployed
+    limit = "LimitError: the message asks for more steps or time than the node gives; the node's log has"
+    assert failure(server, list(server.whole)[1:], epochs=2**62).startswith(limit)
+    server.context.node_config["max-steps"] = 1
+    assert failure(server, list(server.whole)[1:], steps=2).startswith(limit)
+    assert not list((tmp_path / "state").rglob("round-*"))
+
+
 def test_the_developers_switch_sends_the_traceback(deployed):
     server, _ = deployed
     server.context.node_config["send-errors"] = True

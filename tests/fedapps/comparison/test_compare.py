@@ -17,6 +17,7 @@ from fedapps.comparison.summary import curves_of, metrics_to_test, node_means, t
 from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import RECIPES
 from fedapps.launch.runner import RunFailedError
+from fedapps.runs.owner import FolderInUseError, owned
 
 METHODS = ["sfl", "apfl"]
 TINY = {
@@ -308,6 +309,8 @@ def test_an_interrupted_comparison_is_resumed(compared, tiny, tmp_path, monkeypa
     monkeypatch.setattr(
         fedapps.comparison.compare, "execute", lambda config, engine: ran.append(config) or execute(config, engine)
     )
+    with owned(kept), pytest.raises(FolderInUseError, match="is in use by process"):
+        resume_comparison(kept)
     assert resume_comparison(kept) == kept
     assert content(kept) == comparison
     assert [(config.run.name, config.run.resume) for config in ran] == [

@@ -14,6 +14,7 @@ from fedapps.comparison.compare import run_cell
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import RECIPES, read_recipe
 from fedapps.launch.runner import RunFailedError
+from fedapps.runs.owner import owned
 from fedapps.runs.run_folder import RunFolder
 from fedapps.tuning.results import tuning_text
 from fedapps.tuning.study import FEWEST
@@ -256,6 +257,9 @@ def test_an_existing_folder_is_resumed_only_on_demand(tuned, robots, tmp_path, c
     (tmp_path / "plan.json").write_text('{"recipe": "lqr"}')
     assert main(["tune", "--resume", str(tmp_path)]) == 2
     assert "plan.json is not the plan of a tuning (KeyError('config')" in capsys.readouterr().err
+    with owned(folder):
+        assert main(["tune", "--resume", str(folder)]) == 2
+    assert f"{folder} is in use by process" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["tune", "lqr", "--resume", str(folder)])
     assert "leave them out" in capsys.readouterr().err
