@@ -2,12 +2,15 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.sim.inprocess import InProcessGrid
+from fedapps.strategies.aggregation.metrics import MetricMean
+from fedapps.strategies.replies import weighting
+from flwr.app import MetricRecord
 from flwr.serverapp import Grid
 
 from fedapps.app.client_app import app as client_app
@@ -53,6 +56,9 @@ def final_metrics(
 ) -> dict[str, float]:
     """Run the only method of a run config with a seed, and return the metrics of its last evaluation.
 
+    Metrics of nodes are means over them, also under a robust aggregation, whose own are medians: what is compared must
+    be measured alike, and no benchmark has nodes with false metrics.
+
     Raises
     ------
     RunEndedError
@@ -63,4 +69,16 @@ def final_metrics(
         folder, label = RunFolder.open(config, run_id=1), next(iter(config.methods))
         with flower_identity():
             run_method(grid(config), config, folder, label, Tracking(config, folder, label))
-        return {name: float(value) for name, value in folder.summary()["methods"][label]["final"].items()}
+        final = folder.summary()["methods"][label]["final"] | _means(config, folder.lines("nodes.jsonl"))
+        return {name: float(value) for name, value in final.items()}
+
+
+def _means(config: Config, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The means of the metrics in the last evaluation, from the lines of ``nodes.jsonl``."""
+    evaluated = [row for row in nodes if row["phase"] == "evaluate"]
+    last = max((row["round"] for row in evaluated), default=0)
+    mean, weight_of = MetricMean(config.task.metric_means), weighting(config.run.weighting)
+    for row in evaluated:
+        if row["round"] == last:
+            mean.add(MetricRecord(row["metrics"]), weight_of(row["num_examples"]))
+    return dict(mean.result())
