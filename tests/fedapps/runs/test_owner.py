@@ -94,7 +94,7 @@ def test_a_clock_that_jumped_back_frees_no_folder(tmp_path):
         check_free(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"host": 1}', "{" * 10])
+@pytest.mark.parametrize("content", ["", "[]", '{"host": 1}', "{" * 10, "[" * 100_000, "1" * 5000])
 def test_an_owner_that_was_being_written_lives_for_a_while(tmp_path, content):
     path = tmp_path / OWNER_FILE
     path.write_text(content)

@@ -1,10 +1,13 @@
 """The ledger of releases: never fewer than what left, whatever happened to the file."""
 
 import json
+from collections import Counter
 
 import pytest
 from fedapps.sim.files import UnwritableError
 from full_disk import full_disk
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fedapps.runs.releases import ReleaseLedger
 
@@ -47,6 +50,30 @@ def test_lines_that_are_damaged_or_missing_count_for_the_round_with_the_most(pat
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(damage + b"".join(lines[2:]))
     assert ReleaseLedger(path, "sfl").by_round() == {3: 4}
+
+
+NASTY = [b"", b"null", b"[" * 100_000, b"1" * 5000, b'{"method": "sfl", "round": NaN, "number": 1}', b"\xff", b"\0"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    releases=st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    damage=st.dictionaries(st.integers(0, 5), st.one_of(st.sampled_from(NASTY), st.binary(max_size=30)), max_size=5),
+)
+def test_whatever_happens_to_lines_but_the_last_no_release_is_lost(tmp_path, releases, damage):
+    path = tmp_path / "fuzzed.jsonl"
+    path.unlink(missing_ok=True)
+    ledger = ReleaseLedger(path, "sfl")
+    for server_round in releases:
+        ledger.add(server_round, "5f0c")
+    lines = path.read_bytes().split(b"\n")
+    damaged = [damage.get(place, line) for place, line in enumerate(lines[:-2])]
+    path.write_bytes(b"\n".join([*damaged, *lines[-2:]]))
+    found = ReleaseLedger(path, "sfl")
+    assert sum(found.by_round().values()) >= len(releases)
+    assert damage or found.by_round() == dict(sorted(Counter(releases).items()))
+    found.add(5, "77e0")
+    assert sum(ReleaseLedger(path, "sfl").by_round().values()) > len(releases)
 
 
 def test_a_full_disk_stops_the_run_before_anything_leaves(path):
