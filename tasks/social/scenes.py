@@ -142,6 +142,8 @@ def _read_file(path: Path, modified: int) -> tuple[RatedScene, ...]:
                 f"{first}), so that a test scene could be a training scene; keep one of the two"
             )
         scenes.append(scene)
+    if len(scenes) >= FEWEST and 0 < max(scene.score for scene in scenes) <= 1:
+        raise DataError(f"{path}: no score is above 1, as on a scale from 0 to 1; expected 0 (worst) to 100")
     return tuple(scenes)
 
 

@@ -8,7 +8,7 @@ from fedapps.tasks.tables import Table, read_table
 
 from .images import ImageFiles, ImageStore
 from .places import Places, Track, build_places
-from .positions import projected, refuse_far, refuse_wide
+from .positions import headings, projected, refuse_far, refuse_wide
 
 REQUIRED = ("path", "sequence", "role")
 OPTIONAL = ("x", "y", "lon", "lat", "city", "continent", "group", "frame", "heading")
@@ -51,19 +51,12 @@ def read_image_table(path: Path) -> Places:
         [Track(*label) for label in labels],
         _positions(table, np.array(cities)),
         table.integers("frame") if "frame" in table else np.arange(len(table)),
-        _headings(table) if "heading" in table else None,
+        headings(table, "heading") if "heading" in table else None,
     )
 
 
 def _labels(table: Table, column: str) -> list[str]:
     return table.texts(column) if column in table else [""] * len(table)
-
-
-def _headings(table: Table) -> np.ndarray:
-    values = table.numbers("heading", missing=np.nan)
-    if len(wrong := np.flatnonzero(np.abs(values) > 360)):
-        raise table.fault("heading", wrong, "expected degrees from -360 to 360, or an empty cell")
-    return values
 
 
 def coordinates(table: Table) -> tuple[np.ndarray, bool]:

@@ -16,7 +16,7 @@ from fedapps.tasks.tables import Table, read_table
 
 from .images import ImageFiles, ImageStore
 from .places import Places, Track, build_places
-from .positions import refuse_far
+from .positions import headings, refuse_far
 
 #: The cities by continent, which the release does not give; FedVPR (Section 5.1, Appendix C) has one America.
 CONTINENTS = {
@@ -144,7 +144,7 @@ def _read_part(root: Path, city: Path, role: str, continent: str) -> _Part:
         [tracks[ordered.texts(sequence)[row]] for row in ordered_rows],
         position,
         ordered.integers("frame_number")[ordered_rows],
-        raw.numbers("ca", missing=np.nan)[flat] if "ca" in raw else np.full(len(flat), np.nan),
+        headings(raw, "ca")[flat] if "ca" in raw else np.full(len(flat), np.nan),
     )
 
 

@@ -83,6 +83,17 @@ def refuse_far(
         raise table.fault(columns[0], far, f"more than 100 km from the median of its city; {advice}, and {_FAR}")
 
 
+def headings(table: Table, column: str) -> np.ndarray:
+    """Return viewing directions in degrees, float64 ``[n]``, NaN for empty cells.
+
+    Raise :class:`DataError` for a cell that is no number from -360 to 360.
+    """
+    values = table.numbers(column, missing=np.nan)
+    if len(wrong := np.flatnonzero(np.abs(values) > 360)):
+        raise table.fault(column, wrong, "expected degrees from -360 to 360, or an empty cell")
+    return values
+
+
 def in_range_of_degrees(places: "Places") -> bool:
     """Return whether all positions could be longitudes and latitudes. No real city lies near (0, 0)."""
     centres = [np.abs(places.of_city(city).position.mean(axis=0)).max() for city in places.cities]

@@ -126,6 +126,12 @@ def test_what_is_wrong_is_named_with_file_and_line(tmp_path, line, message):
         read_participant(folder_of(tmp_path, GIVEN, line), "a")
 
 
+def test_scores_on_another_scale_are_refused(tmp_path):
+    lines = [GIVEN | {"identifier": str(n), "score": n / 4} for n in range(5)]
+    with pytest.raises(DataError, match=r"no score is above 1, as on a scale from 0 to 1; expected 0 .worst. to 100"):
+        read_participant(folder_of(tmp_path, *lines), "a")
+
+
 def test_a_participant_with_two_files(tmp_path):
     for folder in (tmp_path, tmp_path / "raw_data"):
         folder.mkdir(exist_ok=True)
