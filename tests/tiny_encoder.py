@@ -8,21 +8,20 @@ import torch
 def encoder_folder(folder: Path, kind: str = "distilbert") -> Path:
     """A tiny encoder with random weights: config.json, model.safetensors, tokenizer.json."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel, RobertaConfig, RobertaModel
+    from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel
 
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "one", "two", "three", "##s"]
     torch.manual_seed(5)
-    if kind in ("bert", "roberta"):
-        config_class, model_class = (BertConfig, BertModel) if kind == "bert" else (RobertaConfig, RobertaModel)
-        config = config_class(
+    if kind == "bert":
+        config = BertConfig(
             vocab_size=len(words),
             hidden_size=8,
             num_hidden_layers=2,
             num_attention_heads=2,
             intermediate_size=16,
-            max_position_embeddings=14 if kind == "roberta" else 12,  # RoBERTa's begin after that of padding
+            max_position_embeddings=12,
         )
-        model_class(config).save_pretrained(folder)
+        BertModel(config).save_pretrained(folder)
     else:
         config = DistilBertConfig(
             vocab_size=len(words), dim=8, n_layers=2, n_heads=2, hidden_dim=16, max_position_embeddings=12
