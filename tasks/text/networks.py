@@ -91,8 +91,8 @@ class LastStates(nn.LSTM):
     Parameters and their names are those of ``nn.LSTM``. On the CPU, torch trains on padded texts about twice as fast as
     on packed ones. Padding changes no result: every text is read from the left, by the backward direction in reverse,
     and its state is taken at its last token, before the padding. On a GPU the texts are packed, as cuDNN supports it.
-    Both ways agree up to rounding. ``torch.export`` and ``torch.compile`` capture a third way without packing, sorting or
-    trimming, as these depend on the lengths.
+    Both ways agree up to rounding. ``torch.export`` and ``torch.compile`` capture a third way, without packing, sorting
+    or trimming, as these depend on the lengths.
     """
 
     def __init__(self, width: int, hidden: int) -> None:
