@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedapps.sim.console import accept_all_text
+
 from .experiments import experiments
 from .pages import stale, write
 from .results import FOLDER
@@ -19,6 +21,7 @@ from .runner import chosen, listing, run_all
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line: 0, 1 if an experiment failed or a page is stale, 2 if an argument is invalid."""
+    accept_all_text()
     given = parser().parse_args(arguments)
     if given.command == "tables":
         return _tables(check=given.check)

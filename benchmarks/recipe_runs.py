@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from fedapps.sim.console import accept_all_text
 from fedapps.sim.flower_internals import flower_identity
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.strategies.aggregation.metrics import MetricMean
@@ -33,6 +34,7 @@ def recipe_parser(name: str, line: str) -> argparse.ArgumentParser:
 
 def exit_status(name: str, run: Callable[[], None]) -> int:
     """Run a benchmark: 0, or 2 if the settings are invalid, after a message that says why."""
+    accept_all_text()
     try:
         run()
     except ValueError as error:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .algorithms.virtual_clients import IndependentDraws as IndependentDraws
     from .algorithms.virtual_clients import VirtualClients as VirtualClients
     from .arrays import Arrays as Arrays
+    from .arrays import Buffers as Buffers
     from .arrays import from_record as from_record
     from .arrays import is_float as is_float
     from .arrays import to_record as to_record
