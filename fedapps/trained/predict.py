@@ -71,7 +71,9 @@ class PredictionFiles:
         """
         try:
             rows = model.rows([sys.stdin if path is None else path for path in self.inputs], self.batch_size)
-            with _counted(rows) as counted, _writer(self.output) as write:
+            # where rows go to the terminal, they show themselves how far they are
+            shown = sys.stderr.isatty() and not (self.output is None and sys.stdout.isatty())
+            with _counted(rows, shown) as counted, _writer(self.output) as write:
                 return sum(map(write, counted))
         except NotImplementedError as error:
             raise ValueError(str(error)) from error
@@ -117,15 +119,18 @@ class _Csv:
 
 
 @contextmanager
-def _counted(rows: Iterator[dict[str, Any]]) -> Iterator[Iterator[dict[str, Any]]]:
-    """The rows, whose number is shown on standard error if it is a terminal."""
-    console = Console(stderr=True, force_jupyter=False, force_terminal=sys.stderr.isatty())
-    if not console.is_terminal:
+def _counted(rows: Iterator[dict[str, Any]], shown: bool) -> Iterator[Iterator[dict[str, Any]]]:
+    """The rows, whose number may be shown on standard error, a terminal."""
+    if not shown:
         yield rows
         return
+    console = Console(stderr=True, force_jupyter=False, force_terminal=True)
     begun = time.monotonic()
     columns = (SpinnerColumn(), TextColumn("{task.completed:.0f} rows"), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+    display = Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+    )
+    with display as progress:
         task = progress.add_task("", total=None, rate="")
 
         def count() -> Iterator[dict[str, Any]]:

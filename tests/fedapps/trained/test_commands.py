@@ -87,6 +87,21 @@ def test_an_unknown_option_is_no_input(capsys):
     assert "unrecognized arguments: --nodes" in capsys.readouterr().err
 
 
+def test_a_terminal_shows_how_far_a_long_input_is(robots, tmp_path, monkeypatch, capsys):
+    run, _ = robots
+    (tmp_path / "in.csv").write_text("y,v\n" + "1,2\n" * 300)
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert command("predict", run, "--method", "fedavg", tmp_path / "in.csv") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 300
+    assert "300 rows" in terminal.getvalue()
+
+
 # -- evaluate -----------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """A loaded model is the one that the run evaluated, bit for bit, and a model folder has all of it."""
 
 import hashlib
+import inspect
 import json
 import os
 import re
@@ -195,10 +196,15 @@ def test_the_model_of_a_deployed_node_is_on_the_node(copied):
 # -- model folders ----------------------------------------------------------------------------------------------
 
 _OTHER_PROCESS = """
-import json, sys
-from test_load import digest
-import fedapps
-print(json.dumps({folder: digest(fedapps.load(folder)) for folder in sys.argv[1:]}))
+import hashlib, json, sys
+import torch
+from fedapps.registry.tasks import task_class
+from fedapps.tasks.trained import TrainedModel
+
+{digest}
+
+print(json.dumps({{folder: digest(TrainedModel.read(folder, task_class)) for folder in sys.argv[1:]}}))
+assert "flwr" not in sys.modules
 """
 
 
@@ -223,9 +229,9 @@ def test_another_process_computes_the_same_from_the_model_folders_alone(runs, tm
     places = [path.rename(path.with_name(f"{path.name}-hidden")) for path in hidden]
     try:
         found = subprocess.run(
-            [sys.executable, "-c", _OTHER_PROCESS, *expected],
+            [sys.executable, "-c", _OTHER_PROCESS.format(digest=inspect.getsource(digest)), *expected],
             capture_output=True, text=True, check=False, cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
     finally:
         for place, path in zip(places, hidden, strict=True):
