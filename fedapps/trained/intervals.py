@@ -43,7 +43,7 @@ def share_interval(share: float, count: float) -> tuple[float, float]:
     spread = _NORMAL**2 / count
     centre = (share + spread / 2) / (1 + spread)
     half = _NORMAL * sqrt(share * (1 - share) / count + spread / (4 * count)) / (1 + spread)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return (0.0 if share == 0 else centre - half), (1.0 if share == 1 else centre + half)
 
 
 def over_examples(metrics: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -175,6 +175,14 @@ def test_the_interval_of_a_share_is_wilsons():
         assert share_interval(count / total, total) == pytest.approx(expected, abs=5e-5)
 
 
+def test_the_interval_of_none_or_all_examples_ends_at_the_share():
+    for count in (1, 3, 7, 20, 1000):
+        none, every = share_interval(0.0, count), share_interval(1.0, count)
+        assert none[0] == 0.0 < none[1] < 1.0
+        assert every == pytest.approx((1 - none[1], 1.0))
+        assert every[1] == 1.0
+
+
 def test_only_shares_of_examples_have_an_interval_over_examples():
     metrics = {
         "accuracy": 0.75, "accuracy.count": 8.0, "loss": 0.3, "loss.count": 8.0, "recall": 0.5,
