@@ -131,7 +131,7 @@ class Ownership:
     def end(self) -> None:
         """Give the folder free."""
         self._ended.set()
-        self._beats.join()
+        self._beats.join(HEARTBEAT)  # it can hang in a share that is gone
         now = Owner.read(self._path)
         if now is not None and now.token == self._owner.token:
             self._path.unlink(missing_ok=True)
