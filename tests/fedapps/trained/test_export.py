@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_encoder import encoder_folder
 from torch import nn
+from trained_runs import last_evaluation
 
 import fedapps
 from fedapps.cli.commands import main
@@ -96,27 +97,18 @@ def test_the_shared_network_of_a_run_comes_back(runs, tmp_path, task):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "method", "node"), [("lqr", "apfl", "robot-01"), ("text", "fedvocab", "client-001")])
-def test_the_personal_network_of_a_node_comes_back(runs, tmp_path, task, method, node):
+@pytest.mark.parametrize(
+    ("task", "method"),
+    [
+        ("lqr", "apfl"), ("lqr", "local"), ("text", "fedrecon"), ("text", "fedvocab"), ("driving", "apfl"),
+        ("driving", "local"), ("social", "fedweit"), ("social", "local-apd"), ("vln", "local"), ("vpr", "spfl"),
+        ("vpr", "local"),
+    ],
+)  # fmt: skip
+def test_the_personal_network_of_a_node_comes_back(runs, tmp_path, task, method):
+    node = min(last_evaluation(runs(task), method))
     model = fedapps.load(runs(task).path, method, node)
-    assert fedapps.export(model, "onnx", tmp_path / "model").written.difference.relative < 1e-5
-
-
-PREDICT = """
-import json, sys
-import numpy as np, onnxruntime
-
-folder, texts = sys.argv[1], json.loads(sys.argv[2])
-facts = json.load(open(f"{folder}/config.json", encoding="utf-8"))["facts"]
-number = {word: place for place, word in enumerate(facts["words"])}
-rows = [[number.get(word, 1) for word in text.split()] for text in texts]
-length = np.array([len(row) for row in rows])
-ids = np.array([row + [0] * (length.max() - len(row)) for row in rows], dtype=np.int32)
-(logits,) = onnxruntime.InferenceSession(f"{folder}/model.onnx").run(None, {"ids": ids, "length": length})
-shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-assert not {"fedapps", "torch"} & set(sys.modules)
-print(json.dumps({"names": [facts["classes"][row.argmax()] for row in logits], "shares": shares.tolist()}))
-"""
+    assert fedapps.export(model, "onnx", tmp_path / "model").written.difference.absolute < 1e-5
 
 
 NETWORKS = {
@@ -153,6 +145,23 @@ def test_a_transformer_with_private_digits_comes_back(tmp_path):
     assert isinstance(model.module.embedding.word_embeddings, SplitEmbedding)
     for format in ("onnx", "torch", "huggingface"):
         assert fedapps.export(model, format, tmp_path / format).written.difference.absolute < 1e-5
+
+
+PREDICT = """
+import json, sys
+import numpy as np, onnxruntime
+
+folder, texts = sys.argv[1], json.loads(sys.argv[2])
+facts = json.load(open(f"{folder}/config.json", encoding="utf-8"))["facts"]
+number = {word: place for place, word in enumerate(facts["words"])}
+rows = [[number.get(word, 1) for word in text.split()] for text in texts]
+length = np.array([len(row) for row in rows])
+ids = np.array([row + [0] * (length.max() - len(row)) for row in rows], dtype=np.int32)
+(logits,) = onnxruntime.InferenceSession(f"{folder}/model.onnx").run(None, {"ids": ids, "length": length})
+shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+assert not {"fedapps", "torch"} & set(sys.modules)
+print(json.dumps({"names": [facts["classes"][row.argmax()] for row in logits], "shares": shares.tolist()}))
+"""
 
 
 @pytest.mark.subprocesses
