@@ -66,17 +66,15 @@ class Format(ABC):
     """A format of exported models."""
 
     name: ClassVar[str]
-    #: One line of help.
-    line: ClassVar[str]
     #: What Hugging Face calls the library that reads the format.
     library: ClassVar[str]
-    #: Modules that must be installed, and the extra of fedapps with them.
-    needs: ClassVar[Mapping[str, str]] = {}
+    #: Packages that must be installed, all of the extra "export".
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def check(self) -> None:
         """Raise :class:`DataError` if a package is missing."""
-        for package, extra in self.needs.items():
-            need(package, extra, f"the format {self.name!r}")
+        for package in self.needs:
+            need(package, "export", f"the format {self.name!r}")
 
     @abstractmethod
     def write(self, request: Request) -> Written:
@@ -87,9 +85,8 @@ class Onnx(Format):
     """ONNX, run back in onnxruntime."""
 
     name = "onnx"
-    line = "the network for onnxruntime, TensorRT, OpenVINO and others, run back in onnxruntime"
     library = "onnx"
-    needs: ClassVar = {"onnx": "export", "onnxscript": "export", "onnxruntime": "export"}
+    needs = ("onnx", "onnxscript", "onnxruntime")
 
     def write(self, request: Request) -> Written:
         network = request.model.network(request.example)
@@ -108,7 +105,6 @@ class TorchProgram(Format):
     """A program of ``torch.export``, run back."""
 
     name = "torch"
-    line = "the network as a program of torch.export, which needs PyTorch and no code of fedapps"
     library = "pytorch"
 
     def write(self, request: Request) -> Written:
@@ -127,7 +123,6 @@ class Safetensors(Format):
     """The model folder."""
 
     name = "safetensors"
-    line = "the model folder, from which fedapps.load makes the same model without the run"
     library = "fedapps"
 
     def write(self, request: Request) -> Written:
@@ -141,9 +136,7 @@ class HuggingFace(Format):
     """What ``save_pretrained`` of the library transformers writes."""
 
     name = "huggingface"
-    line = "a model of the library transformers with its tokenizer, as save_pretrained writes it"
     library = "transformers"
-    needs: ClassVar = {"transformers": "text"}
 
     def write(self, request: Request) -> Written:
         found = request.model.pretrained()
