@@ -36,9 +36,9 @@ def test_the_files_and_commands_of_the_page_make_a_comparison(project: Path, tmp
     environment = environment_with(tmp_path / "target") | {"HOME": str(tmp_path / "home")}
     outputs = []
     for command in commands[1:]:
-        python, *rest = shlex.split(command)
-        assert python == "python"
-        outputs.append(run_tool(sys.executable, *rest, folder=project, environment=environment))
+        program, *rest = shlex.split(command)
+        assert program == "fedapps"
+        outputs.append(run_tool(sys.executable, "-m", program, *rest, folder=project, environment=environment))
     listed, ran, compared = outputs
     assert re.search(r"^  l2-init +FedAvg with a penalty", listed, re.MULTILINE)
     assert re.search(r"^  blobs +Tell two Gaussian blobs apart", listed, re.MULTILINE)

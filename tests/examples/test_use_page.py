@@ -54,12 +54,12 @@ def test_the_page_runs(monkeypatch, capsys):
             exec(text, names)
             continue
         for line in text.splitlines():
-            python, *words = shlex.split(line)
-            assert python == "python"
+            program, *words = shlex.split(line)
+            assert program == "fedapps"
             if "<" in words:
                 monkeypatch.setattr("sys.stdin", io.StringIO(Path(words.pop()).read_text()))
                 words.pop()
-            assert main(words[2:]) == 0, line
+            assert main(words) == 0, line
     model, again = names["model"], names["again"]
     assert model.predict(["a"]).probabilities.tolist() == again.predict(["a"]).probabilities.tolist()
     assert names["matches"].position.shape == (4, 3, 2)
