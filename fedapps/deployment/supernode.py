@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from fedapps.config.keys import flattened
@@ -93,15 +94,19 @@ def _as_text(path: Path) -> str:
     """The node config in a TOML file as ``key=value`` pairs in Flower's notation."""
     pairs = []
     for key, value in flattened(read_toml(path)).items():
-        if not isinstance(value, (bool, int, float, str)):
-            raise ValueError(
-                f"{_NODE_CONFIG} {path}: {key} = {shown(value)}: must be a number, a string, true or false"
-            )
+        if not isinstance(value, (bool, int, float, str)) or value in (inf, -inf) or value != value:
+            allowed = "must be a finite number, a string, true or false"
+            raise ValueError(f"{_NODE_CONFIG} {path}: {key} = {shown(value)}: {allowed}")
         if any(mark.isspace() or mark in "='\"" for mark in key):
             raise ValueError(f"{_NODE_CONFIG} {path}: the key {key!r}: must have no space, quote or equals sign")
-        # Flower ends a value at the next quote, also at one that is escaped.
-        pairs.append(f"{key}=" + json.dumps(value).replace('\\"', "\\u0022"))
+        pairs.append(f"{key}={_quoted(value) if isinstance(value, str) else json.dumps(value)}")
     return " ".join(pairs)
+
+
+def _quoted(text: str) -> str:
+    """A text as a TOML string without an escaped quote, at which Flower would end it."""
+    parts = (json.dumps(part, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f") for part in text.split('"'))
+    return '"' + "\\u0022".join(parts) + '"'
 
 
 def main() -> None:

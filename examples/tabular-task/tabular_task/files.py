@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from fedapps.tasks.base import Batch, DataError, NodeData
+from fedapps.tasks.files import found_in, open_text
 
 SPLITS = ("train", "test")
 
 
 def node_names(folder: Path) -> list[str]:
     """The names before ``-train.csv``, sorted. Raises :class:`DataError` if there are none."""
-    names = sorted(path.name.removesuffix("-train.csv") for path in folder.glob("*-train.csv"))
+    names = [path.name.removesuffix("-train.csv") for path in found_in(folder, "*-train.csv")]
     if not names:
         raise DataError(f"{folder}: expected files <name>-train.csv and <name>-test.csv, found none")
     return names
@@ -39,7 +40,7 @@ def read_nodes(folder: Path, names: Sequence[str], num_features: int, num_classe
 
 def _rows(path: Path, num_features: int, num_classes: int) -> np.ndarray:
     try:
-        with path.open(encoding="utf-8") as file:
+        with open_text(path) as file:
             header = file.readline().strip().split(",")
             if header[0] != "label" or len(header) != num_features + 1:
                 raise DataError(
@@ -49,7 +50,7 @@ def _rows(path: Path, num_features: int, num_classes: int) -> np.ndarray:
             rows = np.loadtxt(file, delimiter=",", ndmin=2)
     except DataError:
         raise
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise DataError(f"{path}: not a table of numbers: {error}") from error
     if rows.shape[1:] != (num_features + 1,) or not np.isfinite(rows).all():
         raise DataError(f"{path}: expected {num_features + 1} finite numbers in each of one or more lines")
