@@ -134,8 +134,8 @@ def parse_options(cls: type, values: dict[str, Any], prefix: str = "") -> tuple[
     for key, value in values.items():
         name = prefix + key
         if key not in known:
-            listed = ", ".join(prefix + k for k in sorted(known))
-            errors.append(f"{name}: unknown key; known keys: {listed}{did_you_mean(key, known)}")
+            names = [prefix + k for k in sorted(known)]
+            errors.append(f"{name}: unknown key; known keys: {', '.join(names)}{did_you_mean(name, names)}")
             continue
         declared = known[key]
         kind = type(declared.default)

@@ -106,7 +106,8 @@ def test_all_errors_come_together_and_good_values_stay():
     assert arguments == {"mood": "calm"}
     assert errors == [
         "toy.count = 0: must be a whole number at least 1 and at most 9",
-        "toy.moood: unknown key; known keys: toy.count, toy.fast, toy.mood, toy.offset, toy.step-size, toy.title",
+        "toy.moood: unknown key; known keys: toy.count, toy.fast, toy.mood, toy.offset, toy.step-size, toy.title; "
+        "did you mean 'toy.mood'?",
         "toy.fast = 1: must be true or false",
     ]
 
