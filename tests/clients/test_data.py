@@ -190,5 +190,5 @@ def test_beyond_both_limits_the_data_used_longest_ago_goes():
 
 def test_a_cache_folder_that_cannot_be_created_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"cache-dir: .*file/worlds cannot be created .*set it to another"):
+    with pytest.raises(DataError, match=r"cache-dir: .*file/worlds cannot be created .*set cache-dir to another"):
         world_folder(TASK, 2, seed=0, cache_dir=tmp_path / "file" / "worlds")
