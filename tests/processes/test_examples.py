@@ -23,7 +23,10 @@ from fedapps.runs.checkpoints import read_snapshot
 
 PROJECT = EXAMPLES.parent
 #: The in-process engine; no strategy is among these modules.
-_ENGINE = ("sim/inprocess.py", "sim/joint_work.py", "sim/seeding.py", "sim/flower_internals.py", "strategies/arrays.py")
+_ENGINE = (
+    *("sim/inprocess.py", "sim/joint_work.py", "sim/seeding.py", "sim/flower_internals.py"),
+    *("strategies/arrays.py", "strategies/wire.py"),
+)
 
 
 def rounds(log: pytest.LogCaptureFixture, metric: str, folder: str, nodes: int, **settings: Any) -> list[float]:
