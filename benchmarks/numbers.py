@@ -50,12 +50,18 @@ def seeds(name: str, method: str = "") -> int:
 
 
 @_function
-def command(name: str) -> str:
-    """The command that repeats an experiment."""
+def experiment(name: str) -> str:
+    """The name of an experiment, which ``make bench ONLY=NAME`` repeats."""
     for part in name.strip("'").split(","):
         if not any(fnmatchcase(one, part) for one in experiments()):
             raise KeyError(f"no experiment {part}")
-    return f"`make bench ONLY={name}`"
+    return f"`{name}`"
+
+
+@_function
+def command(name: str) -> str:
+    """The command that repeats an experiment."""
+    return f"`make bench ONLY={experiment(name).strip('`')}`"
 
 
 @_function
