@@ -5,8 +5,9 @@ all before is the word, which may contain spaces (GloVe 840B), no-break spaces a
 27B). A first line of two whole numbers, of words and of numbers per word, is the header of word2vec and fastText
 (``.vec``). Text may be in a zip archive, or compressed by gzip or xz.
 
-gensim reads ``.bin`` of word2vec and fastText. What its ``KeyedVectors.save`` wrote (``.kv``, ``.wordvectors``) is a
-pickle, which could run code: only words and arrays are taken out of it, without gensim.
+gensim reads ``.bin`` of word2vec; that of fastText is a model, beside which fastText writes ``.vec``. What gensim's
+``KeyedVectors.save`` wrote (``.kv``, ``.wordvectors``) is a pickle, which could run code: only words and arrays are
+taken out of it, without gensim.
 
 J. Pennington, R. Socher, C. D. Manning, GloVe: Global Vectors for Word Representation, EMNLP 2014,
 https://nlp.stanford.edu/projects/glove/. T. Mikolov et al., Distributed Representations of Words and Phrases and their
@@ -14,7 +15,6 @@ Compositionality, NeurIPS 2013. P. Bojanowski et al., Enriching Word Vectors wit
 """
 
 import pickle
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -235,20 +235,16 @@ def _binary(path: Path, limit: int = 0) -> tuple[Sequence[str], np.ndarray]:
     if path.suffix in _SAVED:
         return _saved(path)
     need("gensim", "vectors", f"the word vectors {path}")
+    if _starts_with(path, _FASTTEXT):
+        raise DataError(f"{path}: a model of fastText, with vectors of parts of words; name the file .vec beside it")
     try:
-        if _starts_with(path, _FASTTEXT):
-            from gensim.models.fasttext import load_facebook_vectors
+        from gensim.models import KeyedVectors
 
-            found = load_facebook_vectors(str(path))
-        else:
-            from gensim.models import KeyedVectors
-
-            found = KeyedVectors.load_word2vec_format(
-                str(path), binary=True, unicode_errors="replace", limit=limit or None
-            )
-    except (*UNREADABLE, *_UNPICKLABLE, AssertionError, struct.error) as error:
+        found = KeyedVectors.load_word2vec_format(str(path), binary=True, unicode_errors="replace", limit=limit or None)
+    except (*UNREADABLE, *_UNPICKLABLE, AssertionError) as error:
         raise DataError(
-            f"{path}: cannot be read as word vectors of word2vec or fastText: {error or type(error).__name__}"
+            f"{path}: cannot be read as word vectors of word2vec: {error or type(error).__name__}; expected a file "
+            "that word2vec or gensim's save_word2vec_format wrote"
         ) from error
     return found.index_to_key, np.asarray(found.vectors, dtype=np.float32)
 

@@ -101,8 +101,11 @@ def test_word2vec_in_binary(tmp_path):
     assert_read(tmp_path / "a.bin", plain)
     for content in (word2vec(plain, count=9), word2vec(plain)[:-3], b"", b"no header\n", b"99999999999999 99999999\n"):
         (tmp_path / "a.bin").write_bytes(content)
-        with pytest.raises(DataError, match=r"a\.bin: cannot be read as word vectors of word2vec or fastText"):
+        with pytest.raises(DataError, match=r"a\.bin: cannot be read as word vectors of word2vec"):
             read_vectors(tmp_path / "a.bin", 2)
+    (tmp_path / "a.bin").write_bytes(b"\xba\x16\x4f\x2f" + bytes(99))  # gensim never ends on a truncated one
+    with pytest.raises(DataError, match=r"a\.bin: a model of fastText, .*; name the file \.vec beside it"):
+        read_vectors(tmp_path / "a.bin", 2)
     (tmp_path / "a.bin").write_bytes(word2vec(plain))
     with pytest.raises(DataError, match=r"a\.bin: 2 numbers per word, but text\.embedding-width = 3: set it to 2"):
         read_vectors(tmp_path / "a.bin", 3)
