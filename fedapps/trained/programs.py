@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
 from fedapps.sim.seeding import torch_seed
@@ -53,7 +53,9 @@ class Difference:
 
 
 def captured(network: Network) -> ExportedProgram:
-    """Capture a network with its dynamic sizes. The program holds no numbers of the example, which may be private.
+    """Capture a network with its dynamic sizes.
+
+    The program holds no numbers of the example, which may be private, and no paths of this machine.
 
     Raises
     ------
@@ -65,9 +67,14 @@ def captured(network: Network) -> ExportedProgram:
     inputs = tuple(torch.zeros_like(given) for given in network.inputs)
     try:
         with _quiet(), _whole_lstms(), torch.no_grad():
-            return torch.export.export(_Positional(module), inputs, dynamic_shapes=(shapes,))
+            program = torch.export.export(_Positional(module), inputs, dynamic_shapes=(shapes,))
     except RuntimeError as error:
         raise ValueError(f"the network cannot be captured as a program: {_reason(error)}") from error
+    for part in program.graph_module.modules():
+        if isinstance(part, fx.GraphModule):
+            for node in part.graph.nodes:
+                node.meta.pop("stack_trace", None)
+    return program
 
 
 class _Positional(nn.Module):
@@ -112,6 +119,8 @@ def write_onnx(network: Network, path: Path) -> Difference:
         raise ValueError(f"the network cannot be written as ONNX: {_reason(error)}") from error
     assert program is not None
     _name_sizes(program.model.graph, network)
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.clear()  # where in the Python code it comes from
     program.save(path)
 
     def run(inputs: Sequence[Tensor]) -> Sequence[np.ndarray]:

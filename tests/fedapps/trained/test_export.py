@@ -4,6 +4,7 @@ import inspect
 import json
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import onnxruntime
@@ -310,10 +311,15 @@ def test_a_capture_leaves_lstms_as_they_were():
     assert torch.export.export(module, (x,)).module()(x)[0].shape == (2, 5, 6)
 
 
-def test_a_program_has_no_numbers_of_the_example(tmp_path):
+def test_a_program_has_no_numbers_of_the_example_and_no_paths(tmp_path):
     """The example may be a node's own data."""
     network = Network(Constant(), (torch.full((2, 3), 7.0),), ("x",), ("y",), {"x": {0: "batch"}})
     write_torch(network, tmp_path / "model.pt2")
+    write_onnx(network, tmp_path / "model.onnx")
+    with zipfile.ZipFile(tmp_path / "model.pt2") as archive:
+        content = b"".join(archive.read(name) for name in archive.namelist())
+    for program in (content, (tmp_path / "model.onnx").read_bytes()):
+        assert b".py" not in program
     (arguments, _) = torch.export.load(tmp_path / "model.pt2").example_inputs
     assert not torch.stack(torch.utils._pytree.tree_leaves(arguments)).any()
 
