@@ -121,7 +121,7 @@ def held_out(rows: Mapping[str, str], metric: str, digits: int = 3) -> str:
     for place, text in rows.items():
         name, _, method = place.partition("/")
         shared, adapted, local = (f"{method}: {model}" for model in MODELS)
-        cells = [estimate(name, model, metric, digits) for model in (shared, adapted, local)]
+        cells = [mean(name, model, metric, digits) for model in (shared, adapted, local)]
         differences = [difference(name, metric, adapted, other, digits) for other in (shared, local)]
         lines.append(_row(text, *cells, *differences))
     return "\n".join(lines)
