@@ -93,7 +93,12 @@ class SuperNode:
 def _as_text(path: Path) -> str:
     """The node config in a TOML file as ``key=value`` pairs in Flower's notation."""
     pairs = []
-    for key, value in flattened(read_toml(path)).items():
+    table = read_toml(path)
+    try:
+        flat = flattened(table)
+    except ValueError as error:
+        raise ValueError(f"{_NODE_CONFIG} {path}: {error}") from error
+    for key, value in flat.items():
         if not isinstance(value, (bool, int, float, str)) or value in (inf, -inf) or value != value:
             allowed = "must be a finite number, a string, true or false"
             raise ValueError(f"{_NODE_CONFIG} {path}: {key} = {shown(value)}: {allowed}")
