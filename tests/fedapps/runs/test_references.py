@@ -101,7 +101,7 @@ def spread(mean):
 
 def test_a_comparison_carries_its_references(tmp_path):
     plan = Plan("fedvln-none", {"task": "vln"}, ("fedavg",), (0,), "inline")
-    rows = [{"method": "fedavg", "seed": 0, "metrics": {"val_unseen.sr": 0.25}, "nodes": []}]
+    rows = [{"method": "fedavg", "seed": 0, "metrics": {"val_unseen.sr": 0.25}, "curves": {}, "nodes": []}]
     references = {"forward": {"val_unseen.sr": spread(0.125)}}
     comparison = summarise(plan, rows, [references])
     assert comparison["references"] == references
@@ -109,18 +109,21 @@ def test_a_comparison_carries_its_references(tmp_path):
     assert comparison_text(comparison).splitlines() == [
         "method              val_unseen.sr",
         "---------------------------------",
-        "fedavg                   0.25 ± 0",
-        "reference: forward      0.125 ± 0",
+        "fedavg                       0.25",
+        "reference: forward         0.125",
     ]
     (tmp_path / "compare.json").write_text(json.dumps(comparison))
     shown = section(page(tmp_path), "comparison")
-    assert '<td>reference: forward</td><td class="n">0.1250 <small>± 0</small></td>' in shown
+    assert '<td>reference: forward</td><td class="n">0.1250</td>' in shown
 
 
 def test_each_value_of_a_varied_key_has_its_references():
     vary = Vary("vln.houses", ("all", "seen"))
     plan = Plan("fedvln-none", {"task": "vln"}, ("fedavg",), (0,), "inline", vary)
-    rows = [{"method": "fedavg", "seed": 0, "metrics": {"val_seen.sr": 0.25}, "nodes": []} for _ in vary.values]
+    rows = [
+        {"method": "fedavg", "seed": 0, "metrics": {"val_seen.sr": 0.25}, "curves": {}, "nodes": []}
+        for _ in vary.values
+    ]
     comparison = summarise(plan, rows, [{"forward": {"val_seen.sr": spread(share)}} for share in (0.5, 0.75)])
     found = [part["references"]["forward"]["val_seen.sr"]["mean"] for part in comparison["varied"]["values"]]
     assert found == [0.5, 0.75]
