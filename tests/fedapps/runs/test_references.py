@@ -110,7 +110,7 @@ def test_a_comparison_carries_its_references(tmp_path):
         "method              val_unseen.sr",
         "---------------------------------",
         "fedavg                       0.25",
-        "reference: forward         0.125",
+        "reference: forward          0.125",
     ]
     (tmp_path / "compare.json").write_text(json.dumps(comparison))
     shown = section(page(tmp_path), "comparison")
