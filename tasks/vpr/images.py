@@ -78,7 +78,7 @@ class ImageFiles:
         at = [os.path.split(name) for name in self.names]
         listed = {inside: _listed(self.folder / inside) for inside in {inside for inside, _ in at}}
         unlisted = [index for index, (inside, name) in enumerate(at) if name not in listed[inside]]
-        return [index for index in unlisted if not (self.folder / self.names[index]).is_file()]
+        return [index for index in unlisted if not _is_file(self.folder / self.names[index])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,6 +229,14 @@ def _decoded(content: bytes, name: str, max_pixels: int) -> Image.Image:
             "(vpr.skip-unreadable only detects damage in the first and last bytes)"
         ) from error
     raise DataError(f"{name}: {problem}")
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; no, if the name is too long for a file."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _listed(folder: Path) -> frozenset[str]:

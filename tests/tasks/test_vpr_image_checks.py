@@ -34,6 +34,14 @@ def test_of_pictures_cut_short_or_longer_a_look_says_what_decoding_says(tmp_path
     assert decodes(source, 1)
 
 
+def test_a_name_that_is_too_long_is_that_of_a_missing_picture(tmp_path):
+    source = ImageFiles(tmp_path, ["a" * 300])
+    assert source.absent() == [0]
+    assert list(damaged(source, np.arange(1))) == [0]
+    with pytest.raises(DataError, match="cannot be read: File name too long"):
+        source.decode(0)
+
+
 def decodes(source, row):
     try:
         source.decode(row)
