@@ -26,8 +26,7 @@ MODULES = {
     "fedapps": ("fedapps.api", "fedapps.results.run_result", "fedapps.results.comparison_result",
                 "fedapps.methods.base", "fedapps.trackers.base"),
     "clients": ("fedapps.clients.base", "fedapps.clients.local_part", "fedapps.clients.numpy_client",
-    "fedapps.clients.training",
-                "fedapps.clients.guard", "fedapps.clients.arrays", "fedapps.clients.guard"),
+                "fedapps.clients.training", "fedapps.clients.arrays", "fedapps.clients.guard"),
     "tasks": ("fedapps.tasks.base", "fedapps.tasks.options", "fedapps.tasks.profiles", "fedapps.tasks.search",
               "fedapps.tasks.trained", *(f"fedapps.tasks.{name}.trained" for name in own_tasks())),
 }  # fmt: skip
@@ -149,7 +148,7 @@ def _escaped(text: str) -> str:
 
 def _documents() -> list[Path]:
     folder = ROOT / "docs"
-    kinds = ("*.md", "results/*.md", "*.png", "*.svg", "site/*.css")
+    kinds = ("*.md", "results/*.md", "*.png", "*.svg", "site/*.css", "site/*.js")
     return [path for kind in kinds for path in sorted(folder.glob(kind))]
 
 
