@@ -202,7 +202,7 @@ def test_full_disks_and_damaged_states(tmp_path: Path) -> None:
         fleet.wait_for_round(1)
         node = fleet.node(0).process.pid
         limited([node, *descendants(node)], 200_000)
-        (state,) = fleet.state(1).rglob("*.safetensors")
+        (state,) = fleet.state(1).rglob("round-*.safetensors")
         state.write_bytes(b"damaged")
         fleet.wait_for_round(2)
         limited([node, *descendants(node)], resource.RLIM_INFINITY)
