@@ -19,7 +19,7 @@ from fedapps.report.metrics import columns, describe
 from fedapps.report.palette import PlotStyle, plot_styles
 from fedapps.report.records import Comparison, RoundRecord
 from fedapps.report.rendering import render_section
-from fedapps.report.results import curve, main_metrics
+from fedapps.report.results import curve, leading_metric, main_metrics
 from fedapps.report.run_data import RunData
 from fedapps.report.series import mark
 
@@ -77,9 +77,10 @@ def _panel(run: RunData, phase: str, name: str, *, kept: bool) -> Markup | None:
 
 def _over_seeds(run: RunData, comparison: Comparison) -> Markup | None:
     styles = plot_styles(run.methods)
-    drawn = []
+    drawn, leading = [], leading_metric(run)
     for title, part in comparison.parts.items():
-        for name in dict.fromkeys(name for courses in part.curves.values() for name in courses):
+        names = dict.fromkeys(name for courses in part.curves.values() for name in courses)
+        for name in sorted(names, key=lambda name: leading is None or name != leading.name):
             courses = {method: of[name] for method, of in part.curves.items() if name in of and of[name].rounds}
             lines = {method: (course.rounds, course.mean) for method, course in courses.items()}
             bands = {method: course.half for method, course in courses.items() if not any(map(math.isnan, course.half))}

@@ -12,7 +12,7 @@ from fedapps.report.metrics import Metric, describe
 from fedapps.report.palette import NEUTRAL, plot_styles
 from fedapps.report.records import Comparison
 from fedapps.report.rendering import render_section
-from fedapps.report.results import last_evaluations, main_metrics
+from fedapps.report.results import last_evaluations, leading_metric, main_metrics
 from fedapps.report.run_data import RunData
 from fedapps.report.series import mark
 
@@ -27,7 +27,8 @@ def section(run: RunData) -> Markup | None:
     Nodes with the same model report the same value where all of them are tested on the same examples.
     """
     if run.comparison:
-        found = _of_comparison(run.comparison)
+        leading = leading_metric(run)
+        found = _of_comparison(run.comparison, leading.name if leading else "")
     else:
         found = [(describe(name), _values(run, name)) for name in main_metrics(run)]
     found = [(metric, values) for metric, values in found if any(map(_differ, values.values()))]
@@ -68,12 +69,12 @@ def section(run: RunData) -> Markup | None:
     return render_section("spread", nodes=len(nodes), figure=figure.markup, seeds=seeds)
 
 
-def _of_comparison(comparison: Comparison) -> list[tuple[Metric, dict[str, dict[str, float]]]]:
-    """The means over seeds by metric, method and node."""
+def _of_comparison(comparison: Comparison, leading: str) -> list[tuple[Metric, dict[str, dict[str, float]]]]:
+    """The means over seeds by metric, method and node; those of the main metric stand first."""
     names = dict.fromkeys(name for of_method in comparison.nodes.values() for name in of_method)
     return [
         (describe(name), {method: dict(of[name]) for method, of in comparison.nodes.items() if name in of})
-        for name in names
+        for name in sorted(names, key=lambda name: name != leading)
     ]
 
 

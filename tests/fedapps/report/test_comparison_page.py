@@ -66,3 +66,18 @@ def test_a_comparison_shows_results_and_distances_by_seed(tmp_path: Path) -> Non
     assert section_names(text) == ["result", "comparison", "seeds"]
     assert "excess of each method by seed" in text
     assert "distance of the gain and of the dynamics from the true ones" in text
+
+
+def test_curves_and_nodes_begin_with_the_main_metric(tmp_path: Path) -> None:
+    metrics = {"state_loss": 0.5, "total_loss": 0.75}
+    rows = [{"method": m, "seed": seed, "metrics": metrics} for m in ("apfl", "sfl") for seed in (0, 1)]
+    table = {m: {name: {"mean": v, "std": 0.0, "half": 0.1} for name, v in metrics.items()} for m in ("apfl", "sfl")}
+    course = {"rounds": [1, 2], "mean": [0.5, 0.25], "half": [0.125, 0.0625]}
+    curves = {m: dict.fromkeys(metrics, course) for m in table}
+    nodes = {m: {name: {"a": 0.25 * k, "b": 0.5} for name in metrics} for k, m in enumerate(table, start=1)}
+    whole = {"recipe": "lqr", "rows": rows, "table": table, "curves": curves, "nodes": nodes}
+    (tmp_path / "compare.json").write_text(json.dumps(whole))
+    text = page(tmp_path)
+    assert text.index("Line chart of total loss over rounds") < text.index("Line chart of state loss over rounds")
+    assert "Dot plot of total loss by node and method" in text
+    assert "Lines are means over 2 seeds" in text
