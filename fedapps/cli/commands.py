@@ -52,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for path in getattr(given, "method_file", ()):
             use_file(Path(path))
         return _COMMANDS[given.command](given)
+    except BrokenPipeError:  # the reader of the output, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's end would fail to write the rest
+        return 0
     except (ValueError, OSError) as error:
         print(f"fedapps: {error}", file=sys.stderr)
         return 2

@@ -1,5 +1,6 @@
 """The command line: what it prints, what it refuses, and its exit status."""
 
+import subprocess
 import sys
 
 import pytest
@@ -176,3 +177,10 @@ def test_an_unknown_option_is_explained(arguments, end, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert said(capsys).rstrip().endswith(end)
+
+
+@pytest.mark.subprocesses
+def test_a_reader_that_ends_early_is_no_error():
+    command = f"{sys.executable} -m fedapps list --keys | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
