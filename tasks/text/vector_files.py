@@ -41,6 +41,7 @@ _PARTS = frozenset(
 _UNPICKLABLE = (
     *(pickle.UnpicklingError, ValueError, TypeError, AttributeError, ImportError, IndexError, OverflowError),
     *(MemoryError, RecursionError),
+    SystemError,  # raised by NumPy for a damaged dtype
 )
 
 

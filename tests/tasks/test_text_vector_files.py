@@ -139,7 +139,14 @@ def test_a_pickle_runs_nothing(tmp_path, kept):
         read_vectors(tmp_path / "a.kv", 2)
 
 
-@pytest.mark.parametrize("kept", [{}, [1], None, io.BytesIO])
+class DamagedType:
+    """NumPy raises a ``SystemError`` for the state of this dtype."""
+
+    def __reduce__(self):
+        return np.dtype, ("f4", False, True), 3
+
+
+@pytest.mark.parametrize("kept", [{}, [1], None, io.BytesIO, DamagedType()])
 def test_a_pickle_of_something_else(tmp_path, kept):
     (tmp_path / "a.kv").write_bytes(pickle.dumps(kept))
     with pytest.raises(DataError, match=r"a\.kv: .* word vectors of gensim"):
