@@ -31,7 +31,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description="Control a robot with the newest model of its node.")
     parser.add_argument("folder", help="where the node keeps its models: STATE-DIR/models/RUN/METHOD/NODE")
     parser.add_argument("--rate", type=float, default=50.0, help="control steps per second")
-    parser.add_argument("--models", type=int, default=0, help="end when so many models were used; 0: never")
+    parser.add_argument("--models", type=int, default=0, help="end after this number of models; 0: never")
     given = parser.parse_args(arguments)
 
     robot, used, longest = Robot(), 1, 0.0
