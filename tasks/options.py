@@ -24,6 +24,7 @@ def option(
     above: float | None = None,
     choices: Sequence[str] | None = None,
     path: bool = False,
+    data: bool = False,
     search: Search | None = None,
 ) -> Any:
     """Return a dataclass field with its description and its allowed values.
@@ -42,11 +43,13 @@ def option(
         The allowed strings.
     path : bool
         Whether the string may name a file or folder, or several separated by commas.
+    data : bool
+        Whether the option decides which data the nodes have. Results on other data are not compared with a paper's.
     search : Search, optional
         The values among which ``fedapps tune`` searches; the option is not tuned if missing.
     """
     limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
-    return field(default=default, metadata={"doc": doc, "path": path, "search": search, **limits})
+    return field(default=default, metadata={"doc": doc, "path": path, "data": data, "search": search, **limits})
 
 
 def listed(names: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedapps.config.keys import all_keys, defaults, path_keys
 from fedapps.config.parsing import Config, parse
-from fedapps.config.recipe_files import Value, recipe_comparison, recipe_name
+from fedapps.config.recipe_files import Value, packaged_keys, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.registry.expressions import labels
 
@@ -134,8 +134,8 @@ class Plan:
 
     @property
     def own_value(self) -> Value | None:
-        """The value that the recipe itself sets for the varied key; the paper's numbers hold for it."""
-        return {**defaults(), **self.config}.get(self.vary.key) if self.vary else None
+        """The value that the recipe of this package sets for the varied key; the paper's numbers hold for it."""
+        return {**defaults(), **(packaged_keys(self.recipe) or {})}.get(self.vary.key) if self.vary else None
 
     def cells(self, folder: Path) -> list[dict[str, Any]]:
         """The arguments of ``run_cell`` for each run, by value, seed and method; the run folders are in ``folder``."""

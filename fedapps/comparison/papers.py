@@ -9,8 +9,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fedapps.config.recipe_files import Value
+from fedapps.config.keys import defaults, options_by_key
+from fedapps.config.recipe_files import Value, packaged_keys, recipes
 from fedapps.registry.methods import canonical
+from fedapps.registry.tasks import profiles_class
 
 from .significance import Difference, Values, paired_difference
 
@@ -99,6 +101,59 @@ class Claim:
         return above, "holds" if lows[above] > self.by else "within noise"
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What decides whether a paper's numbers and claims can stand beside a comparison: the data, and their nodes.
+
+    Parameters
+    ----------
+    recipe : str
+        Name of the recipe.
+    keys : mapping
+        The flat run config of the comparison.
+    simulates : bool
+        Whether the task can simulate data with these keys, as the recipe does.
+    varied : str
+        The varied key, which is not compared.
+    """
+
+    recipe: str
+    keys: Mapping[str, Value]
+    simulates: bool
+    varied: str = ""
+
+    def fits(self, patterns: Sequence[str]) -> bool:
+        """Whether the data are those of a recipe of this package whose name matches, and the nodes as many as the
+        recipe has."""
+        known = [name for name in recipes() if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        return not self._departures(self.recipe, ("num-nodes",)) and any(
+            not self._departures(name, ()) for name in dict.fromkeys([self.recipe, *known])
+        )
+
+    def departures(self) -> list[str]:
+        """The keys with which the comparison departs from its recipe; ``recipe`` if it is no recipe of this package."""
+        return self._departures(self.recipe, ("num-nodes",)) or self._departures(self.recipe, ())
+
+    def _departures(self, recipe: str, nodes: Sequence[str]) -> list[str]:
+        """The keys that differ from a recipe: ``nodes``, or without them those of the data."""
+        packaged = packaged_keys(recipe)
+        if packaged is None:
+            return ["recipe"]
+        theirs, ours = ({**defaults(), **keys} for keys in (packaged, self.keys))
+        compared = nodes or ("task", *_data_keys(str(theirs["task"])))
+        found = [key for key in compared if theirs.get(key) != ours.get(key) and key != self.varied]
+        if not nodes and not found and self.simulates and ours["data-dir"]:
+            found = ["data-dir"]
+        return found
+
+
+@cache
+def _data_keys(task: str) -> tuple[str, ...]:
+    """The keys that decide which data the nodes have."""
+    options = options_by_key(f"{task}.", profiles_class(task).Options)
+    return tuple(key for key, setting in options.items() if setting.metadata.get("data"))
+
+
 @cache
 def paper_tables() -> Sequence[PaperTable]:
     """All tables of all papers."""
@@ -111,30 +166,44 @@ def paper_claims() -> Sequence[Claim]:
     return [Claim(**claim) for paper in _files() for claim in paper.get("claims", [])]
 
 
-def paper_of(recipe: str, labels: Sequence[str], key: str = "", value: Value = "") -> Table:
-    """What a paper prints for the methods of a comparison, by their labels; where ``key`` is varied, at ``value``."""
+def paper_of(
+    recipe: str, labels: Sequence[str], key: str = "", value: Value = "", setting: Setting | None = None
+) -> Table:
+    """What a paper prints for the methods of a comparison, by their labels; where ``key`` is varied, at ``value``.
+
+    With a ``setting``, only what holds for it.
+    """
     numbers = {
         canonical(method): row
         for table in paper_tables()
-        if (table.key, table.value) == (key, value) and any(fnmatchcase(recipe, pattern) for pattern in table.recipes)
+        if (table.key, table.value) == (key, value) and _on(recipe, table.recipes, setting)
         for method, row in table.numbers.items()
     }
     return {label: numbers[canonical(label)] for label in labels if canonical(label) in numbers}
 
 
-def checked_claims(recipe: str, values: Values) -> list[dict[str, Any]]:
-    """The claims on a recipe with their verdicts, if ``values`` has all their methods; see :meth:`Claim.against`."""
+def checked_claims(recipe: str, values: Values, setting: Setting | None = None) -> list[dict[str, Any]]:
+    """The claims on a recipe with their verdicts, if ``values`` has all their methods; see :meth:`Claim.against`.
+
+    With a ``setting``, only those that hold for it.
+    """
     by_canonical = {_at(label): of_label for label, of_label in values.items()}
-    found = [claim.against(by_canonical) for claim in _claims_on(recipe)]
+    found = [claim.against(by_canonical) for claim in _claims_on(recipe, setting)]
     return [facts for facts in found if facts is not None]
 
 
-def _claims_on(recipe: str) -> list[Claim]:
+def _claims_on(recipe: str, setting: Setting | None) -> list[Claim]:
     return [
         Claim(c.claim, c.recipes, c.metric, _at(c.method), [_at(name) for name in c.than], c.by)
         for c in paper_claims()
-        if any(fnmatchcase(recipe, pattern) for pattern in c.recipes)
+        if _on(recipe, c.recipes, setting)
     ]
+
+
+def _on(recipe: str, patterns: Sequence[str], setting: Setting | None) -> bool:
+    """Whether the recipes with these names include this one, and their data those of the setting."""
+    named = any(fnmatchcase(recipe, pattern) for pattern in patterns)
+    return named and (setting is None or setting.fits(patterns))
 
 
 def _at(label: str) -> str:

@@ -11,8 +11,8 @@ from fedapps.runs.continual import measure_names
 
 from .held_out import held_out_table
 from .matrix import Plan
-from .papers import checked_claims, paper_of
-from .significance import all_tests, seed_values, spread_of
+from .papers import Setting, checked_claims, paper_of
+from .significance import Values, all_tests, seed_values, spread_of
 
 #: By method or reference and metric: ``mean``, ``std`` (the sample standard deviation) and ``half``, half the width of
 #: the 95 % confidence interval of the mean (Student's t), which is ``None`` with one seed.
@@ -39,23 +39,26 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
     dict
         ``recipe``, ``rows``, ``table`` (see :func:`table_of`), ``curves`` (:func:`curves_of`), ``nodes``
         (:func:`node_means`), ``tests``, ``paper`` (the paper's numbers), ``claims`` and, if there are any,
-        ``references`` and ``held_out`` (:func:`~fedapps.comparison.held_out.held_out_table`). If a key is varied,
+        ``references``, ``held_out`` (:func:`~fedapps.comparison.held_out.held_out_table`) and ``notes``, sentences to
+        stand below the table. If a key is varied,
         ``varied`` has these fields for each value except ``recipe``, ``rows`` and ``claims``; in the whole, ``table``,
         ``curves``, ``nodes`` and ``tests`` are then empty, and claims compare methods at values, such as ``fedavg at
         random``. The paper's numbers for a recipe are shown at the value that the recipe itself sets.
     """
-    paper = paper_of(plan.recipe, plan.methods)
+    setting = setting_of(plan)
+    paper = paper_of(plan.recipe, plan.methods, setting=setting)
     task = str(plan.config.get("task", RunConfig.task))
     metrics, main = metrics_to_test(task, rows), profiles_class(task).headline
     kept = [{key: row[key] for key in _KEPT if key in row} for row in rows]
     head = {"recipe": plan.recipe, "rows": kept, "paper": paper}
     if not plan.vary:
-        claims = checked_claims(plan.recipe, seed_values(rows))
+        claims = checked_claims(plan.recipe, seed_values(rows), setting)
         return {
             **head,
             **_measured(rows, plan.methods, metrics),
             **_given(references=references[0], held_out=held_out_table(rows, main)),
             "claims": claims,
+            **_given(notes=_about_paper(plan, setting, seed_values(rows))),
         }
     parts: list[dict[str, Any]] = []
     at_values: dict[str, dict[str, list[float]]] = {}
@@ -64,13 +67,32 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
         there = slice(place * size, (place + 1) * size)
         for row in kept[there]:
             row["varied"] = {"key": plan.vary.key, "value": value}
-        own = paper_of(plan.recipe, plan.methods, plan.vary.key, value) or (paper if value == plan.own_value else {})
+        there_too = paper if value == plan.own_value else {}
+        own = paper_of(plan.recipe, plan.methods, plan.vary.key, value, setting) or there_too
         measured = _measured(rows[there], plan.methods, metrics)
         given = _given(references=of_value, held_out=held_out_table(rows[there], main))
         parts.append({"value": value, **measured, **given, "paper": own})
         at_values |= {f"{method} at {value}": found for method, found in seed_values(rows[there]).items()}
-    claims = checked_claims(plan.recipe, at_values)
-    return {**head, **_measured([], (), ()), "claims": claims, "varied": {"key": plan.vary.key, "values": parts}}
+    claims = checked_claims(plan.recipe, at_values, setting)
+    varied = {"key": plan.vary.key, "values": parts}
+    given = _given(notes=_about_paper(plan, setting, at_values))
+    return {**head, **_measured([], (), ()), "claims": claims, **given, "varied": varied}
+
+
+def _about_paper(plan: Plan, setting: Setting, values: Values) -> list[str]:
+    """Why the paper's numbers and claims on the recipe are not shown, if they are not."""
+    departures = setting.departures()
+    printed = paper_of(plan.recipe, plan.methods), checked_claims(plan.recipe, values)
+    shown = paper_of(plan.recipe, plan.methods, setting=setting), checked_claims(plan.recipe, values, setting)
+    if printed == shown:
+        return []
+    return [f"The paper's numbers and claims are left out: its data or nodes are others ({', '.join(departures)})."]
+
+
+def setting_of(plan: Plan) -> Setting:
+    """The data of a comparison and their nodes, to hold them against those of a paper."""
+    simulates = plan.configs()[0].profiles.has_world
+    return Setting(plan.recipe, plan.config, simulates, plan.vary.key if plan.vary else "")
 
 
 def _measured(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], metrics: Sequence[str]) -> dict[str, Any]:
@@ -90,8 +112,8 @@ def metrics_to_test(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [average if bare(average) in found else main for main, average in averages.items()]
 
 
-def _given(**tables: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables that are not empty."""
+def _given(**tables: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    """The tables and notes that are not empty."""
     return {name: table for name, table in tables.items() if table}
 
 

@@ -26,7 +26,7 @@ def comparison_text(comparison: Mapping[str, Any]) -> str:
         return _one_comparison(comparison)
     key, parts = comparison["varied"]["key"], comparison["varied"]["values"]
     texts = [f"{key} = {part['value']}\n\n{_one_comparison(part)}" for part in parts]
-    return "\n\n\n".join([*texts, *_claims(comparison.get("claims", []))])
+    return "\n\n\n".join([*texts, *_notes(comparison), *_claims(comparison.get("claims", []))])
 
 
 def _one_comparison(part: Mapping[str, Any]) -> str:
@@ -50,6 +50,7 @@ def _one_comparison(part: Mapping[str, Any]) -> str:
         # Omit methods and references that report none of these metrics.
         filled = [row for row in rows if any(cell.strip() != "-" for cell in row[1:])]
         texts.append(text_table(["method", *block], filled))
+    texts += _notes(part)
     of_metric = {
         metric: [t for t in tests if t["metric"] == metric] for metric in dict.fromkeys(t["metric"] for t in tests)
     }
@@ -61,6 +62,10 @@ def _one_comparison(part: Mapping[str, Any]) -> str:
     if aside := held_out_text(part.get("held_out", {})):
         texts.append(aside)
     return "\n\n".join([*texts, *_claims(part.get("claims", []))])
+
+
+def _notes(part: Mapping[str, Any]) -> list[str]:
+    return ["\n".join(fill(note, _WIDTH) for note in part["notes"])] if part.get("notes") else []
 
 
 def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,19 @@ def recipe_comparison(recipe: Path, key: str) -> str:
     path, stage = _path_and_stage(recipe)
     found = _read(path, ())
     return str({**found.keys, **found.stages.get(stage, {})}.get(f"compare.{key}", ""))
+
+
+@cache
+def packaged_keys(name: str) -> Mapping[str, Value] | None:
+    """The flat run config of a recipe or stage of this package, by its :func:`recipe_name`; ``None`` for another name.
+
+    Keys of a pipeline that name files of its other stages are missing or as written.
+    """
+    stem, _, stage = name.partition(":")
+    if not (RECIPES / f"{stem}.toml").exists():
+        return None
+    found = _read(RECIPES / f"{stem}.toml", ())
+    return _without_compare({**found.keys, **found.stages.get(stage, {})})
 
 
 def recipe_name(recipe: Path) -> str:

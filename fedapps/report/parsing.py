@@ -159,6 +159,7 @@ def _comparison(entry: Entry, recipe: str, lines: Sequence[Entry]) -> Comparison
         claims=tuple(map(read_claim, entry.items("claims"))),
         curves=_curves(entry.inner("curves")),
         nodes=_node_means(entry.inner("nodes")),
+        notes=entry.words("notes"),
         held_out={name: _held_out(entry.inner("held_out").inner(name)) for name in entry.inner("held_out").fields},
     )
 

@@ -216,6 +216,8 @@ class Comparison:
         The paper's claims, checked.
     held_out : mapping
         By method, what it gives to nodes that were held out; empty if there were none.
+    notes : tuple of str
+        Sentences below the table, such as which methods are below a floor.
     varied : Varied, optional
         If a key of the run config was varied, the comparison at each of its values; the other fields are empty then.
     """
@@ -231,6 +233,7 @@ class Comparison:
     held_out: Mapping[str, HeldOut] = field(default_factory=dict)
     curves: Mapping[str, Mapping[str, Course]] = field(default_factory=dict)
     nodes: Mapping[str, Mapping[str, Metrics]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     varied: Varied | None = None
 
     @property

@@ -18,6 +18,7 @@ class Options:
         "lane-swap: simulated, two cars swap lanes; three-cars: simulated, with a third car that drives straight "
         "ahead; trials: recorded trials of people with a robot",
         choices=SCENARIOS,
+        data=True,
     )
     posterior: str = option(
         "literal",
@@ -30,10 +31,13 @@ class Options:
         "Effect of a simulated driver's risk tolerance: threshold shifts the distance at which it overtakes; "
         "literal is the formula printed in the paper, in which only the sign matters",
         choices=("threshold", "literal"),
+        data=True,
     )
-    history: int = option(10, "Past steps that the forecaster sees", minimum=1)
-    min_history: int = option(5, "Minimum number of past steps of a window; missing steps are masked", minimum=1)
-    horizon: int = option(20, "Future steps to forecast and to plan (H)", minimum=1)
+    history: int = option(10, "Past steps that the forecaster sees", minimum=1, data=True)
+    min_history: int = option(
+        5, "Minimum number of past steps of a window; missing steps are masked", minimum=1, data=True
+    )
+    horizon: int = option(20, "Future steps to forecast and to plan (H)", minimum=1, data=True)
     latent: int = option(8, "Dimension of the latent variable z", minimum=1)
     hidden: int = option(32, "Units of each LSTM", minimum=1)
     kl_weight: float = option(0.05, "Weight of the KL term in the loss; 0 = reconstruction only", minimum=0.0)
@@ -56,8 +60,8 @@ class Options:
         "Additional input of the decoder: state (the current joint state) or none",
         choices=("state", "none"),
     )
-    sessions_train: int = option(0, "Training sessions per simulated driver; 0 = as in the paper", minimum=0)
-    sessions_test: int = option(0, "Test sessions per simulated driver; 0 = as in the paper", minimum=0)
+    sessions_train: int = option(0, "Training sessions per simulated driver; 0 = as in the paper", minimum=0, data=True)
+    sessions_test: int = option(0, "Test sessions per simulated driver; 0 = as in the paper", minimum=0, data=True)
     validation_share: float = option(
         0.0,
         "Share of a driver's training sessions held out for validation, the last ones, if the files name none",

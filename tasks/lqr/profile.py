@@ -29,10 +29,16 @@ COLUMNS = ("y", "v", "u", "next_y", "next_v", "control_weight")
 class LqrOptions:
     """Options of the task "lqr". The defaults are the paper's, except for the range of initial states (ours)."""
 
-    start_range: float = option(10.0, "Initial positions and velocities are uniform in ±start-range", above=0)
-    trajectories: int = option(40, "Rollouts per robot; at least one is for training and one for testing", minimum=2)
-    horizon: int = option(30, "Steps per rollout", minimum=1)
-    test_fraction: float = option(0.1, "Share of each robot's rollouts held out for testing", minimum=0, maximum=1)
+    start_range: float = option(
+        10.0, "Initial positions and velocities are uniform in ±start-range", above=0, data=True
+    )
+    trajectories: int = option(
+        40, "Rollouts per robot; at least one is for training and one for testing", minimum=2, data=True
+    )
+    horizon: int = option(30, "Steps per rollout", minimum=1, data=True)
+    test_fraction: float = option(
+        0.1, "Share of each robot's rollouts held out for testing", minimum=0, maximum=1, data=True
+    )
     validation_share: float = option(
         0.0,
         "Share of a robot's training steps held out for validation, the last ones of its file, if the file has no "
@@ -41,7 +47,7 @@ class LqrOptions:
         maximum=0.9,
     )
     noise_variance: float = option(
-        0.01, "Variance of the noise on the control and on each component of the state", minimum=0
+        0.01, "Variance of the noise on the control and on each component of the state", minimum=0, data=True
     )
 
 

@@ -21,15 +21,17 @@ class Options:
         "a,b,c,d;e,f,g,h;i,j,l,k",
         "The participants whose ratings each node learns: ';' separates nodes, ',' separates the participants "
         "that a node meets in sequence; the ratings of each are in <participant>.json",
+        data=True,
     )
     source: str = option(
         "recorded",
         "recorded: ratings by people, read from data-dir; simulated: ratings by simulated people, generated if "
         "data-dir is not set",
         choices=("recorded", "simulated"),
+        data=True,
     )
     together: bool = option(
-        False, "Train on all participants of a node at once, in one stage, instead of one after another"
+        False, "Train on all participants of a node at once, in one stage, instead of one after another", data=True
     )
     graph: str = option(
         "compact",
@@ -49,13 +51,14 @@ class Options:
         "Share of each participant's training scenes to use; smaller shares are subsets of larger ones",
         above=0,
         maximum=1,
+        data=True,
     )
     split_seed: int = option(0, "Seed of the split into training, validation and test scenes", minimum=0)
     hidden: int = option(32, "Units of each hidden layer", minimum=1)
     layers: int = option(
         0, "Hidden layers of the network; 0 = the default, 8 for compact graphs and 3 for relational graphs", minimum=0
     )
-    world_scenes: int = option(150, "Scenes per simulated participant", minimum=20)
+    world_scenes: int = option(150, "Scenes per simulated participant", minimum=20, data=True)
 
     def depth(self) -> int:
         """Return the number of hidden layers, with the default of the graph filled in."""

@@ -28,42 +28,54 @@ class Options:
         "files: texts in the folder data-dir; hub: download the data set from the Hugging Face hub if data-dir is "
         "not set; simulated: generate texts with the data set's number of classes if data-dir is not set",
         choices=("files", "hub", "simulated"),
+        data=True,
     )
     dataset: str = option(
         "agnews",
         "agnews, sst2 or 20news, whose files, columns and classes are known; for any other name (with source "
         "'hub', its name on the hub), set text-columns, label-column, and labels or classes",
+        data=True,
     )
     train_files: str = option(
         "",
         "Name or pattern of the training files, for example train*.csv; '' = the data set's; with source 'hub', a "
         "split",
+        data=True,
     )
     test_files: str = option(
-        "", "Name or pattern of the test files; '' = the data set's; with source 'hub', a split with labels"
+        "", "Name or pattern of the test files; '' = the data set's; with source 'hub', a split with labels", data=True
     )
     text_columns: str = option(
         "",
         "Columns of the text, separated by commas and joined by spaces: names, or numbers from 1 for files "
         "without a header; '' = the data set's, or 'text'",
+        data=True,
     )
     label_column: str = option(
-        "", "Column of the label: a name or number, as for text-columns; '' = the data set's, or 'label'"
+        "", "Column of the label: a name or number, as for text-columns; '' = the data set's, or 'label'", data=True
     )
     labels: str = option(
-        "", "Labels in the order of the classes, separated by commas; '' = the data set's, or those found, sorted"
+        "",
+        "Labels in the order of the classes, separated by commas; '' = the data set's, or those found, sorted",
+        data=True,
     )
-    classes: int = option(0, "Number of classes of a data set that is not known, if labels is empty", minimum=0)
+    classes: int = option(
+        0, "Number of classes of a data set that is not known, if labels is empty", minimum=0, data=True
+    )
     partition: str = option(
         "fednlp",
         "How examples are partitioned among nodes: fednlp gives equal sizes and label shares from a Dirichlet "
         "distribution; iid, dirichlet, pathological and linear are the partitioners of flwr-datasets",
         choices=PARTITIONS,
+        data=True,
     )
     alpha: float = option(
-        1.0, "Concentration of the partitions fednlp and dirichlet; smaller values give fewer labels per node", above=0
+        1.0,
+        "Concentration of the partitions fednlp and dirichlet; smaller values give fewer labels per node",
+        above=0,
+        data=True,
     )
-    classes_per_node: int = option(2, "Classes per node of the partition pathological", minimum=1)
+    classes_per_node: int = option(2, "Classes per node of the partition pathological", minimum=1, data=True)
     partition_seed: int = option(0, "Seed of the partition and of the validation examples", minimum=0)
     validation_share: float = option(
         0.1, "Share of a node's training examples held out for validation", minimum=0, maximum=0.9
@@ -127,7 +139,10 @@ class Options:
         0, "Examples of the common test set on which every node is evaluated, drawn once; 0 = all", minimum=0
     )
     world_examples: int = option(
-        60, "Training examples per node of a simulated corpus, which has a quarter as many test examples", minimum=4
+        60,
+        "Training examples per node of a simulated corpus, which has a quarter as many test examples",
+        minimum=4,
+        data=True,
     )
 
     @property

@@ -33,13 +33,15 @@ class Options:
         "files: houses in the folder data-dir; simulated: simulated houses, generated if data-dir is not set; "
         "auto: files if data-dir is set, otherwise simulated",
         choices=("auto", "files", "simulated"),
+        data=True,
     )
     dataset: str = option(
         "auto",
         "r2r: R2R_<split>.json; rxr: rxr_<split>_guide.jsonl; auto: recognise the data set",
         choices=("auto", "r2r", "rxr"),
+        data=True,
     )
-    languages: str = option("en", "Languages of RxR to read, separated by commas; '' = all")
+    languages: str = option("en", "Languages of RxR to read, separated by commas; '' = all", data=True)
     stage: str = option(
         "agent",
         "agent: train the agent on instructions by people; speaker: train the speaker on the same instructions; "
@@ -53,6 +55,7 @@ class Options:
         "Houses that are nodes: seen, those of the training split; unseen, those of val_unseen only; all. A house "
         "without training paths takes part in evaluation only",
         choices=("all", "seen", "unseen"),
+        data=True,
     )
 
     features: str = option(
@@ -131,10 +134,12 @@ class Options:
         choices=("none", "angles-only", "no-instructions", "shuffled-instructions"),
     )
 
-    world_unseen: int = option(0, "Unseen houses of a simulated world; 0 = one in five, at least one", minimum=0)
-    world_paths: int = option(60, "Training paths per simulated house", minimum=1)
-    world_seen_paths: int = option(6, "Paths in val_seen per simulated house", minimum=0)
-    world_floors: int = option(2, "Maximum number of floors of a simulated house", minimum=1)
+    world_unseen: int = option(
+        0, "Unseen houses of a simulated world; 0 = one in five, at least one", minimum=0, data=True
+    )
+    world_paths: int = option(60, "Training paths per simulated house", minimum=1, data=True)
+    world_seen_paths: int = option(6, "Paths in val_seen per simulated house", minimum=0, data=True)
+    world_floors: int = option(2, "Maximum number of floors of a simulated house", minimum=1, data=True)
 
     @property
     def speaks(self) -> bool:

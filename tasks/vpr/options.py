@@ -52,6 +52,7 @@ class Options:
         "files: images in the folder data-dir; simulated: simulated cities, generated if data-dir is not set; "
         "auto: files if data-dir is set, otherwise simulated",
         choices=("auto", "files", "simulated"),
+        data=True,
     )
     dataset: str = option(
         "auto",
@@ -59,11 +60,13 @@ class Options:
         "nordland_64x32.npz; indoor: images_128x96.tar and metadata.csv; table: a table that lists images; auto: "
         "recognise the data set",
         choices=("auto", "msls", "nordland", "indoor", "table"),
+        data=True,
     )
     table_file: str = option(
         "places.csv",
         "Table of dataset 'table' (.csv, .tsv or .jsonl): columns path, sequence, role, x and y or lon and lat, "
         "and optionally city, continent, group, frame, heading",
+        data=True,
     )
     skip_unreadable: bool = option(
         False,
@@ -76,16 +79,21 @@ class Options:
         minimum=1,
         maximum=MOST_PIXELS,
     )
-    nordland_stretches: int = option(30, "Stretches of the Nordland line, the groups of split 'group'", minimum=1)
-    nordland_regions: int = option(5, "Regions of the Nordland line, which take the place of cities", minimum=1)
+    nordland_stretches: int = option(
+        30, "Stretches of the Nordland line, the groups of split 'group'", minimum=1, data=True
+    )
+    nordland_regions: int = option(
+        5, "Regions of the Nordland line, which take the place of cities", minimum=1, data=True
+    )
 
     test_cities: str = option(
         "",
         "Cities of the common test, separated by commas; '' = sf and cph if present, otherwise the cities in the "
         "folder test, otherwise the last cities by name according to test-share",
+        data=True,
     )
     test_share: float = option(
-        0.2, "Share of the cities for the common test, at least one city", minimum=0, maximum=0.9
+        0.2, "Share of the cities for the common test, at least one city", minimum=0, maximum=0.9, data=True
     )
     test_queries: int = option(0, "Queries of the common test, drawn once; 0 = all", minimum=0)
     test_database: int = option(
@@ -94,7 +102,9 @@ class Options:
         "test easier; 0 = all",
         minimum=0,
     )
-    recall_radius: float = option(25.0, "Maximum distance in metres of a correct match from the query", above=0)
+    recall_radius: float = option(
+        25.0, "Maximum distance in metres of a correct match from the query", above=0, data=True
+    )
     validation_cities: str = option(
         "", "Cities of the common validation, excluded from training, separated by commas (amsterdam,manila)"
     )
@@ -114,18 +124,21 @@ class Options:
         "How sequences are divided among clients: proximity, sequences near a place; clustering, sequences that "
         "look alike; random, sequences of every city for as many clients as nodes; group, a floor or a stretch",
         choices=("proximity", "clustering", "random", "group"),
+        data=True,
     )
     radius: float = option(
         0.0,
         f"Radius in metres of split 'proximity', whose number of clients 'clustering' adopts; 0 = {RADIUS:g}, and "
         f"{WORLD_RADIUS:g} for simulated cities",
         minimum=0,
+        data=True,
     )
     surplus: str = option(
         "auto",
         "If the split gives more clients than nodes: refuse, or draw a subset; auto = draw for simulated cities, "
         "otherwise refuse",
         choices=("auto", "refuse", "draw"),
+        data=True,
     )
     split_seed: int = option(
         0, "Seed of the split, of held-out clients and sequences, and of a drawn test set", minimum=0
@@ -193,10 +206,10 @@ class Options:
         minimum=0,
     )
 
-    world_cities: int = option(8, "Simulated cities for training", minimum=1)
-    world_test_cities: int = option(2, "Simulated cities for the common test", minimum=0)
-    world_metres: float = option(320.0, "Metres of street per node", above=0)
-    world_spacing: float = option(10.0, "Metres between consecutive images", above=0)
+    world_cities: int = option(8, "Simulated cities for training", minimum=1, data=True)
+    world_test_cities: int = option(2, "Simulated cities for the common test", minimum=0, data=True)
+    world_metres: float = option(320.0, "Metres of street per node", above=0, data=True)
+    world_spacing: float = option(10.0, "Metres between consecutive images", above=0, data=True)
 
     @property
     def size(self) -> Size:

@@ -32,6 +32,7 @@ class _Part:
     claims: Sequence[CheckedClaim]
     tests: Sequence[PairedTest]
     other_tests: Sequence[PairedTest]
+    notes: Sequence[str]
 
 
 def section(run: RunData) -> Markup | None:
@@ -44,6 +45,7 @@ def section(run: RunData) -> Markup | None:
         seeds=max(found.seeds for found in compared.values()),
         parts=[_part(run, title, found) for title, found in compared.items()],
         claims=run.comparison.claims if run.comparison.varied else (),
+        notes=run.comparison.notes if run.comparison.varied else (),
     )
 
 
@@ -62,6 +64,7 @@ def _part(run: RunData, title: str, found: Comparison) -> _Part:
         claims=found.claims,
         tests=tests,
         other_tests=[test for test in found.tests if test not in tests],
+        notes=found.notes,
     )
 
 

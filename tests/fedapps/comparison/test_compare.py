@@ -21,7 +21,7 @@ from fedapps.runs.owner import FolderInUseError, owned
 
 METHODS = ["sfl", "apfl"]
 TINY = {
-    "rounds": 2, "epochs": 1, "apfl.epochs": 1, "evaluate-every": 2, "lqr.trajectories": 4, "lqr.horizon": 5,
+    "rounds": 2, "epochs": 1, "apfl.epochs": 1, "evaluate-every": 2,
 }  # fmt: skip
 
 
@@ -250,14 +250,14 @@ def varied(tmp_path_factory, tiny):
         patch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
         made = compare_recipe(
             RECIPES / "lqr.toml", methods=METHODS, seeds=2, overrides=tiny, output_dir=str(folder),
-            vary=Vary("lqr.trajectories", (8, 4)),
+            vary=Vary("lqr.trajectories", (8, 40)),
         )  # fmt: skip
     return content(made), made
 
 
 def test_the_matrix_is_repeated_for_each_value(varied):
     comparison, folder = varied
-    expected = [(value, seed, method) for value in (8, 4) for seed in (0, 1) for method in METHODS]
+    expected = [(value, seed, method) for value in (8, 40) for seed in (0, 1) for method in METHODS]
     assert [(row["varied"]["value"], row["seed"], row["method"]) for row in comparison["rows"]] == expected
     for row in comparison["rows"]:
         run = folder / f"{row['method']}-{row['seed']}-{row['varied']['value']}"
@@ -270,19 +270,19 @@ def test_each_value_has_its_table_and_its_tests(varied):
     comparison, _ = varied
     assert (comparison["table"], comparison["tests"]) == ({}, [])
     assert comparison["varied"]["key"] == "lqr.trajectories"
-    eight, four = comparison["varied"]["values"]
-    assert (eight["value"], four["value"]) == (8, 4)
-    for part, rows in ((eight, comparison["rows"][:4]), (four, comparison["rows"][4:])):
+    eight, forty = comparison["varied"]["values"]
+    assert (eight["value"], forty["value"]) == (8, 40)
+    for part, rows in ((eight, comparison["rows"][:4]), (forty, comparison["rows"][4:])):
         assert part["table"] == table_of(rows)
         assert [(test["a"], test["b"], test["seeds"]) for test in part["tests"]] == [("sfl", "apfl", 2)] * 4
-    assert eight["table"] != four["table"]
+    assert eight["table"] != forty["table"]
 
 
 def test_the_papers_numbers_stand_at_the_recipes_own_value(varied):
     comparison, _ = varied
-    eight, four = comparison["varied"]["values"]
-    assert (eight["paper"], four["paper"]) == ({}, paper_of("lqr", METHODS))
-    head, tail = comparison_text(comparison).split("lqr.trajectories = 4\n")
+    eight, forty = comparison["varied"]["values"]
+    assert (eight["paper"], forty["paper"]) == ({}, paper_of("lqr", METHODS))
+    head, tail = comparison_text(comparison).split("lqr.trajectories = 40\n")
     assert head.startswith("lqr.trajectories = 8\n")
     assert "[0.21146]" not in head
     assert "[0.21146]" in tail

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from recipe_runs import recipe_runs
 
 from fedapps.comparison.matrix import Vary
-from fedapps.comparison.papers import Claim, checked_claims, paper_claims, paper_of, paper_tables
+from fedapps.comparison.papers import Claim, Setting, checked_claims, paper_claims, paper_of, paper_tables
 from fedapps.comparison.tables import comparison_text
-from fedapps.config.recipe_files import recipe_comparison
+from fedapps.config.recipe_files import packaged_keys, recipe_comparison
 from fedapps.registry.expressions import labels
 from fedapps.registry.methods import canonical
 from fedapps.report import write_report
@@ -210,3 +210,42 @@ def test_the_report_shows_the_claims(tmp_path):
     assert "fedvocab against local" in page
     assert "<b>fails</b>" in page
     assert "Intervals of the paired difference over 3 seeds" in page
+
+
+# -- data and nodes of another setting ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changed", "simulates", "departures"),
+    [
+        ("fedvocab-small", {"data-dir": "/agnews", "rounds": 5, "text.vocabulary": "file"}, False, []),
+        ("fedvocab-small", {"data-dir": "/sms", "text.dataset": "sms"}, False, ["text.dataset"]),
+        ("fedvocab-small", {"num-nodes": 7}, False, ["num-nodes"]),
+        ("lqr", {"epochs": 3}, True, []),
+        ("lqr", {"lqr.trajectories": 5}, True, ["lqr.trajectories"]),
+        ("lqr", {"data-dir": "/robots"}, True, ["data-dir"]),
+        ("fedvocab-mine", {}, False, ["recipe"]),
+    ],
+)
+def test_other_data_or_nodes_are_another_setting(recipe, changed, simulates, departures):
+    keys = {**(packaged_keys(recipe) or {}), **changed}
+    setting = Setting(recipe, keys, simulates)
+    assert setting.departures() == departures
+    assert setting.fits([recipe]) is not bool(departures)
+
+
+def test_a_varied_key_is_not_compared():
+    keys = {**packaged_keys("lqr"), "lqr.trajectories": 5}
+    assert Setting("lqr", keys, simulates=True, varied="lqr.trajectories").departures() == []
+
+
+def test_the_paper_is_silent_on_other_data_but_not_on_its_other_data_sets():
+    """The claims of FedVocab are on three data sets."""
+    values = fedvocab_and_local(0.4, 0.5)
+    own = {**packaged_keys("fedvocab-small"), "text.labels": "ham,spam", "text.dataset": "sms"}
+    assert checked_claims("fedvocab-small", values, Setting("fedvocab-small", own, simulates=False)) == []
+    sst2 = {**packaged_keys("fedvocab-small"), "text.dataset": "sst2"}
+    shown = checked_claims("fedvocab-small", values, Setting("fedvocab-small", sst2, simulates=False))
+    assert shown == checked_claims("fedvocab-small", values) != []
+    robots = {**packaged_keys("lqr"), "data-dir": "/robots"}
+    assert paper_of("lqr", ["sfl"], setting=Setting("lqr", robots, simulates=True)) == {}
