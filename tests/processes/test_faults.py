@@ -122,7 +122,7 @@ def limited(pids: Sequence[int], most: int) -> None:
 
 def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
     # It is cut off when all have taken part again, however long that takes.
-    with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 40, "evaluate-every": 40, "timeout": 90.0}) as fleet:
+    with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 40, "evaluate-every": 40, "timeout": 150.0}) as fleet:
         fleet.start(3)
         fleet.submit()
         robot = RobotOfPage(fleet.state(0) / "models" / "run" / "apfl" / "robot-00")
@@ -136,8 +136,8 @@ def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
         fleet.start_node(0)
         fleet.wait_for_message(2)
         fleet.kill_worker(2)
-        again = ("robot-00", "robot-01", "robot-03")
-        fleet.wait(lambda: all(max(fleet.trained(node), default=0) > 2 for node in again) and len(robot.rounds) > 2)
+        nodes = [f"robot-0{index}" for index in range(4)]
+        fleet.wait(lambda: all(max(fleet.trained(node), default=0) > 2 for node in nodes) and len(robot.rounds) > 2)
         assert robot.is_alive()
         robot.stop()
         fleet.kill_server()
@@ -145,20 +145,24 @@ def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
         fleet.assert_every_round_once()
         rounds = range(1, fleet.ended().round + 1)
         told = fleet.refused()
+        late = "no reply within 150 s"
         # A worker that ends before it has fetched its message is replaced; later, the SuperNode replies with an error.
-        crashed = [(number, node) for number, node, reason in told if "stopped responding" in reason]
-        missed = [(number, "robot-02") for number in rounds if number not in fleet.trained("robot-02")]
-        assert len(missed) <= 1, "a worker that is killed costs at most its round"
-        assert set(missed) <= set(crashed)
+        reasons = ("stopped responding", late)
+        killed = [
+            number for number, node, reason in told if node == "robot-02" and any(text in reason for text in reasons)
+        ]
+        assert [number for number in rounds if number not in fleet.trained("robot-02")] == killed, told
+        assert min(killed, default=3) > 2, told
         assert 1 in fleet.trained("robot-00"), "who returns is known by its old key"
         assert 2 not in fleet.trained("robot-00")
         assert 2 not in fleet.trained("robot-01"), "held up, and its late reply counts for nothing"
         assert fleet.trained("robot-03")[0] > 1, "who comes late takes part from then on"
-        late = "no reply within 90 s"
-        assert (2, "robot-01", late) in told or (2, "robot-01") in crashed
-        assert {node.partition("#")[0] for number, node, _ in told if (number, node) not in missed} <= set(again)
-        left = [reason for number, node, reason in told if (number, node) not in crashed]
-        assert all(reason == late or "Node Unavailable" in reason for reason in left)
+        assert any(
+            number == 2 and node == "robot-01" and any(text in reason for text in reasons)
+            for number, node, reason in told
+        )
+        assert {node.partition("#")[0] for _, node, _ in told} <= set(nodes)
+        assert all(any(text in reason for text in (*reasons, "Node Unavailable")) for _, _, reason in told), told
         fleet.assert_same_as_replayed(tmp_path / "replay")
         assert robot.rounds[0] == 1, "the robot of the node that was killed"
         assert robot.rounds == sorted(set(robot.rounds)), "each model once"
