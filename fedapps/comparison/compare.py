@@ -19,8 +19,11 @@ from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.launch.runner import RunFailedError
 from fedapps.registry.tasks import profiles_class
 from fedapps.report import write_report
+from fedapps.report.evaluated import pair
+from fedapps.report.json_files import Entry
 from fedapps.report.metrics import bare
 from fedapps.report.paper import write_formats
+from fedapps.report.parsing import read_node, read_round
 from fedapps.runs.continual import stage_metrics, train_test_matrix
 from fedapps.runs.owner import await_free, check_free, owned
 from fedapps.runs.run_folder import RunFolder, begun
@@ -193,7 +196,8 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     -------
     dict
         ``method``, ``seed``, the final ``metrics`` without the prefix ``test.``, ``curves``: the rounds and values of
-        the main metrics, and ``nodes``: the rows of the last evaluation by node. Runs with stages also have
+        the main metrics, ``paired``: those in which the evaluated nodes change (see :func:`_paired`), and ``nodes``:
+        the rows of the last evaluation by node. Runs with stages also have
         ``matrices``: the train-test matrix of each metric. Runs with held-out nodes have ``held_out``
         (:func:`~fedapps.comparison.held_out.held_out_row`).
 
@@ -221,6 +225,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
         "seed": seed,
         "metrics": {bare(name): value for name, value in found["final"].items()},
         "curves": _curves(folder.lines("metrics.jsonl"), profiles_class(run.task).headline),
+        "paired": _paired(folder.lines("metrics.jsonl"), evaluated, profiles_class(run.task).headline),
         "nodes": [row for row in evaluated if row["round"] == last],
     }
     matrices = _matrices(folder.lines("metrics.jsonl"), run.rounds)
@@ -235,6 +240,21 @@ def _curves(rounds_seen: Sequence[Any], metrics: Sequence[str]) -> dict[str, lis
         for name, values in found.items()
     }
     return {name: values for name, values in finite.items() if values}
+
+
+def _paired(rounds_seen: Sequence[Any], evaluated: Sequence[Any], metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By metric whose evaluated nodes change: ``changed``, the rounds, and ``points`` of the paired curve."""
+    rounds = [read_round(Entry("metrics.jsonl", row)) for row in rounds_seen]
+    nodes = [read_node(Entry("nodes.jsonl", row)) for row in evaluated]
+    found = {name: pair(name, rounds, nodes) for name in metrics}
+    return {
+        bare(name): {
+            "changed": [change.round for change in paired.changes],
+            "points": list(zip(paired.rounds, paired.values, strict=True)),
+        }
+        for name, paired in found.items()
+        if paired
+    }
 
 
 def _matrices(rounds_seen: Sequence[Any], rounds: int) -> dict[str, Any]:

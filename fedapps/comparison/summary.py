@@ -125,27 +125,39 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> Table:
     }
 
 
-def curves_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, list[Any]]]]:
+def curves_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
     """The course of the main metrics over rounds, by method and metric.
 
     Returns
     -------
     dict
         ``rounds``, and for each of them ``mean`` and ``half`` over the seeds. Rounds in which not every seed was
-        evaluated, as after an early stop, are omitted.
+        evaluated, as after an early stop, are omitted. If the evaluated nodes of some seeds change, also ``changed``,
+        the rounds with other nodes than before in any of them, and ``paired``, with ``rounds`` and ``mean``: over the
+        nodes of every evaluation of a seed; empty if a seed has none.
     """
-    runs: dict[str, list[dict[str, dict[int, float]]]] = {}
+    runs: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        curves = {name: dict(points) for name, points in row["curves"].items()}
-        runs.setdefault(row["method"], []).append(curves)
-    found: dict[str, dict[str, dict[str, list[Any]]]] = {}
+        runs.setdefault(row["method"], []).append(row)
+    found: dict[str, dict[str, dict[str, Any]]] = {}
     for method, of_method in runs.items():
-        for name in of_method[0]:
-            rounds = [r for r in of_method[0][name] if all(r in curves.get(name, {}) for curves in of_method)]
-            spreads = [spread_of([curves[name][r] for curves in of_method]) for r in rounds]
-            course = {part: [spread[part] for spread in spreads] for part in ("mean", "half")}
+        for name in of_method[0]["curves"]:
+            curves = [dict(row["curves"].get(name, ())) for row in of_method]
+            rounds = _common_rounds(curves)
+            spreads = [spread_of([curve[r] for curve in curves]) for r in rounds]
+            course: dict[str, Any] = {part: [spread[part] for spread in spreads] for part in ("mean", "half")}
+            changes = [row.get("paired", {}).get(name) for row in of_method]
+            if any(changes):
+                pairs = [dict(of["points"]) if of else curve for of, curve in zip(changes, curves, strict=True)]
+                same = _common_rounds(pairs)
+                course["changed"] = sorted({number for of in changes if of for number in of["changed"]})
+                course["paired"] = {"rounds": same, "mean": [mean(pair[r] for pair in pairs) for r in same]}
             found.setdefault(method, {})[name] = {"rounds": rounds, **course}
     return found
+
+
+def _common_rounds(curves: Sequence[Mapping[int, float]]) -> list[int]:
+    return [number for number in curves[0] if all(number in curve for curve in curves)]
 
 
 def node_means(rows: Iterable[Mapping[str, Any]], metrics: Iterable[str]) -> dict[str, dict[str, dict[str, float]]]:

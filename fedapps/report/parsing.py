@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from .records import (
     CheckedClaim,
     Comparison,
     Course,
+    Curve,
     Difference,
     HeldOut,
     HeldOutMetric,
@@ -226,10 +227,20 @@ def _curves(entry: Entry) -> dict[str, dict[str, Course]]:
     found: dict[str, dict[str, Course]] = {}
     for method in entry.fields:
         for metric in entry.inner(method).fields:
-            points = entry.inner(method).inner(metric).series()
-            rounds, mean, half = (points.get(name, ()) for name in ("rounds", "mean", "half"))
-            found.setdefault(method, {})[metric] = Course(tuple(map(int, rounds)), mean, half)
+            course = entry.inner(method).inner(metric)
+            points, paired = course.series(), course.inner("paired").series()
+            found.setdefault(method, {})[metric] = Course(
+                rounds=_rounds(points),
+                mean=points.get("mean", ()),
+                half=points.get("half", ()),
+                changed=tuple(map(int, points.get("changed", ()))),
+                paired=Curve(_rounds(paired), paired.get("mean", ())),
+            )
     return found
+
+
+def _rounds(points: Mapping[str, Sequence[float]]) -> tuple[int, ...]:
+    return tuple(map(int, points.get("rounds", ())))
 
 
 def _node_means(entry: Entry) -> dict[str, dict[str, Metrics]]:

@@ -102,12 +102,24 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Course:
-    """A metric over rounds: the means over seeds, and half the widths of their 95 % intervals, NaN with one seed."""
+class Curve:
+    """Rounds, and the mean over seeds in each."""
 
-    rounds: tuple[int, ...]
-    mean: tuple[float, ...]
-    half: tuple[float, ...]
+    rounds: tuple[int, ...] = ()
+    mean: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Course(Curve):
+    """A metric over rounds: the means over seeds, and half the widths of their 95 % intervals, NaN with one seed.
+
+    ``changed`` are the rounds that were evaluated on other nodes than before in some seed, and ``paired`` is the mean
+    over the nodes of every evaluation (:mod:`fedapps.report.evaluated`); empty if not every seed has such nodes.
+    """
+
+    half: tuple[float, ...] = ()
+    changed: tuple[int, ...] = ()
+    paired: Curve = Curve()
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ def mark(artist: Artist, name: str, at: Sequence[str] | None = None) -> None:
     at : sequence of str, optional
         The text of each x coordinate of a line, if it is not the number itself.
     """
-    artist.set_gid(_GID + quote(json.dumps([name, None if at is None else list(at)]), safe=""))
+    # The last item distinguishes artists of the same series; the SVG does not contain it.
+    artist.set_gid(_GID + quote(json.dumps([name, None if at is None else list(at), id(artist)]), safe=""))
 
 
 def named_series(figure: Figure, svg: str) -> str:
@@ -48,7 +49,7 @@ def named_series(figure: Figure, svg: str) -> str:
 
 
 def _attributes(artist: Artist, figure: Figure) -> Markup:
-    name, at = json.loads(unquote(str(artist.get_gid()).removeprefix(_GID)))
+    name, at, _ = json.loads(unquote(str(artist.get_gid()).removeprefix(_GID)))
     attributes = Markup(' data-series="{}"').format(name)
     if isinstance(artist, Line2D) and np.size(artist.get_xdata()) <= _MOST_POINTS:
         attributes += Markup(' data-points="{}"').format(json.dumps(_points(artist, figure, at)))

@@ -1,6 +1,7 @@
 """Learning curves: the main metrics of the task, then other measures of quality, and numbers of steps last.
 
-Those of a comparison are means over seeds with a band for their 95 % confidence intervals.
+Those of a comparison are means over seeds with a band for their 95 % confidence intervals. Where the evaluated nodes
+change between rounds, the round is marked, and a dotted line is the mean over the nodes of every evaluation.
 """
 
 from __future__ import annotations
@@ -8,16 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from fedapps.report.evaluated import paired_curve
 from fedapps.report.figures import drawing
+from fedapps.report.formats import counted
 from fedapps.report.metrics import columns, describe
 from fedapps.report.palette import PlotStyle, plot_styles
-from fedapps.report.records import Comparison, RoundRecord
+from fedapps.report.records import Comparison, Course, RoundRecord
 from fedapps.report.rendering import render_section
 from fedapps.report.results import curve, leading_metric, main_metrics
 from fedapps.report.run_data import RunData
@@ -26,8 +30,17 @@ from fedapps.report.series import mark
 _OPEN = 2
 _MOST = 12
 _WIDE_RANGE = 30
+_MOST_RINGS = 8
 
 ORDER = 60
+
+
+class _Pairs(NamedTuple):
+    """The rounds in which the evaluated nodes of a method change, and the mean over the nodes of every evaluation."""
+
+    changed: Sequence[int]
+    rounds: Sequence[int]
+    values: Sequence[float]
 
 
 def section(run: RunData) -> Markup | None:
@@ -38,10 +51,14 @@ def section(run: RunData) -> Markup | None:
     wanted += [("train", name) for name in _names(run, "train") if not name.endswith("_parameters")]
     main = main_metrics(run)
     wanted.sort(key=lambda item: _rank(main, *item))
-    drawn = [panel for phase, name in wanted if (panel := _panel(run, phase, name, kept=name in main))][:_MOST]
-    if not drawn:
+    found = [panel for phase, name in wanted if (panel := _panel(run, phase, name, kept=name in main))][:_MOST]
+    if not found:
         return None
-    return render_section("curves", styles=plot_styles(run.methods), shown=drawn[:_OPEN], more=drawn[_OPEN:])
+    drawn = [figure for figure, _ in found]
+    notes = dict.fromkeys(note for _, notes in found[:_OPEN] for note in notes)
+    return render_section(
+        "curves", styles=plot_styles(run.methods), shown=drawn[:_OPEN], more=drawn[_OPEN:], notes=list(notes)
+    )
 
 
 def _rank(main: Sequence[str], phase: str, name: str) -> tuple[int, int]:
@@ -60,8 +77,11 @@ def _values(record: RoundRecord, phase: str) -> dict[str, float]:
     return dict(record.evaluate if phase == "evaluate" else record.train)
 
 
-def _panel(run: RunData, phase: str, name: str, *, kept: bool) -> Markup | None:
-    """The curves of a metric; None if there are none or, unless the metric is ``kept``, if it never changes."""
+def _panel(run: RunData, phase: str, name: str, *, kept: bool) -> tuple[Markup, list[str]] | None:
+    """The curves of a metric, and notes on changes of the evaluated nodes.
+
+    None if there are no curves or, unless the metric is ``kept``, if they never change.
+    """
     metric = describe(name)
     curves = {method: curve(run, method, lambda r: _values(r, phase).get(name)) for method in run.methods}
     curves = {method: points for method, points in curves.items() if any(map(math.isfinite, points[1]))}
@@ -72,12 +92,19 @@ def _panel(run: RunData, phase: str, name: str, *, kept: bool) -> Markup | None:
         return None
     title = metric.axis if phase == "evaluate" else f"training: {metric.axis}"
     heading = metric.title if phase == "evaluate" else title
-    return _drawn(title, heading, curves, plot_styles(run.methods))
+    changed = {}
+    if phase == "evaluate":
+        found = {method: paired_curve(run, method, name) for method in curves}
+        changed = {method: paired for method, paired in found.items() if paired}
+    alone = len(run.methods) == 1
+    notes = [paired.sentence if alone else f"{method}: {paired.sentence}" for method, paired in changed.items()]
+    pairs = {method: _Pairs([c.round for c in of.changes], of.rounds, of.values) for method, of in changed.items()}
+    return _drawn(title, heading, curves, plot_styles(run.methods), pairs=pairs), notes
 
 
 def _over_seeds(run: RunData, comparison: Comparison) -> Markup | None:
     styles = plot_styles(run.methods)
-    drawn, leading = [], leading_metric(run)
+    drawn, leading, notes = [], leading_metric(run), dict[str, None]()
     for title, part in comparison.parts.items():
         names = dict.fromkeys(name for courses in part.curves.values() for name in courses)
         for name in sorted(names, key=lambda name: leading is None or name != leading.name):
@@ -87,11 +114,28 @@ def _over_seeds(run: RunData, comparison: Comparison) -> Markup | None:
             if any(len(course.rounds) > 1 for course in courses.values()):
                 metric = describe(name)
                 heading = f"{metric.title}, {title}" if title else metric.title
-                drawn.append(_drawn(metric.axis, heading, lines, styles, bands))
+                changed = {method: course for method, course in courses.items() if course.changed}
+                pairs = {m: _Pairs(c.changed, c.paired.rounds, c.paired.mean) for m, c in changed.items()}
+                drawn.append(_drawn(metric.axis, heading, lines, styles, bands, pairs))
+                if len(drawn) <= _OPEN:
+                    notes |= {_said(method, course, title): None for method, course in changed.items()}
     if not drawn:
         return None
     seeds = max(part.seeds for part in comparison.parts.values())
-    return render_section("curves", styles=styles, shown=drawn[:_OPEN], more=drawn[_OPEN:_MOST], seeds=seeds)
+    return render_section(
+        "curves", styles=styles, shown=drawn[:_OPEN], more=drawn[_OPEN:_MOST], seeds=seeds, notes=list(notes)
+    )
+
+
+def _said(method: str, course: Course, title: str) -> str:
+    """A note on the rounds of a comparison in which the evaluated nodes of some seeds change."""
+    rounds = f"{counted(len(course.changed), 'round')}, first {course.changed[0]}"
+    paired = (
+        "Dotted: in each seed, the mean over its nodes of every evaluation"
+        if course.paired.rounds
+        else "No curve over the same nodes is drawn, because not every seed has one"
+    )
+    return f"{method}{f', {title}' if title else ''}: the evaluated nodes change in {rounds}. {paired}."
 
 
 def _drawn(
@@ -100,8 +144,9 @@ def _drawn(
     curves: Mapping[str, tuple[Sequence[int], Sequence[float]]],
     styles: Mapping[str, PlotStyle],
     bands: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    pairs: Mapping[str, _Pairs] = MappingProxyType({}),
 ) -> Markup:
-    """A figure of curves, with bands of these half widths around them."""
+    """A figure of curves, with bands of these half widths around them, and changes of the evaluated nodes."""
     finite = [y for _, points in curves.values() for y in points if math.isfinite(y)]
     ends = ", ".join(f"{method} {points[1][-1]:.4g}" for method, points in curves.items())
     with drawing(f"Line chart of {title} over rounds; final values: {ends}") as figure:
@@ -111,12 +156,28 @@ def _drawn(
             if method in bands:
                 low, high = np.subtract(y, bands[method]), np.add(y, bands[method])
                 mark(axes.fill_between(x, low, high, color=styles[method].colour, alpha=0.12, linewidth=0), method)
+        for method, of in pairs.items():
+            _draw_pairs(axes, curves[method], of, styles[method], method)
         if min(finite) > 0 and max(finite) / min(finite) > _WIDE_RANGE:
             axes.set_yscale("log")
         axes.set_title(heading)
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return figure.markup
+
+
+def _draw_pairs(
+    axes: Axes, line: tuple[Sequence[int], Sequence[float]], pairs: _Pairs, style: PlotStyle, name: str
+) -> None:
+    """A ring at each round with other nodes than before, unless they are many, and the dotted paired curve."""
+    at = dict(zip(*line, strict=True))
+    rings = [number for number in pairs.changed if number in at]
+    if rings and len(rings) <= _MOST_RINGS:
+        ring = axes.scatter(rings, [at[r] for r in rings], s=90, facecolors="none", edgecolors=style.colour, zorder=4)
+        mark(ring, name)
+    if pairs.rounds:
+        (dotted,) = axes.plot(pairs.rounds, pairs.values, color=style.colour, linestyle=(0, (1, 1.6)), linewidth=1.6)
+        mark(dotted, name, at=[f"{number}, same nodes" for number in pairs.rounds])
 
 
 def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], style: PlotStyle, name: str) -> None:

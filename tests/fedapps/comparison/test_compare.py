@@ -115,6 +115,20 @@ def test_curves_are_means_over_the_rounds_that_every_seed_has():
     assert course["a"]["x"]["half"] == pytest.approx([half_width([1.0, 2.0]), half_width([3.0, 5.0])])
 
 
+def test_the_paired_course_is_the_mean_over_the_common_nodes_of_each_seed():
+    """Seed 0 loses a node in round 4, and the others do not; with a seed without common nodes there is no course."""
+    whole = {"method": "a", "curves": {"x": [(2, 2.0), (4, 5.0)]}, "paired": {}}
+    lost = {"method": "a", "curves": {"x": [(2, 1.0), (4, 3.0)]}}
+    paired = lost | {"paired": {"x": {"changed": [4], "points": [(2, 4.0), (4, 6.0)]}}}
+    alone = lost | {"paired": {"x": {"changed": [2], "points": []}}}
+    course = curves_of([paired, whole])["a"]["x"]
+    assert (course["mean"], course["changed"]) == ([1.5, 4.0], [4])
+    assert course["paired"] == {"rounds": [2, 4], "mean": [3.0, 5.5]}
+    course = curves_of([paired, alone])["a"]["x"]
+    assert (course["changed"], course["paired"]) == ([2, 4], {"rounds": [], "mean": []})
+    assert curves_of([whole, whole])["a"]["x"].keys() == {"rounds", "mean", "half"}
+
+
 def test_the_value_of_a_node_is_its_mean_over_seeds():
     def row(seed, **values):
         return {

@@ -81,3 +81,22 @@ def test_curves_and_nodes_begin_with_the_main_metric(tmp_path: Path) -> None:
     assert text.index("Line chart of total loss over rounds") < text.index("Line chart of state loss over rounds")
     assert "Dot plot of total loss by node and method" in text
     assert "Lines are means over 2 seeds" in text
+
+
+def test_a_comparison_marks_rounds_with_other_nodes(tmp_path: Path) -> None:
+    course = {"rounds": [1, 2], "mean": [0.5, 0.75], "half": [0.125, 0.0625], "changed": [2]}
+    rows = [{"method": "apfl", "seed": seed, "metrics": {"total_loss": 0.75}} for seed in (0, 1)]
+    table = {"apfl": {"total_loss": {"mean": 0.75, "std": 0.0, "half": 0.1}}}
+    for paired, said in (
+        (
+            {"rounds": [1, 2], "mean": [0.5, 0.375]},
+            "Dotted: in each seed, the mean over its nodes of every evaluation.",
+        ),
+        ({"rounds": [], "mean": []}, "No curve over the same nodes is drawn, because not every seed has one."),
+    ):
+        curves = {"apfl": {"total_loss": course | {"paired": paired}}}
+        whole = {"recipe": "lqr", "rows": rows, "table": table, "curves": curves}
+        (tmp_path / "compare.json").write_text(json.dumps(whole))
+        text = page(tmp_path)
+        assert f"apfl: the evaluated nodes change in 1 round, first 2. {said}" in text
+        assert ("round 2, same nodes: 0.3750" in text) == bool(paired["rounds"])

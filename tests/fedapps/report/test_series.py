@@ -45,6 +45,16 @@ def test_a_name_is_text_whatever_it_contains():
     assert "<b>" not in figure.markup
 
 
+def test_a_line_keeps_its_points_beside_the_band_and_the_marks_of_its_series():
+    with drawing("a line") as figure:
+        axes = figure.axes[0]
+        mark(axes.plot([1, 2], [1.0, 2.0])[0], "fedavg")
+        mark(axes.fill_between([1, 2], [0.5, 1.5], [1.5, 2.5]), "fedavg")
+        mark(axes.scatter([2], [2.0]), "fedavg")
+    assert figure.markup.count('data-series="fedavg"') == 3
+    assert [text for _, _, text in points_of(figure.markup)["fedavg"]] == ["1: 1", "2: 2"]
+
+
 def test_points_that_are_not_finite_and_very_long_lines_have_no_values():
     with drawing("lines") as figure:
         mark(figure.axes[0].plot([1, 2], [1.0, float("nan")])[0], "some")
