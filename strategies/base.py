@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from logging import INFO
+from math import inf
 from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -44,6 +45,7 @@ from .nodes.samplers import Sampler, UniformFraction
 from .optimizers import SGD, ServerOptimizer
 from .privacy import PrivacyMechanism
 from .replies import Reply, ReplyFilter, Weighting, count_bytes, max_reply_bytes, to_weighting, too_few
+from .rounds.clock import clock_of, is_simulated
 from .rounds.exchange import exchange
 from .rounds.loop import ResumableStrategy
 from .rounds.records import DivergedError, RoundReport, RoundStep, TooFewRepliesError
@@ -190,6 +192,7 @@ class BaseStrategy(ResumableStrategy):
         self._current: Arrays = {}
         self._records: dict[Hashable, ArrayRecord] = {}
         self._needed_replies = min_replies
+        self._seconds: dict[str, float] = {}  # from the messages of a phase to their replies, in simulated time
 
     # -- Flower's interface ---------------------------------------------------------------------------------
 
@@ -234,7 +237,7 @@ class BaseStrategy(ResumableStrategy):
         self.prepare_round(server_round, arrays, config, grid)
         self._current = from_record(arrays)
         self.begin_round(server_round, self._current)
-        candidates = [node for node in self.profiles(grid) if node.num_examples != 0]
+        candidates = self.candidates(grid)
         cohort = self.sampler.sample(candidates, server_round, "train")
         log(INFO, "round %s: %s nodes train", server_round, len(cohort))
         self._needed_replies = min(self.min_replies, len(cohort)) if self.sampler.random_size else self.min_replies
@@ -359,6 +362,26 @@ class BaseStrategy(ResumableStrategy):
         """The connected nodes with a profile and data, in the order of their keys."""
         return [self.label(node) for node in self.registry.connected(grid) if not node.no_data]
 
+    def candidates(self, grid: Grid) -> list[Profile]:
+        """The connected nodes that can train, in the order of their keys. In simulated time, waits until there are enough.
+
+        Raises
+        ------
+        TooFewRepliesError
+            In simulated time, too few nodes will ever be there.
+        """
+        while True:
+            found = [node for node in self.profiles(grid) if node.num_examples != 0]
+            if not is_simulated(grid) or len(found) >= max(1, self.min_replies):
+                return found
+            try:
+                clock_of(grid).wait(inf)
+            except RuntimeError as error:
+                raise TooFewRepliesError(
+                    f"{len(found)} nodes can train, but min-replies is {self.min_replies}, and no other node will come "
+                    f"({error})"
+                ) from error
+
     def send(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Outcome]:
         """Send messages and yield one reply or failure for each, in the order of the messages; counts their bytes."""
         with timed("prepare"):
@@ -367,6 +390,7 @@ class BaseStrategy(ResumableStrategy):
                 largest = max(largest, size := count_bytes(message.content))
                 self.report.count_message(message.metadata.message_type, size)
         ahead = MAX_BUFFERED_BYTES // largest  # a train reply is about as large as its message
+        self._seconds = {}
         replies = exchange(
             grid,
             outgoing,
@@ -376,6 +400,7 @@ class BaseStrategy(ResumableStrategy):
             in_flight=self.in_flight,
             count_busy=lambda: self.registry.queries.working,
             on_wait=partial(self.registry.poll, grid),
+            on_reply=self._seconds.__setitem__ if is_simulated(grid) else lambda message_id, seconds: None,
         )
         return timed_items("wait", replies)
 
@@ -431,6 +456,7 @@ class BaseStrategy(ResumableStrategy):
             refusal_reason=self.refusal_reason,
             compression=self.compression,
             buffers=self.buffers,
+            seconds=self._seconds if phase == "train" else {},
         )
 
     # -- hooks --------------------------------------------------------------------------------------------------------

@@ -275,6 +275,10 @@ class ReplyFilter:
         How the arrays of replies may be compressed.
     buffers : Buffers
         Which arrays are not trained, and therefore not compressed.
+    seconds : mapping of str to float
+        From each message to its reply, by the id of the message, where this is recorded.
+    staleness : int
+        ≥ 0, the number of server steps since ``expected`` was current.
     """
 
     report: RoundReport
@@ -288,6 +292,8 @@ class ReplyFilter:
     refusal_reason: Callable[[Reply], str | None] | None = None
     compression: Compression | None = None
     buffers: Buffers = field(default_factory=Buffers)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    staleness: int = 0
 
     def usable(self, replies: Iterable[Outcome]) -> Iterator[Reply]:
         """Yield the replies that pass all checks, in their order. No reply is kept while waiting for the next one."""
@@ -303,8 +309,9 @@ class ReplyFilter:
 
     def _read(self, reply: Outcome, profile: Profile) -> Reply | None:
         """The checked reply, or ``None`` if it is refused; both are recorded in the report."""
-        size = 0
+        size, seconds = 0, None
         if isinstance(reply, Message) and reply.has_content():
+            seconds = self.seconds.get(reply.metadata.reply_to_message_id)
             size = count_bytes(reply.content)
             self.report.count_reply(self.phase, size)
         try:
@@ -341,6 +348,8 @@ class ReplyFilter:
                 dict(profile.groups),
                 bytes_up=size,
                 timings=read_timings(usable.content),
+                seconds=seconds,
+                staleness=self.staleness,
             )
         )
         return usable

@@ -28,6 +28,8 @@ from .owner import Ownership, check_free, owned
 from .releases import ReleaseLedger
 
 _RECORDS = ("metrics.jsonl", "nodes.jsonl")
+#: Facts that a row leaves out where they have this value.
+_ABSENT: dict[str, Any] = {"timings": {}, "clock": None, "seconds": None, "staleness": 0}
 #: Keys that may differ when a run is resumed, because they do not change the results.
 _FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir", "trackers", "timings"} | {
     "max-failed-evaluations"
@@ -149,9 +151,10 @@ class RunFolder:
         self.check_owner()
         facts = asdict(report)
         nodes = facts.pop("nodes")
-        for timed in (facts, *nodes):
-            if not timed["timings"]:
-                del timed["timings"]
+        for row in (facts, *nodes):
+            for name, absent in _ABSENT.items():
+                if row.get(name, ...) == absent:
+                    del row[name]
         head = {"method": method, "round": report.round}
         for name, rows in (
             ("nodes.jsonl", [head | node for node in nodes]),

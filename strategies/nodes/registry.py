@@ -1,14 +1,14 @@
 """The connected nodes of a run and their profiles: each node is queried once, and its answer counts when it arrives."""
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from ..rounds.clock import Clock, WallClock, clock_of
 from ..rounds.records import TooFewRepliesError
-from ..rounds.transport import NodeFailure, Sent, pauses, pull, push, retry
+from ..rounds.transport import NodeFailure, Sent, pull, push, retry
 from .admission import Admission, ExampleLimits
 from .held_out import HeldOut
 from .profiles import Profile, profile_query, read_profile, with_distinct_keys
@@ -116,9 +116,10 @@ class NodeRegistry:
         busy : int
             ≥ 0, the number of nodes that work on messages of the round.
         """
-        if time.monotonic() >= self._next_poll:
+        clock = clock_of(grid)
+        if clock.now() >= self._next_poll:
             self._update(grid, busy)
-            self._next_poll = time.monotonic() + POLL_SECONDS
+            self._next_poll = clock.now() + POLL_SECONDS
 
     def absent(self) -> list[str]:
         """Sentences that name the connected nodes that take no part: without a profile, without data, or left out."""
@@ -137,10 +138,11 @@ class NodeRegistry:
 
     def _wait(self, grid: Grid) -> None:
         """Wait until there are enough nodes, or no more can be expected."""
-        self._sign_of_life = time.monotonic()
-        remind_at, pause = self._sign_of_life + REMINDER_SECONDS, pauses()
+        clock = clock_of(grid)
+        self._sign_of_life = clock.now()
+        remind_at = self._sign_of_life + REMINDER_SECONDS
         while True:
-            news, now = self._update(grid), time.monotonic()
+            news, now = self._update(grid), clock.now()
             missing = 0 if self._begun else max(0, self._min_nodes - len(self._connected))
             slow = self.queries.pending(self._connected - self._profiles.keys())
             enough = not missing and self._num_with_data() >= self._min_replies
@@ -154,7 +156,7 @@ class NodeRegistry:
                 log(INFO, "waiting for nodes: %s", self._progress(slow))
                 remind_at = now + REMINDER_SECONDS
             if not news:
-                time.sleep(next(pause))
+                clock.wait(max(self._sign_of_life + self._node_wait, now + POLL_SECONDS))
         if missing:
             raise TooFewRepliesError(
                 f"{len(self._connected)} nodes are connected, but num-nodes is {self._min_nodes}, and no other node "
@@ -229,6 +231,7 @@ class ProfileQueries:
         self._open: dict[int, Sent] = {}
         self._sent_at: dict[int, float] = {}
         self._late: set[int] = set()
+        self._clock: Clock = WallClock()
 
     @property
     def working(self) -> int:
@@ -241,7 +244,7 @@ class ProfileQueries:
 
     def seconds_since(self, node: int) -> float | None:
         """Seconds since the query was sent to a node that has not answered, ``None`` for any other node."""
-        return time.monotonic() - self._sent_at[node] if node in self._open else None
+        return self._clock.now() - self._sent_at[node] if node in self._open else None
 
     def ask(self, nodes: Iterable[int]) -> None:
         """Set the nodes to query next: those of ``nodes`` without an open query."""
@@ -264,6 +267,7 @@ class ProfileQueries:
         list of Profile
             In the order of the node ids.
         """
+        self._clock = clock_of(grid)
         self._send(grid, busy)
         answers = []
         for node, sent in sorted(self._open.items()):
@@ -271,7 +275,7 @@ class ProfileQueries:
                 del self._open[node]
                 self._late.discard(node)
                 answers.append(read_profile(node, reply))
-            elif node not in self._late and time.monotonic() - self._sent_at[node] >= self.timeout:
+            elif node not in self._late and self._clock.now() - self._sent_at[node] >= self.timeout:
                 self._late.add(node)
                 log(WARNING, "node %s sent no profile within %g s; it takes part after its answer", node, self.timeout)
         return [profile for profile in answers if profile is not None]
@@ -284,4 +288,4 @@ class ProfileQueries:
                 read_profile(sent.node_id, sent)  # logs the failure
             else:
                 self._open[sent.node_id] = sent
-                self._sent_at[sent.node_id] = time.monotonic()
+                self._sent_at[sent.node_id] = self._clock.now()

@@ -6,7 +6,6 @@ server's memory does not grow with the number of nodes. A reply in the store is 
 the SuperLink then answers with an error even if it has the reply.
 """
 
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from math import inf
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from .transport import NodeFailure, Outcome, Sent, pauses, pull, push
+from .clock import clock_of
+from .transport import NodeFailure, Outcome, Sent, pull, push
 
 _MAX_EARLY_PULLS = 16  # attempts to fetch later replies, each time that the next one is not there
 
@@ -30,6 +30,7 @@ def exchange(
     in_flight: int | None = None,
     count_busy: Callable[[], int] = lambda: 0,
     on_wait: Callable[[int], None] = lambda working: None,
+    on_reply: Callable[[str, float], None] = lambda message_id, seconds: None,
 ) -> Iterator[Outcome]:
     """Send messages and yield one reply or failure for each, in the order of the messages.
 
@@ -58,6 +59,8 @@ def exchange(
         message is always in flight.
     on_wait : function of an int
         Called after every attempt that finds no reply, with the number of nodes that work on these messages.
+    on_reply : function of a str and a float
+        Called for every reply with the id of its message, and the seconds from sending it to the arrival of the reply.
 
     Yields
     ------
@@ -78,12 +81,13 @@ def exchange(
         raise ValueError(f"ahead = {ahead}: must be at least 0")
     if in_flight is not None and in_flight < 1:
         raise ValueError(f"in_flight = {in_flight}: must be at least 1, or None")
-    mailbox = _Mailbox(grid, messages, inf if timeout is None else timeout, ahead, in_flight, count_busy)
+    mailbox = _Mailbox(grid, messages, inf if timeout is None else timeout, ahead, in_flight, count_busy, on_reply)
     return mailbox.outcomes(poll, on_wait)
 
 
 @dataclass(frozen=True)
 class _Awaited(Sent):
+    sent_at: float
     deadline: float
 
 
@@ -98,13 +102,16 @@ class _Mailbox:
         ahead: int,
         in_flight: int | None,
         count_busy: Callable[[], int],
+        on_reply: Callable[[str, float], None],
     ) -> None:
         self._grid = grid
+        self._clock = clock_of(grid)
         self._timeout = timeout
         self._ahead = ahead
         self._unsent = deque(messages)
         self._in_flight = in_flight
         self._count_busy = count_busy
+        self._on_reply = on_reply
         self._turns: deque[_Awaited | NodeFailure] = deque()  # sent, but not yet yielded
         self._later: OrderedDict[str, _Awaited] = OrderedDict()  # those of _turns without a reply, by message id
         self._deadlines: deque[_Awaited] = deque()  # those sent, in this order, whose time was not over when last seen
@@ -128,7 +135,8 @@ class _Mailbox:
             return
         for sent in push(self._grid, [self._unsent.popleft() for _ in range(count)]):
             if isinstance(sent, Sent):
-                sent = _Awaited(sent.node_id, sent.message_id, time.monotonic() + self._timeout)
+                now = self._clock.now()
+                sent = _Awaited(sent.node_id, sent.message_id, now, now + self._timeout)
                 self._later[sent.message_id] = sent
                 self._deadlines.append(sent)
             self._turns.append(sent)
@@ -141,20 +149,20 @@ class _Mailbox:
         if turn.message_id in self._early:
             return self._early.pop(turn.message_id)
         self._forget(turn)
-        pause = pauses(poll)
-        while (reply := pull(self._grid, turn)) is None:
-            left = turn.deadline - time.monotonic()
-            if left <= 0:
+        clock = clock_of(self._grid, poll)
+        while (reply := self._pull(turn)) is None:
+            if clock.now() >= turn.deadline:
+                clock.forget([turn.message_id])
                 return NodeFailure(turn.node_id, f"no reply within {self._timeout:g} s")
             self._look_ahead()
             self._send(awaited=1)
             on_wait(1 + self._working_later())
-            time.sleep(min(next(pause), left))
+            clock.wait(turn.deadline, None if self._unsent else [turn.message_id])
         return reply
 
     def _working_later(self) -> int:
         """Number of nodes that work on messages whose turn has not come."""
-        now = time.monotonic()
+        now = self._clock.now()
         while self._deadlines and self._deadlines[0].deadline <= now:  # all messages have the same timeout
             if (late := self._deadlines.popleft().message_id) in self._later:
                 self._overdue.add(late)
@@ -165,9 +173,15 @@ class _Mailbox:
         for _ in range(min(self._ahead - len(self._early), len(self._later), _MAX_EARLY_PULLS)):
             sent = next(iter(self._later.values()))
             self._later.move_to_end(sent.message_id)
-            if reply := pull(self._grid, sent):
+            if reply := self._pull(sent):
                 self._forget(sent)
                 self._early[sent.message_id] = reply
+
+    def _pull(self, sent: _Awaited) -> Outcome | None:
+        reply = pull(self._grid, sent)
+        if reply is not None:
+            self._on_reply(sent.message_id, self._clock.arrived_at(sent.message_id) - sent.sent_at)
+        return reply
 
     def _forget(self, sent: _Awaited) -> None:
         del self._later[sent.message_id]

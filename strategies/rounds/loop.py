@@ -19,6 +19,7 @@ from .. import wire
 from ..arrays import Arrays, from_record, to_record
 from ..checks import check_reply, require_integer
 from ..stopwatch import measured, timed
+from .clock import clock_of, is_simulated
 from .records import BestRound, FailedEvaluationsError, RoundReport, TrackedMetric
 from .snapshots import Attempts, Checkpoints, Snapshot, next_attempts, to_text, under
 from .transport import Outcome
@@ -244,11 +245,15 @@ class _RoundLoop:
         with measured() as watch:
             self._train(server_round)
             due = server_round % self.evaluate_every == 0 or server_round == self.num_rounds
-            evaluate = self._evaluate(server_round) if due else {}
+            with clock_of(self.grid).evaluation():
+                evaluate = self._evaluate(server_round) if due else {}
         info, seconds = self.strategy.round_info(), time.monotonic() - begun
         rest = max(seconds - sum(watch.seconds.values()), 0.0)
         timings = {**watch.seconds, "other": rest, **self.saving}
-        report = replace(self.strategy.report, evaluate=evaluate, strategy=info, seconds=seconds, timings=timings)
+        clock = clock_of(self.grid).now() if is_simulated(self.grid) else None
+        report = replace(
+            self.strategy.report, evaluate=evaluate, strategy=info, seconds=seconds, timings=timings, clock=clock
+        )
         improved = self._track(server_round, report)
         with measured() as watch, watch.phase("save"):
             if self.on_round:
@@ -338,11 +343,13 @@ class _RoundLoop:
         shared = {f"shared.{name}": array for name, array in from_record(self.result.arrays).items()}
         state = {f"state.{name}": array for name, array in self.strategy.state().items()}
         history = {name: getattr(self.result, name) for name in _HISTORIES}
-        return Snapshot(server_round, {**shared, **state}, {"best": asdict(self.best)}, self.attempts, history)
+        clock = {"clock": clock_of(self.grid).now()} if is_simulated(self.grid) else {}
+        return Snapshot(server_round, {**shared, **state}, {"best": asdict(self.best), **clock}, self.attempts, history)
 
     def _restore(self, snapshot: Snapshot, initial: ArrayRecord) -> ArrayRecord:
         arrays = self.strategy.restore(snapshot, initial)
         self.best = BestRound(**snapshot.facts["best"])
+        clock_of(self.grid).set_now(snapshot.facts.get("clock", 0.0))
         self.durable_round = self.checkpoints.oldest_round() if self.checkpoints else 0
         for name, metrics in snapshot.history.items():
             restored = {r: MetricRecord(dict(of_round)) for r, of_round in metrics.items() if r <= snapshot.round}

@@ -76,7 +76,8 @@ class NodeReport:
     """The reply of one node in one phase of a round.
 
     It has metrics, the node's groups in that round, its size in bytes and, if the run asks for them, the seconds of the
-    node's phases.
+    node's phases. ``seconds`` from the message to the reply are recorded in simulated time, and where rounds do not
+    wait for all nodes. ``staleness`` is the number of server steps since the arrays that the node received.
     """
 
     node: str
@@ -86,6 +87,8 @@ class NodeReport:
     groups: Mapping[str, str] = field(default_factory=dict)
     bytes_up: int = 0
     timings: Mapping[str, float] = field(default_factory=dict)
+    seconds: float | None = None
+    staleness: int = 0
 
 
 @dataclass
@@ -101,6 +104,8 @@ class RoundReport:
 
     ``timings`` are the seconds of the server's phases: preparing messages, waiting for replies, decoding, folding and
     the step; ``other`` is the rest. ``save``, recording a round and storing its snapshot, counts for the next round.
+
+    ``clock`` is the simulated time at the end of the round in seconds, ``None`` without simulated time.
     """
 
     round: int
@@ -119,6 +124,7 @@ class RoundReport:
     left_out: list[LeftOut] = field(default_factory=list)
     nodes: list[NodeReport] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)
+    clock: float | None = None
 
     def evaluation_failure(self, tracked: str = "") -> str:
         """Why nothing of the evaluation by nodes can be used; empty if something can, or if no node was asked.

@@ -4,7 +4,7 @@ Calls to the SuperLink are retried after transient failures: an interrupted conn
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from logging import WARNING
 from typing import TypeVar
@@ -57,8 +57,6 @@ def retry(call: Callable[[], Result]) -> Result:
     return call()
 
 
-LONGEST_PAUSE = 0.5
-_GROWTH = 1.5
 _SUPERLINK_ERRORS = (
     ErrorCode.NODE_UNAVAILABLE,
     ErrorCode.MESSAGE_UNAVAILABLE,
@@ -132,13 +130,6 @@ def pull(grid: Grid, sent: Sent) -> Outcome | None:
         return reply
     by_node = reply.error.code not in _SUPERLINK_ERRORS
     return NodeFailure(sent.node_id, reply.error.reason or f"error {reply.error.code} without a reason", by_node)
-
-
-def pauses(first: float = 0.02) -> Iterator[float]:
-    """Seconds to wait between two attempts to fetch a reply: each 1.5 times the one before, up to 0.5."""
-    while True:
-        yield first
-        first = min(first * _GROWTH, LONGEST_PAUSE)
 
 
 def _sent(node_id: int, message_id: str | None) -> Sent | NodeFailure:

@@ -1,7 +1,8 @@
 """Profile queries: whom they ask, for how long there is hope, and how many work at a time."""
 
+import time
+
 import pytest
-from fedapps.strategies.nodes import registry as module
 from fedapps.strategies.nodes.registry import ProfileQueries
 from flwr.app import Error
 from flwr.common.constant import ErrorCode
@@ -20,7 +21,7 @@ def grid():
 @pytest.fixture
 def clock(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 

@@ -7,7 +7,6 @@ import weakref
 
 import pytest
 from counted_grid import CountedGrid, messages, outcome
-from fedapps.strategies.rounds import exchange as module
 from fedapps.strategies.rounds.exchange import exchange
 from fedapps.strategies.rounds.transport import NodeFailure
 from flwr.app import Error
@@ -59,7 +58,7 @@ def test_no_reply_is_held_while_the_next_one_is_awaited(monkeypatch):
         gc.collect()
         assert not any(reference() for reference in seen)
 
-    monkeypatch.setattr(module.time, "sleep", check)
+    monkeypatch.setattr(time, "sleep", check)
     items = exchange(grid, messages(1, 2, 3), 3600)  # collecting garbage takes its time on a busy machine
     for _ in range(3):
         reply = next(items)
@@ -121,8 +120,8 @@ def test_the_next_is_sent_when_a_later_one_has_replied():
 @pytest.mark.parametrize(("in_flight", "seconds"), [(None, 1), (4, 1), (2, 2), (1, 4)])
 def test_the_time_of_each_runs_from_the_moment_it_is_sent(monkeypatch, in_flight, seconds):
     clock = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(module.time, "sleep", lambda nap: clock.__setitem__(0, clock[0] + nap))
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", lambda nap: clock.__setitem__(0, clock[0] + nap))
     nodes = [1, 2, 3, 4]
     silent = outcome(exchange(CountedGrid({}), messages(*nodes), 1, in_flight=in_flight))
     assert silent == [NodeFailure(node, "no reply within 1 s") for node in nodes]
@@ -171,7 +170,7 @@ def test_a_reply_that_came_in_time_is_not_lost_with_its_node():
 
 def test_looks_grow_rarer_and_begin_anew(monkeypatch):
     naps = []
-    monkeypatch.setattr(module.time, "sleep", naps.append)
+    monkeypatch.setattr(time, "sleep", naps.append)
     list(exchange(CountedGrid({1: 9, 2: 1}), messages(1, 2), None, poll=0.04))
     assert naps[:3] == pytest.approx([0.04, 0.06, 0.09])
     assert naps[7:9] == [0.5, 0.5]

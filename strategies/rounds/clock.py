@@ -1,0 +1,107 @@
+"""The clock of a grid: the time in which replies arrive, of the machine or of a simulation.
+
+A grid with simulated time is itself a :class:`Clock`: its ``now`` advances in ``wait`` only, and ``pull_messages``
+returns the replies that have arrived by then. All other grids have the clock of the machine. Strategies read time from
+:func:`clock_of` alone, so timeouts, deadlines and durations mean the same in both.
+"""
+
+import time
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol, runtime_checkable
+
+from flwr.serverapp import Grid
+
+LONGEST_PAUSE = 0.5
+_GROWTH = 1.5
+
+
+@runtime_checkable
+class Clock(Protocol):
+    """The time of a grid in seconds."""
+
+    def now(self) -> float:
+        """Seconds since a fixed moment; in simulated time since the start of the run."""
+
+    def wait(self, until: float, messages: Collection[str] | None = None) -> None:
+        """Let time pass until something may have changed, at most until ``until``.
+
+        In simulated time this is the next event: a reply that arrives, or a node that comes or goes.
+
+        Parameters
+        ----------
+        until : float
+            A time, which can be infinite; returns at once if it is not later than :meth:`now`.
+        messages : collection of str, optional
+            The ids of messages; if given, only their replies are events.
+
+        Raises
+        ------
+        RuntimeError
+            ``until`` is infinite, and no event will come.
+        """
+
+    def arrived_at(self, message_id: str) -> float:
+        """When the reply to a message arrived that has just been pulled; the machine's clock knows only now."""
+
+    def forget(self, message_ids: Collection[str]) -> None:
+        """Note that the replies to these messages will never be pulled."""
+
+    def evaluation(self) -> AbstractContextManager[None]:
+        """The context of an evaluation. In simulated time it takes no time, and all nodes are there."""
+
+    def set_now(self, seconds: float) -> None:
+        """Set simulated time, when a run resumes."""
+
+
+class WallClock:
+    """The clock of the machine. Each wait is 1.5 times as long as the one before, up to 0.5 s.
+
+    Parameters
+    ----------
+    poll : float
+        > 0, seconds of the first wait.
+    """
+
+    def __init__(self, poll: float = 0.02) -> None:
+        self._pauses = pauses(poll)
+
+    def now(self) -> float:
+        """Seconds of the machine's monotonic clock."""
+        return time.monotonic()
+
+    def wait(self, until: float, messages: Collection[str] | None = None) -> None:
+        """Sleep, at most until ``until``."""
+        if (left := until - self.now()) > 0:
+            time.sleep(min(next(self._pauses), left))
+
+    def arrived_at(self, message_id: str) -> float:
+        """Now: when a reply was pulled."""
+        return self.now()
+
+    def forget(self, message_ids: Collection[str]) -> None:
+        """Do nothing: Flower deletes replies that nobody pulls."""
+
+    def evaluation(self) -> AbstractContextManager[None]:
+        """A context that changes nothing."""
+        return nullcontext()
+
+    def set_now(self, seconds: float) -> None:
+        """Do nothing: time goes on while a run rests."""
+
+
+def clock_of(grid: Grid, poll: float = 0.02) -> Clock:
+    """The clock of a grid: the grid itself if it has simulated time, else a new :class:`WallClock`."""
+    return grid if isinstance(grid, Clock) else WallClock(poll)
+
+
+def is_simulated(grid: Grid) -> bool:
+    """Whether a grid has simulated time."""
+    return isinstance(grid, Clock)
+
+
+def pauses(first: float = 0.02) -> Iterator[float]:
+    """Seconds to wait between two attempts to fetch a reply: each 1.5 times the one before, up to 0.5."""
+    while True:
+        yield first
+        first = min(first * _GROWTH, LONGEST_PAUSE)
