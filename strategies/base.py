@@ -363,7 +363,7 @@ class BaseStrategy(ResumableStrategy):
         return [self.label(node) for node in self.registry.connected(grid) if not node.no_data]
 
     def candidates(self, grid: Grid) -> list[Profile]:
-        """The connected nodes that can train, in the order of their keys. In simulated time, waits until there are enough.
+        """The connected nodes that can train, by their keys; in simulated time, waits until there are enough.
 
         Raises
         ------
