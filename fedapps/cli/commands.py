@@ -74,6 +74,14 @@ def _meant(others: Sequence[str], given: argparse.Namespace) -> str:
     return did_you_mean(name, given.known_options)
 
 
+def new(given: argparse.Namespace) -> int:
+    """Write a project and print its files."""
+    from fedapps.project.writing import new_project
+
+    print(new_project(Path(given.folder), task=given.task, method=given.method, deployment=given.deployment))
+    return 0
+
+
 def list_names(given: argparse.Namespace) -> int:
     """Print tasks, methods and recipes, or the keys of the run config, or what is known of one name."""
     if (given.task or given.methods) and not given.keys:
@@ -275,6 +283,7 @@ def board(given: argparse.Namespace) -> int:
 
 
 _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "new": new,
     "list": list_names,
     "nodes": nodes,
     "run": run,

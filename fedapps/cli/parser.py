@@ -32,6 +32,7 @@ def command_parser() -> Parser:
         epilog="`fedapps COMMAND --help` shows the options of a command and an example.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_new(commands)
     _add_list(commands)
     _add_nodes(commands)
     _add_run(commands)
@@ -50,6 +51,21 @@ def command_parser() -> Parser:
     for command in commands.choices.values():
         command.set_defaults(known_options=re.findall(r"--[\w-]+", command.format_usage()))
     return parser
+
+
+def _add_new(commands: Commands) -> None:
+    command = add_command(
+        commands, "new", "Write a project with your own task, method or deployment.",
+        "The project has a recipe, a README with its commands, and a package with a test for a task or a method. "
+        "Replace what is in it by yours.",
+        "new weather --task rain", "new nearby --method near --deployment", "new robots --deployment",
+    )  # fmt: skip
+    command.add_argument("folder", metavar="NAME", help="name of the project and of its folder, which must not exist")
+    command.add_argument("--task", default="", metavar="NAME", help="add a task of this name")
+    command.add_argument("--method", default="", metavar="NAME", help="add a method of this name")
+    command.add_argument(
+        "--deployment", action="store_true", help="add a recipe and scripts for a server and nodes, with TLS and keys"
+    )
 
 
 def _add_list(commands: Commands) -> None:

@@ -117,14 +117,22 @@ def load(found: EntryPoint, parent: type) -> Any:
     ValueError
         The import fails, or the object is no subclass of ``parent``, or its ``name`` is not the entry point's.
     """
-    where = f"entry point {found.name!r} = {found.value!r} of the group {found.group!r}"
-    try:
-        loaded = found.load()
-    except Exception as error:  # other people's module: whatever it raises, say whose it is
-        reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{where} cannot be imported ({reason}): reinstall its package") from error
+    loaded, where = imported(found), _where(found)
     if not (isinstance(loaded, type) and issubclass(loaded, parent)):
         raise ValueError(f"{where}: must name a subclass of {parent.__module__}.{parent.__name__}, not {loaded!r}")
     if getattr(loaded, "name", "") != found.name:
         raise ValueError(f"{where}: must have name = {found.name!r}, not {getattr(loaded, 'name', '')!r}")
     return loaded
+
+
+def imported(found: EntryPoint) -> Any:
+    """What an entry point names. Raises ``ValueError`` if its import fails."""
+    try:
+        return found.load()
+    except Exception as error:  # other people's module: whatever it raises, say whose it is
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{_where(found)} cannot be imported ({reason}): reinstall its package") from error
+
+
+def _where(found: EntryPoint) -> str:
+    return f"entry point {found.name!r} = {found.value!r} of the group {found.group!r}"

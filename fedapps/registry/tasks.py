@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint
+from importlib.util import find_spec
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fedapps import tasks
 from fedapps.tasks.options import did_you_mean
 
-from .classes import load, plugins
+from .classes import imported, load, plugins
 
 if TYPE_CHECKING:
     from fedapps.tasks.base import Task
@@ -80,12 +83,14 @@ def task_class(name: str) -> "type[Task]":
 def profiles_class(name: str) -> "type[TaskProfiles]":
     """The half of a task that imports no torch: its options, its world and the profiles of its nodes.
 
-    It is the one class of that name in the module ``profile`` of the task's folder; tasks without such a module, and
-    those of other packages, are returned whole. Raises ``ValueError`` as :func:`task_class`.
+    It is the one class of that name in the module ``profile`` beside the task's module; tasks without such a module are
+    returned whole. Raises ``ValueError`` as :func:`task_class`.
     """
     from fedapps.tasks.profiles import TaskProfiles
 
-    if name not in own_tasks() or not _has_module(name, "profile"):
+    if name not in own_tasks():
+        return _profiles_of_plugin(name, TaskProfiles) or task_class(name)
+    if not _has_module(name, "profile"):
         return task_class(name)
     found: type[TaskProfiles] = _class_of(f"fedapps.tasks.{name}.profile", name, TaskProfiles)
     return found
@@ -97,11 +102,26 @@ def _has_module(task: str, module: str) -> bool:
 
 def _class_of(module: str, name: str, parent: type[Any]) -> Any:
     """The one subclass of ``parent`` in a module whose ``name`` is the task's."""
-    kinds = [
-        kind for kind in vars(import_module(module)).values() if isinstance(kind, type) and issubclass(kind, parent)
-    ]
-    (found,) = {kind for kind in kinds if getattr(kind, "name", "") == name and kind.__module__ == module}
+    (found,) = _classes_of(import_module(module), name, parent)
     return found
+
+
+def _classes_of(module: ModuleType, name: str, parent: type[Any]) -> list[Any]:
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, parent)]
+    return [kind for kind in kinds if getattr(kind, "name", "") == name and kind.__module__ == module.__name__]
+
+
+def _profiles_of_plugin(name: str, parent: type[Any]) -> Any:
+    """As :func:`_class_of`, in the module ``profile`` beside another package's task; ``None`` if it is not there."""
+    if not (found := plugins(GROUP).get(name)):
+        return None
+    package = found.module.rpartition(".")[0]
+    try:
+        there = bool(package) and find_spec(f"{package}.profile") is not None
+    except ImportError:  # of the package itself; the task has the same reason
+        return None
+    kinds = _classes_of(imported(EntryPoint(name, f"{package}.profile", GROUP)), name, parent) if there else []
+    return kinds[0] if kinds else None
 
 
 def _first_line(doc: str | None) -> str:
