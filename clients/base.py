@@ -19,10 +19,8 @@ from .arrays import (
     from_other_stage,
     get_arrays,
     kept_arrays,
-    load_arrays,
     matches,
     memory_of,
-    private_names,
     private_of,
 )
 from .data import collection, of_stage
@@ -143,6 +141,7 @@ class FederatedClient:
         if data.count("train") == 0:
             raise ValueError(f"node {self.data.key} has no training examples: leave it out of training")
         self.parts.check(node_round)
+        node_round = self.parts.begin(node_round)
         model = self._model(node_round)
         shared = self.parts.shared_parameters(model, node_round)
         plateau = self._plateau(node_round)
@@ -152,10 +151,13 @@ class FederatedClient:
             plateau=plateau,
             validation_loss=lambda: self._validation_loss(model, node_round),
         )
+        with timed("train"):
+            found = self.parts.before_training(model, node_round)
+        node_round = replace(node_round, found={**node_round.found, **found})
         with timed("train"), node_round.torch_seed("train", *self.parts.seed_labels()):
             drawn = self.parts.draw(data, node_round)
             plan = self.parts.plan([joint], model, drawn, node_round)
-            job = Job.of(self.task, self.parts, model, plan, node_round.epochs(model, drawn))
+            job = Job.of(node_round, self.parts, model, plan, node_round.epochs(model, drawn))
             trained = jointly(train_jobs, job)
         node_round = replace(node_round, steps=trained.steps)
         memory = self._remember(model, plateau, node_round)
@@ -171,6 +173,7 @@ class FederatedClient:
         if stages := len(self.data.stages):
             metrics["trainable_parameters"] = float(self.parts.trainable_parameters(model, stages))
             metrics["static_parameters"] = float(self.parts.static_parameters(shared, memory))
+        metrics |= self.parts.metrics(model, node_round)
         arrays = self.parts.outgoing(model, node_round)
         records = self.parts.records(arrays, model, node_round)
         self.guard.check_names(arrays)
@@ -232,7 +235,7 @@ class FederatedClient:
         It has the received parameters, the newest private state up to this round, and what the parts do to it before an
         evaluation.
         """
-        node_round = self._round(received, settings, before=settings.server_round + 1)
+        node_round = self.parts.begin(self._round(received, settings, before=settings.server_round + 1))
         model = self._model(node_round)
         with timed("train"):
             prepared = self.parts.before_evaluation(model, node_round)
@@ -273,25 +276,17 @@ class FederatedClient:
             seed=self.seed,
             device=self.device,
             initial_model=self._initial_model,
+            guard=self.guard,
         )
 
     def _initial_model(self) -> nn.Module:
         with torch_seed(self.seed, "model"):
-            return self.task.build_model_for(self.data)
+            return self.parts.extend(self.task.build_model_for(self.data))
 
     def _model(self, node_round: NodeRound) -> nn.Module:
         """The initial model with the private arrays and the received ones, as the parts wrap it."""
         with timed("model"):
-            return self._loaded_model(node_round)
-
-    def _loaded_model(self, node_round: NodeRound) -> nn.Module:
-        self.guard.check_names(node_round.received)
-        model, kept = self._initial_model(), node_round.kept
-        self.guard.check_model(model, node_round.received)
-        names = private_names(model, node_round.received)
-        load_arrays(model, {name: kept[name] for name in names if name in kept})
-        load_arrays(model, node_round.received)
-        return self.parts.wrap(model, node_round).to(self.device)
+            return self.parts.wrap(node_round.model_of(node_round.received), node_round).to(self.device)
 
     # -- training ------------------------------------------------------------------------------------------------
 

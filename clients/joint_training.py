@@ -18,7 +18,7 @@ from flwr.common.logger import log
 from torch import Tensor, nn
 from torch.func import vmap
 
-from .local_part import ComposedParts
+from .local_part import ComposedParts, NodeRound
 from .penalties import QuadraticPrior
 from .training import (
     Loss,
@@ -60,8 +60,11 @@ class Job:
     alone: str = ""
 
     @classmethod
-    def of(cls, task: Task, parts: ComposedParts, model: nn.Module, plan: Sequence[Phase], epoch: Epoch) -> "Job":
-        """The job of a node with this task and these local parts."""
+    def of(
+        cls, node_round: NodeRound, parts: ComposedParts, model: nn.Module, plan: Sequence[Phase], epoch: Epoch
+    ) -> "Job":
+        """The job of a node with these local parts in a round."""
+        task = node_round.task
         alone = ""
         if not task.vectorises:
             alone = f"the task {task.name!r} cannot be vectorised over nodes"
@@ -69,7 +72,7 @@ class Job:
             alone = f"the batches of the task {task.name!r} can depend on the model"
         elif part := parts.with_own_objective():
             alone = f"{part} changes the model or its loss"
-        return cls(model, plan, epoch, parts.loss(task.loss), task.padded, alone)
+        return cls(model, plan, epoch, parts.loss(task.loss, model, node_round), task.padded, alone)
 
 
 #: A node: its job, the phase to train, and the state of its generators.
@@ -121,7 +124,8 @@ def _kind(job: Job, phase: Phase) -> Hashable:
     except ValueError:  # raised again where the node trains alone
         return object()
     parameters = tuple((name, p.shape, p.dtype, p.device) for name, p in job.model.named_parameters())
-    recipe = (phase.training.optimizer, phase.training.weight_decay, phase.training.clip_norm)
+    chosen = phase.training
+    recipe = (chosen.optimizer, chosen.momentum, chosen.weight_decay, chosen.clip_norm)
     return type(job.model), parameters, names, recipe, job.loss_of, job.padded
 
 
@@ -130,6 +134,8 @@ def _obstacle(job: Job, phase: Phase) -> str:
         return job.alone
     if next(job.model.buffers(), None) is not None:
         return "the model has buffers"
+    if phase.step is not None:
+        return "a local algorithm takes the steps itself"
     if phase.prior is not None and type(phase.prior) is not QuadraticPrior:
         return "the prior is not quadratic"
     return ""
@@ -205,8 +211,8 @@ class StackedPhase:
     Parameters
     ----------
     members : sequence of Member
-        With the same architecture, names of parameters to train, loss, optimizer, weight decay and clipping. Learning
-        rates, lengths, priors, rates and plateaus can differ.
+        With the same architecture, names of parameters to train, loss, optimizer, momentum, weight decay and clipping.
+        Learning rates, lengths, priors, rates and plateaus can differ.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:

@@ -21,7 +21,8 @@ from fedapps.tasks.base import Batch, Metrics, NodeData, Task
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
-from .arrays import Arrays, get_arrays, matches, private_names
+from .arrays import Arrays, get_arrays, load_arrays, matches, private_names
+from .guard import Guard
 from .messages import with_config
 from .penalties import QuadraticPrior
 from .settings import RoundSettings
@@ -32,6 +33,7 @@ EARLIER_STAGES = "the memory of earlier stages"
 EVALUATED_MODEL = "the evaluated model"
 PARAMETER_NAMES = "the names of the parameters"
 PHASES = "the phases of training"
+TRAINING_STEP = "the step of training"
 
 
 #: How the results of one hook of several parts become one: called with the parts' hooks and the hook's arguments.
@@ -105,6 +107,9 @@ class NodeRound:
     device : torch.device
     initial_model : callable
         Builds the initial model of the run.
+    guard : Guard
+    found : mapping
+        What :meth:`LocalPart.begin` and :meth:`LocalPart.before_training` found out for later hooks, by name.
     steps : int
         Optimizer steps of the round's training, for the hooks that are called after it; 0 before.
     """
@@ -117,7 +122,19 @@ class NodeRound:
     seed: int
     device: torch.device
     initial_model: Callable[[], nn.Module]
+    guard: Guard = field(default_factory=Guard)
+    found: Mapping[str, Any] = field(default_factory=dict)
     steps: int = 0
+
+    def model_of(self, received: Arrays) -> nn.Module:
+        """The task's model with received arrays and the private ones, on the CPU. Errors are those of a round."""
+        self.guard.check_names(received)
+        model = self.initial_model()
+        self.guard.check_model(model, received)
+        private = [name for name in private_names(model, received) if name in self.kept]
+        load_arrays(model, {name: self.kept[name] for name in private})
+        load_arrays(model, received)
+        return model
 
     def torch_seed(self, purpose: str, *labels: int | str) -> AbstractContextManager[None]:
         """Seed torch's generator for one purpose in this round of this node."""
@@ -231,6 +248,24 @@ class LocalPart:
     # -- the model ---------------------------------------------------------------------------------------------
 
     @combined_by(chain)
+    def begin(self, node_round: NodeRound) -> NodeRound:
+        """Change the round before its model is made, in training, evaluation and adaptation.
+
+        A part can replace ``received``, for example by the one of several received models that fits the node best
+        (:meth:`NodeRound.model_of`), and add to ``found``.
+        """
+        return node_round
+
+    @combined_by(chain)
+    def extend(self, model: nn.Module) -> nn.Module:
+        """Add modules to the task's initial model, for example adapters, before arrays are loaded into it.
+
+        The server does the same, so the part must have its settings before :meth:`read`. :meth:`stage_model` has to
+        return the task's model without what was added.
+        """
+        return model
+
+    @combined_by(chain)
     def wrap(self, model: nn.Module, node_round: NodeRound) -> nn.Module:
         """Return the module to train in place of the task's model. It is on the CPU at this point."""
         return model
@@ -263,6 +298,14 @@ class LocalPart:
         """Return further labels for the seed of training, beside the round and the node."""
         return ()
 
+    @combined_by(merged)
+    def before_training(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Any]:
+        """Change ``model`` in place before it is trained, or measure it; the priors are made before.
+
+        Draws need :meth:`NodeRound.torch_seed`. Returns what later hooks of the round see in ``node_round.found``.
+        """
+        return {}
+
     @combined_by(chain)
     def draw(self, data: NodeData, node_round: NodeRound) -> NodeData:
         """Select the examples of the round, with torch's generator. The split ``train`` gives the example count."""
@@ -270,12 +313,15 @@ class LocalPart:
 
     @combined_by(chain)
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
-        """Change the phases of training. The last phase of ``plan`` trains all parameters of ``model`` on ``data``."""
+        """Change the phases of training. The last phase of ``plan`` trains all parameters of ``model`` on ``data``.
+
+        With :attr:`~fedapps.clients.training.Phase.step`, a phase takes its steps as the part says.
+        """
         return plan
 
     @combined_by(chain)
-    def loss(self, loss: Loss) -> Loss:
-        """Change the loss of a batch. The prior is added to it later."""
+    def loss(self, loss: Loss, model: nn.Module, node_round: NodeRound) -> Loss:
+        """Change the loss of a batch, with ``model`` as it is before the first step. The prior is added to it later."""
         return loss
 
     @combined_by(total)
@@ -289,6 +335,14 @@ class LocalPart:
         return None
 
     # -- the reply ---------------------------------------------------------------------------------------------
+
+    @combined_by(merged)
+    def metrics(self, model: nn.Module, node_round: NodeRound) -> Metrics:
+        """Return numbers of the training to report; the strategy reads them in ``reply.metrics`` and averages them.
+
+        Begin their names with that of the method and a dot, such as ``q-ffl.loss``.
+        """
+        return {}
 
     @combined_by(merged)
     def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
@@ -389,6 +443,13 @@ class ComposedParts(LocalPart):
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
         return type(self)(tuple(part.read(config, content) for part in self.parts))
+
+    def without_extension(self, model: nn.Module) -> nn.Module:
+        """The task's model of the parts that extended it, as :meth:`stage_model` gives it; others do not wrap it."""
+        for part in self.parts:
+            if type(part).extend is not LocalPart.extend:
+                model = part.stage_model(model, 0)
+        return model
 
     def with_own_objective(self) -> str:
         """The name of the first part that wraps the model or changes the loss, so that nodes differ; empty if none."""

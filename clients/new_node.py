@@ -65,13 +65,13 @@ class NewNode(FederatedClient):
         DivergedError
             The loss is not finite.
         """
-        node_round = self._round(received, settings, before=settings.server_round)
+        node_round = self.parts.begin(self._round(received, settings, before=settings.server_round))
         if settings.training.epochs and node_round.data.count("train") == 0:
             raise ValueError(f"node {self.data.key} has no training examples, and cannot adapt a model to them")
         model = self._model(node_round)
-        plan = self._plan(model, node_round, learning_rate)
+        plan, loss = self._plan(model, node_round, learning_rate), self.parts.loss(self.task.loss, model, node_round)
         with timed("train"), node_round.torch_seed("train", *self.parts.seed_labels()):
-            trained = run_plan(model, plan, node_round.epochs(model, node_round.data), self.parts.loss(self.task.loss))
+            trained = run_plan(model, plan, node_round.epochs(model, node_round.data), loss)
         return Adapted(self.parts.stage_model(model, settings.stage).eval(), trained.steps)
 
     def adapt_round(self, received: Arrays, settings: RoundSettings) -> RoundResult:

@@ -26,6 +26,8 @@ class LocalTraining:
     batch_size : int
         At least 1.
     optimizer : "adam", "adamw", "rmsprop" or "sgd"
+    momentum : float
+        In [0, 1), of "sgd" alone. Each phase of a round starts without it.
     weight_decay : float
         λ ≥ 0. The optimizer adds λθ to the gradient; "adamw" instead subtracts λθ times the learning rate from the
         parameters (Loshchilov and Hutter 2019).
@@ -43,6 +45,7 @@ class LocalTraining:
     learning_rate: float = option(0.001, "local learning rate", above=0, search=Around(10))
     batch_size: int = option(128, "examples per local step", minimum=1)
     optimizer: OptimizerName = option("adam", "local optimizer", choices=get_args(OptimizerName))
+    momentum: float = option(0.0, "momentum of the local optimizer sgd, from 0 in each round", minimum=0, maximum=0.999)
     weight_decay: float = option(0.0, "weight decay of the local optimizer", minimum=0)
     clip_norm: float = option(0.0, "clip local gradients to this norm; 0 = no clipping", minimum=0)
     linear_decay: bool = option(False, "decay the local learning rate linearly to 0 within each round")

@@ -19,6 +19,8 @@ from .settings import LocalTraining
 
 #: The loss of a model on a batch: a scalar.
 Loss = Callable[[nn.Module, Batch], Tensor]
+#: A step of a part: changes the model in place by a batch and returns the loss to report, a scalar.
+Step = Callable[[nn.Module, Batch, "Update"], Tensor]
 #: Examples at once where no gradient step depends on it.
 EXAMPLES_AT_ONCE = 256
 _PLATEAU = "plateau"
@@ -112,6 +114,8 @@ class Phase:
     validation_loss : callable, optional
     epoch : callable, optional
         ``epoch(batch_size)`` yields the batches of one epoch, in place of the plan's.
+    step : callable, optional
+        ``step(model, batch, update)``, in place of ``update(loss_of(model, batch))``.
 
     Raises
     ------
@@ -126,12 +130,49 @@ class Phase:
     plateau: Plateau | None = None
     validation_loss: Callable[[], float] | None = None
     epoch: Callable[[int], Iterator[Batch]] | None = None
+    step: Step | None = None
 
     def __post_init__(self) -> None:
         if not self.training.clip_norm >= 0:
             raise ValueError(f"clip_norm = {self.training.clip_norm}: must be above 0, or 0 for no clipping")
         if self.training.linear_decay and self.plateau is not None:
             raise ValueError("linear_decay = True: must be false with a plateau, which sets the learning rate itself")
+
+
+@dataclass(frozen=True)
+class Update:
+    """The optimizer of a phase, which :attr:`Phase.step` calls as often as it needs.
+
+    Parameters
+    ----------
+    phase : Phase
+    named : mapping of names to parameters
+        Those that the phase trains.
+    optimizer : Optimizer
+    take : callable
+        Takes the optimizer's step, scaled by the rates of the phase.
+    """
+
+    phase: Phase
+    named: Mapping[str, nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    take: Callable[[], None]
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of this step."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def __call__(self, loss: Tensor) -> Tensor:
+        """Take the optimizer's step for a loss, with prior and clipping of the phase, and return the loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.phase.prior is not None:
+            self.phase.prior.add_gradient(self.named)
+        if self.phase.training.clip_norm:
+            nn.utils.clip_grad_norm_(self.named.values(), self.phase.training.clip_norm)
+        self.take()
+        return loss
 
 
 @dataclass(frozen=True)
@@ -203,7 +244,7 @@ def run_phase(
     for parameter in frozen:
         parameter.requires_grad_(False)
     optimizer = new_optimizer(phase, list(named.values()))
-    step = _scaled_step(optimizer, named, phase.rates)
+    update = Update(phase, named, optimizer, _scaled_step(optimizer, named, phase.rates))
     device = next(iter(named.values())).device
     total, count, steps = torch.zeros((), device=device), 0, 0
     if phase.training.linear_decay:
@@ -214,16 +255,10 @@ def run_phase(
                 if steps:
                     _end_epoch(phase, optimizer)
                 total, count = torch.zeros((), device=device), 0
-            loss = loss_of(model, {name: tensor.to(device) for name, tensor in batch.items()})
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            if phase.prior is not None:
-                phase.prior.add_gradient(named)
-            if phase.training.clip_norm:
-                nn.utils.clip_grad_norm_(named.values(), phase.training.clip_norm)
             if phase.training.linear_decay:
                 set_rate(optimizer, phase.training.learning_rate * (length - steps) / length)
-            step()
+            here = {name: tensor.to(device) for name, tensor in batch.items()}
+            loss = phase.step(model, here, update) if phase.step else update(loss_of(model, here))
             total, count, steps = total + loss.detach(), count + 1, steps + 1
         if steps:
             _end_epoch(phase, optimizer)
@@ -306,7 +341,8 @@ def new_optimizer(phase: Phase, parameters: list[Tensor]) -> torch.optim.Optimiz
     if phase.training.optimizer == "rmsprop":
         return torch.optim.RMSprop(parameters, lr=rate, weight_decay=phase.training.weight_decay)
     if phase.training.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, weight_decay=phase.training.weight_decay)
+        chosen = phase.training
+        return torch.optim.SGD(parameters, lr=rate, momentum=chosen.momentum, weight_decay=chosen.weight_decay)
     raise ValueError(f"optimizer = {phase.training.optimizer!r}: must be 'adam', 'adamw', 'rmsprop' or 'sgd'")
 
 

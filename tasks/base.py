@@ -307,6 +307,19 @@ class Task(TaskProfiles):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean training loss over a batch, a scalar."""
 
+    def features(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the representation of each example of a batch, ``[n, d]``, with gradients.
+
+        By default it is what the head is given while :meth:`loss` runs, with the mean over further dimensions, such as
+        time. Methods use it only where ``roles.features`` is true. Labels are the tensor ``label`` of a batch, from 0
+        to :attr:`num_classes` - 1.
+        """
+        from .roles import head_inputs  # few methods need it
+
+        with head_inputs(model, self.roles.head) as features:
+            self.loss(model, batch)
+        return features()
+
     @abstractmethod
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
         """Evaluate a model on a node's data.

@@ -59,6 +59,26 @@ class PrivateParameters:
         return "*" in self.patterns
 
 
+@dataclass(frozen=True)
+class ModelRoles:
+    """Which parameters of a task's model play which role, for methods that treat them differently.
+
+    Parameters
+    ----------
+    head : tuple of str
+        Glob patterns of the parameters that turn a representation into the output; empty if the model has no head. Each
+        pattern matches a parameter.
+    body : tuple of str
+        The same of all other parameters that are trained.
+    features : bool
+        Whether :meth:`fedapps.tasks.base.Task.features` gives the representation.
+    """
+
+    head: tuple[str, ...] = ()
+    body: tuple[str, ...] = ()
+    features: bool = False
+
+
 class TaskProfiles(ABC):
     """The part of a task that needs no torch: the profiles of its nodes, and the simulation of their data.
 
@@ -98,6 +118,11 @@ class TaskProfiles(ABC):
             The task's options are incompatible with ``privacy``.
         """
         return self
+
+    @property
+    def roles(self) -> ModelRoles:
+        """The roles of the model's parameters; by default it has no head."""
+        return ModelRoles()
 
     @property
     def has_world(self) -> bool:

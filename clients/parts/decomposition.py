@@ -230,7 +230,7 @@ class Decomposition(LocalPart):
 
     # -- training --------------------------------------------------------------------------------------------------
 
-    def loss(self, loss: Loss) -> Loss:
+    def loss(self, loss: Loss, model: nn.Module, node_round: NodeRound) -> Loss:
         return lambda model, batch: _decomposed(model).loss(batch, loss)
 
     def prior(

@@ -7,6 +7,7 @@ parameters.
 import secrets
 import traceback
 from collections.abc import Callable, Mapping
+from functools import cache
 from logging import ERROR
 from typing import Any
 
@@ -31,6 +32,7 @@ _KINDS: Mapping[type[Exception], str] = {
     MemoryError: "the message asks for more memory than the node gives",
 }
 _MAX_CHARACTERS = 20_000
+_accept_all_text_once = cache(accept_all_text)
 
 
 class NodeFailedError(RuntimeError):
@@ -71,7 +73,7 @@ def reported(error: Exception, what: str, node_config: Mapping[str, Any]) -> str
 
 def report_errors(message: Message, context: Context, call_next: Handler) -> Message:
     """A mod that raises :class:`NodeFailedError` for every error, with the text that Flower sends to the server."""
-    accept_all_text()
+    _accept_all_text_once()
     try:
         return call_next(message, context)
     except Exception as error:

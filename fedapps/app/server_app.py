@@ -12,6 +12,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
+from fedapps.clients.local_part import ComposedParts, composed
 from fedapps.config.parsing import Config, parse
 from fedapps.methods.base import Method
 from fedapps.report import write_report
@@ -134,7 +135,8 @@ def initial_arrays(config: Config, label: str = "") -> ArrayRecord:
 def initial_model(config: Config, label: str = "") -> nn.Module:
     """The untrained model of a method, or of the task without a label."""
     with torch_seed(config.run.seed, "model"):
-        return config.task_of(config.methods[label] if label else Method()).build_model()
+        method = config.methods[label] if label else Method()
+        return ComposedParts(composed(method.local_parts())).extend(config.task_of(method).build_model())
 
 
 def strategy_for(config: Config, label: str, model: nn.Module) -> tuple[BaseStrategy, ArrayRecord]:

@@ -52,6 +52,10 @@ def conflicts(
         if method.task not in ("", run.task):
             yield {"methods", "task"}, f"methods: {label!r} is for task {method.task!r}, not {run.task!r}: leave it out"
             return
+    lacking = [conflict for label, method in methods.items() for conflict in _lacks(label, method, task, files_exist)]
+    if lacking:
+        yield from lacking
+        return
     try:
         stages = task.num_stages
         for method in methods.values():
@@ -69,6 +73,19 @@ def conflicts(
             f"collect-after = {run.collect_after}: must be 0, because this only learns from given data",
         )
     yield from _stage_conflicts(run, methods, stages)
+
+
+def _lacks(label: str, method: Method, task: Task, files_exist: bool) -> Iterator[Conflict]:
+    """What of the method's needs the task's model does not have."""
+    if not method.needs or (method.needs_model and not files_exist):
+        return
+    from fedapps.tasks.roles import missing
+
+    for reason in filter(None, (missing(task, role) for role in method.needs)):
+        yield (
+            {"methods", "task"},
+            f"methods: {label!r} has no meaning for task {task.name!r}, because {reason}: leave it out",
+        )
 
 
 def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
@@ -111,6 +128,12 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
         yield (
             {"patience", "track_metric"},
             f"patience = {run.patience}: needs a track-metric, whose lack of improvement stops the run",
+        )
+    if run.training.momentum and run.training.optimizer != "sgd":
+        yield (
+            {"momentum", "optimizer"},
+            f"momentum = {run.training.momentum:g}: must be 0 with optimizer = {run.training.optimizer!r}; only 'sgd' "
+            "has it",
         )
     patience = run.training.plateau_patience
     if patience and run.training.linear_decay:

@@ -74,6 +74,9 @@ class Method:
     pools_data: ClassVar[bool] = False
     #: Whether the method needs data in stages (continual learning).
     needs_stages: ClassVar[bool] = False
+    #: What the task's model must have (:mod:`fedapps.tasks.roles`): "head", "body", "features", "classes",
+    #: "normalisation".
+    needs: ClassVar[tuple[str, ...]] = ()
     #: Whether :meth:`private` builds the task's model; a profile query then imports torch.
     needs_model: ClassVar[bool] = False
     #: Keys of the run that ``fedapps tune`` searches for this method, beside its own options that have a search range.

@@ -17,6 +17,7 @@ def optimizer_config(server_round: Round) -> dict[str, Scalar]:
     training = server_round.run.training_in(server_round.number)
     return {
         "learning-rate": training.learning_rate,
+        "momentum": training.momentum,
         "weight-decay": training.weight_decay,
         "clip-norm": training.clip_norm,
         "linear-decay": training.linear_decay,
@@ -37,10 +38,12 @@ class PartialMethod(Method):
 
 
 class LgFedAvg(PartialMethod):
-    """The representation stays on the nodes, only the classifier is averaged."""
+    """The representation stays on the nodes, only what turns it into the output is averaged."""
 
     name = "lg-fedavg"
-    line = "LG-FedAvg: embedding and encoder stay on the nodes, only the classifier is averaged"
+    line = "LG-FedAvg: the body of the model stays on the nodes, only the head is averaged"
     citation = "Liang et al., Think Locally, Act Globally, 2020, https://arxiv.org/abs/2001.01523"
-    task = "text"
-    patterns = ("embedding.*", "encoder.*")
+    needs = ("body",)
+
+    def private(self, task: "TaskProfiles") -> PrivateParameters:
+        return PrivateParameters(task.roles.body)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fedapps.sim.traffic.styles import read_styles
-from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles
+from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, TaskProfiles
 
 from .data import Recording, read_sessions, with_validation
 from .options import Options as DrivingOptions
@@ -26,6 +26,13 @@ class DrivingProfiles(TaskProfiles):
         "closed_loop.mean_distance_at_start",
         "non_proactive.mean_cost",
     )
+
+    @property
+    def roles(self) -> ModelRoles:
+        """The head turns the decoder's states into the human's controls."""
+        read = ("past.*", "plan.*", "encoder.*", "decoder.*")
+        inferred = ("outcome.*", "recognition.*") if self.options.posterior == "cvae" else ()
+        return ModelRoles(head=("controls.*",), body=(*read, *inferred), features=True)
 
     @property
     def has_world(self) -> bool:

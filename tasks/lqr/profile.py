@@ -15,7 +15,7 @@ import numpy as np
 from fedapps.sim import lqr
 from fedapps.tasks.files import found_in, refuse_copies
 from fedapps.tasks.options import option
-from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles
+from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, TaskProfiles
 from fedapps.tasks.tables import CSV_ENDINGS, read_table
 
 SPLITS = ("train", "validation", "test")
@@ -153,6 +153,11 @@ class LqrProfiles(TaskProfiles):
     def world_options(self) -> dict[str, object]:
         """All but the share of the training steps for validation, which is held out when the files are read."""
         return {name: value for name, value in asdict(self.options).items() if name != "validation_share"}
+
+    @property
+    def roles(self) -> ModelRoles:
+        """The head is the personal gain, which is not computed from the dynamics."""
+        return ModelRoles(head=("policy.*",), body=("dynamics.*",))
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
         """Simulate robots with ``R`` = 1, 50 and 100; any other number of robots is spaced logarithmically over [1,

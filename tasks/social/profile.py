@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fedapps.sim.social.world import write_world
-from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles, check_partition
+from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, TaskProfiles, check_partition
 
 from .options import Options as SocialOptions
 from .scenes import SPLITS, RatedScene, participant_files, read_participant, split_scenes
@@ -49,6 +49,13 @@ class SocialProfiles(TaskProfiles):
         """Raise :class:`DataError` if the option ``participants`` is invalid (:meth:`Options.nodes`)."""
         super().__init__(options)
         self.nodes = self.options.nodes()
+
+    @property
+    def roles(self) -> ModelRoles:
+        """The head is the last convolution, which scores the robot's place."""
+        last = self.options.depth()
+        body = tuple(f"layers.{layer}.*" for layer in range(last))
+        return ModelRoles(head=(f"layers.{last}.*",), body=body, features=True)
 
     @property
     def num_stages(self) -> int:

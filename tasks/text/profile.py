@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import numpy as np
 from fedapps.sim.corpus import write_corpus
 from fedapps.sim.seeding import generator
-from fedapps.tasks.profiles import DataError, NodeProfile, PrivateParameters, TaskProfiles, check_partition
+from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, PrivateParameters, TaskProfiles, check_partition
 
 from .corpus import Corpus, read_corpus
 from .options import Options, check_initial_vectors, vocabulary_source
@@ -99,6 +99,11 @@ class TextProfiles(TaskProfiles):
 
     def __hash__(self) -> int:
         return hash((type(self), self.options, self.privacy))
+
+    @property
+    def roles(self) -> ModelRoles:
+        """The head is the classifier, with the layer before it that some encoders have."""
+        return ModelRoles(head=("*classifier.*",), body=("embedding.*", "encoder.*"), features=True)
 
     @property
     def has_world(self) -> bool:

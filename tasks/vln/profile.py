@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
-from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles
+from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, TaskProfiles
 
 from .dataset import Dataset, house_of, own_house, read_dataset
 from .options import Options as VlnOptions
@@ -28,6 +28,12 @@ class VlnProfiles(TaskProfiles):
         """Raise :class:`DataError` if options are incompatible (:meth:`Options.check`)."""
         super().__init__(options)
         self.options.check()
+
+    @property
+    def roles(self) -> ModelRoles:
+        """The body reads the instruction or the path, the head decides or speaks, step by step."""
+        critic = () if self.options.speaks else ("critic.*",)
+        return ModelRoles(head=("decoder.*", *critic), body=("encoder.*",))
 
     @property
     def has_world(self) -> bool:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 from fedapps.sim.streets.world import StreetWorld, write_streets
-from fedapps.tasks.profiles import DataError, NodeProfile, TaskProfiles, check_partition
+from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, TaskProfiles, check_partition
 
 from .clients import Client
 from .datasets import Dataset
@@ -34,6 +34,11 @@ class VprProfiles(TaskProfiles):
         """Raise :class:`DataError` if options are incompatible (:meth:`Options.check`)."""
         super().__init__(options)
         self.options.check()
+
+    @property
+    def roles(self) -> ModelRoles:
+        """The model has no head: its descriptors are the representation."""
+        return ModelRoles(features=True)
 
     @property
     def has_world(self) -> bool:

@@ -22,7 +22,7 @@ from .networks import (
 )
 from .nodes import federation, node_data, own_data, require_network, whole_data
 from .profile import VprProfiles
-from .training_set import TrainingSet, epoch_of_triplets, loss_of_triplets
+from .training_set import TrainingSet, described, epoch_of_triplets, loss_of_triplets
 
 
 class VprTask(VprProfiles, Task):
@@ -134,6 +134,10 @@ class VprTask(VprProfiles, Task):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean triplet loss of a batch of :meth:`training_batches`."""
         return loss_of_triplets(cast(PlaceNetwork, model), batch, self.options.margin)
+
+    def features(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the descriptors of all images of the triplets, ``[n · images, width]``."""
+        return described(cast(PlaceNetwork, model), batch).flatten(0, 1)
 
     def training_batches(self, model: nn.Module, data: NodeData, batch_size: int) -> Iterator[Batch]:
         """Yield one epoch for training ``model``, whose current weights determine the hardest images."""

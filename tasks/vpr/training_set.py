@@ -129,8 +129,8 @@ def epoch_of_triplets(
             yield batch
 
 
-def loss_of_triplets(network: PlaceNetwork, batch: Batch, margin: float) -> Tensor:
-    """Return the triplet loss of a batch of :func:`epoch_of_triplets`, a scalar."""
+def described(network: PlaceNetwork, batch: Batch) -> Tensor:
+    """Return the descriptors of a batch of :func:`epoch_of_triplets`, ``[n, images, width]``."""
     parts = []
     if "images" in batch:
         images = batch["images"]
@@ -140,8 +140,13 @@ def loss_of_triplets(network: PlaceNetwork, batch: Batch, margin: float) -> Tens
     if "maps" in batch:
         parts.append(batch["maps"])
     maps = torch.cat(parts, dim=1)
-    described = network.trained_part(maps.flatten(0, 1)).reshape(*maps.shape[:2], network.width)
-    terms = triplet_terms(described[:, 0], described[:, 1], described[:, 2:], margin=margin)
+    return network.trained_part(maps.flatten(0, 1)).reshape(*maps.shape[:2], network.width)
+
+
+def loss_of_triplets(network: PlaceNetwork, batch: Batch, margin: float) -> Tensor:
+    """Return the triplet loss of a batch of :func:`epoch_of_triplets`, a scalar."""
+    found = described(network, batch)
+    terms = triplet_terms(found[:, 0], found[:, 1], found[:, 2:], margin=margin)
     return triplet_loss(terms, batch["mask"])
 
 

@@ -152,7 +152,7 @@ def test_it_answers_its_query(tmp_path):
 class Doubled(LocalPart):
     """Doubles the loss of a batch."""
 
-    def loss(self, loss):
+    def loss(self, loss, model, node_round):
         return lambda model, batch: 2 * loss(model, batch)
 
 
