@@ -1,8 +1,10 @@
-"""``fedapps new``: what it writes runs, tests and deploys; what it refuses, it refuses before it writes anything."""
+"""``fedapps new``: what it writes runs, tests and deploys; what it refuses, it refuses before it writes anything.
+
+tests/examples/test_extending_page.py installs a project with pip and compares its method.
+"""
 
 import importlib
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -11,14 +13,11 @@ from collections.abc import Callable, Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from example_apps import load_example
-from extension_packages import environment_with, install
 from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
-from lean_environment import run_tool
 
 from fedapps.cli.commands import main
 from fedapps.cli.parser import command_parser
@@ -186,18 +185,3 @@ def test_what_cannot_be_made_is_refused_before_anything_is_written(
     assert main(["new", *arguments]) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
-
-
-@pytest.mark.slow
-@pytest.mark.subprocesses
-def test_pip_installs_the_project_and_its_method_is_compared(tmp_path: Path) -> None:
-    project = make(tmp_path, KINDS["both"])
-    install(project, tmp_path / "sources", tmp_path / "target")
-    environment = environment_with(tmp_path / "target") | {"HOME": str(tmp_path)}
-
-    def python(*words: str) -> Any:
-        return run_tool(sys.executable, "-m", *words, folder=project, environment=environment)
-
-    assert "2 passed" in python("pytest", "-q", "-p", "no:cacheprovider")
-    compared = python("fedapps", "compare", "wet-days.toml", "--seeds", "2", "--set", "rounds=2")
-    assert re.search(r"^near-start +0?\.\d+ ± ", compared, re.MULTILINE), compared

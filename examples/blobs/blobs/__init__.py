@@ -1,1 +1,0 @@
-"""Gaussian blobs, L2 Init, a tracker and a report section for fedapps."""

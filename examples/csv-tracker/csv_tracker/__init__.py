@@ -1,0 +1,1 @@
+"""A tracker and a report section for fedapps."""
