@@ -140,13 +140,15 @@ def board_app(folder: Path, token: str = "", stopping: Callable[[], bool] = lamb
 
 async def _changes(board: Board, request: Request, stopping: Callable[[], bool]) -> AsyncIterator[str]:
     """An event with the state of all runs, now and after every change; comments in between show who has left."""
-    before, wait = "", 0.0
+    before, wait = dict[str, object](), 0.0
     while not stopping() and not await request.is_disconnected():
         if wait <= 0:
             begun, now = time.monotonic(), before
             with suppress(OSError):  # a run folder that was removed while it was read
-                now = await anyio.to_thread.run_sync(lambda: json.dumps(board.values(), allow_nan=False))
-            yield f"data: {now}\n\n" if now != before else ": no change\n\n"
+                now = await anyio.to_thread.run_sync(board.values)
+            # The time is that of the machine with the runs: the page shows how long ago something was.
+            sent = json.dumps({**now, "now": time.time()}, allow_nan=False) if now != before else ""
+            yield f"data: {sent}\n\n" if sent else ": no change\n\n"
             before, wait = now, max(_PAUSE, (time.monotonic() - begun) / _SHARE_OF_TIME)
         await anyio.sleep(_STEP)
         wait -= _STEP

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from fedapps.report import ReportError, RunData, read_run
+from fedapps.report.evaluated import paired_curve
 from fedapps.report.palette import plot_styles
 from fedapps.report.results import leading_in_rounds
 from fedapps.report.run_data import configured_methods
+from fedapps.runs.owner import OWNER_FILE, has_owner
 from fedapps.strategies.checks import LARGEST_COUNT
+
+from .nodes import NodeStatus, RefusalStatus, finite, nodes_of, refusals_of
 
 #: What the board reads of a run, and its report.
 _FILES = (
@@ -28,6 +31,8 @@ _MOST_NODES = 200
 _PATIENCE = 5
 _LEAST_PATIENCE = 60.0
 _RECENT_ROUNDS = 5
+#: Seconds that a process may take from writing the config to owning the folder.
+_START = 3.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,12 @@ class MethodStatus:
         The last value of the run's metric.
     points : list of (int, float)
         Rounds and values of the metric, at most 400.
+    changed : list of int
+        The rounds that were evaluated on other nodes than before.
+    paired : list of (int, float)
+        The mean over the nodes of every evaluation, if there are such rounds and nodes; at most 400 points.
+    note : str
+        A sentence on these rounds.
     """
 
     name: str
@@ -52,40 +63,9 @@ class MethodStatus:
     of: int
     value: float | None
     points: list[tuple[int, float]]
-
-
-@dataclass(frozen=True)
-class NodeStatus:
-    """What the server knows of a node: its last reply, and its refused replies under all methods.
-
-    Attributes
-    ----------
-    name : str
-        The key of the node.
-    method : str
-        The method of its last reply; empty if there is none.
-    round : int
-        The round of its last reply; of the last refusal if there is no reply.
-    examples : float
-        The number of examples of its last reply.
-    bytes : float
-        The size of its last reply.
-    seconds : float
-        How long it worked on its last reply; 0 if the run does not record timings.
-    refused : int
-        The number of refused replies.
-    reason : str
-        Why the last of them was refused.
-    """
-
-    name: str
-    method: str
-    round: int
-    examples: float
-    bytes: float
-    seconds: float
-    refused: int
-    reason: str
+    changed: list[int] = field(default_factory=list)
+    paired: list[tuple[int, float]] = field(default_factory=list)
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,7 +81,8 @@ class RunStatus:
     report : bool
         Whether there is a report.
     state : str
-        "finished"; "running"; "quiet", if no round has ended for long; "unreadable".
+        "finished"; "running"; "quiet", if it runs and no round has ended for long; "stopped", if its process has ended
+        before the last round; "unreadable".
     problem : str
         Why it is unreadable.
     task : str
@@ -111,9 +92,11 @@ class RunStatus:
     methods : list of MethodStatus
         In the order of the run config.
     nodes : list of NodeStatus
-        At most 200; nodes with refused replies first.
+        At most 200; missing nodes first, then those with refused replies.
     hidden_nodes : int
         How many further nodes there are.
+    refusals : list of RefusalStatus
+        The most frequent reasons, at most 50.
     seconds_per_round, bytes_per_round : float
         Means over the last rounds; 0 before the first one.
     seconds_left : float or None
@@ -130,6 +113,7 @@ class RunStatus:
     methods: list[MethodStatus] = field(default_factory=list)
     nodes: list[NodeStatus] = field(default_factory=list)
     hidden_nodes: int = 0
+    refusals: list[RefusalStatus] = field(default_factory=list)
     seconds_per_round: float = 0.0
     bytes_per_round: float = 0.0
     seconds_left: float | None = None
@@ -182,9 +166,13 @@ class Board:
             changed = max(stat.st_mtime for stat in stats[:4] if stat)
             self._known[path] = (state, read_status(path, self.folder, changed))
         status = self._known[path][1]
+        if status.state != "running":
+            return status
+        foreign = (path / OWNER_FILE).exists() and not is_inside(path / OWNER_FILE, self.folder)
+        if now - status.changed > _START and (foreign or not has_owner(path, now)):
+            return replace(status, state="stopped", seconds_left=None)
         patience = max(_LEAST_PATIENCE, _PATIENCE * status.seconds_per_round)
-        quiet = status.state == "running" and now - status.changed > patience
-        return replace(status, state="quiet", seconds_left=None) if quiet else status
+        return replace(status, state="quiet", seconds_left=None) if now - status.changed > patience else status
 
 
 def folders(folder: Path) -> Iterator[Path]:
@@ -242,7 +230,8 @@ def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
         run = read_run(path)
     except (ReportError, OSError) as error:
         return replace(status, state="unreadable", problem=str(error))
-    methods, nodes, metric, recent = _methods(run), _nodes(run), leading_in_rounds(run), run.rounds[-_RECENT_ROUNDS:]
+    metric, recent = leading_in_rounds(run), run.rounds[-_RECENT_ROUNDS:]
+    methods, nodes = _methods(run), nodes_of(run, changed)
     done = set(run.summary or ())
     seconds = _mean(record.seconds for record in recent)
     left = sum(max(0, method.of - method.rounds) for method in methods if method.name not in done)
@@ -255,6 +244,7 @@ def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
         methods=methods,
         nodes=nodes[:_MOST_NODES],
         hidden_nodes=max(0, len(nodes) - _MOST_NODES),
+        refusals=refusals_of(run),
         seconds_per_round=seconds,
         bytes_per_round=_mean(record.bytes_up + record.bytes_down for record in recent),
         seconds_left=seconds_left if left and recent and math.isfinite(seconds_left) else None,
@@ -263,7 +253,7 @@ def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
 
 def _mean(values: Iterable[float]) -> float:
     found = [value for value in values if math.isfinite(value)]
-    return _finite(sum(value / len(found) for value in found))
+    return finite(sum(value / len(found) for value in found))
 
 
 def _methods(run: RunData) -> list[MethodStatus]:
@@ -278,7 +268,12 @@ def _methods(run: RunData) -> list[MethodStatus]:
         points = _thinned([(number, value) for number, value in points if math.isfinite(value)])
         last = points[-1][1] if points else None
         done = max((record.round for record in records), default=0)
-        found.append(MethodStatus(name, styles[name].colour, done, of, last, points))
+        status = MethodStatus(name, styles[name].colour, done, of, last, points)
+        if paired := paired_curve(run, name, metric.name) if metric else None:
+            same = _thinned(list(zip(paired.rounds, paired.values, strict=True)))
+            changes = [change.round for change in paired.changes]
+            status = replace(status, changed=changes, paired=same, note=paired.sentence)
+        found.append(status)
     return found
 
 
@@ -286,23 +281,3 @@ def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
     """Every k-th point and the last one."""
     step = -(-len(points) // _MOST_POINTS) or 1
     return [*points[:-1:step], *points[-1:]]
-
-
-def _nodes(run: RunData) -> list[NodeStatus]:
-    refusals = [(record.round, refusal) for record in run.rounds for refusal in record.refused]
-    counts = Counter(refusal.node for _, refusal in refusals)
-    last_refusal = {refusal.node: (number, refusal.reason) for number, refusal in refusals}
-    last = {record.node: record for record in run.nodes}
-    found = []
-    for name in sorted({*last, *counts}):
-        number, reason = last_refusal.get(name, (0, ""))
-        method, examples, size, seconds = "", 0.0, 0.0, 0.0
-        if record := last.get(name):
-            method, number = record.method, record.round
-            examples, size, seconds = map(_finite, (record.num_examples, record.bytes_up, sum(record.timings.values())))
-        found.append(NodeStatus(name, method, number, examples, size, seconds, counts[name], reason))
-    return sorted(found, key=lambda node: -node.refused)
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else 0.0

@@ -85,13 +85,21 @@ class Owner:
 
         The owner is then a process of this machine.
         """
-        return None if self.machine == _machine() else _now_at(path.parent) - path.stat().st_mtime
+        return None if self.is_here() else _now_at(path.parent) - path.stat().st_mtime
+
+    def is_here(self) -> bool:
+        """Whether it is a process of this machine."""
+        return self.machine == _machine()
+
+    def runs_here(self) -> bool:
+        """Whether a process of this machine still runs."""
+        return runs(self.pid) and _born(self.pid) == self.born
 
     def lives(self, path: Path) -> bool:
         """Whether the owner in the file ``path`` still runs, as far as it can be known."""
         silent = self.silent_for(path)
         if silent is None:
-            return runs(self.pid) and _born(self.pid) == self.born
+            return self.runs_here()
         return silent < STALE
 
     def in_use(self, path: Path) -> FolderInUseError:
@@ -175,6 +183,23 @@ def owned(folder: Path) -> Iterator[Ownership]:
             ownership.end()
     finally:
         os.close(lock)
+
+
+def has_owner(folder: Path, now: float) -> bool:
+    """Whether a living process owns the folder, as far as can be seen without writing to it.
+
+    For an owner on another host, ``now``, in seconds since the epoch, is compared with the clock of the share.
+    """
+    path = folder / OWNER_FILE
+    owner = Owner.read(path)
+    if owner is None:
+        return False
+    if owner.is_here():
+        return owner.runs_here()
+    try:
+        return now - path.stat().st_mtime < STALE
+    except FileNotFoundError:  # it has ended meanwhile
+        return False
 
 
 def check_free(folder: Path) -> None:

@@ -20,23 +20,29 @@ STUB = "class EventSource { constructor() { window.feed = this; } }"
 def method(name: str = "fedavg", rounds: int = 2, **more: Any) -> dict[str, Any]:
     points = [[number, 1 / number] for number in range(1, rounds + 1)]
     value = points[-1][1] if points else None
-    return {"name": name, "colour": "#0072B2", "rounds": rounds, "of": 4, "value": value, "points": points, **more}
+    status = {"name": name, "colour": "#0072B2", "rounds": rounds, "of": 4, "value": value, "points": points}
+    return status | {"changed": [], "paired": [], "note": "", **more}
 
 
-def node(name: str = "car-0", refused: int = 0, reason: str = "") -> dict[str, Any]:
-    last = {"method": "fedavg", "round": 2, "examples": 30.0, "bytes": 1500.0, "seconds": 0.0}
-    return {"name": name, **last, "refused": refused, "reason": reason}
+def node(name: str = "car-0", **more: Any) -> dict[str, Any]:
+    last = {"method": "fedavg", "round": 2, "examples": 30.0, "bytes": 1500.0, "seconds": 0.0, "since": 100.0}
+    return {"name": name, **last, "missed": 0, "missing": False, "refused": 0, **more}
+
+
+def refusal(reason: str, *nodes: str) -> dict[str, Any]:
+    return {"reason": reason, "count": 2, "nodes": nodes}
 
 
 def run(path: str = "lane-swap", state: str = "running", **more: Any) -> dict[str, Any]:
     status = {"path": path, "changed": 0.0, "report": False, "state": state, "problem": "", "task": "driving"}
     status |= {"metric": "test loss (lower is better)", "methods": [method()], "nodes": [node()], "hidden_nodes": 0}
+    status |= {"refusals": []}
     return status | {"seconds_per_round": 2.0, "bytes_per_round": 3000.0, "seconds_left": 4.0, **more}
 
 
 def page_after(*events: list[dict[str, Any]], then: str = "", reports: tuple[str, ...] = ()) -> str:
     """The page with its script and style in it, and with events, each a list of runs, and a script."""
-    sent = [json.dumps(json.dumps({"runs": runs, "reports": reports})) for runs in events]
+    sent = [json.dumps(json.dumps({"runs": runs, "reports": reports, "now": 135.0})) for runs in events]
     feed = "feed.onopen();" + "".join(f"feed.onmessage({{data: {data}}});" for data in sent)
     script = f"{STUB}\n{SCRIPT}\n{feed}{then}".replace("</script>", "<\\/script>")
     page = PAGE.replace('<link rel="stylesheet" href="/board.css">', f"<style>{STYLE}</style>")
@@ -77,14 +83,47 @@ def test_a_run_starts_its_curve_grows_and_it_ends(after) -> None:
 
 
 @in_a_browser
-def test_a_refused_node_is_told_with_the_reason_and_a_hostile_name_is_text(after) -> None:
-    runs = [run(path=HOSTILE, nodes=[node(HOSTILE, 2, f"shape {HOSTILE}"), node()], methods=[method(HOSTILE)])]
-    document = after(runs, reports=(HOSTILE,))
+def test_the_whole_reason_of_a_refusal_is_shown_and_a_hostile_name_is_text(after) -> None:
+    reason = f"shape {HOSTILE} " + 300 * "long "
+    names = {"path": HOSTILE, "nodes": [node(HOSTILE, refused=2), node()], "methods": [method(HOSTILE)]}
+    document = after([run(**names, refusals=[refusal(reason, HOSTILE)])], reports=(HOSTILE,))
     assert "<title>fedapps board</title>" in document
     assert "<img" not in body(document)
     shown = texts(document)
     assert "2 refused" in shown
-    assert '2: shape "><img src=x onerror="document.title=\'taken\'">' in shown
+    assert 'Refused replies 2 of "><img src=x' in shown
+    assert f"shape {HOSTILE} long long" in unescape(document)
+    assert shown.count(" long") == 300
+
+
+@in_a_browser
+def test_the_page_says_when_nodes_replied_last_and_which_are_missing(after) -> None:
+    nodes = [node("car-1", round=1, since=95.0, missed=1, missing=True), node("car-2", since=100.0)]
+    shown = texts(after([run(nodes=nodes, changed=100.0)]))
+    assert re.search("car-1 none since round 1, 4[01] s ago; missing from 1 round", shown)
+    assert re.search("car-2 round 2, 3[56] s ago", shown)
+    assert re.search("last round ended 3[56] s ago", shown)
+    assert "round 2 of 4, about 4 s to go, 1 node missing" in shown
+    assert " ago" not in texts(after([run(nodes=nodes, state="finished")]))
+
+
+@in_a_browser
+def test_a_stopped_run_is_said_to_have_stopped(after) -> None:
+    shown = texts(after([run("a/b", "stopped", seconds_left=None), run("a/c", "finished")]))
+    assert "a 1 of 2 runs finished, 1 stopped" in shown
+    assert "stopped round 2 of 4" in shown
+    shown = texts(after([run(state="stopped")]))
+    assert "The process of this run has ended before the last round." in shown
+    assert " ago" not in shown
+
+
+@in_a_browser
+def test_a_curve_marks_rounds_on_other_nodes_and_has_a_paired_one(after) -> None:
+    told = "the evaluated nodes change in round 2 (without car-1). Dotted: the mean over 1 node of every evaluation."
+    document = after([run(methods=[method(changed=[2], paired=[[1, 0.5], [2, 0.25]], note=told)])])
+    assert len(re.findall('<circle[^>]*class="ring"', document)) == 1
+    assert re.search('<path d="M[^"]*L[^"]*"[^>]*class="paired"', document)
+    assert f"Evaluated on other nodes than before. {told}" in texts(document)
 
 
 @in_a_browser
@@ -96,14 +135,14 @@ def test_several_runs_stand_side_by_side_and_keys_choose_them(after) -> None:
         run("d", "unreadable", problem="metrics.jsonl:3: not JSON"),
     ]
     sections = re.compile(r'<section data-run="(\w)"')
-    assert sections.findall(after(runs)) == ["a"], "what runs is shown first"
-    press = "const button = document.querySelector('#runs button[data-run=c]'); button.focus(); button.click();"
+    assert sections.findall(after(runs)) == ["a", "c"], "what goes on is shown first"
+    press = "const button = document.querySelector('#runs button[data-run=b]'); button.focus(); button.click();"
     document = after(runs, then=f"{press} show(); document.title = document.activeElement.dataset.run;")
-    assert sections.findall(document) == ["a", "c"]
-    assert "<title>c</title>" in document, "the focus stays on the button when the page is drawn again"
-    assert re.findall(r'aria-pressed="(\w+)"', body(document)) == ["true", "false", "true", "false"]
+    assert sections.findall(document) == ["a", "b", "c"]
+    assert "<title>b</title>" in document, "the focus stays on the button when the page is drawn again"
+    assert re.findall(r'aria-pressed="(\w+)"', body(document)) == ["true", "true", "true", "false"]
     shown = texts(document)
-    assert "no news" in shown
+    assert "waiting round 2 of 4" in shown
     assert "unreadable metrics.jsonl:3: not JSON" in shown
 
 
@@ -141,9 +180,14 @@ def test_the_page_says_when_there_is_no_run_and_when_the_connection_is_lost(afte
 @in_a_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_core_finds_nothing_to_object_to(tmp_path: Path, scheme: str) -> None:
-    states = [run(state, state) for state in ("running", "finished", "quiet")]
+    states = [run(state, state) for state in ("running", "finished", "quiet", "stopped")]
     failed = run(
-        "compare/lost", "unreadable", problem="metrics.jsonl:3: not JSON", nodes=[node(refused=2, reason="shape")]
+        "compare/lost",
+        "unreadable",
+        problem="metrics.jsonl:3: not JSON",
+        nodes=[node(refused=2), node("car-1", missing=True, missed=2)],
+        refusals=[refusal("shape", "car-0")],
+        methods=[method(changed=[2], paired=[[1, 0.5], [2, 0.25]], note="the evaluated nodes change")],
     )
     everything = "runs.forEach(run => chosen.add(run.path)); touched = true; show();"
     assert violations(page_after([*states, failed], then=everything), tmp_path, scheme) == []

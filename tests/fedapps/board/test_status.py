@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ from hypothesis import strategies as st
 from report_pages import node_line, round_line, write_lines
 
 from fedapps.board.status import Board, RunStatus, read_status
+from fedapps.runs.owner import Owner
 
 CONFIG = 'name = "x"\ntask = "driving"\nmethods = "local, sfl"\nrounds = 4\n'
 REFUSED = [{"node": "n1", "reason": "shape of w"}]
 
 
 def write_run(path: Path, rounds: int = 0, **more: str) -> Path:
-    """A run of two methods, the first of which has finished ``rounds`` rounds."""
+    """A run of two methods that this process owns, the first of which has finished ``rounds`` rounds."""
     path.mkdir(parents=True)
+    (path / "owner.json").write_text(json.dumps(asdict(Owner.this_process())))
     (path / "config.toml").write_text(CONFIG)
     (path / "label").write_text("x-1")
     if rounds:
@@ -70,13 +73,75 @@ def test_a_run_without_news_for_long_is_not_called_running(tmp_path: Path) -> No
     assert [only(tmp_path, now=changed + s).state for s in (61, 499, 501)] == ["running", "running", "quiet"]
 
 
-def test_nodes_with_refused_replies_come_first_with_the_reason(tmp_path: Path) -> None:
+def test_a_run_whose_process_has_ended_is_stopped(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", 2)
+    owner, changed = run / "owner.json", only(tmp_path).changed
+    here = Owner.this_process()
+    elsewhere = replace(here, machine="another")
+    for who, silent, state in (
+        (here, 900, "running"),
+        (replace(here, born="1"), 0, "stopped"),  # its number is that of another process
+        (elsewhere, 119, "running"),
+        (elsewhere, 121, "stopped"),
+    ):
+        owner.write_text(json.dumps(asdict(who)))
+        os.utime(owner, (changed + 10 - silent,) * 2)
+        assert only(tmp_path, now=changed + 10).state == state
+    owner.unlink()
+    assert only(tmp_path, now=changed + 10).state == "stopped"
+    assert only(tmp_path, now=changed + 1).state == "running", "its process is about to begin"
+    (run / "summary.json").write_text(json.dumps({"methods": {"local": {"rounds": 4}, "sfl": {"rounds": 4}}}))
+    assert only(tmp_path, now=changed + 10).state == "finished"
+
+
+def test_an_owner_file_elsewhere_is_not_read(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs" / "a", 2)
+    (run / "owner.json").rename(tmp_path / "owner.json")
+    (run / "owner.json").symlink_to(tmp_path / "owner.json")
+    changed = only(tmp_path / "runs").changed
+    assert only(tmp_path / "runs", now=changed + 10).state == "stopped"
+
+
+def test_refused_replies_are_counted_by_node_and_by_reason(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
-    write_lines(run / "metrics.jsonl", [round_line("local", 1), round_line("local", 2, refused=REFUSED)])
-    write_lines(run / "nodes.jsonl", [node_line("local", "n0", 0.1), node_line("local", "n1", 0.1)])
-    first, second = only(tmp_path).nodes
-    assert (first.name, first.refused, first.reason, first.round) == ("n1", 1, "shape of w", 3)
-    assert (second.name, second.refused, second.examples) == ("n0", 0, 10)
+    long = {"node": "n0", "reason": 400 * "long "}
+    refused = [round_line("local", 1, refused=[long, *REFUSED]), round_line("local", 2, refused=REFUSED)]
+    write_lines(run / "metrics.jsonl", refused)
+    write_lines(run / "nodes.jsonl", [node_line("local", n, 0.1) | {"round": 2} for n in ("n0", "n1")])
+    found = only(tmp_path)
+    assert [(node.name, node.refused, node.round) for node in found.nodes] == [("n1", 2, 2), ("n0", 1, 2)]
+    assert [(of.reason, of.count, of.nodes) for of in found.refusals] == [
+        ("shape of w", 2, ["n1"]),
+        (400 * "long ", 1, ["n0"]),
+    ]
+
+
+def test_a_node_without_a_reply_to_the_last_evaluation_is_missing_since_its_last_reply(tmp_path: Path) -> None:
+    """Rounds take 1.5 s each. Round 3 only trains, on other nodes: no node is missing because of it."""
+    run = write_run(tmp_path / "a", 3)
+    replied = [("n0", 1), ("n1", 1), ("n2", 1), ("n0", 2), ("n2", 2), ("n0", 3)]
+    lines = [node_line("local", n, 0.1) | {"round": r} for n, r in replied]
+    write_lines(run / "nodes.jsonl", [line | {"phase": "train"} if line["round"] == 3 else line for line in lines])
+    found = only(tmp_path)
+    assert [(node.name, node.round, node.missed, node.missing) for node in found.nodes] == [
+        ("n1", 1, 2, True),
+        ("n0", 3, 0, False),
+        ("n2", 2, 1, False),
+    ]
+    assert [found.changed - node.since for node in found.nodes] == pytest.approx([3.0, 0.0, 1.5])
+    (run / "config.toml").write_text(f"{CONFIG}fraction-evaluate = 0.5\n")
+    assert not any(node.missing for node in only(tmp_path).nodes), "not all nodes are asked"
+
+
+def test_a_curve_says_where_the_evaluated_nodes_change(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    means = {1: 0.04, 2: 0.02}
+    write_lines(run / "metrics.jsonl", [round_line("local", r, evaluate={"test.elbo": x}) for r, x in means.items()])
+    values = [("n0", 1, 0.02), ("n1", 1, 0.06), ("n0", 2, 0.02)]
+    write_lines(run / "nodes.jsonl", [node_line("local", n, x) | {"round": r} for n, r, x in values])
+    method, _ = only(tmp_path).methods
+    assert (method.changed, method.paired) == ([2], [(1, 0.02), (2, 0.02)])
+    assert method.note.startswith("the evaluated nodes change in round 2 (without n1). ")
 
 
 def test_a_node_has_the_size_of_its_last_reply_and_the_time_it_worked_on_it(tmp_path: Path) -> None:
@@ -91,7 +156,7 @@ def test_a_node_that_was_only_refused_is_shown(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
     write_lines(run / "metrics.jsonl", [round_line("local", 2, refused=REFUSED)])
     (node,) = only(tmp_path).nodes
-    assert (node.name, node.method, node.round, node.refused) == ("n1", "", 2, 1)
+    assert (node.name, node.method, node.round, node.refused, node.missing) == ("n1", "", 2, 1, False)
 
 
 def test_runs_of_comparisons_are_found_and_links_and_private_states_are_not(tmp_path: Path) -> None:
