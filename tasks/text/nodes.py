@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from fedapps.sim.seeding import generator
 from fedapps.tasks.base import Batch, NodeData
+from fedapps.tasks.partitioners import Part
 from torch import Tensor
 
 from .corpus import Corpus, Examples
 from .options import Options, PrivateWords
-from .partition import Part
 from .profile import groups_of, node_key, partitions, splits_of
 from .vocabulary import Vocabulary, WordVocabulary, padded
 

@@ -1,20 +1,17 @@
-"""Partitions examples among nodes: FedNLP's Dirichlet partition, and the partitioners of flwr-datasets.
+"""FedNLP's partition of examples among nodes, beside those of :mod:`fedapps.tasks.partitioners`.
 
 B. Y. Lin et al., FedNLP: Benchmarking Federated Learning Methods for Natural Language Processing Tasks, Findings of
 NAACL 2022, https://arxiv.org/abs/2104.08815 ("label distribution shift"), as used by J. Zhang et al., FedVocab.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from fedapps.tasks.profiles import DataError, need
+from fedapps.tasks.partitioners import Part
+from fedapps.tasks.profiles import DataError
 
 #: Names of the partitions: FedNLP's, then those of flwr-datasets.
 PARTITIONS = ("fednlp", "iid", "dirichlet", "pathological", "linear")
-
-Part = np.ndarray
-"""Indices of examples, int64, ascending."""
 
 
 def dirichlet_shares(
@@ -96,50 +93,3 @@ def apportion(total: int, weights: np.ndarray) -> np.ndarray:
 def label_shares(labels: np.ndarray, parts: Sequence[Part], num_classes: int) -> np.ndarray:
     """Return the label shares of the nodes ``[num_nodes, num_classes]``, by which test examples are partitioned."""
     return np.array([np.bincount(labels[part], minlength=num_classes) / len(part) for part in parts])
-
-
-def flower_partition(
-    name: str, labels: np.ndarray, num_nodes: int, *, alpha: float, classes_per_node: int, seed: int
-) -> list[Part]:
-    """Partition examples with flwr-datasets.
-
-    Parameters
-    ----------
-    name : str
-        "iid", "dirichlet", "pathological" or "linear" (sizes 1 : 2 : 3 : ...).
-    labels : ndarray [n]
-        The class of every example.
-    num_nodes : int
-        The number of nodes.
-    alpha : float
-        Concentration of "dirichlet", whose parts differ in size.
-    classes_per_node : int
-        Classes per node of "pathological".
-    seed : int
-        The seed.
-
-    Raises
-    ------
-    DataError
-        flwr-datasets is not installed, or finds no partition with examples on every node.
-    """
-    need("flwr_datasets", "text", f"text.partition = {name!r}")
-    from datasets import Dataset
-    from flwr_datasets import partitioner as made
-
-    makers: dict[str, Callable[[], Any]] = {
-        "iid": lambda: made.IidPartitioner(num_nodes),
-        "dirichlet": lambda: made.DirichletPartitioner(num_nodes, "label", alpha, min_partition_size=1, seed=seed),
-        "pathological": lambda: made.PathologicalPartitioner(num_nodes, "label", classes_per_node, seed=seed),
-        "linear": lambda: made.LinearPartitioner(num_nodes),
-    }
-    # IID and linear partitions keep the order of the examples.
-    order = np.random.default_rng(seed).permutation(len(labels))
-    try:
-        maker = makers[name]()
-        maker.dataset = Dataset.from_dict({"label": labels[order], "row": order})
-        parts = [np.sort(np.array(maker.load_partition(node)["row"], dtype=np.int64)) for node in range(num_nodes)]
-    except (ValueError, IndexError) as error:  # flwr-datasets raises these also for a node without examples
-        place = f"text.partition = {name!r} of {len(labels)} examples over {num_nodes} nodes"
-        raise DataError(f"{place}: {error}") from error
-    return parts

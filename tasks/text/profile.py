@@ -7,12 +7,13 @@ from typing import ClassVar, Self
 import numpy as np
 from fedapps.sim.corpus import write_corpus
 from fedapps.sim.seeding import generator
+from fedapps.tasks.partitioners import Part, flower_partition
 from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, PrivateParameters, TaskProfiles, check_partition
 
 from .corpus import Corpus, read_corpus
 from .options import Options, check_initial_vectors, vocabulary_source
 from .options import Options as TextOptions
-from .partition import Part, deal, dirichlet_shares, flower_partition, label_shares
+from .partition import deal, dirichlet_shares, label_shares
 from .published import fetch
 
 _COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
@@ -39,6 +40,7 @@ def partitions(corpus: Corpus, options: Options, num_nodes: int) -> tuple[list[P
         train = deal(labels, dirichlet_shares(labels, classes, num_nodes, options.alpha, rng), rng)
     else:
         train = flower_partition(
+            "text",
             options.partition,
             labels,
             num_nodes,

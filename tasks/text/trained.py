@@ -3,21 +3,19 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TextIO, cast
 
-import numpy as np
 import torch
 from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import NodeData
 from fedapps.tasks.label_shares import own_label_shares
+from fedapps.tasks.predictions import Predictions
 from fedapps.tasks.rows import lines_of, with_kind
 from fedapps.tasks.tables import stream_rows
 from fedapps.tasks.trained import Network, Pretrained, TrainedModel
-from numpy.typing import NDArray
 from torch.nn.functional import softmax
 
 from .pretrained import logits_of, pretrained_tokenizer, sequence_classifier
@@ -27,28 +25,6 @@ from .vocabulary import TOKENIZER, TokenizerVocabulary, Vocabulary, padded
 
 #: The ending of files with a text on each line.
 PLAIN = ".txt"
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """The predictions for ``n`` texts.
-
-    Parameters
-    ----------
-    labels : ndarray int64 [n]
-        The class with the highest probability, counted from 0.
-    names : tuple of str
-        The label of each text, as in the training files.
-    probabilities : ndarray float32 [n, classes]
-        Their sum is 1 for each text.
-    """
-
-    labels: NDArray[np.int64]
-    names: tuple[str, ...]
-    probabilities: NDArray[np.float32]
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
 
 class TextTrained(TrainedModel):
@@ -95,8 +71,7 @@ class TextTrained(TrainedModel):
                 length = examples["length"][chosen]
                 ids = examples["ids"][chosen, : int(length.max())]
                 found[chosen] = softmax(self.module(ids.to(self.device), length), dim=1).cpu()
-        labels = found.argmax(dim=1).numpy()
-        return Predictions(labels, tuple(self.classes[label] for label in labels), found.numpy())
+        return Predictions.of(found.numpy(), self.classes)
 
     def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = 128) -> Iterator[dict[str, Any]]:
         """Yield ``text``, ``label``, ``probability`` and ``probability.<label>`` of every class, for each text.
@@ -108,10 +83,7 @@ class TextTrained(TrainedModel):
         texts = (text for source in inputs for text in self._texts(source))
         while batch := list(islice(texts, batch_size)):
             found = self.predict(batch, batch_size)
-            for text, label, name, shares in zip(batch, found.labels, found.names, found.probabilities, strict=True):
-                row = {"text": text, "label": name, "probability": float(shares[label])}
-                named = zip(self.classes, shares.tolist(), strict=True)
-                yield row | {f"probability.{name}": share for name, share in named}
+            yield from ({"text": text} | row for text, row in zip(batch, found.rows(self.classes), strict=True))
 
     def _texts(self, source: Path | TextIO) -> Iterator[str]:
         given = self._task.layout.columns

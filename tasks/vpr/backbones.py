@@ -4,7 +4,7 @@ The choice of trained layers follows Berton et al., *Deep Visual Geo-localizatio
 Section 5.2. torchvision is imported when a network is built, because its import takes as long as that of torch.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 import torch
 from fedapps.tasks.base import DataError
+from fedapps.tasks.classifiers import classifiers, without_counters
 from torch import Tensor, nn
 
 from .layers import Parts, divide
@@ -90,29 +91,6 @@ BACKBONES: Mapping[str, Backbone] = MappingProxyType(
         "squeezenet1_1-stride8": Backbone("squeezenet1_1", "features.12", "features.9", omitted="features.8"),
     }
 )
-
-
-class BatchNorm(nn.BatchNorm2d):
-    """Batch normalisation without the integer counter of batches, which federated averaging would average."""
-
-    @classmethod
-    def of(cls, other: nn.BatchNorm2d) -> "BatchNorm":
-        """Return one with the parameters and statistics of ``other``."""
-        made = cls(other.num_features, other.eps, other.momentum)
-        made.num_batches_tracked = None
-        made.load_state_dict(other.state_dict(), strict=False, assign=True)
-        return made
-
-    def _load_from_state_dict(self, *args: object) -> None:
-        # The method of the parent class would add a counter.
-        nn.Module._load_from_state_dict(self, *args)
-
-
-def classifiers() -> Mapping[str, Callable[..., nn.Module]]:
-    """Return the functions that build torchvision's classifiers, by name."""
-    from torchvision import models
-
-    return {name: models.get_model_builder(name) for name in models.list_models(module=models)}
 
 
 def backbone(name: str, trained_from: str = "", *, train_all: bool = False) -> Backbone:
@@ -203,9 +181,7 @@ def _built(chosen: Backbone) -> nn.Module:
         network = classifiers()[chosen.network](weights=None, **_ARGUMENTS.get(chosen.network, {})).to(device)
     if chosen.omitted:
         network.set_submodule(chosen.omitted, nn.Identity())
-    for name, module in list(network.named_modules()):
-        if isinstance(module, nn.BatchNorm2d):
-            network.set_submodule(name, BatchNorm.of(module))
-        elif hasattr(module, "inplace"):
+    for module in without_counters(network).modules():
+        if hasattr(module, "inplace"):
             module.inplace = False  # a trained layer must not change the cached maps of the frozen ones
     return network.eval()

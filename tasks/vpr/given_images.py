@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from fedapps.tasks.files import COMPRESSIONS, found_in
+from fedapps.tasks.pictures import ENDINGS, GivenImage, picture_of
 from fedapps.tasks.profiles import DataError
 from fedapps.tasks.rows import FORMATS
 from fedapps.tasks.tables import read_table
@@ -13,16 +14,11 @@ from PIL import Image
 from torch import Tensor
 
 from .datasets import read_images
-from .image_modes import as_rgb, unsupported
 from .image_table import OPTIONAL, ROLES, coordinates
 from .images import ImageFiles, ImageSource, ImageStore
 from .options import Options
 from .positions import EARTH_RADIUS
 
-#: One image: the path of a file, a Pillow image, or pixels, uint8 ``[H, W]`` (grey), ``[H, W, 3]``, or as a tensor
-#: ``[3, H, W]``.
-GivenImage = str | Path | Image.Image | np.ndarray | Tensor
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff")
 #: The endings of the names of tables.
 TABLES = tuple(form + compression for form in FORMATS for compression in COMPRESSIONS)
 
@@ -97,32 +93,7 @@ class _InHand:
         return len(self.images)
 
     def decode(self, index: int) -> Image.Image:
-        image = self.images[index]
-        if isinstance(image, Image.Image):
-            if problem := unsupported(image):
-                raise DataError(f"image {index} {problem}")
-            return as_rgb(image)
-        if isinstance(image, (str, Path)):
-            path = Path(image).expanduser()
-            if not path.is_file():
-                raise DataError(f"{path}: no such image")
-            return ImageFiles(path.parent, [path.name]).decode(0)
-        pixels = image.permute(1, 2, 0).cpu().numpy() if isinstance(image, Tensor) and image.ndim == 3 else image
-        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or not _is_picture(pixels.shape):
-            raise DataError(
-                f"image {index} is a {type(image).__name__} {_shape_of(image)}; expected the path of a file, a Pillow "
-                "image, uint8 [H, W, 3] or [H, W], or a uint8 tensor [3, H, W]"
-            )
-        return as_rgb(Image.fromarray(pixels))
-
-
-def _is_picture(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)
-
-
-def _shape_of(image: object) -> str:
-    shape, kind = getattr(image, "shape", None), getattr(image, "dtype", None)
-    return "" if shape is None else f"of {kind} {list(shape)}"
+        return picture_of(self.images[index], f"image {index}")
 
 
 def in_hand(

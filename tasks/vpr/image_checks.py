@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from fedapps.tasks.pictures import UNDECODABLE, unsupported
 from fedapps.tasks.profiles import DataError
 from PIL import Image, UnidentifiedImageError
 
-from .image_modes import unsupported
-from .images import UNDECODABLE, ImageFiles, ImageTar
+from .images import LIMIT, ImageFiles, ImageTar
 from .places import Places
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ def _problem(source: ImageFiles | ImageTar, index: int) -> str:
     """What is wrong with an image, "" if nothing is found."""
     try:
         with source.open(index) as file, Image.open(file) as image:
-            if problem := unsupported(image, source.max_pixels):
+            if problem := unsupported(image, source.max_pixels, LIMIT):
                 return problem
             if end := _ENDS.get(image.format or ""):
                 file.seek(-len(end), os.SEEK_END)

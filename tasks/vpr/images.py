@@ -1,14 +1,13 @@
 """Images from files, archives and arrays, decoded on demand and cached up to a limit.
 
 Pixels are read as they are stored: the rotation of EXIF is ignored. What is no 8-bit image is described in
-:mod:`fedapps.tasks.vpr.image_modes`.
+:mod:`fedapps.tasks.pictures`.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import struct
 import tarfile
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -19,20 +18,20 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 from fedapps.tasks.files import UNREADABLE
+from fedapps.tasks.pictures import MAX_PIXELS, as_rgb, decoded
 from fedapps.tasks.profiles import DataError
 from PIL import Image
-
-from .image_modes import MAX_PIXELS, as_rgb, unsupported
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 #: Height and width in pixels.
 Size = tuple[int, int]
-#: What Pillow raises for bytes that are not an image, or a damaged one. A broken PNG raises SyntaxError.
-UNDECODABLE = (
-    *(Image.DecompressionBombError, OSError, SyntaxError, ValueError, EOFError, MemoryError, OverflowError),
-    *(IndexError, KeyError, TypeError, struct.error),
+#: The key of the largest number of pixels.
+LIMIT = "vpr.max-pixels"
+_REPLACE = (
+    "replace it, or remove it from the table that lists it (vpr.skip-unreadable only detects damage in the first and "
+    "last bytes)"
 )
 
 
@@ -218,17 +217,7 @@ class ImageStore:
 
 
 def _decoded(content: bytes, name: str, max_pixels: int) -> Image.Image:
-    try:
-        image = Image.open(io.BytesIO(content))
-        problem = unsupported(image, max_pixels)
-        if not problem:
-            return as_rgb(image)
-    except UNDECODABLE as error:
-        raise DataError(
-            f"{name}: not an image, or damaged: {error}; replace it, or remove it from the table that lists it "
-            "(vpr.skip-unreadable only detects damage in the first and last bytes)"
-        ) from error
-    raise DataError(f"{name}: {problem}")
+    return decoded(content, name, max_pixels, limit=LIMIT, replace=_REPLACE)
 
 
 def _is_file(path: Path) -> bool:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedapps.tasks.options import listed, option
+from fedapps.tasks.pictures import MAX_PIXELS, MOST_PIXELS
 from fedapps.tasks.profiles import DataError
 
-from .image_modes import MAX_PIXELS, MOST_PIXELS
 from .images import Size
 from .mining import Anywhere, NearestSequences, Pool
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
+from fedapps.tasks.partitioners import flower_partition
 from fedapps.tasks.profiles import need
-from fedapps.tasks.text.partition import flower_partition
 from fedapps.tasks.text.published import PUBLISHED, fetch
 from fedapps.tasks.text.transformer import load_config, load_tokenizer
 
@@ -21,7 +21,15 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FURTHER = {"text": ("vectors",)}
 OWN = {"fedapps", "strategies", "clients", "tasks", "sim"}
 #: The extra that users install for the task of each folder.
-EXTRAS = {"driving": "driving", "lqr": "apps", "social": "social", "text": "text", "vln": "vln", "vpr": "vision"}
+EXTRAS = {
+    "driving": "driving",
+    "images": "images",
+    "lqr": "apps",
+    "social": "social",
+    "text": "text",
+    "vln": "vln",
+    "vpr": "vision",
+}
 
 
 def declared(extra: str) -> set[str]:
@@ -84,7 +92,9 @@ def test_without_a_package_of_texts_the_option_is_named(
     uses = {
         "transformers": [lambda: load_config.__wrapped__("bert"), lambda: load_tokenizer.__wrapped__("bert")],
         "datasets": [lambda: fetch(next(iter(PUBLISHED.values())).hub, "train", tmp_path)],
-        "flwr_datasets": [lambda: flower_partition("iid", np.zeros(4), 2, alpha=1.0, classes_per_node=1, seed=0)],
+        "flwr_datasets": [
+            lambda: flower_partition("text", "iid", np.zeros(4), 2, alpha=1.0, classes_per_node=1, seed=0)
+        ],
     }
     for use in uses[package]:
         with pytest.raises(DataError, match=rf"needs the package {package}, .*fedapps\[text\]"):

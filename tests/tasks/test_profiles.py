@@ -21,6 +21,11 @@ SMALL = {
         {"sessions_train": 2, "sessions_test": 1, "window_stride": 7, "history": 3, "min_history": 9, "horizon": 11},
         {"sessions_train": 1, "sessions_test": 1, "scenario": "three-cars", "horizon": 200},
     ],
+    "images": [
+        {},
+        {"partition": "pathological", "validation_share": 0.3, "partition_seed": 3, "global_share": 0.5},
+        {"partition": "iid", "normalise": "data", "global_examples": 20},
+    ],
     "lqr": [{"trajectories": 3, "horizon": 5}, {"trajectories": 9, "horizon": 2, "test_fraction": 0.9}],
     "social": [
         {"source": "simulated", "world_scenes": 20, "participants": "a,b;c,d;e,f"},

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from fedapps.tasks.base import DataError
-from fedapps.tasks.text.partition import PARTITIONS, apportion, deal, dirichlet_shares, flower_partition, label_shares
+from fedapps.tasks.partitioners import flower_partition
+from fedapps.tasks.text.partition import PARTITIONS, apportion, deal, dirichlet_shares, label_shares
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,7 +100,7 @@ def test_test_examples_are_dealt_as_the_training_examples_were():
 @pytest.mark.parametrize("name", PARTITIONS[1:])
 def test_partitions_of_flower_datasets(name):
     labels = np.repeat(np.arange(4), 50)
-    parts = flower_partition(name, labels, 5, alpha=1.0, classes_per_node=2, seed=3)
+    parts = flower_partition("text", name, labels, 5, alpha=1.0, classes_per_node=2, seed=3)
     together = np.concatenate(parts)
     assert len(set(together.tolist())) == len(together)
     if name != "linear":
@@ -109,13 +110,13 @@ def test_partitions_of_flower_datasets(name):
         assert all(len(set(labels[part])) == 4 for part in parts)
     if name == "pathological":
         assert all(len(set(labels[part])) == 2 for part in parts)
-    again = flower_partition(name, labels, 5, alpha=1.0, classes_per_node=2, seed=3)
+    again = flower_partition("text", name, labels, 5, alpha=1.0, classes_per_node=2, seed=3)
     assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
 
 
 def test_partitions_that_cannot_be():
     labels = np.zeros(3, dtype=int)
     with pytest.raises(DataError, match=r"text\.partition = 'iid' of 3 examples over 5 nodes"):
-        flower_partition("iid", labels, 5, alpha=1.0, classes_per_node=1, seed=0)
+        flower_partition("text", "iid", labels, 5, alpha=1.0, classes_per_node=1, seed=0)
     with pytest.raises(DataError, match=r"text\.partition = 'pathological' of 3 examples"):
-        flower_partition("pathological", labels, 3, alpha=1.0, classes_per_node=9, seed=0)
+        flower_partition("text", "pathological", labels, 3, alpha=1.0, classes_per_node=9, seed=0)

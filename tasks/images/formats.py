@@ -1,0 +1,325 @@
+"""The images of a folder: a folder for each class, NumPy archives or Parquet files, read once per process.
+
+Pixels are decoded when they are asked for, so that profiles of nodes cost no decoding. Nothing here needs torch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from fedapps.tasks.files import arrays_in, found_in
+from fedapps.tasks.pictures import ENDINGS, decoded
+from fedapps.tasks.profiles import DataError
+from PIL import Image
+
+from .options import Layout
+from .parquet import read_parquet
+
+#: The splits of a folder, with the names that their files and folders may have. "common" is for deployed nodes: images
+#: that all nodes have, on which their models are compared.
+SPLITS: Mapping[str, tuple[str, ...]] = {
+    "train": ("train",),
+    "validation": ("validation", "valid", "val"),
+    "test": ("test",),
+    "common": ("common",),
+}
+_ARCHIVE = "npz"
+
+
+class Pictures(Protocol):
+    """A numbered collection of images."""
+
+    def __getitem__(self, index: int) -> Image.Image:
+        """Return one image in 8-bit RGB. Raise :class:`DataError` if it is damaged or not supported."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """``n`` labelled images.
+
+    Attributes
+    ----------
+    pictures : Pictures
+    labels : ndarray int64 [n]
+        Classes, counted from 0.
+    groups : ndarray of str [n], optional
+        The node of each image, where the data say it.
+    """
+
+    pictures: Pictures
+    labels: np.ndarray
+    groups: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def pixels(self, rows: np.ndarray, size: tuple[int, int, int]) -> np.ndarray:
+        """Return images as uint8 ``[rows, channels, height, width]``, resized bilinearly to ``size`` (height, width,
+        channels) regardless of aspect ratio.
+
+        Raises
+        ------
+        DataError
+            An image is damaged or not supported.
+        """
+        height, width, channels = size
+        found = np.empty((len(rows), channels, height, width), dtype=np.uint8)
+        for place, row in enumerate(rows.tolist()):
+            found[place] = planes(self.pictures[row], size)
+        return found
+
+
+def planes(image: Image.Image, size: tuple[int, int, int]) -> np.ndarray:
+    """Return an image in 8-bit RGB as uint8 ``[channels, height, width]`` for ``size`` (height, width, channels)."""
+    height, width, channels = size
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    if channels == 1:
+        return np.asarray(image.convert("L"))[None]
+    return np.asarray(image).transpose(2, 0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Folder:
+    """The splits of a folder, and the names of the classes."""
+
+    classes: tuple[str, ...]
+    splits: Mapping[str, ImageSet]
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """The images of one split, with labels as written: numbers of classes, or names."""
+
+    where: str
+    pictures: Pictures
+    labels: np.ndarray
+    names: tuple[str, ...] = ()
+    groups: np.ndarray | None = None
+
+
+def read_folder(folder: Path, layout: Layout) -> Folder:
+    """Read the images of a folder. The result is the same object as long as the files do not change.
+
+    Raises
+    ------
+    DataError
+        There are no images, a file is damaged or lacks a column, a label is unknown, or the images have another number
+        of classes than the layout.
+    """
+    readers: tuple[Callable[[Path], dict[str, list[Path]]], ...] = (_parquet_files, _archives, _class_folders)
+    for reader in readers:
+        files = reader(folder)
+        if files:
+            stamped = tuple((split, path, path.stat().st_mtime_ns) for split in files for path in files[split])
+            return _read(folder, stamped, layout)
+    raise DataError(
+        f"{folder}: no images; expected train/CLASS/*.png (or {', '.join(ENDINGS[:2])} and others), train*.npz, "
+        "train*.parquet, or folders CLASS with images"
+    )
+
+
+@lru_cache(maxsize=4)
+def _read(folder: Path, stamped: tuple[tuple[str, Path, int], ...], layout: Layout) -> Folder:
+    found: dict[str, _Found] = {}
+    for split in dict.fromkeys(split for split, _, _ in stamped):
+        paths = [path for name, path, _ in stamped if name == split]
+        kind = paths[0].suffix
+        if kind == ".parquet":
+            table = read_parquet(paths, layout.columns)
+            found[split] = _Found(str(paths[0]), table, table.labels, table.names, table.groups)
+        elif kind == f".{_ARCHIVE}":
+            found |= {name: part for path in paths for name, part in _arrays_of(path, split, layout)}
+        else:
+            found[split] = _pictures_below(paths[0])
+    classes = layout.labels or _classes_in([*found.values()])
+    if len(classes) != layout.classes:
+        listed = ", ".join(classes[:9]) or "none"
+        raise DataError(
+            f"{folder}: {len(classes)} classes ({listed}), but images.classes = {layout.classes}: list the names of "
+            "all classes in images.labels, or correct images.classes"
+        )
+    splits = {
+        split: ImageSet(part.pictures, _numbers(part, classes, layout), part.groups)
+        for split, part in found.items()
+        if len(part.labels)
+    }
+    if "train" not in splits and "test" not in splits:
+        raise DataError(f"{folder}: its files have no image of a split {' or '.join(SPLITS)}")
+    return Folder(classes, splits)
+
+
+# -- labels --------------------------------------------------------------------------------------------------------
+
+
+def _classes_in(parts: Sequence[_Found]) -> tuple[str, ...]:
+    """The names of the classes that images have, sorted; by value, if they are numbers."""
+    if named := [part.names for part in parts if part.names]:
+        return named[0]
+    distinct = {str(label) for part in parts for label in np.unique(part.labels).tolist()}
+    try:
+        return tuple(sorted(distinct, key=int))
+    except ValueError:
+        return tuple(sorted(distinct))
+
+
+def _numbers(part: _Found, classes: tuple[str, ...], layout: Layout) -> np.ndarray:
+    """The labels as numbers of ``classes``.
+
+    Numbers in files are those of ``classes``, unless the file names its classes, or the classes are called by numbers.
+    """
+    known, labels = {name: number for number, name in enumerate(classes)}, part.labels
+    if labels.dtype.kind in "iu":
+        if part.names and not (layout.published and len(part.names) == len(classes)):
+            written = dict(enumerate(part.names))
+        elif not part.names and all(name.isdecimal() for name in classes):
+            written = {int(name): name for name in classes}
+        else:
+            written = dict(enumerate(classes))
+        distinct, place = np.unique(labels, return_inverse=True)
+        spelled = [written.get(int(label), str(label)) for label in distinct]
+    else:
+        distinct, place = np.unique(labels.astype(str), return_inverse=True)
+        spelled = distinct.tolist()
+    for label, name in enumerate(spelled):
+        if name not in known:
+            image = int(np.flatnonzero(place == label)[0])
+            raise DataError(
+                f"{part.where}, image {image}: label {name!r}; expected one of {', '.join(classes[:20])}, or its "
+                "number (images.labels, images.label-column)"
+            )
+    return np.array([known[name] for name in spelled], dtype=np.int64)[place]
+
+
+# -- folders of classes --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Files:
+    paths: Sequence[Path]
+
+    def __getitem__(self, index: int) -> Image.Image:
+        path = self.paths[index]
+        try:
+            return decoded(path.read_bytes(), str(path))
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _class_folders(folder: Path) -> dict[str, list[Path]]:
+    """The folder of each split that has folders of classes; ``folder`` itself if it has classes and no splits."""
+    named = {split: [path for name in names if (path := folder / name).is_dir()] for split, names in SPLITS.items()}
+    found = {split: paths[:1] for split, paths in named.items() if paths and _images_below(paths[0])}
+    return found or ({"train": [folder]} if folder.is_dir() and _images_below(folder) else {})
+
+
+def _images_below(folder: Path) -> list[Path]:
+    return [path for path in found_in(folder, "*/**/*") if path.suffix.lower() in ENDINGS and path.is_file()]
+
+
+def _pictures_below(folder: Path) -> _Found:
+    paths = _images_below(folder)
+    labels = np.array([path.relative_to(folder).parts[0] for path in paths])
+    return _Found(str(folder), _Files(paths), labels)
+
+
+# -- archives of arrays --------------------------------------------------------------------------------------------
+
+#: Names of the images and the labels of a split: those of Keras, of MedMNIST, and of files with a single split.
+_NAMES = {
+    "train": (("x_train", "y_train"), ("train_images", "train_labels")),
+    "validation": (("x_val", "y_val"), ("val_images", "val_labels")),
+    "test": (("x_test", "y_test"), ("test_images", "test_labels")),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class _Array:
+    """An array of images in an archive, read when the first image is asked for."""
+
+    path: Path
+    name: str
+
+    @cached_property
+    def pixels(self) -> np.ndarray:
+        """The images, uint8 ``[n, H, W]`` or ``[n, H, W, 3]``."""
+        (array,) = (array for _, array in arrays_in(self.path, [self.name]))
+        if array.ndim == 4 and array.shape[1] in (1, 3) and array.shape[3] not in (1, 3):
+            array = array.transpose(0, 2, 3, 1)
+        if array.ndim == 4 and array.shape[3] == 1:
+            array = array[..., 0]
+        place = f"{self.path}, {self.name}"
+        if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] != 3):
+            raise DataError(f"{place}: shape {list(array.shape)}; expected [n, H, W], [n, H, W, 3] or [n, 3, H, W]")
+        if array.dtype.kind == "f" and len(array) and array.min() >= 0 and array.max() <= 1:
+            array = np.rint(array * 255).astype(np.uint8)
+        if array.dtype != np.uint8:
+            raise DataError(f"{place}: pixels of type {array.dtype}; expected uint8, or floats from 0 to 1")
+        return np.ascontiguousarray(array)
+
+    def __getitem__(self, index: int) -> Image.Image:
+        return Image.fromarray(self.pixels[index]).convert("RGB")
+
+
+def _archives(folder: Path) -> dict[str, list[Path]]:
+    """The archives of each split; those with all splits in one file as "train"."""
+    named = {
+        split: [path for name in names for path in found_in(folder, f"{name}.{_ARCHIVE}")]
+        for split, names in SPLITS.items()
+    }
+    found = {split: paths[:1] for split, paths in named.items() if paths}
+    single = found_in(folder, f"*.{_ARCHIVE}")
+    if not found and len(single) > 1:
+        raise DataError(f"{folder}: {len(single)} files .npz; name them train.npz and test.npz, or keep one of them")
+    return found or ({"train": single} if single else {})
+
+
+def _arrays_of(path: Path, split: str, layout: Layout) -> Iterator[tuple[str, _Found]]:
+    group = layout.columns.group
+    single = [("images", layout.columns.label), ("images", "labels"), ("x", "y"), ("data", "targets")]
+    wanted = {label for _, label in single} | {label for pairs in _NAMES.values() for _, label in pairs} | {group}
+    arrays = dict(arrays_in(path, sorted(wanted - {""})))
+    with np.load(path, allow_pickle=False) as archive:
+        present = set(archive.files)
+    candidates = [(name, pair) for name, pairs in _NAMES.items() for pair in pairs]
+    several = [(name, pair) for name, pair in candidates if present.issuperset(pair)]
+    one = [(split, pair) for pair in single if present.issuperset(pair)]
+    if not several and not one:
+        raise DataError(
+            f"{path}: has the arrays {', '.join(sorted(present)) or 'none'}; expected images and labels, or x_train, "
+            "y_train, x_test and y_test (images.label-column)"
+        )
+    for name, (images, label) in several or one[:1]:
+        labels = arrays[label].reshape(-1)
+        if labels.dtype.kind not in "iuUS":
+            raise DataError(f"{path}, {label}: type {labels.dtype}; expected whole numbers or names of classes")
+        groups = arrays.get(group)
+        if groups is not None and len(groups) != len(labels):
+            raise DataError(f"{path}: {len(groups)} {group} of {len(labels)} images; expected one for each")
+        yield name, _Found(f"{path}, {label}", _Array(path, images), labels, groups=_as_text(groups))
+
+
+def _as_text(values: np.ndarray | None) -> np.ndarray | None:
+    return None if values is None else values.reshape(-1).astype(str)
+
+
+# -- Parquet -------------------------------------------------------------------------------------------------------
+
+
+def _parquet_files(folder: Path) -> dict[str, list[Path]]:
+    """The files of each split, named as on the Hugging Face hub (``train-00000-of-00001.parquet``)."""
+    found: dict[str, list[Path]] = {}
+    for split, names in SPLITS.items():
+        patterns = [f"**/{name}{ending}.parquet" for name in names for ending in ("", "-*", "/*")]
+        if paths := found_in(folder, *patterns):
+            if len(places := sorted({path.parent for path in paths})) > 1:
+                named = ", ".join(map(str, places[:3]))
+                raise DataError(
+                    f"{folder}: Parquet files of the split {split} in several folders ({named}); set data-dir to one "
+                    "of them"
+                )
+            found[split] = paths
+    return found

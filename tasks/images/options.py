@@ -1,0 +1,185 @@
+"""Options of the task "images"."""
+
+from dataclasses import dataclass
+
+from fedapps.tasks.options import did_you_mean, listed, option
+from fedapps.tasks.profiles import DataError
+
+from .published import DIGITS, PUBLISHED, Columns, PublishedImages, Statistics
+
+PARTITIONS = ("dirichlet", "pathological", "natural", "iid")
+#: The networks that have names of their own; all others are those of torchvision.
+NETWORKS = ("cnn", "mlp", "resnet8", "resnet18")
+#: The smallest height and width that a network takes: two poolings halve the maps of the CNN.
+SMALLEST = 4
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the images of all nodes have in common.
+
+    Attributes
+    ----------
+    labels : tuple of str
+        The names of the classes in the order of their numbers; empty if they are found in the data.
+    classes : int
+    size : (int, int, int)
+        Height, width and channels of the network's input.
+    columns : Columns
+    published : bool
+        Whether the classes are those of a known data set, in its order.
+    """
+
+    labels: tuple[str, ...]
+    classes: int
+    size: tuple[int, int, int]
+    columns: Columns
+    published: bool
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the task "images"."""
+
+    dataset: str = option(
+        DIGITS,
+        f"{', '.join(PUBLISHED)}, whose classes, columns and sizes are known; or another name, with height and "
+        "labels or classes. If data-dir is not set, digits come with scikit-learn, and others are downloaded from the "
+        "Hugging Face hub, unknown ones under this name",
+    )
+    image_column: str = option("", "Column of the image in Parquet files; '' = the data set's, or 'image'")
+    label_column: str = option("", "Column, or array in .npz files, of the label; '' = the data set's, or 'label'")
+    group_column: str = option(
+        "", "Column, or array in .npz files, by which the partition natural divides images; '' = the data set's"
+    )
+    labels: str = option(
+        "",
+        "Names of the classes in their order, separated by commas; '' = the data set's, or those found, sorted. A "
+        "deployed node needs them if it lacks a class",
+    )
+    classes: int = option(0, "Number of classes of a data set that is not known, if labels is empty", minimum=0)
+    height: int = option(0, "Height in pixels to which images are resized; 0 = the data set's", minimum=0)
+    width: int = option(0, "Width in pixels; 0 = the data set's, or the height", minimum=0)
+    channels: int = option(0, "1 for grey, 3 for colour; 0 = the data set's, or 3", minimum=0, maximum=3)
+    partition: str = option(
+        "dirichlet",
+        "How images are partitioned among nodes, by flwr-datasets: dirichlet divides each class by shares from a "
+        "Dirichlet distribution; pathological gives each node few classes; iid; natural: a node for each value of "
+        "group-column, or for as many as num-nodes, drawn",
+        choices=PARTITIONS,
+    )
+    alpha: float = option(
+        0.5, "Concentration of the partition dirichlet; smaller values give more unequal classes", above=0
+    )
+    classes_per_node: int = option(2, "Classes per node of the partition pathological", minimum=1)
+    min_examples: int = option(
+        10, "Images that a node has at least; the partition natural leaves out nodes with fewer", minimum=1
+    )
+    partition_seed: int = option(0, "Seed of the partition and of the images held out", minimum=0)
+    test_share: float = option(0.2, "Share of a node's images held out for its own test", minimum=0, maximum=0.8)
+    validation_share: float = option(0.1, "Share of a node's images held out for validation", minimum=0, maximum=0.8)
+    global_share: float = option(
+        0.2,
+        "Share of all images held out for the test common to all nodes, if there are no test images",
+        minimum=0,
+        maximum=0.8,
+    )
+    global_examples: int = option(0, "Images of the common test, drawn once; 0 = all", minimum=0)
+    model: str = option(
+        "cnn",
+        "cnn: two 5x5 convolutions and a layer of 512 (McMahan et al., 2017); mlp: two layers of 200 (theirs); resnet8 "
+        "and resnet18 (He et al., 2016) for small images; or a classifier of torchvision.models, such as mobilenet_v2",
+    )
+    norm: str = option(
+        "group",
+        "Normalisation in resnet8 and resnet18: batch, or two groups of channels (Reddi et al., 2021)",
+        choices=("group", "batch"),
+    )
+    normalise: str = option(
+        "published",
+        "Mean and standard deviation by which pixels are normalised: published, the data set's (0.5 for unknown ones); "
+        "data, those of the training images, on a deployed node of its own; image, each image's; none",
+        choices=("published", "data", "image", "none"),
+    )
+    augment: str = option(
+        "none",
+        "Random changes of training images: flip, horizontally; crop-flip: also shifts by up to an eighth of the "
+        "height, 4 pixels of 32 (He et al., 2016)",
+        choices=("none", "flip", "crop-flip"),
+    )
+
+    @property
+    def known(self) -> PublishedImages | None:
+        """The data set, if it is a known one."""
+        return PUBLISHED.get(self.dataset)
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """The constants by which pixels are normalised, ``None`` if they are each image's or those of the data."""
+        channels = self.layout().size[2]
+        if self.normalise == "none":
+            return (0.0,) * channels, (1.0,) * channels
+        if self.normalise != "published":
+            return None
+        if self.known and len(self.known.statistics[0]) == channels:
+            return self.known.statistics
+        return (0.5,) * channels, (0.5,) * channels
+
+    def check(self) -> None:
+        """Raise :class:`DataError` if options are incompatible, or data that are not known lack a description."""
+        layout = self.layout()
+        if self.validation_share + self.test_share > 0.9:
+            raise DataError(
+                f"images.validation-share = {self.validation_share} and images.test-share = {self.test_share}: leave "
+                "at least 0.1 of a node's images for training"
+            )
+        if self.partition == "pathological" and self.classes_per_node > layout.classes:
+            raise DataError(
+                f"images.classes-per-node = {self.classes_per_node}: must be at most {layout.classes}, the number of "
+                "classes"
+            )
+        if self.partition == "natural" and not layout.columns.group:
+            raise DataError(
+                "images.partition = 'natural': name the column of the nodes in images.group-column, or choose "
+                f"another partition ({', '.join(PARTITIONS)})"
+            )
+
+    def layout(self) -> Layout:
+        """Return what images have in common. Raise :class:`DataError` if it is unknown."""
+        known = self.known
+        labels = listed(self.labels) or (known.labels if known else ())
+        if len(set(labels)) != len(labels):
+            raise DataError(f"images.labels = {self.labels!r}: a label occurs twice; list each label once")
+        classes = len(labels) or self.classes
+        given = f"images.dataset = {self.dataset!r} is not one of {', '.join(PUBLISHED)}"
+        if classes < 2:
+            raise DataError(
+                f"{given}{did_you_mean(self.dataset, PUBLISHED)}: list its classes, at least 2, in images.labels, or "
+                "set images.classes to their number"
+            )
+        if self.classes not in (0, classes):
+            raise DataError(
+                f"images.classes = {self.classes}: there are {classes} labels ({', '.join(labels[:9])}); leave it 0, "
+                "or list the labels of your data in images.labels"
+            )
+        height, width, channels = known.size if known else (0, 0, 3)
+        if not (self.height or height):
+            raise DataError(f"{given}: set images.height, and images.width and images.channels, to the size of images")
+        size = (self.height or height, self.width or self.height or width, self.channels or channels)
+        if min(size[:2]) < SMALLEST or size[2] == 2:
+            raise DataError(
+                f"images of {size[0]}x{size[1]} with {size[2]} channels: images.height and images.width must be at "
+                f"least {SMALLEST}, and images.channels 1 or 3"
+            )
+        columns = known.columns if known else Columns("image", "label")
+        return Layout(
+            labels,
+            classes,
+            size,
+            Columns(
+                self.image_column.strip() or columns.image,
+                self.label_column.strip() or columns.label,
+                self.group_column.strip() or columns.group,
+            ),
+            known is not None and not listed(self.labels),
+        )

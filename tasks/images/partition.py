@@ -1,0 +1,220 @@
+"""The images of every node: which it trains on, which it holds out, and which are the test common to all nodes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from fedapps.sim.seeding import generator
+from fedapps.tasks.partitioners import Part, flower_partition
+from fedapps.tasks.profiles import DataError
+from PIL import Image
+
+from .formats import Folder, ImageSet, read_folder
+from .options import Layout, Options
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Some images of a set."""
+
+    images: ImageSet
+    rows: Part
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The classes, int64 ``[n]``."""
+        return self.images.labels[self.rows]
+
+
+@dataclass(frozen=True, eq=False)
+class NodeImages:
+    """The images of one node.
+
+    Attributes
+    ----------
+    key : str
+        The node's key.
+    classes : tuple of str
+        The names of the classes.
+    splits : mapping of str to Images
+        "train", "validation" and "test", as far as the node has images of them.
+    common : Images or None
+        The test common to all nodes; ``None`` if there is none.
+    pool : Images
+        The images whose statistics normalise pixels: all that the nodes of a simulation have.
+    """
+
+    key: str
+    classes: tuple[str, ...]
+    splits: Mapping[str, Images]
+    common: Images | None
+    pool: Images
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The label ``most_frequent``: the class of most of the node's training images."""
+        if "train" not in self.splits:
+            return {}
+        counts = np.bincount(self.splits["train"].labels, minlength=len(self.classes))
+        return {"most_frequent": self.classes[int(counts.argmax())]}
+
+
+def node_images(folder: Path, options: Options, partition: int, num_partitions: int) -> NodeImages:
+    """Return the images of node ``partition`` of ``num_partitions``.
+
+    Raises
+    ------
+    DataError
+        As :func:`~fedapps.tasks.images.formats.read_folder`, or the images cannot be divided among the nodes.
+    """
+    read = read_folder(folder, options.layout())
+    pool, common = _pooled(read, options)
+    keys, parts = _parts(pool, options, num_partitions)
+    key, rows = keys[partition], parts[partition]
+    return NodeImages(key, read.classes, _held_out(pool.images, rows, options, key), common, pool)
+
+
+def all_images(folder: Path, options: Options) -> NodeImages:
+    """Return all images as one node, which is called by the folder; its splits are those of a single node."""
+    read = read_folder(folder, options.layout())
+    pool, common = _pooled(read, options)
+    splits = _held_out(pool.images, pool.rows, options, _key(0))
+    return NodeImages(folder.resolve().name, read.classes, splits, common, pool)
+
+
+def own_images(folder: Path, options: Options, labels: tuple[str, ...] = ()) -> NodeImages:
+    """Return the images of a deployed node.
+
+    Validation and test images are those of the folder, or else held out. ``labels`` are the classes of a trained
+    model, instead of those of the options.
+    """
+    layout = options.layout()
+    if labels:
+        layout = Layout(labels, len(labels), layout.size, layout.columns, layout.published and labels == layout.labels)
+    read = read_folder(folder, layout)
+    given = {split: Images(images, np.arange(len(images))) for split, images in read.splits.items()}
+    splits = {split: images for split, images in given.items() if split != "common"}
+    if "train" in given:
+        drawn = _held_out(given["train"].images, given["train"].rows, options, folder.resolve().name, (*splits,))
+        splits |= drawn
+    pool = splits.get("train", next(iter(given.values())))
+    return NodeImages(folder.resolve().name, read.classes, splits, given.get("common"), pool)
+
+
+def _key(partition: int) -> str:
+    return f"client-{partition:03d}"
+
+
+@lru_cache(maxsize=8)
+def _pooled(read: Folder, options: Options) -> tuple[Images, Images]:
+    """The images that are divided among nodes, and the common test."""
+    sets = [read.splits[split] for split in ("train", "validation") if split in read.splits]
+    if not sets:
+        raise DataError("the folder has test images only: training images are missing")
+    pool = Images(_joined(sets), np.arange(sum(map(len, sets))))
+    if "test" in read.splits:
+        test = read.splits["test"]
+        return pool, _drawn(Images(test, np.arange(len(test))), options)
+    order = generator(options.partition_seed, "images.common").permutation(len(pool))
+    held = int(options.global_share * len(order))
+    return Images(pool.images, np.sort(order[held:])), _drawn(Images(pool.images, np.sort(order[:held])), options)
+
+
+def _drawn(images: Images, options: Options) -> Images:
+    count = options.global_examples
+    if not 0 < count < len(images):
+        return images
+    order = generator(options.partition_seed, "images.global").permutation(len(images))
+    return Images(images.images, images.rows[np.sort(order[:count])])
+
+
+def _joined(sets: list[ImageSet]) -> ImageSet:
+    if len(sets) == 1:
+        return sets[0]
+    groups = [images.groups for images in sets if images.groups is not None]
+    return ImageSet(
+        _Chained(sets),
+        np.concatenate([images.labels for images in sets]),
+        np.concatenate(groups) if len(groups) == len(sets) else None,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Chained:
+    """The pictures of several sets, one after another."""
+
+    sets: list[ImageSet]
+
+    def __getitem__(self, index: int) -> Image.Image:
+        for images in self.sets:
+            if index < len(images):
+                return images.pictures[index]
+            index -= len(images)
+        raise IndexError(index)
+
+
+@lru_cache(maxsize=8)
+def _parts(pool: Images, options: Options, num_nodes: int) -> tuple[list[str], list[Part]]:
+    """The keys of the nodes, and the rows of their images."""
+    if num_nodes * options.min_examples > len(pool):
+        raise DataError(
+            f"num-nodes = {num_nodes}: {len(pool)} images are fewer than images.min-examples = {options.min_examples} "
+            "for each node; decrease one of the two"
+        )
+    if options.partition == "natural":
+        return _natural(pool, options, num_nodes)
+    parts = flower_partition(
+        "images",
+        options.partition,
+        pool.labels,
+        num_nodes,
+        alpha=options.alpha,
+        classes_per_node=options.classes_per_node,
+        min_examples=options.min_examples,
+        seed=options.partition_seed,
+    )
+    return [_key(node) for node in range(num_nodes)], [pool.rows[part] for part in parts]
+
+
+def _natural(pool: Images, options: Options, num_nodes: int) -> tuple[list[str], list[Part]]:
+    """The images of ``num_nodes`` groups, drawn among those with enough images, in the order of their names."""
+    column = options.layout().columns.group
+    if pool.images.groups is None:
+        raise DataError(
+            f"images.partition = 'natural': the images have no column {column} (images.group-column); Parquet files "
+            "and .npz archives can have one"
+        )
+    names, group, counts = np.unique(pool.images.groups[pool.rows], return_inverse=True, return_counts=True)
+    enough = np.flatnonzero(counts >= options.min_examples)
+    if len(enough) < num_nodes:
+        raise DataError(
+            f"num-nodes = {num_nodes}: the column {column} has {len(names)} values, of which {len(enough)} have at "
+            f"least images.min-examples = {options.min_examples} images; decrease one of the two"
+        )
+    chosen = np.sort(generator(options.partition_seed, "images.natural").permutation(enough)[:num_nodes])
+    order = np.argsort(group, kind="stable")
+    ends = np.cumsum(counts)
+    return [str(names[one]) for one in chosen], [
+        pool.rows[order[ends[one] - counts[one] : ends[one]]] for one in chosen
+    ]
+
+
+def _held_out(
+    images: ImageSet, rows: Part, options: Options, key: str, given: tuple[str, ...] = ("train",)
+) -> dict[str, Images]:
+    """Split a node's images at random; splits that are ``given`` keep their images. Empty splits are left out."""
+    order = generator(options.partition_seed, "images.split", key).permutation(rows)
+    shares = {"test": options.test_share, "validation": options.validation_share}
+    parts: dict[str, Part] = {}
+    start = 0
+    for split, share in shares.items():
+        end = start + (0 if split in given else int(share * len(rows)))
+        parts[split] = np.sort(order[start:end])
+        start = end
+    parts["train"] = np.sort(order[start:])
+    return {split: Images(images, parts[split]) for split in ("train", "validation", "test") if len(parts[split])}

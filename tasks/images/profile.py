@@ -1,0 +1,56 @@
+"""The task "images" without torch: the profiles of nodes, and the data that are made or downloaded."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from fedapps.tasks.profiles import ModelRoles, NodeProfile, TaskProfiles, check_partition
+
+from .download import fetch, write_digits
+from .options import Options as ImagesOptions
+from .partition import NodeImages, node_images, own_images
+from .published import DIGITS
+
+
+class ImagesProfiles(TaskProfiles):
+    """A node has some of the images. Labels are enough to divide them, so that profiles decode none."""
+
+    name: ClassVar[str] = "images"
+    Options: ClassVar[type] = ImagesOptions
+    options: ImagesOptions
+    headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
+
+    def __init__(self, options: ImagesOptions | None = None) -> None:
+        """Raise :class:`~fedapps.tasks.profiles.DataError` if options are incompatible."""
+        super().__init__(options)
+        self.options.check()
+        self.layout = self.options.layout()
+
+    @property
+    def roles(self) -> ModelRoles:
+        """The head is the last linear layer, and the representation its input."""
+        return ModelRoles(("head.*",), ("body.*",), features=True)
+
+    @property
+    def world_options(self) -> dict[str, object]:
+        """The options that :meth:`make_world` depends on."""
+        names = ("dataset", "image_column", "label_column", "group_column")
+        return {name: getattr(self.options, name) for name in names}
+
+    def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
+        """Write scikit-learn's digits, or download the data set. They depend on neither nodes nor seed."""
+        if self.options.dataset == DIGITS:
+            write_digits(folder)
+        else:
+            known = self.options.known
+            fetch(known.hub if known else self.options.dataset, self.layout.columns, folder)
+
+    def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
+        check_partition(partition, num_partitions)
+        return _profile(node_images(folder, self.options, partition, num_partitions))
+
+    def own_profile(self, folder: Path) -> NodeProfile:
+        return _profile(own_images(folder, self.options))
+
+
+def _profile(node: NodeImages) -> NodeProfile:
+    return NodeProfile(node.key, len(node.splits["train"]) if "train" in node.splits else 0, node.groups)

@@ -1,0 +1,216 @@
+"""The task "images": classify images with networks of the literature on nodes that have few of the classes."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from fedapps.tasks.base import Batch, DataError, Evaluation, Metrics, NodeData, Task
+from fedapps.tasks.label_shares import own_label_shares
+from fedapps.tasks.profiles import check_partition
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from .augmentation import augmentation_of
+from .networks import ImageClassifier, check_network, image_classifier
+from .partition import Images, NodeImages, all_images, node_images, own_images
+from .profile import ImagesProfiles
+from .published import Statistics
+
+CHUNK = 256  # images per batch in evaluation
+
+
+class ImagesTask(ImagesProfiles, Task):
+    """Classify images.
+
+    Splits hold ``image`` uint8 ``[n, C, H, W]`` and ``label`` int64 ``[n]``: "train", "validation" and "test" are the
+    node's own. ``NodeData.extra`` holds ``classes``, the names of the classes, ``statistics``, by which pixels are
+    normalised, and ``common``, the test images common to all nodes, if there are any.
+    """
+
+    trained_model: ClassVar[str] = "fedapps.tasks.images.trained:ImagesTrained"
+
+    @property
+    def vectorises(self) -> bool:  # type: ignore[override]
+        """Whether the network has neither batch normalisation nor dropout."""
+        return self.options.model in ("cnn", "mlp") or (
+            self.options.model in ("resnet8", "resnet18") and self.options.norm == "group"
+        )
+
+    # -- models --------------------------------------------------------------------------------------------
+
+    def build_model(self) -> ImageClassifier:
+        return image_classifier(self.options, self.layout.classes, self.options.statistics)
+
+    def build_model_for(self, data: NodeData) -> ImageClassifier:
+        """Return the network, which normalises by the statistics of the data with ``images.normalise = 'data'``."""
+        return image_classifier(self.options, self.layout.classes, _statistics(data))
+
+    def facts(self, data: NodeData | None) -> Mapping[str, Any]:
+        """Return ``classes``, and ``mean`` and ``deviation`` of pixels unless each image has its own.
+
+        Raises
+        ------
+        DataError
+            They are those of the data, and there are none.
+        """
+        if data is None and (not self.layout.labels or self.options.normalise == "data"):
+            raise DataError(
+                "the classes or the statistics of the model are those of the nodes' images, which are not here: set "
+                "images.labels, and images.normalise to 'published' or 'image'"
+            )
+        classes = self.layout.labels if data is None else cast(tuple[str, ...], data.extra["classes"])
+        statistics = self.options.statistics if data is None else _statistics(data)
+        facts: dict[str, Any] = {"classes": list(classes)}
+        if statistics:
+            facts |= {"mean": list(statistics[0]), "deviation": list(statistics[1])}
+        return facts
+
+    def model_of(self, facts: Mapping[str, Any], files: Path | None) -> ImageClassifier:
+        statistics = (tuple(facts["mean"]), tuple(facts["deviation"])) if "mean" in facts else None
+        return image_classifier(self.options, len(facts["classes"]), statistics)
+
+    # -- data ----------------------------------------------------------------------------------------------
+
+    def check_nodes(self, num_nodes: int) -> None:
+        """Raise :class:`DataError` if the network does not exist or does not take images of this size."""
+        check_network(self.options, self.layout)
+
+    def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:
+        check_partition(partition, num_partitions)
+        return self._loaded(node_images(folder, self.options, partition, num_partitions))
+
+    def load_all(self, folder: Path) -> NodeData:
+        """Read all images as one node, whose splits are those of a single node of a simulation."""
+        return self._loaded(all_images(folder, self.options))
+
+    def load_own(self, folder: Path) -> NodeData:
+        """Read a deployed node's folder. Validation and test images that it lacks are held out."""
+        return self.read_with((), folder, None, 1)
+
+    def read_with(self, classes: tuple[str, ...], folder: Path, partition: int | None, num_partitions: int) -> NodeData:
+        """Read a folder, or one node's part of it, with the classes of a trained model; those of the options, if empty.
+
+        Raises
+        ------
+        DataError
+            As :meth:`load_node`, or a label is none of the classes.
+        """
+        if partition is not None:
+            return self.load_node(folder, partition, num_partitions)
+        return self._loaded(own_images(folder, self.options, classes))
+
+    def _loaded(self, node: NodeImages) -> NodeData:
+        size = self.layout.size
+        splits = {split: _tensors(images, size) for split, images in node.splits.items()}
+        statistics = self.options.statistics
+        if self.options.normalise == "data":
+            statistics = _measured(node.pool, size)
+        extra: dict[str, object] = {"classes": node.classes, "statistics": statistics}
+        if node.common is not None and len(node.common):
+            extra["common"] = _common(node.common, size)
+        return NodeData(node.key, splits, node.groups, extra)
+
+    @property
+    def validation_metric(self) -> str:
+        """The accuracy on the nodes' own validation images. Raises :class:`DataError` if they hold out none."""
+        if not self.options.validation_share:
+            raise DataError(
+                "images.validation-share = 0.0: must be above 0 to choose settings on validation data, because test "
+                "data must not choose them"
+            )
+        return "validation.accuracy"
+
+    def without_test(self, data: NodeData) -> NodeData:
+        """As :meth:`fedapps.tasks.base.Task.without_test`, also without the test images common to all nodes."""
+        extra = {name: value for name, value in data.extra.items() if name != "common"}
+        return super().without_test(replace(data, extra=extra))
+
+    # -- learning ------------------------------------------------------------------------------------------
+
+    @property
+    def num_classes(self) -> int:
+        return self.layout.classes
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy."""
+        return cross_entropy(model(batch["image"]), batch["label"])
+
+    def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
+        """Yield one epoch in random order. Training images are changed at random (``images.augment``)."""
+        changed = augmentation_of(self.options.augment, self.layout.size) if split == "train" else None
+        for batch in super().batches(data, split, batch_size):
+            yield {**batch, "image": changed(batch["image"])} if changed else batch
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
+        """Return accuracy, loss (cross-entropy) and the number of examples of every split that exists.
+
+        ``test.global_*`` are images common to all nodes, ``test.local_*`` and ``validation.*`` the node's own, which
+        are evaluated in :func:`~fedapps.tasks.label_shares.own_label_shares`. ``test.global_macro_accuracy`` is the
+        mean over the classes of their accuracies, ``test.global_worst_class_accuracy`` the lowest of these.
+        """
+        metrics: Metrics = {}
+        if "common" in data.extra:
+            metrics |= _scores("test.global_", model, cast(Batch, data.extra["common"]), by_class=True)
+        with own_label_shares(model):
+            for prefix, split in (("test.local_", "test"), ("validation.", "validation")):
+                if split in data.splits:
+                    metrics |= _scores(prefix, model, data.splits[split])
+        return Evaluation(metrics)
+
+
+def _statistics(data: NodeData) -> Statistics | None:
+    return cast(Statistics | None, data.extra["statistics"])
+
+
+def _tensors(images: Images, size: tuple[int, int, int]) -> Batch:
+    pixels = images.images.pixels(images.rows, size)
+    return {"image": torch.from_numpy(pixels), "label": torch.from_numpy(images.labels)}
+
+
+@lru_cache(maxsize=4)
+def _common(images: Images, size: tuple[int, int, int]) -> Batch:
+    """The common test, which all nodes of a process share."""
+    return _tensors(images, size)
+
+
+@lru_cache(maxsize=4)
+def _measured(images: Images, size: tuple[int, int, int]) -> Statistics:
+    """The mean and the standard deviation of each channel; a channel that is constant is divided by 1."""
+    levels = np.zeros((size[2], 256), dtype=np.int64)
+    for start in range(0, len(images), CHUNK):
+        pixels = images.images.pixels(images.rows[start : start + CHUNK], size)
+        levels += [np.bincount(channel.reshape(-1), minlength=256) for channel in pixels.transpose(1, 0, 2, 3)]
+    values = np.arange(256) / 255
+    mean = levels @ values / levels.sum(axis=1)
+    deviation = np.sqrt(levels @ values**2 / levels.sum(axis=1) - mean**2)
+    return tuple(mean.tolist()), tuple(np.where(deviation > 0, deviation, 1.0).tolist())
+
+
+def _scores(prefix: str, model: nn.Module, examples: Batch, *, by_class: bool = False) -> Metrics:
+    device = next(model.parameters()).device
+    labels = examples["label"]
+    right = torch.empty(len(labels), dtype=torch.bool)
+    loss = 0.0
+    for start in range(0, len(labels), CHUNK):
+        logits = model(examples["image"][start : start + CHUNK].to(device))
+        given = labels[start : start + CHUNK].to(device)
+        right[start : start + CHUNK] = (logits.argmax(dim=1) == given).cpu()
+        loss += float(cross_entropy(logits, given, reduction="sum"))
+    metrics: Metrics = {
+        f"{prefix}accuracy": int(right.sum()) / len(labels),
+        f"{prefix}loss": loss / len(labels),
+    }
+    metrics |= {f"{name}.count": float(len(labels)) for name in list(metrics)}
+    if by_class:
+        counts = torch.bincount(labels)
+        shares = torch.bincount(labels, weights=right.double())[counts > 0] / counts[counts > 0]
+        metrics |= {
+            f"{prefix}macro_accuracy": float(shares.mean()),
+            f"{prefix}worst_class_accuracy": float(shares.min()),
+        }
+    return metrics

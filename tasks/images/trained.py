@@ -1,0 +1,116 @@
+"""Use a trained model of the task "images": classes and their probabilities of images."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from copy import deepcopy
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, TextIO, cast
+
+import numpy as np
+import torch
+from fedapps.sim.seeding import torch_seed
+from fedapps.tasks.base import NodeData
+from fedapps.tasks.files import found_in
+from fedapps.tasks.label_shares import own_label_shares
+from fedapps.tasks.pictures import ENDINGS, GivenImage, picture_of
+from fedapps.tasks.predictions import Predictions
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.trained import Network, TrainedModel
+from torch import Tensor
+from torch.nn.functional import softmax
+
+from .formats import planes
+from .task import CHUNK, ImagesTask
+
+
+class ImagesTrained(TrainedModel):
+    """A classifier of images. Images of any size are resized bilinearly to that of the network."""
+
+    pipeline_tag: ClassVar[str] = "image-classification"
+
+    @property
+    def _task(self) -> ImagesTask:
+        return cast(ImagesTask, self.task)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of their numbers."""
+        return tuple(self.facts["classes"])
+
+    def predict(
+        self, images: Sequence[GivenImage] | np.ndarray | Tensor, batch_size: int = CHUNK, *, own_shares: bool = False
+    ) -> Predictions:
+        """Classify images.
+
+        Parameters
+        ----------
+        images : sequence of images, array or tensor
+            Paths of files, Pillow images, uint8 arrays ``[H, W, 3]`` or ``[H, W]``, uint8 tensors ``[3, H, W]``; of
+            equal sizes also ``[n, H, W, 3]``, ``[n, H, W]`` or, as a tensor, ``[n, 3, H, W]``.
+        batch_size : int
+            ≥ 1.
+        own_shares : bool
+            Whether the images have the label shares of the model's node. This matters only to a method that adjusts its
+            logits (``logit-adjustment``).
+
+        Raises
+        ------
+        DataError
+            An image is missing, damaged or none of these.
+        """
+        if batch_size < 1:
+            raise DataError(f"batch_size = {batch_size}: must be at least 1")
+        size = self._task.layout.size
+        found = np.empty((len(images), len(self.classes)), dtype=np.float32)
+        with torch.no_grad(), own_label_shares(self.module) if own_shares else nullcontext():
+            for start in range(0, len(images), batch_size):
+                some = [
+                    planes(picture_of(image, f"image {start + place}"), size)
+                    for place, image in enumerate(images[start : start + batch_size])
+                ]
+                pixels = torch.from_numpy(np.stack(some)).to(self.device)
+                found[start : start + len(some)] = softmax(self.module(pixels), dim=1).cpu().numpy()
+        return Predictions.of(found, self.classes)
+
+    def rows(self, inputs: Sequence[Path | TextIO], batch_size: int = CHUNK) -> Iterator[dict[str, Any]]:
+        """Yield ``image``, ``label``, ``probability`` and ``probability.<label>`` of every class, for each image.
+
+        An input is an image, a folder of images, or a stream with the path of an image on each line.
+        """
+        paths = (path for given in inputs for path in _paths(given))
+        while some := list(islice(paths, batch_size)):
+            found = self.predict(some, batch_size)
+            yield from ({"image": str(path)} | row for path, row in zip(some, found.rows(self.classes), strict=True))
+
+    def data(self, folder: str | Path, partition: int | None = None, num_partitions: int = 1) -> NodeData:
+        """As :meth:`fedapps.tasks.trained.TrainedModel.data`, with the model's classes."""
+        return self._task.read_with(self.classes, Path(folder).expanduser(), partition, num_partitions)
+
+    def network(self, example: NodeData | None = None) -> Network:
+        """Map ``images`` uint8 ``[n, C, H, W]`` to ``logits`` ``[n, classes]``."""
+        height, width, channels = self._task.layout.size
+        with torch_seed(0, "images", "network"):
+            images = torch.randint(256, (2, channels, height, width), dtype=torch.uint8)
+        kind = "grey" if channels == 1 else "RGB"
+        return Network(
+            deepcopy(self.module).cpu(),
+            (images,),
+            ("images",),
+            ("logits",),
+            {"images": {0: "batch"}},
+            f"Images must be 8-bit {kind}, resized to {height} x {width} pixels (bilinear, antialiased) beforehand; "
+            "config.json has the names of the classes.",
+        )
+
+
+def _paths(given: Path | TextIO) -> Iterator[Path]:
+    if not isinstance(given, Path):
+        yield from (Path(line.strip()) for line in given if line.strip())
+    elif given.is_dir():
+        found = [path for path in found_in(given, "**/*") if path.suffix.lower() in ENDINGS and path.is_file()]
+        if not found:
+            raise DataError(f"{given}: no images; expected files that end in {', '.join(ENDINGS)}")
+        yield from found
+    else:
+        yield given
