@@ -158,3 +158,8 @@ FEDWEIT = "fedweit"
 FEDWEIT_KEYS = "keys"
 #: FedWeIT, prefix of records of TRAIN: ``fedweit.knowledge.<i>`` holds the adaptive parameters of the i-th node.
 FEDWEIT_KNOWLEDGE_PREFIX = "fedweit.knowledge."
+
+#: Scaffold, record of TRAIN: the server's control variate c, in the form of the shared floating-point arrays.
+SCAFFOLD_CONTROL = "scaffold.control"
+#: Scaffold, record of replies to TRAIN: the change of the node's control variate, in the same form.
+SCAFFOLD_CHANGE = "scaffold.control-change"

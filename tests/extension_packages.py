@@ -8,7 +8,7 @@ from pathlib import Path
 from lean_environment import run_tool
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("scaffold-fedbn", "tabular-task")
+PACKAGES = ("fedsam", "tabular-task")
 
 
 def install(source: Path, scratch: Path, target: Path) -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from flwr.app import ArrayRecord
 
 from fedapps.strategies import BaseStrategy
-from fedapps.tasks.options import NoOptions
+from fedapps.tasks.options import NoOptions, key_of
 from fedapps.tasks.profiles import PrivateParameters
 
 from .strategy_parts import StrategyParts
@@ -42,6 +42,30 @@ class Round:
     run: RunConfig
     number: int
     message: Literal["train", "evaluate"]
+
+
+def required(run: RunConfig, method: str, why: str, **wanted: Scalar) -> Iterator[Conflict]:
+    """What in the keys of a run, by field, does not have the value that a method needs.
+
+    Parameters
+    ----------
+    run : RunConfig
+    method, why : str
+        Its name and the reason, for the message.
+    **wanted
+        Values by the field of the run config or of its local training, such as ``optimizer="sgd"``.
+    """
+
+    def shown(value: Scalar) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        return f"{value:g}" if isinstance(value, float) else repr(value)
+
+    for name, value in wanted.items():
+        given = getattr(run if hasattr(run, name) else run.training, name)
+        if given != value:
+            said = f"{key_of(name)} = {shown(given)}: must be {shown(value)} with {method}: {why}"
+            yield {name, "methods"}, said
 
 
 class Method:

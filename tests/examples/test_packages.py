@@ -45,19 +45,19 @@ def test_the_tests_of_the_package_pass(name: str, installed: Path) -> None:
 
 
 def test_they_are_known_while_they_are_installed_and_not_before(request: pytest.FixtureRequest) -> None:
-    assert {"scaffold", "fedbn"}.isdisjoint(method_names())
+    assert "fedsam" not in method_names()
     request.getfixturevalue("plugins")
-    assert method_names()[-2:] == ("fedbn", "scaffold") or method_names()[-2:] == ("scaffold", "fedbn")
+    assert method_names()[-1] == "fedsam"
     assert task_names()[-1] == "tabular"
     assert "tabular.alpha" in described()["task tabular"]
-    assert "scaffold.global-learning-rate" in described()["method scaffold"]
+    assert "fedsam.radius" in described()["method fedsam"]
 
 
 @pytest.mark.slow
 def test_compare_runs_them_beside_ours(plugins: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quick = "num-nodes=3 rounds=2 epochs=1 evaluate-every=1 tabular.dataset=breast-cancer tabular.partition=iid"
     given = [f"--set={pair}" for pair in [*quick.split(), f"cache-dir={tmp_path / 'worlds'}"]]
-    methods = "fedavg,scaffold,fedbn,fedprox(mu=0.1)"
+    methods = "fedavg,fedsam,fedbn,fedprox(mu=0.1)"
     options = ["--methods", methods, "--seeds", "1", "--jobs", "1", "--output-dir", str(tmp_path / "runs")]
     json_path = tmp_path / "compare.json"
     varied = ["--vary", "tabular.shift=0,2", "--json", str(json_path)]
@@ -74,8 +74,8 @@ def test_compare_runs_them_beside_ours(plugins: Path, tmp_path: Path, capsys: py
 
 @pytest.mark.parametrize(
     ("method", "more"),
-    [("scaffold", {}), ("fedbn", {"tabular.batch-norm": False, "rounds": 2})],
-    ids=["scaffold-in-round-1", "fedbn-without-normalisation"],
+    [("fedsam(radius=0)", {"rounds": 2}), ("scaffold", {})],
+    ids=["fedsam-without-a-radius", "scaffold-in-round-1"],
 )
 def test_they_are_fedavg_bit_for_bit_where_they_must_be(
     method: str, more: dict[str, Any], plugins: Path, tmp_path: Path
@@ -102,8 +102,8 @@ def test_nodes_answer_the_profile_query_under_fedbn_where_profiles_have_no_model
     [
         ({"tabular.alpha": -1}, "tabular.alpha = -1.0: must be a number above 0"),
         ({"tabular.aplha": 1.0}, "tabular.aplha: unknown key; known keys: tabular.alpha, "),
-        ({"methods": "scaffold(rate=1)"}, "scaffold.rate: unknown key; known keys: scaffold.global-learning-rate"),
-        ({"scaffold.global-learning-rate": 0}, "scaffold.global-learning-rate = 0.0: must be a number above 0"),
+        ({"methods": "fedsam(rate=1)"}, "fedsam.rate: unknown key; known keys: fedsam.radius"),
+        ({"fedsam.radius": -1}, "fedsam.radius = -1.0: must be a number at least 0"),
         ({"methods": "scaffold", "optimizer": "adam"}, "optimizer = 'adam': must be 'sgd' with scaffold"),
         ({"methods": "scaffold", "dp": "local"}, "leave out of methods scaffold"),
         ({"extra": "tabular.alpha = 2.0"}, "extra: tabular.alpha: set this beside extra"),

@@ -278,7 +278,7 @@ def test_a_malformed_extra_says_how_to_write_it(text):
 
 def test_keys_that_flower_does_not_know_travel_in_extra():
     known = {"rounds": 3, "fedprox.mu": 0.5}
-    others = {"tabular.dataset": "dig'its, all", "tabular.alpha": 0.3, "tabular.even": True, "scaffold.rate": 2}
+    others = {"tabular.dataset": "dig'its, all", "tabular.alpha": 0.3, "tabular.even": True, "fedsam.rate": 2}
     sent = for_flower(known | others)
     assert sent.keys() == {*known, "extra"}
     from fedapps.config.keys import with_extra

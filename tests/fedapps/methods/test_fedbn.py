@@ -8,10 +8,10 @@ from fedapps.tasks.profiles import PrivateParameters
 from hypothesis import given
 from hypothesis import strategies as st
 from quadratics import QuadraticTask
-from scaffold_fedbn.fedbn import FedBN
 from torch import nn
 
 from fedapps.app.strategy import shared_names
+from fedapps.methods.fedbn import FedBN
 
 
 def task_with(module):

@@ -2,18 +2,19 @@
 
 import numpy as np
 import pytest
+from fedapps.clients.parts.control_variates import ControlVariates
 from fedapps.sim.inprocess import NodeError
 from fedapps.strategies import SGD, BaseStrategy, CentralPrivacy, Median, TooFewRepliesError, UniformFraction, to_record
+from fedapps.strategies import Scaffold as ScaffoldStrategy
+from fedapps.strategies.wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
 from fedapps.tasks.options import with_values
 from flwr.app import RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quadratics import Federation, QuadraticTask
-from scaffold_fedbn.local_part import ControlVariates
-from scaffold_fedbn.scaffold import Scaffold, ScaffoldOptions
-from scaffold_fedbn.strategy import CHANGE, CONTROL, ScaffoldStrategy
 
 from fedapps.config.run_config import RunConfig
+from fedapps.methods.scaffold import Scaffold, ScaffoldOptions
 from fedapps.methods.strategy_parts import StrategyParts
 
 TWO = QuadraticTask([1.0, 2.0], [[4.0], [-2.0]])
@@ -114,14 +115,14 @@ def test_a_restored_strategy_sends_the_same_control():
 
 
 def test_a_reply_without_the_change_is_refused():
-    with pytest.raises(TooFewRepliesError, match=f"{CHANGE}: the reply has no ArrayRecord of this name"):
+    with pytest.raises(TooFewRepliesError, match=f"{SCAFFOLD_CHANGE}: the reply has no ArrayRecord of this name"):
         fedavg().run(ScaffoldStrategy(), 1)
 
 
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        (None, f"the message has no ArrayRecord '{CONTROL}'"),
+        (None, f"the message has no ArrayRecord '{SCAFFOLD_CONTROL}'"),
         ({"theta": np.zeros(2, np.float32)}, r"'theta' is \[2\], but the parameter is \[1\]"),
         ({"omega": np.zeros(2, np.float32)}, r"'omega' is \[2\], but it was not received"),
     ],
@@ -129,7 +130,7 @@ def test_a_reply_without_the_change_is_refused():
 def test_a_control_that_does_not_fit_is_refused(arrays, said):
     class Stranger(BaseStrategy):
         def train_records(self, server_round, profile):
-            return {} if arrays is None else {CONTROL: to_record(arrays)}
+            return {} if arrays is None else {SCAFFOLD_CONTROL: to_record(arrays)}
 
     with pytest.raises(NodeError, match=said):
         scaffold().run(Stranger(), 1)
@@ -146,7 +147,7 @@ def test_central_privacy_and_robust_aggregations_are_refused():
 
 @pytest.mark.parametrize(
     "given",
-    [{"optimizer": "adam"}, {"clip_norm": 1.0}, {"linear_decay": True}, {"plateau_patience": 2},
+    [{"optimizer": "adam"}, {"momentum": 0.9}, {"clip_norm": 1.0}, {"linear_decay": True}, {"plateau_patience": 2},
      {"weighting": "num-examples"}],
 )  # fmt: skip
 def test_what_breaks_the_control_variates_is_a_conflict(given):

@@ -14,10 +14,9 @@ from fedapps.clients.arrays import Arrays, get_arrays, kept_arrays, memory_of
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.messages import read_arrays
 from fedapps.clients.penalties import QuadraticPrior
+from fedapps.strategies.wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import nn
-
-from .strategy import CHANGE, CONTROL
 
 _PREFIX = "scaffold.control."
 
@@ -39,18 +38,18 @@ class ControlVariates(LocalPart):
     server_control: Arrays | None = field(default=None, compare=False)
 
     def read(self, config: Mapping[str, object], content: RecordDict) -> Self:
-        record = content.array_records.get(CONTROL)
-        return self if record is None else replace(self, server_control=read_arrays(CONTROL, record))
+        record = content.array_records.get(SCAFFOLD_CONTROL)
+        return self if record is None else replace(self, server_control=read_arrays(SCAFFOLD_CONTROL, record))
 
     def check(self, node_round: NodeRound) -> None:
         """Raise ``ValueError`` if the message brought no control variate, or one that does not fit the parameters."""
         if self.server_control is None:
-            raise ValueError(f"the message has no ArrayRecord {CONTROL!r}: train with the strategy ScaffoldStrategy")
+            raise ValueError(f"the message has no ArrayRecord {SCAFFOLD_CONTROL!r}: train with the strategy Scaffold")
         for name, control in self.server_control.items():
             received = node_round.received.get(name)
             if received is None or received.shape != control.shape:
                 found = "it was not received" if received is None else f"the parameter is {list(received.shape)}"
-                raise ValueError(f"{CONTROL}: {name!r} is {list(control.shape)}, but {found}")
+                raise ValueError(f"{SCAFFOLD_CONTROL}: {name!r} is {list(control.shape)}, but {found}")
 
     def prior(
         self, shared: Mapping[str, nn.Parameter], model: nn.Module, node_round: NodeRound
@@ -71,7 +70,7 @@ class ControlVariates(LocalPart):
 
     def records(self, trained: Arrays, model: nn.Module, node_round: NodeRound) -> Mapping[str, ArrayRecord]:
         before, after = self._own(node_round), self._updated(model, node_round)
-        return {CHANGE: ArrayRecord({name: Array(np.asarray(after[name] - before[name])) for name in after})}
+        return {SCAFFOLD_CHANGE: ArrayRecord({name: Array(np.asarray(after[name] - before[name])) for name in after})}
 
     @property
     def _server(self) -> Arrays:

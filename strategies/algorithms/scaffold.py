@@ -7,17 +7,18 @@ https://arxiv.org/abs/1910.06378.
 from typing import Any, ClassVar
 
 import numpy as np
-from fedapps.strategies import Arrays, BaseStrategy, ExtraRecords, Profile, Reply, is_float, read_arrays, to_record
 from flwr.app import ArrayRecord, RecordDict
 
-#: The record of a TRAIN message with the server's control variate c.
-CONTROL = "scaffold.control"
-#: The record of a reply with the change of the node's control variate, c_i⁺ − c_i.
-CHANGE = "scaffold.control-change"
+from ..arrays import Arrays, is_float, to_record
+from ..base import BaseStrategy, ExtraRecords
+from ..nodes.profiles import Profile
+from ..replies import Reply, read_arrays
+from ..wire import SCAFFOLD_CHANGE, SCAFFOLD_CONTROL
+
 _STATE = "scaffold.sum."
 
 
-class ScaffoldStrategy(BaseStrategy):
+class Scaffold(BaseStrategy):
     """FedAvg with a server control variate c, the mean of the nodes' control variates c_i.
 
     A TRAIN message brings c as the ArrayRecord ``scaffold.control``, with the names, shapes and dtypes of the shared
@@ -65,13 +66,13 @@ class ScaffoldStrategy(BaseStrategy):
             self._nodes |= {node.key for node in known if not node.no_data and node.num_examples != 0}
             dtypes = {name: self._current[name].dtype for name in self._sum}
             self._record = to_record({name: array.astype(dtypes[name]) for name, array in self.control.items()})
-        return {CONTROL: self._record}
+        return {SCAFFOLD_CONTROL: self._record}
 
     def refusal_reason(self, reply: Reply) -> str | None:
         try:
             self._change_of(reply.content)
         except ValueError as refusal:
-            return f"{CHANGE}: {refusal}"
+            return f"{SCAFFOLD_CHANGE}: {refusal}"
         return None
 
     def fold_reply(self, server_round: int, reply: Reply) -> None:
@@ -91,7 +92,7 @@ class ScaffoldStrategy(BaseStrategy):
         return {"scaffold": {"nodes": len(self._nodes), "control-norm": norm}}
 
     def _change_of(self, content: RecordDict) -> Arrays:
-        record = content.get(CHANGE)
+        record = content.get(SCAFFOLD_CHANGE)
         if not isinstance(record, ArrayRecord):
             raise ValueError("the reply has no ArrayRecord of this name")
         return read_arrays(record, {name: a for name, a in self._current.items() if is_float(a)})

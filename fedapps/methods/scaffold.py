@@ -5,18 +5,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedapps.strategies import BaseStrategy
+from fedapps.strategies import Scaffold as ScaffoldStrategy
 from fedapps.tasks.options import option
 
-from fedapps.methods.base import Conflict, Method
-from fedapps.methods.strategy_parts import StrategyParts
-
-from .strategy import ScaffoldStrategy
+from .base import Conflict, Method, required
+from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
     from fedapps.clients.local_part import LocalPart
-    from fedapps.tasks.base import Task
-
     from fedapps.config.run_config import RunConfig
+    from fedapps.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -42,23 +40,9 @@ class Scaffold(Method):
         return parts.build(ScaffoldStrategy, server_optimizer=server_optimizer)
 
     def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
-        steps = "a control variate is the mean of K gradients, taken from K steps of SGD at one learning rate"
-        training = run.training
-        if training.optimizer != "sgd":
-            yield (
-                {"optimizer", "methods"},
-                f"optimizer = {training.optimizer!r}: must be 'sgd' with scaffold: {steps}",
-            )
-        if training.clip_norm:
-            yield {"clip_norm", "methods"}, f"clip-norm = {training.clip_norm:g}: must be 0 with scaffold: {steps}"
-        if training.linear_decay:
-            yield {"linear_decay", "methods"}, f"linear-decay = true: must be false with scaffold: {steps}"
-        if training.plateau_patience:
-            given = f"plateau-patience = {training.plateau_patience}"
-            yield {"plateau_patience", "methods"}, f"{given}: must be 0 with scaffold: {steps}"
-        if run.weighting != "uniform":
-            given = f"weighting = {run.weighting!r}"
-            yield {"weighting", "methods"}, f"{given}: must be 'uniform' with scaffold, whose control is a plain mean"
+        why = "a control variate is the plain mean of K gradients, taken from K steps of SGD at one learning rate"
+        plain = {"optimizer": "sgd", "momentum": 0.0, "clip_norm": 0.0, "linear_decay": False, "plateau_patience": 0}
+        yield from required(run, self.name, why, weighting="uniform", **plain)
 
     def privacy_conflict(self, dp: str) -> str:
         return ScaffoldStrategy.privacy_gap
@@ -67,6 +51,6 @@ class Scaffold(Method):
         return ScaffoldStrategy.robustness_gap
 
     def local_parts(self) -> "Sequence[LocalPart]":
-        from .local_part import ControlVariates
+        from fedapps.clients.parts.control_variates import ControlVariates
 
         return [ControlVariates()]

@@ -1,0 +1,1 @@
+"""FedSAM, a method of federated learning for fedapps."""

@@ -1,0 +1,53 @@
+"""A node of FedSAM: the gradient of each step is that at the nearby point with the largest loss.
+
+Foret et al., Sharpness-Aware Minimization for Efficiently Improving Generalization, ICLR 2021, Algorithm 1,
+https://arxiv.org/abs/2010.01412.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from fedapps.clients.local_part import PHASES, TRAINING_STEP, LocalPart, NodeRound
+from fedapps.clients.training import Loss, ModelWithLoss, Phase, Update
+from fedapps.tasks.base import Batch, NodeData
+from fedapps.tasks.options import option
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class SharpnessAware(LocalPart):
+    """Take each step with the gradient at θ + ρ g / ‖g‖, where g is the gradient at θ.
+
+    Parameters
+    ----------
+    sam_radius : float
+        ρ ≥ 0. With 0 this is plain training.
+    """
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({PHASES, TRAINING_STEP})
+
+    sam_radius: float = option(0.0, "the radius ρ", minimum=0)
+
+    def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        if self.sam_radius == 0:
+            return plan
+        loss, radius = node_round.task.loss, self.sam_radius
+
+        def step(model: nn.Module, batch: Batch, update: Update) -> Tensor:
+            return sharp_step(loss, model, batch, update, radius)
+
+        return [replace(phase, step=step) for phase in plan]
+
+
+def sharp_step(loss: Loss, model: nn.Module, batch: Batch, update: Update, radius: float) -> Tensor:
+    """Take the step of one batch, and return the loss at the parameters before it."""
+    here = loss(model, batch)
+    named = dict(update.named)
+    gradients = torch.autograd.grad(here, list(named.values()), allow_unused=True)
+    norm = torch.stack([g.norm() for g in gradients if g is not None]).norm().clamp(min=1e-12)
+    pairs = zip(named.items(), gradients, strict=True)
+    nearby = {name: p + radius / norm * g for (name, p), g in pairs if g is not None}
+    update(ModelWithLoss(model, loss).with_parameters(nearby, batch))
+    return here

@@ -1,1 +1,0 @@
-"""SCAFFOLD and FedBN, methods of federated learning for fedapps."""
