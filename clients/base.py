@@ -136,7 +136,7 @@ class FederatedClient:
         DivergedError
             The loss is not finite.
         """
-        node_round = self._round(received, settings, before=settings.server_round)
+        node_round = self._round(received, settings, before=settings.server_round + bool(settings.repeat))
         data = node_round.data
         if data.count("train") == 0:
             raise ValueError(f"node {self.data.key} has no training examples: leave it out of training")

@@ -142,7 +142,7 @@ def keep_private(make_model: Callable[[], nn.Module], seed: int = 0, *, private:
             model = make_model()
         guard.check_model(model, received)
         staying = private_names(model, received)
-        before = rounds.server_round if kind == "train" else rounds.server_round + 1
+        before = rounds.server_round + (kind == "evaluate" or rounds.repeat > 0)
         attempts = Attempts.read(rounds.attempts)
         load_arrays(model, state.load(before, attempts) or {})
         load_arrays(model, received)
@@ -173,6 +173,7 @@ class _Rounds:
     """The round of a message, the last round that the server can go back to, and the attempts of the run."""
 
     server_round: int = option(1, "the round", minimum=1, maximum=LAST_ROUND)
+    repeat: int = option(0, "how often the node has trained in this round before", minimum=0, maximum=LAST_ROUND)
     durable_round: int = option(0, "the last round that the server can go back to", minimum=0, maximum=LAST_ROUND)
     attempts: str = ""
 

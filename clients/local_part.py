@@ -138,7 +138,8 @@ class NodeRound:
 
     def torch_seed(self, purpose: str, *labels: int | str) -> AbstractContextManager[None]:
         """Seed torch's generator for one purpose in this round of this node."""
-        return torch_seed(self.seed, purpose, self.settings.server_round, self.data.key, *labels)
+        repeat = (f"repeat {self.settings.repeat}",) if self.settings.repeat else ()
+        return torch_seed(self.seed, purpose, self.settings.server_round, self.data.key, *labels, *repeat)
 
     def epochs(self, model: nn.Module, data: NodeData) -> Callable[[int], Iterator[Batch]]:
         """Return the function ``epoch(batch_size)``, which yields the batches of one epoch of training."""

@@ -70,6 +70,8 @@ class RoundSettings:
         Counted from 1.
     run, method : str
         Name the folder of the node's private state, whatever characters they have (:mod:`fedapps.sim.files`).
+    repeat : int
+        How often the node has trained in this round before. It goes on from the private state that this has left.
     stage : int
         Counted from 0. A node whose data has stages trains on the data of this one; any other node trains on its given
         data in stage 0 and on what it collected, too, later.
@@ -92,6 +94,7 @@ class RoundSettings:
     """
 
     server_round: int = option(1, "the round", minimum=1, maximum=LAST_ROUND)
+    repeat: int = option(0, "how often the node has trained in this round before", minimum=0, maximum=LAST_ROUND)
     run: str = "run"
     method: str = "fedavg"
     stage: int = option(0, "the stage", minimum=0, maximum=999)

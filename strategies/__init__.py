@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .aggregation.robust import RobustAggregation as RobustAggregation
     from .aggregation.robust import TrimmedMean as TrimmedMean
     from .algorithms.adaptive_rates import AdaptiveRates as AdaptiveRates
+    from .algorithms.buffered_async import BufferedAsync as BufferedAsync
     from .algorithms.clustered import ClusteredFedAvg as ClusteredFedAvg
     from .algorithms.clustered import ProfileFeatures as ProfileFeatures
     from .algorithms.clustered import Similarity as Similarity
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from .rounds.records import TrackedMetric as TrackedMetric
     from .rounds.snapshots import Checkpoints as Checkpoints
     from .rounds.snapshots import Snapshot as Snapshot
+    from .staleness import Staleness as Staleness
 
 
 def _modules() -> dict[str, str]:

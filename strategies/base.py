@@ -232,19 +232,24 @@ class BaseStrategy(ResumableStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """One TRAIN message per sampled node, in the order of the stable keys; nodes without examples do not train."""
+        arrays, config = self._begin(server_round, arrays, config, grid)
+        cohort = self.sampler.sample(self.candidates(grid), server_round, "train")
+        log(INFO, "round %s: %s nodes train", server_round, len(cohort))
+        self._needed_replies = min(self.min_replies, len(cohort)) if self.sampler.random_size else self.min_replies
+        return self._messages(cohort, MessageType.TRAIN, server_round, arrays, config, self.train_records)
+
+    def _begin(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> tuple[ArrayRecord, ConfigRecord]:
+        """Begin a round. Returns what its TRAIN messages have: the shared arrays and the entries of the config."""
         self.report = RoundReport(server_round)
         arrays = self.share(arrays)
         self.prepare_round(server_round, arrays, config, grid)
         self._current = from_record(arrays)
         self.begin_round(server_round, self._current)
-        candidates = self.candidates(grid)
-        cohort = self.sampler.sample(candidates, server_round, "train")
-        log(INFO, "round %s: %s nodes train", server_round, len(cohort))
-        self._needed_replies = min(self.min_replies, len(cohort)) if self.sampler.random_size else self.min_replies
         compression = self.compression.train_config() if self.compression else {}
         declared = {wire.BUFFERS: names} if (names := self._declared_buffers()) else {}
-        config = ConfigRecord({**config, **self.privacy.train_config(), **compression, **declared})
-        return self._messages(cohort, MessageType.TRAIN, server_round, arrays, config, self.train_records)
+        return arrays, ConfigRecord({**config, **self.privacy.train_config(), **compression, **declared})
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Outcome]
@@ -258,8 +263,12 @@ class BaseStrategy(ResumableStrategy):
         DivergedError
             The step produced invalid parameters.
         """
+        return self._aggregate(server_round, self._reply_filter("train").usable(replies))
+
+    def _aggregate(self, server_round: int, replies: Iterable[Reply]) -> tuple[ArrayRecord, MetricRecord]:
+        """As :meth:`aggregate_train`, from replies that have passed all checks."""
         aggregate, metrics = self.new_aggregate(), self._metric_mean()
-        for usable in self._reply_filter("train").usable(replies):
+        for usable in replies:
             with timed("fold"):
                 reply = self.privacy.limit(usable, self._current, self.buffers)
                 self.aggregate_for(reply, aggregate).add(reply.arrays, reply.weight)

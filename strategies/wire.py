@@ -8,8 +8,8 @@ message                      record                     content
 ============================ ========================== ================================================================
 TRAIN, EVALUATE, their       ``arrays``                 ArrayRecord: the shared arrays; not in replies to EVALUATE
 replies
-TRAIN, EVALUATE              ``config``                 ConfigRecord: ``server-round``, ``durable-round``, ``attempts``,
-                                                        ``best-round`` and the keys of the strategy and of the run
+TRAIN, EVALUATE              ``config``                 ConfigRecord: ``server-round``, ``repeat``, ``durable-round``,
+                                                        ``attempts``, ``best-round``, keys of the strategy and the run
 compressed replies to TRAIN  ``compressed.<record>``    ArrayRecords in place of the shared parameters
 replies                      ``metrics``                MetricRecord: ``num-examples`` and further metrics
 replies, if asked for        ``timings``                ConfigRecord: seconds of each of :data:`NODE_PHASES`
@@ -35,6 +35,9 @@ METRICS = "metrics"
 
 #: Config key: number of the round, an integer from 1 to :data:`LAST_ROUND`.
 SERVER_ROUND = "server-round"
+#: Config key of TRAIN: how often the node has been sent this round's arrays before, an integer ≥ 1; missing the first
+#: time. A repetition has other random draws than the times before, and begins with the private state that they left.
+REPEAT = "repeat"
 #: The largest number of a round.
 LAST_ROUND = 999_999
 #: Config key: the oldest round that the server can return to, an integer ≥ 0. Nodes may delete older private state.

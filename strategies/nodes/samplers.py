@@ -6,11 +6,13 @@ resumed run draws the same cohorts as an uninterrupted one, and the nodes that e
 nodes that train.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from zlib import crc32
 
 import numpy as np
@@ -18,6 +20,9 @@ import numpy as np
 from ..checks import require_integer
 from ..rounds.records import RoundStep
 from .profiles import Profile, in_key_order
+
+if TYPE_CHECKING:
+    from ..replies import Reply
 
 
 class Sampler(ABC):
@@ -45,6 +50,29 @@ class Sampler(ABC):
         list of Profile
             The chosen profiles, each once, in the order of their keys.
         """
+
+    def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
+        """Choose nodes beside those that were chosen: in place of slow ones, or whenever one is free.
+
+        Parameters
+        ----------
+        free : collection of Profile
+            The nodes to choose from, with distinct keys.
+        count : int
+            ≥ 0; all of ``free`` are chosen if there are fewer.
+        number : int
+            ≥ 0, tells this draw from the others of the same purpose.
+        purpose : "train" or "evaluate"
+
+        Returns
+        -------
+        list of Profile
+            The chosen profiles, each once, in the order of their keys; by default all are equally likely.
+        """
+        return draw(free, count, draw_generator(getattr(self, "seed", None) or 0, purpose, number, "further"))
+
+    def observe(self, profile: Profile, seconds: float, reply: Reply) -> None:  # noqa: B027
+        """Called with each usable train reply where its time is measured: the seconds since its message was sent."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +205,11 @@ class StratifiedFraction(Sampler):
             chosen += draw(members, count, draw_generator(self.seed, purpose, server_round, label))
         return in_key_order(chosen)
 
+    def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
+        members = _by_label(free, self.group)
+        some = [node for label, nodes in members.items() if self.fractions.get(label, self.default) for node in nodes]
+        return super().further(some, count, number, purpose)
+
 
 @dataclass(frozen=True)
 class ProportionalToSize(Sampler):
@@ -211,6 +244,9 @@ class ProportionalToSize(Sampler):
         }
         smallest = sorted(quotients, key=quotients.__getitem__)[: self.count]
         return [ordered[index] for index in sorted(smallest)]
+
+    def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
+        return replace(self, count=count).sample(free, number, purpose) if count else []
 
 
 @dataclass(frozen=True)
@@ -323,6 +359,9 @@ class FixedNodes(Sampler):
         ordered = in_key_order(profiles)
         _require_some("keys", self.keys, ordered)
         return [profile for profile in ordered if profile.key in self.keys]
+
+    def further(self, free: Collection[Profile], count: int, number: int, purpose: RoundStep) -> list[Profile]:
+        return super().further([profile for profile in free if profile.key in self.keys], count, number, purpose)
 
 
 def _require_some(name: str, keys: Sequence[str], profiles: Collection[Profile]) -> None:

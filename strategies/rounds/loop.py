@@ -140,6 +140,40 @@ class ResumableStrategy(Strategy):
         self.load_state(under("state.", snapshot.arrays))
         return to_record({name: shared[name] for name in initial})
 
+    def train_round(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        timeout: float,
+        release: Callable[[], None],
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Train in one round: send messages, and aggregate the replies.
+
+        Parameters
+        ----------
+        server_round : int
+        arrays : ArrayRecord
+            The shared parameters.
+        config : ConfigRecord
+            Entries of the config of the messages.
+        grid : Grid
+        timeout : float
+            > 0, seconds that a node has to reply.
+        release : function without arguments
+            To be called before the first message leaves; what it raises ends the run.
+
+        Returns
+        -------
+        ArrayRecord, MetricRecord
+            The next shared parameters and the metrics, as of :meth:`aggregate_train`.
+        """
+        with timed("prepare"):
+            messages = self.configure_train(server_round, arrays, config, grid)
+        release()
+        return self.aggregate_train(server_round, self.send(grid, messages, timeout))
+
     @abstractmethod
     def share(self, arrays: ArrayRecord) -> ArrayRecord:
         """The shared parameters of a model."""
@@ -277,16 +311,17 @@ class _RoundLoop:
 
     def _train(self, server_round: int) -> None:
         config = self._config(self.train_config, server_round)
-        with timed("prepare"):
-            messages = self.strategy.configure_train(server_round, self.result.arrays, config, self.grid)
-        if self.on_release:
-            self.on_release(server_round, self.attempts[-1][1])
-        replies = self.strategy.send(self.grid, messages, self.timeout)
-        arrays, metrics = self.strategy.aggregate_train(server_round, replies)
+        arrays, metrics = self.strategy.train_round(
+            server_round, self.result.arrays, config, self.grid, self.timeout, lambda: self._release(server_round)
+        )
         if arrays is not None:
             self.result.arrays = arrays
         if metrics is not None:
             self.result.train_metrics_clientapp[server_round] = metrics
+
+    def _release(self, server_round: int) -> None:
+        if self.on_release:
+            self.on_release(server_round, self.attempts[-1][1])
 
     def _evaluate(self, server_round: int) -> dict[str, Any]:
         """The metrics of the nodes and of the server, whose names have a prefix."""

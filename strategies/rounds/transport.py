@@ -126,7 +126,26 @@ def pull(grid: Grid, sent: Sent) -> Outcome | None:
         reply = next((reply for reply in replies if reply.metadata.reply_to_message_id == sent.message_id), None)
     except UNREADABLE as error:  # raised when Flower decodes what the node sent
         return NodeFailure(sent.node_id, f"the reply cannot be decoded: {type(error).__name__}: {error}", by_node=True)
-    if reply is None or not reply.has_error():
+    return None if reply is None else _outcome(sent, reply)
+
+
+def pull_together(grid: Grid, sent: Sequence[Sent]) -> list[tuple[Sent, Outcome]]:
+    """Fetch the replies that are there with one request, in the order of ``sent``; for grids of a simulation.
+
+    Raises
+    ------
+    Exception
+        As the grid raises. A reply that cannot be decoded fails the request, unlike in :func:`pull`.
+    """
+    found = {
+        reply.metadata.reply_to_message_id: reply
+        for reply in retry(lambda: list(grid.pull_messages([item.message_id for item in sent])))
+    }
+    return [(item, _outcome(item, found[item.message_id])) for item in sent if item.message_id in found]
+
+
+def _outcome(sent: Sent, reply: Message) -> Outcome:
+    if not reply.has_error():
         return reply
     by_node = reply.error.code not in _SUPERLINK_ERRORS
     return NodeFailure(sent.node_id, reply.error.reason or f"error {reply.error.code} without a reason", by_node)

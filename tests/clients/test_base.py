@@ -99,6 +99,19 @@ def test_private_parameters_survive_from_round_to_round(make):
     assert int(client.private.load(before=4)["passes"]) == 8
 
 
+def test_a_repetition_goes_on_from_its_private_parameters_with_other_draws(make):
+    client = make()
+    first = client.train_round(initial(ENCODER), at(1))
+    same = client.train_round(initial(ENCODER), at(1))  # a server that went back: the node begins with the same arrays
+    assert same_bits(first.arrays, same.arrays)
+    again = client.train_round(initial(ENCODER), at(1, repeat=1))
+    assert int(client.private.load(before=2)["passes"]) == 8
+    assert not same_bits(again.arrays, first.arrays)
+    whole = [make().train_round(initial(), at(1, repeat=repeat)) for repeat in (0, 1, 1, 2)]  # nothing private
+    assert same_bits(whole[1].arrays, whole[2].arrays)
+    assert len({reply.arrays["encoder.weight"].tobytes() for reply in whole}) == 3
+
+
 def test_a_node_that_starts_again_goes_on_where_it_was(make):
     undisturbed, first = make(), make()
     for server_round in (1, 2):

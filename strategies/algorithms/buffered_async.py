@@ -1,0 +1,272 @@
+"""BufferedAsync (FedBuff): the server steps when enough updates are in, and waits for no node in particular.
+
+Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022,
+https://arxiv.org/abs/2106.06639, Algorithm 1. With a buffer of 1 and ``mixing`` it is FedAsync: Xie, Koyejo and Gupta,
+Asynchronous Federated Optimization, 2019, https://arxiv.org/abs/1903.03934, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from logging import INFO
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from .. import wire
+from ..arrays import Arrays
+from ..base import BaseStrategy
+from ..checks import require_integer
+from ..nodes.profiles import Profile
+from ..replies import Reply, ReplyFilter, count_bytes
+from ..rounds.flights import Arrival, Flights
+from ..staleness import Staleness, brought_forward
+from ..stopwatch import timed
+
+_STATE = "async."
+_SECONDS_PRESENT = 60.0  # after this time, the server asks again who is connected
+
+
+class BufferedAsync(BaseStrategy):
+    """FedAvg without waiting: ``concurrency`` nodes are at work, and the server steps after ``buffer`` updates.
+
+    A node that has replied is replaced by a free one at once, which gets the newest version w. The update of a node
+    that returns y and started from the version x enters the step as s(τ) (y - x), where τ, its staleness, is the number
+    of steps since x. With uniform weights the server steps by 1/K Σ s(τ_k) (y_k - x_k), K = ``buffer``; with others by
+    the weighted mean. A *round* is a step: its report has the replies of its buffer, and ``num_rounds`` counts steps.
+
+    Replies are aggregated in the order of arrival, so the bits repeat where this order does: in simulated time. A reply
+    that is refused counts for nothing; its node gets the next message after the step. So does a node that left, did not
+    reply in time, or could not be reached. What is in flight when the server ends is asked again when the run resumes,
+    from the newest version.
+
+    Parameters
+    ----------
+    concurrency : int or None
+        ≥ 1, the number of nodes that work at a time; ``None`` for all. The ``sampler`` draws them among the free nodes.
+    buffer : int
+        ≥ 1, the number of updates per step; FedBuff uses 10.
+    staleness : Staleness
+        s(τ); (1 + τ)^-0.5 by default, as in FedBuff.
+    mixing : bool
+        Apply (1 - s) w + s y in place of w + s (y - x): with ``buffer`` 1 and ``SGD(α)`` this is FedAsync.
+    repeat : bool
+        Whether a node may train on the same version again, with other random draws, as in FedBuff. Otherwise it waits
+        for the next step while other nodes work; with ``concurrency`` = ``buffer`` = all nodes, this is FedAvg, bit for
+        bit, if replies arrive in the order of the nodes' keys.
+    max_staleness : int or None
+        ≥ 0, refuse updates that are older, in steps; ``None`` for no limit.
+    **base
+        As in :class:`BaseStrategy`, without ``privacy``, ``aggregation`` and ``in_flight``.
+
+    Raises
+    ------
+    ValueError
+        A parameter is out of range or excluded.
+    """
+
+    privacy_gap: ClassVar[str] = (
+        "a fast node contributes several updates to a step, and a stale one reaches steps of several versions, but the "
+        "noise covers one update of each node"
+    )
+    robustness_gap: ClassVar[str] = "a Byzantine node that replies fast can send most updates of a step"
+
+    def __init__(
+        self,
+        *,
+        concurrency: int | None = None,
+        buffer: int = 10,
+        staleness: Staleness | None = None,
+        mixing: bool = False,
+        repeat: bool = True,
+        max_staleness: int | None = None,
+        **base: Any,
+    ) -> None:
+        if base.get("in_flight"):
+            raise ValueError(f"in_flight = {base['in_flight']}: leave it out; concurrency limits who works at a time")
+        if concurrency is not None:
+            require_integer("concurrency", concurrency, least=1)
+        require_integer("buffer", buffer, least=1)
+        if max_staleness is not None:
+            require_integer("max_staleness", max_staleness, least=0)
+        super().__init__(**base)
+        self.concurrency, self.buffer = concurrency, buffer
+        self.staleness = staleness or Staleness()
+        self.mixing, self.repeat, self.max_staleness = mixing, repeat, max_staleness
+        self._flights: Flights | None = None
+        self._first: list[str] = []  # keys of the nodes to ask first, after a run was resumed
+        self._draws = 0
+        self._asked: dict[int, int] = {}  # how often a node has been sent the current version
+        self._resting: set[int] = set()  # nodes that get no further message before the next step
+
+    def summary(self) -> None:
+        log(INFO, "\t├── asynchronous: %s nodes at work, steps of %s updates", self.concurrency or "all", self.buffer)
+        log(INFO, "\t├── staleness: %s%s", self.staleness, ", mixing" if self.mixing else "")
+        super().summary()
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *positional: Any, **named: Any) -> Result:
+        self._flights, self._first, self._draws = Flights(grid, self.poll), [], 0
+        return super().start(grid, initial_arrays, *positional, **named)
+
+    # -- a step ---------------------------------------------------------------------------------------------------
+
+    def train_round(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        timeout: float,
+        release: Callable[[], None],
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """One step of the server; messages of its version leave as nodes become free.
+
+        Raises
+        ------
+        TooFewRepliesError, DivergedError
+            As :meth:`aggregate_train`; fewer than ``buffer`` updates suffice if no node is left that could reply.
+        """
+        with timed("prepare"):
+            arrays, config = self._begin(server_round, arrays, config, grid)
+            self._asked, self._resting, self._needed_replies = {}, set(), self.min_replies
+        release()
+        send = partial(self._send, server_round, arrays, config, timeout)
+        return self._aggregate(server_round, self._updates(server_round, grid, send))
+
+    def _updates(self, server_round: int, grid: Grid, send: Callable[[list[Profile]], None]) -> Iterator[Reply]:
+        """The updates of a step, as they enter it, in the order of arrival."""
+        flights, replies, used = self.flights, self._reply_filter("train"), 0
+        candidates, asked_again_at = self._present(grid), flights.now() + _SECONDS_PRESENT
+        while used < self.buffer:
+            if flights.now() >= asked_again_at:
+                candidates, asked_again_at = self._present(grid), flights.now() + _SECONDS_PRESENT
+            send(self._next_nodes(candidates))
+            if not flights:
+                candidates = self._present(grid)  # waits for nodes
+                send(self._next_nodes(candidates))
+                if not flights:
+                    return
+            with timed("wait"):
+                arrival = flights.next_arrival()
+                if arrival is None:
+                    self.registry.poll(grid, len(flights))
+                    flights.wait()
+                    continue
+            usable = self._usable(server_round, arrival, replies)
+            del arrival
+            if usable is not None:
+                used += 1
+                yield usable
+            del usable
+
+    def _present(self, grid: Grid) -> list[Profile]:
+        """The connected nodes that can train. Waits for some if no node is at work."""
+        if self.flights:
+            return [node for node in self.profiles(grid) if node.num_examples != 0]
+        return self.candidates(grid)
+
+    def _next_nodes(self, candidates: list[Profile]) -> list[Profile]:
+        """The free nodes that get the next messages."""
+        busy = self.flights.nodes
+        room = (len(candidates) if self.concurrency is None else self.concurrency) - len(busy)
+        if room <= 0:
+            return []
+        free = [node for node in candidates if node.node_id not in busy and node.node_id not in self._resting]
+        if not self.repeat:  # nodes that have trained on this version wait, unless nobody else can reply
+            new = [node for node in free if node.node_id not in self._asked]
+            free = new if new or busy else free
+        if not free:
+            return []
+        again = [node for node in free if node.key in self._first][:room]
+        self._first = [key for key in self._first if key not in {node.key for node in again}]
+        free = [node for node in free if node not in again] if again else free
+        if room > len(again):
+            self._draws += 1
+            again += self.sampler.further(free, room - len(again), self._draws, "train")
+        return again
+
+    def _send(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        timeout: float,
+        nodes: list[Profile],
+    ) -> None:
+        """Send nodes the current version."""
+        if not nodes:
+            return
+        with timed("prepare"):
+            messages = self._messages(nodes, MessageType.TRAIN, server_round, arrays, config, self.train_records)
+            for node, message in zip(nodes, messages, strict=True):
+                if repeats := self._asked.get(node.node_id, 0):
+                    message.content.config_records[wire.CONFIG][wire.REPEAT] = repeats
+                self._asked[node.node_id] = repeats + 1
+                self.report.count_message(MessageType.TRAIN, count_bytes(message.content))
+            refused = self.flights.launch(nodes, messages, server_round - 1, self._current, timeout)
+        for _ in replace(self._reply_filter("train"), profiles={n.node_id: n for n in nodes}).usable(refused):
+            pass  # failures are only recorded
+        self._resting |= {failure.node_id for failure in refused}
+
+    def _usable(self, server_round: int, arrival: Arrival, replies: ReplyFilter) -> Reply | None:
+        """The update of an arrival as it enters the step, ``None`` if it was refused."""
+        flight = arrival.flight
+        steps = server_round - 1 - flight.version
+        reading = replace(
+            replies,
+            profiles={flight.node_id: flight.profile},
+            expected=flight.start,
+            refusal_reason=partial(self._too_old, steps),
+            seconds={flight.message_id: arrival.seconds},
+            staleness=steps,
+        )
+        for reply in reading.usable([arrival.outcome]):
+            self.sampler.observe(flight.profile, arrival.seconds, reply)
+            weight = self.staleness(steps)
+            moved = brought_forward(reply.arrays, flight.start, self._current, weight, self.buffers, mixing=self.mixing)
+            return replace(reply, arrays=moved)
+        self._resting.add(flight.node_id)
+        return None
+
+    def _too_old(self, steps: int, reply: Reply) -> str | None:
+        if self.max_staleness is not None and steps > self.max_staleness:
+            return f"the update is {steps} steps old: at most {self.max_staleness} are accepted"
+        return self.refusal_reason(reply)
+
+    @property
+    def flights(self) -> Flights:
+        """The messages in flight."""
+        assert self._flights is not None, "the strategy has not been started"
+        return self._flights
+
+    # -- evaluation, records, state ---------------------------------------------------------------------------------
+
+    def round_info(self) -> dict[str, Any]:
+        """The staleness of the step's updates, and how many nodes and versions are in flight after it."""
+        steps = [node.staleness for node in self.report.nodes if node.phase == "train"]
+        return {
+            **super().round_info(),
+            "staleness-mean": float(np.mean(steps)) if steps else 0.0,
+            "staleness-max": max(steps, default=0),
+            "in-flight": len(self.flights),
+            "versions": len(self.flights.versions),
+        }
+
+    def state(self) -> Arrays:
+        keys = "\n".join(flight.profile.key for flight in self.flights.all())
+        return {
+            **super().state(),
+            _STATE + "in-flight": np.frombuffer(keys.encode(), np.uint8),
+            _STATE + "draws": np.array(self._draws),
+        }
+
+    def load_state(self, state: Arrays) -> None:
+        super().load_state(state)
+        self._first = state[_STATE + "in-flight"].tobytes().decode().split("\n")
+        self._draws = int(state[_STATE + "draws"])

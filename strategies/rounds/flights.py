@@ -1,0 +1,158 @@
+"""Messages in flight: nodes that work on versions of the shared parameters, and their replies in the order of arrival.
+
+A version that nodes in flight started from is kept once, and freed with the last of them.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import inf
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from ..arrays import Arrays
+from ..nodes.profiles import Profile
+from .clock import clock_of, is_simulated
+from .transport import NodeFailure, Outcome, Sent, pull, pull_together, push
+
+_MOST_PULLS = 64  # attempts to fetch a reply at a time, from a SuperLink
+
+
+@dataclass(frozen=True, eq=False)
+class Flight(Sent):
+    """A message that a node works on.
+
+    Parameters
+    ----------
+    node_id : int
+    message_id : str
+    profile : Profile
+        The node.
+    version : int
+        ≥ 0, the number of server steps that led to the arrays that the node received.
+    start : dict of arrays
+        These arrays; all flights of a version share them.
+    sent_at, deadline : float
+        When the message was sent, and when its reply is too late, by the clock of the grid.
+    """
+
+    profile: Profile
+    version: int
+    start: Arrays
+    sent_at: float
+    deadline: float
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What became of a message: a reply, or why there is none, after a number of seconds."""
+
+    flight: Flight
+    outcome: Outcome
+    seconds: float
+
+
+class Flights:
+    """The messages of a run that are in flight.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's grid.
+    poll : float
+        > 0, seconds of the first pause while nothing arrives.
+    """
+
+    def __init__(self, grid: Grid, poll: float = 0.02) -> None:
+        self._grid, self._poll = grid, poll
+        self._clock = clock_of(grid, poll)
+        self._open: dict[str, Flight] = {}  # by message id, in the order of sending
+        self._arrived: deque[Arrival] = deque()
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._arrived)
+
+    @property
+    def nodes(self) -> set[int]:
+        """Flower's ids of the nodes that have a message."""
+        return {flight.node_id for flight in self.all()}
+
+    @property
+    def versions(self) -> set[int]:
+        """The versions that are kept."""
+        return {flight.version for flight in self.all()}
+
+    def all(self) -> list[Flight]:
+        """All messages in flight, in the order of sending; those whose reply waits here come first."""
+        return [*(arrival.flight for arrival in self._arrived), *self._open.values()]
+
+    def now(self) -> float:
+        """The time of the grid's clock in seconds."""
+        return self._clock.now()
+
+    def launch(
+        self,
+        nodes: Sequence[Profile],
+        messages: Sequence[Message],
+        version: int,
+        start: Arrays,
+        timeout: float,
+    ) -> list[NodeFailure]:
+        """Send a message of a version to each of ``nodes``. Returns the failures of those that were not accepted."""
+        now, failures = self.now(), []
+        for node, sent in zip(nodes, push(self._grid, messages), strict=True):
+            if isinstance(sent, NodeFailure):
+                failures.append(sent)
+            else:
+                flight = Flight(sent.node_id, sent.message_id, node, version, start, now, now + timeout)
+                self._open[sent.message_id] = flight
+        return failures
+
+    def next_arrival(self) -> Arrival | None:
+        """The next reply in the order of arrival, or a message whose time is over; ``None`` if there is neither.
+
+        Replies that are found together come in the order in which their messages were sent.
+        """
+        if not self._arrived:
+            self._look()
+        if not self._arrived:
+            self._give_up()
+        if not self._arrived:
+            return None
+        self._clock = clock_of(self._grid, self._poll)  # pauses begin again
+        return self._arrived.popleft()
+
+    def wait(self, until: float = inf) -> None:
+        """Let time pass until something may have arrived, at most until ``until`` or the next timeout."""
+        self._clock.wait(min([until, *(flight.deadline for flight in self._open.values())]))
+
+    def _look(self) -> None:
+        if is_simulated(self._grid):
+            found: Sequence[tuple[Sent, Outcome]] = pull_together(self._grid, list(self._open.values()))
+        else:
+            found = self._look_for_one()
+        for sent, outcome in found:
+            flight = self._open.pop(sent.message_id)
+            self._arrived.append(Arrival(flight, outcome, self._clock.arrived_at(sent.message_id) - flight.sent_at))
+
+    def _look_for_one(self) -> list[tuple[Sent, Outcome]]:
+        """A reply, fetched alone, because one that cannot be decoded fails its whole request."""
+        looked = list(islice(self._open.values(), _MOST_PULLS))
+        for flight in looked:
+            if outcome := pull(self._grid, flight):
+                return [(flight, outcome)]
+        if len(looked) < len(self._open):  # the others come first the next time
+            for flight in looked:
+                self._open[flight.message_id] = self._open.pop(flight.message_id)
+        return []
+
+    def _give_up(self) -> None:
+        now = self.now()
+        for flight in [flight for flight in self._open.values() if flight.deadline <= now]:
+            del self._open[flight.message_id]
+            self._clock.forget([flight.message_id])
+            seconds = now - flight.sent_at
+            failure = NodeFailure(flight.node_id, f"no reply within {flight.deadline - flight.sent_at:g} s")
+            self._arrived.append(Arrival(flight, failure, seconds))

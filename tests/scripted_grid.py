@@ -1,0 +1,72 @@
+"""A grid with simulated time, in which a test says how long each message takes."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from contextlib import nullcontext
+from math import inf
+
+from fedapps.sim.inprocess import InProcessGrid
+from flwr.app import Message
+from flwr.client import ClientApp
+
+#: Seconds that the n-th training of a partition takes, both counted from 0; infinite for one that never replies.
+Durations = Callable[[int, int], float]
+
+
+class ScriptedGrid(InProcessGrid):
+    """Trainings take the seconds of the script, all other messages none. ``sent`` lists (time, partition, version)."""
+
+    def __init__(self, app: ClientApp, num_nodes: int, durations: Durations) -> None:
+        super().__init__(app, [{} for _ in range(num_nodes)], {}, errors="reply")
+        self.durations, self.time = durations, 0.0
+        self.sent: list[tuple[float, int, int]] = []
+        self._trainings: Counter[int] = Counter()
+        self._arrivals: dict[str, float] = {}
+        self._pulled: dict[str, float] = {}
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        ids = list(super().push_messages(messages))
+        for message, message_id in zip(messages, ids, strict=True):
+            seconds = 0.0
+            if message.metadata.message_type == "train":
+                partition = message.metadata.dst_node_id - 2
+                seconds = self.durations(partition, self._trainings[partition])
+                self._trainings[partition] += 1
+                self.sent.append((self.time, partition, message.content["config"]["server-round"] - 1))
+            self._arrivals[message_id] = self.time + seconds
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        there = [message_id for message_id in message_ids if self._arrivals.get(message_id, inf) <= self.time]
+        self._pulled |= {message_id: self._arrivals.pop(message_id) for message_id in there}
+        return super().pull_messages(there)
+
+    def now(self) -> float:
+        return self.time
+
+    def wait(self, until: float, messages: Collection[str] | None = None) -> None:
+        awaited = self._arrivals.keys() if messages is None else messages
+        event = min((t for m in awaited if (t := self._arrivals[m]) > self.time), default=inf)
+        if min(event, until) == inf:
+            raise RuntimeError("nothing will happen")
+        self.time = max(self.time, min(event, until))
+
+    def arrived_at(self, message_id: str) -> float:
+        return self._pulled[message_id]
+
+    def forget(self, message_ids: Collection[str]) -> None:
+        for message_id in message_ids:
+            del self._arrivals[message_id]
+
+    def evaluation(self):
+        return nullcontext()
+
+    def set_now(self, seconds: float) -> None:
+        self.time = seconds
+
+
+def script(*rows: Iterable[float]) -> Durations:
+    """The durations of each partition's trainings; the last one repeats."""
+    listed = [list(row) for row in rows]
+    return lambda partition, training: listed[partition][min(training, len(listed[partition]) - 1)]
