@@ -256,9 +256,27 @@ class Task(TaskProfiles):
         -------
         mapping of str to mapping of str to float
             Metrics, named as those of :meth:`evaluate`, by the name of the reference, such as "constant sentence".
-            Most tasks have none.
+            ``floors`` has the names of those that are floors.
         """
         return {}
+
+    def node_references(self, folder: Path, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
+        """Return what each node measures for floors and ceilings, by their name, in the order of the nodes.
+
+        Metrics are those of :meth:`evaluate`, and are combined over nodes as theirs are. In a task with stages, those
+        of stage j have the prefix ``stage-<j>.``. Parameters are those of :meth:`load_node`.
+
+        Raises
+        ------
+        DataError
+            As :meth:`load_node`.
+        """
+        return {}
+
+    def nodes_in(self, folder: Path, num_nodes: int) -> Iterator[NodeData]:
+        """Yield the data of each node (:meth:`load_node`)."""
+        for partition in range(num_nodes):
+            yield self.load_node(folder, partition, num_nodes)
 
     @abstractmethod
     def load_node(self, folder: Path, partition: int, num_partitions: int) -> NodeData:

@@ -90,6 +90,8 @@ class TaskProfiles(ABC):
     Options: ClassVar[type]
     #: The metrics of the short table, most important first.
     headline: ClassVar[tuple[str, ...]]
+    #: The references (:meth:`fedapps.tasks.base.Task.references`) that a trained model should exceed.
+    floors: ClassVar[tuple[str, ...]] = ()
     #: Increase this number when :meth:`make_world` writes different data for the same options: it invalidates caches.
     world_version: ClassVar[int] = 1
 

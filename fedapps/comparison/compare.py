@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapps.config.parsing import Config, parse
+from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import read_recipe, recipe_name
 from fedapps.config.run_config import RunConfig
-from fedapps.launch.launch import check_data, check_engine, execute, find_references, new_folder, resolve, timed_name
+from fedapps.launch.launch import check_data, check_engine, execute, new_folder, resolve, timed_name
 from fedapps.launch.progress import MatrixProgress, log_of
 from fedapps.launch.runner import RunFailedError
 from fedapps.registry.tasks import profiles_class
@@ -33,7 +33,8 @@ from fedapps.strategies import RunEndedError
 
 from .held_out import held_out_row
 from .matrix import Plan, Vary
-from .summary import Table, summarise, table_of
+from .references import references_of
+from .summary import summarise
 from .tables import comparison_text
 
 
@@ -157,9 +158,9 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, cluster: Workers | None, jso
     if json_path:
         json_path.parent.mkdir(parents=True, exist_ok=True)
     cells = plan.cells(folder)
-    references = [references_of(config, plan.seeds) for config in plan.configs()]
     print(f"{len(cells)} runs in {folder}; if interrupted, resume: python -m fedapps compare --resume {folder}")
     print(f"the logs of the runs are in {folder / 'logs'}")
+    references = references_of(plan, folder)
     # Ray runs the nodes of one run in parallel.
     jobs = 1 if plan.engine == "ray" else jobs
     try:
@@ -263,21 +264,6 @@ def _matrices(rounds_seen: Sequence[Any], rounds: int) -> dict[str, Any]:
         bare(metric): _listed(train_test_matrix(rounds_seen, metric, num_stages=count, rounds=rounds))
         for metric, count in stage_metrics(rounds_seen).items()
     }
-
-
-def references_of(config: Config, seeds: Sequence[int]) -> Table:
-    """The references of a comparison in the form of :func:`~fedapps.comparison.summary.table_of`.
-
-    Recorded data are the same with every seed; simulated data have references for each seed.
-    """
-    rows = []
-    for seed in seeds[:1] if config.run.data_dir else seeds:
-        found = find_references(replace(config, run=replace(config.run, seed=seed)))
-        rows += [
-            {"method": name, "metrics": {bare(metric): value for metric, value in metrics.items()}}
-            for name, metrics in found.items()
-        ]
-    return table_of(rows)
 
 
 def _listed(values: NDArray[np.float64]) -> Any:

@@ -118,14 +118,17 @@ class Plan:
             _check_seed_key(key, self.vary)
         for value in self.values:
             _check_own_files(self._with(value, self.seeds[0]), self.methods, self.seeds)
-        given = [_filled(self._with(value, self.seeds[0]), self.methods[0], self.seeds[0]) for value in self.values]
-        configs = [parse(flat | {"methods": ",".join(self.methods)}) for flat in given]
+        configs = [self.config_of(value, self.seeds[0]) for value in self.values]
         if self.vary:
             _check_values(self.vary)
             _check_key("--vary", self.vary.key, configs[0])
         for key in self.seed_keys:
             _check_key("--seed-keys", key, configs[0])
         return configs
+
+    def config_of(self, value: Value | None, seed: int) -> Config:
+        """The validated config of a seed at one of :attr:`values`, with the files of the first method."""
+        return parse(_filled(self._with(value, seed), self.methods[0], seed) | {"methods": ",".join(self.methods)})
 
     @property
     def values(self) -> tuple[Value | None, ...]:

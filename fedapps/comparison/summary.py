@@ -6,6 +6,7 @@ from typing import Any
 
 from fedapps.config.run_config import RunConfig
 from fedapps.registry.tasks import profiles_class
+from fedapps.report.floors import below_floors
 from fedapps.report.metrics import bare
 from fedapps.runs.continual import measure_names
 
@@ -32,7 +33,7 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
     rows : sequence of mappings
         The results of :func:`~fedapps.comparison.compare.run_cell` in the order of ``plan.cells``.
     references : sequence of mappings
-        Those of each value of the varied key (:func:`~fedapps.comparison.compare.references_of`), or only one.
+        Those of each value of the varied key (:func:`~fedapps.comparison.references.references_of`), or only one.
 
     Returns
     -------
@@ -53,12 +54,13 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
     head = {"recipe": plan.recipe, "rows": kept, "paper": paper}
     if not plan.vary:
         claims = checked_claims(plan.recipe, seed_values(rows), setting)
+        notes = _about_floors(task, table_of(rows), references[0])
         return {
             **head,
             **_measured(rows, plan.methods, metrics),
             **_given(references=references[0], held_out=held_out_table(rows, main)),
             "claims": claims,
-            **_given(notes=_about_paper(plan, setting, seed_values(rows))),
+            **_given(notes=[*notes, *_about_paper(plan, setting, seed_values(rows))]),
         }
     parts: list[dict[str, Any]] = []
     at_values: dict[str, dict[str, list[float]]] = {}
@@ -70,7 +72,8 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
         there_too = paper if value == plan.own_value else {}
         own = paper_of(plan.recipe, plan.methods, plan.vary.key, value, setting) or there_too
         measured = _measured(rows[there], plan.methods, metrics)
-        given = _given(references=of_value, held_out=held_out_table(rows[there], main))
+        notes = _about_floors(task, table_of(rows[there]), of_value)
+        given = _given(references=of_value, held_out=held_out_table(rows[there], main), notes=notes)
         parts.append({"value": value, **measured, **given, "paper": own})
         at_values |= {f"{method} at {value}": found for method, found in seed_values(rows[there]).items()}
     claims = checked_claims(plan.recipe, at_values, setting)
@@ -91,8 +94,17 @@ def _about_paper(plan: Plan, setting: Setting, values: Values) -> list[str]:
 
 def setting_of(plan: Plan) -> Setting:
     """The data of a comparison and their nodes, to hold them against those of a paper."""
-    simulates = plan.configs()[0].profiles.has_world
+    simulates = bool(plan.config.get("data-dir")) and plan.configs()[0].profiles.has_world
     return Setting(plan.recipe, plan.config, simulates, plan.vary.key if plan.vary else "")
+
+
+def _about_floors(task: str, table: Table, references: Table) -> list[str]:
+    """Which methods are worse than a floor, in the mean."""
+    ours, floors = (
+        {name: {metric: float(spread["mean"] or 0.0) for metric, spread in row.items()} for name, row in found.items()}
+        for found in (table, references)
+    )
+    return below_floors(task, ours, floors)
 
 
 def _measured(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], metrics: Sequence[str]) -> dict[str, Any]:

@@ -3,16 +3,20 @@
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flwr.app import MetricRecord
+
 from fedapps.config.keys import for_flower, path_keys
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
 from fedapps.report import write_report
+from fedapps.report.floors import below_floors
+from fedapps.runs.continual import continual_metrics, measure_names, stage_metrics
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
 from fedapps.sim.files import UnwritableError
@@ -20,7 +24,8 @@ from fedapps.sim.flower_run import Fleet, flower_run
 from fedapps.sim.inprocess import run_inprocess
 from fedapps.sim.processes import usable_cores
 from fedapps.strategies import RunEndedError
-from fedapps.tasks.base import DataError, Task
+from fedapps.strategies.aggregation.metrics import MetricMean
+from fedapps.tasks.base import DataError, Metrics, Task
 
 from .app_folder import app_folder
 from .progress import RunProgress, one_bar
@@ -183,7 +188,11 @@ def conclude(config: Config, engine: str, begun: float) -> None:
         where = ", ".join(missing)
         raise RunFailedError(f"the run failed in: {where}. See the log above; trained models are in {path}")
     print()
-    print(summary_table(RunFolder(path, "")))
+    folder = RunFolder(path, "")
+    print(summary_table(folder))
+    finals = {label: facts["final"] for label, facts in folder.summary()["methods"].items()}
+    for note in below_floors(config.run.task, finals, folder.references()):
+        print(f"  {note}")
     for label, method in config.methods.items():
         print(f"  {label}: {method.line}")
     print(f"\nfinished in {(time.monotonic() - begun) / 60:.1f} minutes on {engine}")
@@ -293,7 +302,27 @@ def find_references(config: Config) -> References:
         If data are missing or invalid.
     """
     place = {"partition-id": 0, "num-partitions": config.run.num_nodes}
-    return config.task.references(config.run.source(config.profiles, place).folder)
+    folder = config.run.source(config.profiles, place).folder
+    of_nodes = config.task.node_references(folder, config.run.num_nodes)
+    return {
+        **config.task.references(folder),
+        **{name: found for name, nodes in of_nodes.items() if (found := _over_nodes(config, nodes))},
+    }
+
+
+def _over_nodes(config: Config, nodes: Sequence[Metrics]) -> dict[str, float]:
+    """The metrics of a reference over all nodes, combined as those of methods; of stages, also their average.
+
+    Nodes have equal weight, but for metrics with a count.
+    """
+    mean = MetricMean(config.task.metric_means)
+    for metrics in nodes:
+        mean.add(MetricRecord(dict(metrics)), 1.0)
+    found = {name: float(value) for name, value in mean.result().items() if isinstance(value, int | float)}
+    rows = [{"round": stage, "evaluate": found} for stage in range(1, config.num_stages + 1)]
+    averages = {measure_names(metric)[0] for metric in stage_metrics(rows)}
+    measured = continual_metrics(rows, config.num_stages) if averages else {}
+    return {**found, **{name: value for name, value in measured.items() if name in averages}}
 
 
 def add_references(path: Path, references: References) -> None:

@@ -180,13 +180,30 @@ def scores(model: Forecaster, setting: Setting, options: Options, windows: Batch
         f"{split}.kl": kl,
     }
     human = batch["current"][:, 1]
+    straight = constant_velocity(batch, options, split)
     noise = torch.randn(len(human), options.samples, model.latent, device=device)
     controls = model.forecast(batch["history"], batch["robot_future"][:, None], noise)[:, 0]
     ahead = setting.roll_out(human[:, None], controls)[..., 1].mean(dim=1)
     for steps in TIMES:
         if steps <= options.horizon:
             truth, seconds = batch["human_path"][:, steps - 1, 1], steps / 10
-            straight = human[:, 3] * seconds
             metrics[f"{split}.error_{seconds}s"] = float(((ahead[:, steps - 1] - truth) ** 2).mean())
-            metrics[f"{split}.constant_velocity_{seconds}s"] = float(((straight - truth) ** 2).mean())
+            metrics[f"{split}.constant_velocity_{seconds}s"] = straight[f"{split}.error_{seconds}s"]
+    return metrics
+
+
+def constant_velocity(windows: Batch, options: Options, split: str) -> dict[str, float]:
+    """Return the metrics ``<split>.*`` of :func:`scores` for a human that keeps its velocity.
+
+    Its controls are zero, and they are certain: ``elbo`` is the reconstruction error.
+    """
+    error = float((windows["human_future"] ** 2).mean())
+    metrics = {f"{split}.elbo": error, f"{split}.reconstruction": error}
+    for steps in TIMES:
+        if steps <= options.horizon:
+            seconds = steps / 10
+            straight = windows["current"][:, 1, 3] * seconds
+            metrics[f"{split}.error_{seconds}s"] = float(
+                ((straight - windows["human_path"][:, steps - 1, 1]) ** 2).mean()
+            )
     return metrics

@@ -11,6 +11,9 @@ from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, TaskProfi
 from .data import Recording, read_sessions, with_validation
 from .options import Options as DrivingOptions
 
+#: The floor of a comparison: the human keeps its velocity.
+CONSTANT_VELOCITY = "constant velocity"
+
 
 class DrivingProfiles(TaskProfiles):
     """A node is a robot that always meets the same driver; the sessions of a driver are a block of the files."""
@@ -26,6 +29,8 @@ class DrivingProfiles(TaskProfiles):
         "closed_loop.mean_distance_at_start",
         "non_proactive.mean_cost",
     )
+
+    floors: ClassVar[tuple[str, ...]] = (CONSTANT_VELOCITY,)
 
     @property
     def roles(self) -> ModelRoles:

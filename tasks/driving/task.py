@@ -1,6 +1,6 @@
 """The task "driving": forecast a human driver given the robot's plan, and plan with the forecast."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -13,10 +13,10 @@ from torch import Tensor
 
 from .closed_loop import Encounters, as_sessions, drive, encounters, session_metrics, traces
 from .data import SPLITS, Recording, read_folder
-from .forecaster import Forecaster, elbo_parts, scores
+from .forecaster import Forecaster, constant_velocity, elbo_parts, scores
 from .options import Options as DrivingOptions
 from .planner import ConstantVelocity, Forecast, HoldLastControl, Predictor
-from .profile import DrivingProfiles, block_of, groups_of, key_of
+from .profile import CONSTANT_VELOCITY, DrivingProfiles, block_of, groups_of, key_of
 from .setting import SETTINGS
 from .windows import cut
 
@@ -102,6 +102,13 @@ class DrivingTask(DrivingProfiles, Task):
             plain = [drive(self.setting, self.options, naive, who, who.test) for who in met]
             metrics |= session_metrics("closed_loop", driven) | session_metrics("non_proactive", plain)
         return Evaluation(metrics, drawn)
+
+    def node_references(self, folder: Path, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
+        """The test metrics of a human that keeps its velocity
+        (:func:`~fedapps.tasks.driving.forecaster.constant_velocity`)."""
+        tested = [data.splits.get("test") for data in self.nodes_in(folder, num_nodes)]
+        floor: list[Metrics] = [{**constant_velocity(test, self.options, "test")} if test else {} for test in tested]
+        return {CONSTANT_VELOCITY: floor}
 
     def collect(self, model: torch.nn.Module, data: NodeData, *, seed: int) -> Mapping[str, np.ndarray]:
         """Return windows of the training sessions, simulated again with ``model`` in the loop (APFL, Section IV-B)."""

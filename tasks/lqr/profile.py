@@ -51,6 +51,10 @@ class LqrOptions:
     )
 
 
+#: The floor of a comparison: the state does not change, and the control is zero.
+REST = "no motion, no control"
+
+
 def robot_files(folder: Path) -> list[Path]:
     """Return the files ``robot-*.csv``, ``.csv.gz`` and ``.csv.xz`` of a folder, sorted by name.
 
@@ -148,6 +152,8 @@ class LqrProfiles(TaskProfiles):
         "test.total_loss",
         "test.excess",
     )
+
+    floors: ClassVar[tuple[str, ...]] = (REST,)
 
     @cached_property  # every message asks for the folder of the world
     def world_options(self) -> dict[str, object]:

@@ -3,7 +3,7 @@
 The model has eight parameters: shared dynamics and a personal gain.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -14,7 +14,7 @@ from fedapps.tasks.base import Batch, Evaluation, Metrics, NodeData, Task
 from torch import Tensor, nn
 from torch.nn.functional import linear, mse_loss
 
-from .profile import COLUMNS, INPUTS, TARGETS, LqrProfiles, read_rollouts, robot_file, robot_files
+from .profile import COLUMNS, INPUTS, REST, TARGETS, LqrProfiles, read_rollouts, robot_file, robot_files
 
 
 class Dynamics(nn.Module):
@@ -117,6 +117,10 @@ class LqrTask(LqrProfiles, Task):
             stop = start + batch_size
             yield {"inputs": inputs[start:stop], "targets": targets[start:stop]}
 
+    def node_references(self, folder: Path, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
+        """The test losses of the prediction that the state does not change and the control is zero."""
+        return {REST: [_at_rest(data) for data in self.nodes_in(folder, num_nodes)]}
+
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
         """Return losses and distances of an :class:`LqrModel` from the true parameters.
@@ -152,6 +156,15 @@ class LqrTask(LqrProfiles, Task):
             }
             metrics |= {f"{split}.{name}": float(value) for name, value in measured.items()}
         return Evaluation(metrics)
+
+
+def _at_rest(data: NodeData) -> Metrics:
+    if not data.count("test"):
+        return {}
+    inputs, targets = (data.splits["test"][name].double() for name in ("inputs", "targets"))
+    state, control = _losses((inputs[:, :2], torch.zeros(len(inputs), 1)), targets)
+    measured = {"state_loss": state, "control_loss": control, "total_loss": state + control}
+    return {f"test.{name}": float(value) for name, value in measured.items()}
 
 
 def _losses(predicted: tuple[Tensor, ...], targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -36,6 +36,10 @@ class Participants:
         return {"participants": "+".join(participant for stage in self.stages for participant in stage)}
 
 
+#: The floor of a comparison: the mean score of a robot's training scenes.
+MEAN_SCORE = "mean score"
+
+
 class SocialProfiles(TaskProfiles):
     """A node is a robot that meets its participants one after another, one stage each."""
 
@@ -43,6 +47,7 @@ class SocialProfiles(TaskProfiles):
     Options: ClassVar[type] = SocialOptions
     options: SocialOptions
     headline: ClassVar[tuple[str, ...]] = ("test.mse",)
+    floors: ClassVar[tuple[str, ...]] = (MEAN_SCORE,)
     world_version: ClassVar[int] = 2  # 2: everybody stands at least 0.3 m from every wall
 
     def __init__(self, options: SocialOptions | None = None) -> None:

@@ -3,7 +3,7 @@
 A scene is drawn from above with the score that a model predicts for the robot at every place in it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch.nn.functional import mse_loss
 
 from .networks import graphs
 from .options import Options as SocialOptions
-from .profile import Participants, SocialProfiles
+from .profile import MEAN_SCORE, Participants, SocialProfiles
 from .scenes import RatedScene
 
 SPACING = 0.25  # metres
@@ -137,6 +137,10 @@ class SocialTask(SocialProfiles, Task):
         """Pad with zeros: nodes without a type and without edges change nothing."""
         return zero_padded(batches)
 
+    def node_references(self, folder: Path, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
+        """The test error of predicting the mean score of the node's training scenes, in each stage of that stage."""
+        return {MEAN_SCORE: [_mean_score(data) for data in self.nodes_in(folder, num_nodes)]}
+
     @torch.no_grad()
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
         """Return ``validation.mse`` and ``test.mse`` for the splits that exist.
@@ -176,6 +180,15 @@ class SocialTask(SocialProfiles, Task):
     def _examples(self, scenes: Sequence[RatedScene]) -> Batch:
         score = torch.tensor([scene.score / 100 for scene in scenes], dtype=torch.float32)
         return {**self.graphs.build(scenes), "score": score}
+
+
+def _mean_score(data: NodeData) -> Metrics:
+    stages = {f"stage-{number}.": splits for number, splits in enumerate(data.stages, start=1)} or {"": data.splits}
+    return {
+        f"{stage}test.mse": float(((splits["test"]["score"] - splits["train"]["score"].mean()) ** 2).mean())
+        for stage, splits in stages.items()
+        if len(splits["test"]["score"]) and len(splits["train"]["score"])
+    }
 
 
 def _predicted(model: nn.Module, batch: Batch) -> Tensor:

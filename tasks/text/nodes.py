@@ -119,10 +119,15 @@ def _encoded_test(corpus: Corpus, public: Vocabulary | None, max_length: int) ->
 def _common_examples(corpus: Corpus, public: Vocabulary | None, max_length: int, count: int, seed: int) -> Batch:
     """``count`` random test examples; all of them if ``count`` is 0 or exceeds their number."""
     tested = _encoded_test(corpus, public, max_length).examples
-    total = len(tested["label"])
+    rows = common_rows(len(tested["label"]), count, seed)
+    return tested if len(rows) == len(tested["label"]) else _chosen(tested, rows)
+
+
+def common_rows(total: int, count: int, seed: int) -> Part:
+    """Return which of ``total`` test examples are common to all nodes: ``count`` random ones, or all for 0 or more."""
     if count == 0 or count >= total:
-        return tested
-    return _chosen(tested, np.sort(generator(seed, "text.common").permutation(total)[:count]))
+        return np.arange(total)
+    return np.sort(generator(seed, "text.common").permutation(total)[:count])
 
 
 def _examples(examples: Examples, rows: Part, vocabulary: Vocabulary, max_length: int) -> Batch:

@@ -18,6 +18,8 @@ from .published import fetch
 
 _COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
 SHARED = PrivateParameters()
+#: The floors of a comparison (:func:`fedapps.tasks.text.floors.node_floors`).
+FREQUENT, TFIDF = "most frequent class", "TF-IDF, pooled"
 
 
 def node_key(partition: int) -> str:
@@ -71,6 +73,7 @@ class TextProfiles(TaskProfiles):
     Options: ClassVar[type] = TextOptions
     options: TextOptions
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
+    floors: ClassVar[tuple[str, ...]] = (FREQUENT, TFIDF)
 
     def __init__(self, options: TextOptions | None = None, privacy: PrivateParameters = SHARED) -> None:
         """Raise :class:`DataError` if the options are incompatible under every method (:meth:`Options.check`)."""

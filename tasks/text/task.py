@@ -1,6 +1,6 @@
 """The task "text": classify texts on nodes whose words and embeddings may stay private."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from .corpus import Corpus, read_corpus
+from .floors import node_floors
 from .networks import TextClassifier, recurrent_model
 from .nodes import CommonTest, Words, node_data, shared_vocabulary, translated, whole_data
 from .options import PrivateWords, private_words, vocabulary_source
@@ -177,6 +178,10 @@ class TextTask(TextProfiles, Task):
         """As :meth:`fedapps.tasks.base.Task.without_test`, also without the test texts common to all nodes."""
         extra = {name: value for name, value in data.extra.items() if name != "common_test"}
         return super().without_test(replace(data, extra=extra))
+
+    def node_references(self, folder: Path, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
+        """The floors of :func:`~fedapps.tasks.text.floors.node_floors`."""
+        return node_floors(self.corpus(folder, 0, num_nodes), self.options, num_nodes)
 
     # -- learning ------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ class VlnProfiles(TaskProfiles):
     name: ClassVar[str] = "vln"
     Options: ClassVar[type] = VlnOptions
     options: VlnOptions
+    floors: ClassVar[tuple[str, ...]] = ("random", "random walk", "forward", "constant sentence")
     headline: ClassVar[tuple[str, ...]] = (
         *("val_unseen.sr", "val_unseen.spl", "val_unseen.ndtw", "val_seen.sr"),
         *("val_unseen.bleu", "val_unseen.distinct", "val_seen.bleu", "val_seen.distinct"),

@@ -6,6 +6,7 @@ Traces show where a node's images lie, and which images its model matches to a f
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import comb
 
 import numpy as np
 import torch
@@ -52,6 +53,22 @@ class CommonSet:
     def findable(self) -> np.ndarray:
         """Indices into ``true_rows`` of the queries with a correct match in the database; others do not count."""
         return np.flatnonzero([len(rows) > 0 for rows in self.true_rows])
+
+    def random_recalls(self) -> Metrics:
+        """Return the expected recalls of a database in random order; empty if no query is findable.
+
+        Of m images, n are found first without one of the k correct ones with probability C(m - k, n) / C(m, n).
+        """
+        size = len(self.images.places.database)
+        counts = [len(self.true_rows[query]) for query in self.findable]
+        if not counts:
+            return {}
+        return {
+            f"recall_at_{n}": float(
+                np.mean([1 - comb(size - k, min(n, size)) / comb(size, min(n, size)) for k in counts])
+            )
+            for n in AMONG
+        }
 
     @cached_property
     def shown(self) -> np.ndarray:

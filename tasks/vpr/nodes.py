@@ -132,6 +132,11 @@ def _common_part(folder: Path, options: Options, *, own: bool) -> Federation:
     return Federation(dataset, (), (), common, kept)
 
 
+def common_test(folder: Path, options: Options) -> CommonSet | None:
+    """Return the common test of the nodes of a folder; ``None`` if it has none."""
+    return _common_part(folder, options, own=False).common.get("test")
+
+
 def _common(dataset: Dataset, kept: FeatureMapCache, name: str, places: Places, options: Options) -> CommonSet:
     dataset.inspection.require_readable(places)
     return CommonSet.of(ImageSet(f"common {name}", places, options.size, kept), options.recall_radius)

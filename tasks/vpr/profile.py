@@ -17,6 +17,9 @@ from .options import require_weights
 from .places import Places
 from .shares import as_many, clients_of, dataset_of, groups_of, queries_to_train_on
 
+#: The floor of a comparison: a database in random order.
+RANDOM_ORDER = "random order"
+
 
 class VprProfiles(TaskProfiles):
     """A node has sequences of queries and of the database, and trains on queries with a positive and a negative.
@@ -29,6 +32,7 @@ class VprProfiles(TaskProfiles):
     Options: ClassVar[type] = VprOptions
     options: VprOptions
     headline: ClassVar[tuple[str, ...]] = ("test.recall_at_1", "test.recall_at_5", "test.recall_at_10")
+    floors: ClassVar[tuple[str, ...]] = (RANDOM_ORDER,)
 
     def __init__(self, options: VprOptions | None = None) -> None:
         """Raise :class:`DataError` if options are incompatible (:meth:`Options.check`)."""

@@ -20,8 +20,8 @@ from .networks import (
     normalisation_for,
     unloaded_network,
 )
-from .nodes import federation, node_data, own_data, require_network, whole_data
-from .profile import VprProfiles
+from .nodes import common_test, federation, node_data, own_data, require_network, whole_data
+from .profile import RANDOM_ORDER, VprProfiles
 from .training_set import TrainingSet, described, epoch_of_triplets, loss_of_triplets
 
 
@@ -157,6 +157,12 @@ class VprTask(VprProfiles, Task):
     def examples(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
         """Raise ``NotImplementedError``, as :meth:`batches` does."""
         raise NotImplementedError(f"task {self.name!r} mines its examples with the model in training")
+
+    def references(self, folder: Path) -> Mapping[str, Mapping[str, float]]:
+        """The expected recalls of the common test for a database in random order."""
+        test = common_test(folder, self.options)
+        found = test.random_recalls() if test else {}
+        return {RANDOM_ORDER: {f"test.{name}": value for name, value in found.items()}} if found else {}
 
     def evaluate(self, model: nn.Module, data: NodeData, *, seed: int, final: bool) -> Evaluation:
         """Return recalls in [0, 1]: ``test.recall_at_*`` and ``validation.recall_at_*`` on images common to all nodes.

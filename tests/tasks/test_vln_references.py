@@ -5,7 +5,6 @@ import pytest
 import torch
 from drawn_houses import PATHS, path_entry, task_with, write_graph, write_world
 from fedapps.strategies.aggregation.metrics import MetricMean
-from fedapps.tasks.lqr.task import LqrTask
 from fedapps.tasks.vln.bleu import bleu, bleu_statistics
 from fedapps.tasks.vln.connectivity import read_graphs
 from fedapps.tasks.vln.dataset import Dataset
@@ -81,10 +80,6 @@ def test_references_depend_on_the_sample_seed_alone(world):
     assert task_with(ablation="no-instructions").references(world) == first
     assert task_with(sample_seed=1).references(world)["random walk"] != first["random walk"]
     assert task_with(sample_seed=1).references(world)["forward"] == first["forward"]
-
-
-def test_most_tasks_have_no_references(world):
-    assert LqrTask().references(world) == {}
 
 
 # -- sentences -------------------------------------------------------------------------------------------------

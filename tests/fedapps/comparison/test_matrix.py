@@ -29,7 +29,7 @@ def test_a_cell_per_value_too():
     assert [cell["config"]["name"] for cell in cells] == ["sfl-3-sgd", "apfl-3-sgd", "sfl-3-yogi", "apfl-3-yogi"]
     assert [cell["config"]["server-optimizer"] for cell in cells] == ["sgd", "sgd", "yogi", "yogi"]
     assert cells[3]["at"] == "server-optimizer = yogi"
-    assert (plan.own_value, with_values("rounds", 2).own_value, PLAN.own_value) == ("sgd", 4, None)
+    assert (plan.own_value, with_values("rounds", 2).own_value, PLAN.own_value) == ("sgd", 20, None)
 
 
 @pytest.mark.parametrize("plan", [PLAN, with_values("proximal", 0, 0.5), with_values("server-optimizer", "sgd")])

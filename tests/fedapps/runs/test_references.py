@@ -7,9 +7,9 @@ from drawn_houses import OPTIONS, write_world
 from fedapps.tasks.options import key_of
 from report_pages import page, section
 
-import fedapps.comparison.compare
-from fedapps.comparison.compare import references_of
+import fedapps.comparison.references
 from fedapps.comparison.matrix import Plan, Vary
+from fedapps.comparison.references import references_of
 from fedapps.comparison.summary import summarise
 from fedapps.comparison.tables import comparison_text
 from fedapps.config.parsing import parse
@@ -83,16 +83,24 @@ def test_a_task_without_references_leaves_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_recorded_data_have_references_once_and_simulated_ones_for_each_seed(world, monkeypatch):
-    config = parse(SMALL | {"data-dir": str(world)})
-    monkeypatch.setattr(
-        fedapps.comparison.compare, "find_references", lambda config: {"forward": {"test.x": float(config.run.seed)}}
-    )
-    assert references_of(config, [3, 5]) == {"forward": {"x": {"mean": 3.0, "std": 0.0, "half": None}}}
-    simulated = parse(SMALL | {"vln.source": "simulated", "vln.features": "objects", "vln.feature-width": 0,
-                               "vln.feature-file": ""})  # fmt: skip
-    found = references_of(simulated, [3, 5])["forward"]["x"]
-    assert found["mean"] == 4.0
+@pytest.mark.parametrize(
+    ("data_dir", "seed_keys", "seeds"),
+    [("", (), [3, 5]), ("here", (), [3]), ("here", ("text.partition-seed",), [3, 5])],
+    ids=["simulated", "recorded", "recorded, with a seed that changes them"],
+)
+def test_references_are_found_once_for_each_seed_that_has_others(tmp_path, monkeypatch, data_dir, seed_keys, seeds):
+    asked = []
+
+    def found(config):
+        asked.append(config.run.seed)
+        return {"forward": {"test.x": float(config.run.seed)}}
+
+    monkeypatch.setattr(fedapps.comparison.references, "find_references", found)
+    config = {"task": "text", "collect-after": 0, "text.source": "simulated", "data-dir": data_dir}
+    plan = Plan("mine", config, ("fedavg",), (3, 5), "inline", seed_keys=seed_keys)
+    for _ in range(2):  # the second time, as after an interruption, they are in the folder
+        assert references_of(plan, tmp_path)[0]["forward"]["x"]["mean"] == sum(seeds) / len(seeds)
+        assert asked == seeds
 
 
 def spread(mean):
@@ -112,6 +120,9 @@ def test_a_comparison_carries_its_references(tmp_path):
         "fedavg                       0.25",
         "reference: forward          0.125",
     ]
+    worse = summarise(plan, rows, [{"random": {"val_unseen.sr": spread(0.5)}}])
+    assert worse["notes"] == ["Worse than the floor 'random' (0.5) in val_unseen.sr: fedavg (0.25)."]
+    assert comparison_text(worse).splitlines()[-1] == worse["notes"][0]
     (tmp_path / "compare.json").write_text(json.dumps(comparison))
     shown = section(page(tmp_path), "comparison")
     assert '<td>reference: forward</td><td class="n">0.1250</td>' in shown

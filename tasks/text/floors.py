@@ -1,0 +1,79 @@
+"""What the methods of a comparison should exceed on texts: the most frequent class, and a linear model on TF-IDF."""
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+
+import numpy as np
+from fedapps.tasks.base import Metrics
+
+from .corpus import Corpus
+from .nodes import common_rows
+from .options import Options
+from .partition import Part
+from .profile import FREQUENT, TFIDF, node_key, partitions, splits_of
+
+#: Inverse regularisation and maximum number of iterations of the logistic regression.
+_INVERSE, _ITERATIONS = 10.0, 200
+
+
+def node_floors(corpus: Corpus, options: Options, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
+    """Return the accuracies that each node measures for two predictions without federated learning.
+
+    ``most frequent class`` predicts, for test texts with the node's label shares, the class of most of the node's
+    training texts, and for the common test texts that of all nodes' training texts. ``TF-IDF, pooled`` is a logistic
+    regression of scikit-learn on the TF-IDF of words, fitted to the training texts of all nodes; it is left out without
+    scikit-learn, and where the training texts have one class or no words. Validation texts are not used.
+
+    Raises
+    ------
+    DataError
+        There are fewer training or test examples than nodes.
+    """
+    trained, tested = partitions(corpus, options, num_nodes)
+    train = [splits_of(part, options, node_key(node))["train"] for node, part in enumerate(trained)]
+    common = common_rows(len(corpus.test.texts), options.global_examples, options.partition_seed)
+    everywhere = np.full(len(corpus.test.texts), _most_frequent(corpus, np.concatenate(train)))
+    floors = {
+        FREQUENT: [
+            _measured(corpus, common, everywhere, test, np.full(len(everywhere), _most_frequent(corpus, own)))
+            for own, test in zip(train, tested, strict=True)
+        ]
+    }
+    predicted = _by_tfidf(corpus, np.sort(np.concatenate(train)), np.union1d(common, np.concatenate(tested)))
+    if predicted is not None:
+        floors[TFIDF] = [_measured(corpus, common, predicted, test, predicted) for test in tested]
+    return floors
+
+
+def _most_frequent(corpus: Corpus, rows: Part) -> int:
+    """The class of most of some training texts; the first of several."""
+    return int(np.bincount(corpus.train.labels[rows], minlength=len(corpus.classes)).argmax())
+
+
+def _measured(corpus: Corpus, common: Part, everywhere: np.ndarray, test: Part, here: np.ndarray) -> Metrics:
+    """The metrics of a node; predictions are of all test texts, for the common ones and for the node's own."""
+    metrics: Metrics = {}
+    for name, rows, predicted in (("global", common, everywhere), ("local", test, here)):
+        if len(rows):
+            right = predicted[rows] == corpus.test.labels[rows]
+            metrics |= {f"test.{name}_accuracy": float(right.mean()), f"test.{name}_accuracy.count": float(len(rows))}
+    return metrics
+
+
+def _by_tfidf(corpus: Corpus, train: Part, test: Part) -> np.ndarray | None:
+    """The predicted class of the test texts ``test``, int64, -1 for all others; ``None`` if nothing can be fitted."""
+    labels = corpus.train.labels[train]
+    if find_spec("sklearn") is None or len(np.unique(labels)) < 2:
+        return None
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    words = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\w+")
+    texts = corpus.train.texts_at(train)
+    analyse = words.build_analyzer()
+    if not any(analyse(text) for text in texts):
+        return None
+    model = LogisticRegression(C=_INVERSE, max_iter=_ITERATIONS).fit(words.fit_transform(texts), labels)
+    predicted = np.full(len(corpus.test.texts), -1)
+    predicted[test] = model.predict(words.transform(corpus.test.texts_at(test)))
+    return predicted
