@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 
@@ -65,10 +66,11 @@ def flower_partition(
     # IID and linear partitions keep the order of the examples.
     order = np.random.default_rng(seed).permutation(len(labels))
     try:
-        maker = makers[name]()
-        maker.dataset = Dataset.from_dict({"label": labels[order], "row": order})
-        parts = [np.sort(np.array(maker.load_partition(node)["row"], dtype=np.int64)) for node in range(num_nodes)]
+        with catch_warnings(action="ignore", category=UserWarning):  # of draws that are repeated
+            maker = makers[name]()
+            maker.dataset = Dataset.from_dict({"label": labels[order], "row": order})
+            return [np.sort(np.array(maker.load_partition(node)["row"], dtype=np.int64)) for node in range(num_nodes)]
     except (ValueError, IndexError) as error:  # flwr-datasets raises these also for a node without examples
         place = f"{task}.partition = {name!r} of {len(labels)} examples over {num_nodes} nodes"
-        raise DataError(f"{place}: {error}") from error
-    return parts
+        advice = f"; increase {task}.alpha, or decrease num-nodes" if name == "dirichlet" else ""
+        raise DataError(f"{place}: {error}{advice}") from error

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: One image: the path of a file, a Pillow image, or pixels, uint8 ``[H, W]`` (grey), ``[H, W, 3]``, or as a tensor
-#: ``[3, H, W]``.
+#: ``[3, H, W]`` or ``[1, H, W]``.
 GivenImage: TypeAlias = "str | Path | Image.Image | np.ndarray | Tensor"
 #: The endings of image files, in lower case.
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff")
@@ -134,8 +134,10 @@ def picture_of(image: GivenImage, name: str) -> Image.Image:
         if not path.is_file():
             raise DataError(f"{path}: no such image")
         return decoded(path.read_bytes(), str(path))
-    is_tensor = not isinstance(image, np.ndarray) and hasattr(image, "permute")
-    pixels = image.permute(1, 2, 0).cpu().numpy() if is_tensor and image.ndim == 3 else image
+    is_tensor = hasattr(image, "permute") and image.ndim == 3
+    pixels = image.permute(1, 2, 0).cpu().numpy() if is_tensor else image  # type: ignore[union-attr]
+    if isinstance(pixels, np.ndarray) and pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or not _is_picture(pixels.shape):
         raise DataError(
             f"{name} is a {type(image).__name__} {_shape_of(image)}; expected the path of a file, a Pillow "

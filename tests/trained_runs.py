@@ -15,6 +15,7 @@ from fedapps.runs.run_folder import RunFolder
 #: private state.
 RUNS = {
     "lqr": "fedavg,apfl,clustered,h-fl,local",
+    "images": "fedavg,spfl,local",
     "text": "fedavg,fedavg(logit-adjustment=1),fedrecon,fedvocab",
     "driving": "fedavg,apfl,local",
     "social": "fedavg,fedweit,local-apd",
@@ -23,6 +24,11 @@ RUNS = {
 }
 _GIVEN = {
     "lqr": LQR | {"track-metric": "test.total_loss"},
+    "images": {
+        "task": "images", "num-nodes": 3, "rounds": 2, "steps": 2, "batch-size": 8, "learning-rate": 0.1,
+        "optimizer": "sgd", "evaluate-every": 1, "collect-after": 0, "spfl.epochs": 1, "images.model": "mlp",
+        "images.global-examples": 30,
+    },
     "text": {
         "task": "text", "num-nodes": 3, "rounds": 2, "epochs": 1, "batch-size": 8, "learning-rate": 0.01,
         "evaluate-every": 1, "collect-after": 0, "text.source": "simulated", "text.world-examples": 16,

@@ -242,11 +242,14 @@ class _Array:
 
     path: Path
     name: str
+    count: int
 
     @cached_property
     def pixels(self) -> np.ndarray:
         """The images, uint8 ``[n, H, W]`` or ``[n, H, W, 3]``."""
         (array,) = (array for _, array in arrays_in(self.path, [self.name]))
+        if len(array) != self.count:
+            raise DataError(f"{self.path}: {len(array)} images and {self.count} labels; expected one label for each")
         if array.ndim == 4 and array.shape[1] in (1, 3) and array.shape[3] not in (1, 3):
             array = array.transpose(0, 2, 3, 1)
         if array.ndim == 4 and array.shape[3] == 1:
@@ -299,7 +302,7 @@ def _arrays_of(path: Path, split: str, layout: Layout) -> Iterator[tuple[str, _F
         groups = arrays.get(group)
         if groups is not None and len(groups) != len(labels):
             raise DataError(f"{path}: {len(groups)} {group} of {len(labels)} images; expected one for each")
-        yield name, _Found(f"{path}, {label}", _Array(path, images), labels, groups=_as_text(groups))
+        yield name, _Found(f"{path}, {label}", _Array(path, images, len(labels)), labels, groups=_as_text(groups))
 
 
 def _as_text(values: np.ndarray | None) -> np.ndarray | None:

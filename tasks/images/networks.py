@@ -141,7 +141,7 @@ def resnet18(channels: int, classes: int, norm: str) -> nn.Module:
     """
     from torchvision.models import resnet
 
-    network = resnet.resnet18(num_classes=classes, norm_layer=_norm(norm))
+    network: nn.Module = resnet.resnet18(num_classes=classes, norm_layer=_norm(norm))
     network.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
     network.maxpool = nn.Identity()
@@ -161,9 +161,12 @@ def resnet8(channels: int, classes: int, norm: str) -> nn.Module:
 
     def block(inputs: int, outputs: int) -> nn.Module:
         if inputs == outputs:
-            return BasicBlock(inputs, outputs, norm_layer=made)
-        shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=2, bias=False), made(outputs))
-        return BasicBlock(inputs, outputs, stride=2, downsample=shortcut, norm_layer=made)
+            shortcut = None
+        else:
+            shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=2, bias=False), made(outputs))
+        stride = outputs // inputs
+        built: nn.Module = BasicBlock(inputs, outputs, stride, shortcut, norm_layer=made)
+        return built
 
     network = nn.Sequential(
         *(nn.Conv2d(channels, 16, 3, padding=1, bias=False), made(16), nn.ReLU()),

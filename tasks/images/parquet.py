@@ -69,7 +69,8 @@ def read_parquet(paths: Sequence[Path], columns: Columns) -> ParquetColumns:
     need("pyarrow", "images", f"{paths[0]}")
     import pyarrow.parquet
 
-    labels, groups, names = [], [], ()
+    labels, groups = [], []
+    names: tuple[str, ...] = ()
     for path in paths:
         try:
             schema = pyarrow.parquet.read_schema(path)

@@ -28,7 +28,8 @@ class Images:
     @property
     def labels(self) -> np.ndarray:
         """The classes, int64 ``[n]``."""
-        return self.images.labels[self.rows]
+        labels: np.ndarray = self.images.labels[self.rows]
+        return labels
 
 
 @dataclass(frozen=True, eq=False)

@@ -182,6 +182,6 @@ def _built(chosen: Backbone) -> nn.Module:
     if chosen.omitted:
         network.set_submodule(chosen.omitted, nn.Identity())
     for module in without_counters(network).modules():
-        if hasattr(module, "inplace"):
-            module.inplace = False  # a trained layer must not change the cached maps of the frozen ones
+        if hasattr(module, "inplace"):  # a trained layer must not change the cached maps of the frozen ones
+            module.inplace = False  # type: ignore[assignment]
     return network.eval()

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import NodeData
+from fedapps.tasks.pictures import GivenImage
 from fedapps.tasks.profiles import DataError, check_partition
 from fedapps.tasks.trained import Network, TrainedModel
 from torch import Tensor
 
-from .given_images import GivenImage, GivenImages, in_hand, is_collection, positions_of, read_images_of
+from .given_images import GivenImages, in_hand, is_collection, positions_of, read_images_of
 from .image_sets import CHUNK, describe, fingerprint
 from .networks import PlaceNetwork
 from .nodes import node_data, own_data

@@ -1,0 +1,181 @@
+"""Images are read alike from folders of classes, NumPy archives, Parquet files and the hub's library."""
+
+import io
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from fedapps.tasks.base import DataError
+from fedapps.tasks.images.download import fetch
+from fedapps.tasks.images.formats import read_folder
+from fedapps.tasks.images.options import Options
+from fedapps.tasks.images.published import PUBLISHED, Columns
+from image_files import CLASSES, drawn, png, write_folders, write_parquet
+from PIL import Image
+
+PETS = Options(dataset="pets", classes=3, height=6, width=5)
+LAYOUT = PETS.layout()
+TRAIN, TEST = drawn(9), drawn(6, seed=1)
+
+
+def folders(folder):
+    for split, examples in (("train", TRAIN), ("test", TEST)):
+        write_folders(folder / split, *examples)
+
+
+def archives(folder):
+    for split, (pixels, labels) in (("train", TRAIN), ("test", TEST)):
+        np.savez(folder / f"{split}.npz", images=pixels, labels=np.array(CLASSES)[labels])
+
+
+def keras(folder):
+    np.savez(folder / "pets.npz", x_train=TRAIN[0], y_train=TRAIN[1][:, None], x_test=TEST[0] / 255, y_test=TEST[1])
+
+
+def channels_first(folder):
+    for split, (pixels, labels) in (("train", TRAIN), ("test", TEST)):
+        np.savez(folder / f"{split}.npz", x=pixels.transpose(0, 3, 1, 2), y=labels)
+
+
+def hub(folder):
+    for split, examples in (("train", TRAIN), ("test", TEST)):
+        write_parquet(folder / "data" / f"{split}-00000-of-00001.parquet", *examples)
+
+
+def downloaded(folder):
+    """What the library datasets reads from a local copy of a data set of the hub, as from the hub itself."""
+    hub(folder / "copy")
+    (folder / "world").mkdir()
+    fetch(str(folder / "copy"), Columns("image", "label"), folder / "world")
+    return folder / "world"
+
+
+@pytest.mark.parametrize("write", [folders, archives, keras, channels_first, hub, downloaded])
+def test_all_formats_give_the_same_images(write, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    read = read_folder(write(tmp_path) or tmp_path, LAYOUT)
+    assert read.classes in (CLASSES, ("0", "1", "2"))
+    assert read_folder(tmp_path / "world" if write is downloaded else tmp_path, LAYOUT) is read
+    for split, (pixels, labels) in (("train", TRAIN), ("test", TEST)):
+        found = read.splits[split]
+        images = found.pixels(np.arange(len(found)), LAYOUT.size).transpose(0, 2, 3, 1)
+        order = np.lexsort((images.reshape(len(images), -1)[:, 0], found.labels))
+        expected = np.lexsort((pixels.reshape(len(pixels), -1)[:, 0], labels))
+        assert np.array_equal(images[order], pixels[expected])
+        assert np.array_equal(found.labels[order], labels[expected])
+
+
+def test_images_are_resized_and_made_grey(tmp_path):
+    pixels = np.full((2, 4, 4, 3), 100, dtype=np.uint8)
+    write_folders(tmp_path, pixels, np.array([0, 1]))
+    options = Options(dataset="pets", classes=2, height=8, width=4, channels=1)
+    found = read_folder(tmp_path, options.layout()).splits["train"].pixels(np.arange(2), (8, 4, 1))
+    assert found.shape == (2, 1, 8, 4)
+    assert (found == 100).all()
+
+
+def test_the_columns_and_names_of_classes_of_known_data_sets(tmp_path):
+    cifar = PUBLISHED["cifar100"]
+    names = [*cifar.labels]
+    names[cifar.labels.index("crab")] = "cra"  # as on the hub: numbers count there, not names
+    write_parquet(tmp_path / "train.parquet", *drawn(4, 32, 32), classes=names, image="img", label="fine_label")
+    read = read_folder(tmp_path, Options(dataset="cifar100").layout())
+    assert read.classes == cifar.labels
+    assert read.splits["train"].labels.tolist() == [0, 1, 2, 0]
+    femnist = tmp_path / "femnist"
+    groups = ["f0000_14", "f0001_41", "f0000_14"]
+    write_parquet(
+        femnist / "train.parquet", *drawn(3, 28, 28), classes=PUBLISHED["femnist"].labels, groups=groups,
+        label="character",
+    )  # fmt: skip
+    assert read_folder(femnist, Options(dataset="femnist").layout()).splits["train"].groups.tolist() == groups
+
+
+def test_named_classes_of_a_file_have_the_order_of_the_option(tmp_path):
+    write_parquet(tmp_path / "train.parquet", *drawn(3), classes=("owl", "dog", "cat"))
+    labels = Options(dataset="pets", labels="dog,cat,owl,fox", height=6).layout()
+    assert read_folder(tmp_path, labels).splits["train"].labels.tolist() == [2, 0, 1]
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------
+
+
+def single(folder, **arrays):
+    np.savez(folder / "train.npz", **{"images": TRAIN[0], "labels": TRAIN[1], **arrays})
+
+
+def parquet(folder, **named):
+    write_parquet(folder / "train.parquet", *TRAIN, **named)
+
+
+@pytest.mark.parametrize(
+    ("write", "options", "said"),
+    [
+        (lambda folder: None, {}, r"no images; expected train/CLASS/\*\.png .*train\*\.parquet"),
+        (lambda folder: write_folders(folder, TRAIN[0][:1], [0]), {}, r"1 classes \(cat\), but images\.classes = 3"),
+        (folders, {"labels": "cat,dog,fox"}, r"image 6: label 'owl'; expected one of cat, dog, fox, or its number"),
+        (lambda folder: single(folder, labels=TRAIN[1] + 1), {"labels": "a,b,c"}, r"image 2: label '3'; expected one"),
+        (lambda folder: single(folder, labels=np.ones(9) / 2), {}, r"train\.npz, labels: type float64; expected whole"),
+        (lambda folder: np.savez(folder / "train.npz", photos=TRAIN[0]), {}, r"has the arrays photos; expected images"),
+        (lambda folder: [np.savez(folder / name) for name in ("a.npz", "b.npz")], {}, r"2 files \.npz; name them"),
+        (lambda folder: parquet(folder, image="photo"), {}, r"no column image; found photo.*\.image-column"),
+        (lambda folder: parquet(folder, label="kind"), {}, r"no column label; found image.*\.label-column"),
+        (lambda folder: parquet(folder), {"labels": "a,b,c"}, r"image 0: label 'cat'; expected one of a, b, c"),
+        (lambda folder: (folder / "train.parquet").write_bytes(b"PAR1?PAR1"), {}, r"cannot be read as a Parquet file"),
+        (
+            lambda folder: [parquet(folder / name) for name in ("letters", "digits")],
+            {},
+            r"Parquet files of the split train in several folders .*set data-dir to one of them",
+        ),
+    ],
+)  # fmt: skip
+def test_folders_that_cannot_be_read(write, options, said, tmp_path):
+    write(tmp_path)
+    layout = Options(**{"dataset": "pets", "classes": 0 if options else 3, "height": 6, **options}).layout()
+    with pytest.raises(DataError, match=said):
+        read_folder(tmp_path, layout)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (png(TRAIN[0][0])[:60], r"00000\.png: not an image, or damaged: .*; replace it, or remove it"),
+        (b"no image", r"00000\.png: not an image, or damaged"),
+    ],
+)
+def test_a_damaged_image_is_named(content, said, tmp_path):
+    write_folders(tmp_path, *TRAIN)
+    (tmp_path / "cat" / "00000.png").write_bytes(content)
+    found = read_folder(tmp_path, LAYOUT).splits["train"]
+    with pytest.raises(DataError, match=said):
+        found.pixels(np.arange(9), LAYOUT.size)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"images": TRAIN[0].astype(np.int64)}, r"pixels of type int64; expected uint8, or floats from 0 to 1"),
+        ({"images": TRAIN[0] / 100}, r"pixels of type float64"),
+        ({"images": TRAIN[0][..., :2]}, r"shape \[9, 6, 5, 2\]; expected \[n, H, W\]"),
+        ({"images": TRAIN[0][:4]}, r"4 images and 9 labels; expected one label for each"),
+    ],
+)
+def test_arrays_that_are_no_images(arrays, said, tmp_path):
+    single(tmp_path, **arrays)
+    with pytest.raises(DataError, match=said):
+        read_folder(tmp_path, LAYOUT).splits["train"].pixels(np.arange(9), LAYOUT.size)
+
+
+def test_an_unreachable_hub_says_what_to_do(tmp_path):
+    with pytest.raises(DataError, match=r"images\.dataset = '.*none': cannot be downloaded .*set data-dir"):
+        fetch(str(tmp_path / "none"), Columns("image", "label"), tmp_path)
+
+
+def test_a_transparent_image_in_a_parquet_file_is_named(tmp_path):
+    content = io.BytesIO()
+    Image.new("RGBA", (5, 6)).save(content, "PNG")
+    columns = {"image": [content.getvalue()] * 3, "label": [0, 1, 2]}
+    Dataset.from_dict(columns).to_parquet(str(tmp_path / "train.parquet"))
+    found = read_folder(tmp_path, LAYOUT).splits["train"]
+    with pytest.raises(DataError, match=r"image of image 0: has transparent pixels"):
+        found.pixels(np.arange(1), LAYOUT.size)

@@ -1,0 +1,275 @@
+"""The task "images": the parts of nodes, common and own tests, metrics by hand, and what cannot be."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from fedapps.tasks.base import DataError, NodeData
+from fedapps.tasks.images.formats import read_folder
+from fedapps.tasks.images.options import Options
+from fedapps.tasks.images.partition import all_images, node_images
+from fedapps.tasks.images.task import ImagesTask
+from fedapps.tasks.roles import normalisation_names
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from image_files import drawn, write_folders
+from torch import nn
+
+SPLITS = ("train", "validation", "test")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    ImagesTask().make_world(folder, 1, seed=0)
+    return folder
+
+
+def rows_of(folder, options, nodes):
+    """The images of every node, as numbers in the file, and those of the common test."""
+    found = [node_images(folder, options, node, nodes) for node in range(nodes)]
+    return [{split: images.rows for split, images in node.splits.items()} for node in found], found[0].common.rows
+
+
+@settings(max_examples=15)
+@given(
+    partition=st.sampled_from(["dirichlet", "pathological", "iid"]),
+    nodes=st.integers(10, 20),
+    alpha=st.floats(0.3, 100),
+    validation=st.floats(0, 0.4),
+    seed=st.integers(0, 5),
+)
+def test_every_image_is_used_exactly_once(digits, partition, nodes, alpha, validation, seed):
+    options = Options(
+        partition=partition, alpha=alpha, validation_share=validation, partition_seed=seed, min_examples=3
+    )
+    parts, common = rows_of(digits, options, nodes)
+    used = np.concatenate([common, *(rows for part in parts for rows in part.values())])
+    assert np.array_equal(np.sort(used), np.arange(1797))
+    assert len(common) == 359  # ⌊.2 · 1797⌋
+    for part in parts:
+        count = sum(map(len, part.values()))
+        assert count >= 3
+        assert len(part.get("test", ())) == int(0.2 * count)
+        assert len(part.get("validation", ())) == int(validation * count)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 5])
+def test_a_pathological_node_has_exactly_its_classes(digits, classes):
+    labels = read_folder(digits, Options().layout()).splits["train"].labels
+    options = Options(partition="pathological", classes_per_node=classes)
+    for part in rows_of(digits, options, 12)[0]:
+        assert len(np.unique(labels[np.concatenate([*part.values()])])) == classes
+
+
+def test_a_dirichlet_partition_tends_to_equal_shares(digits):
+    labels = read_folder(digits, Options().layout()).splits["train"].labels
+
+    def distance(alpha):
+        """The mean total variation distance of the label shares of nodes from those of all."""
+        parts = rows_of(digits, Options(alpha=alpha, min_examples=1), 10)[0]
+        shares = [np.bincount(labels[np.concatenate([*p.values()])], minlength=10) for p in parts]
+        return float(np.mean([abs(share / share.sum() - 0.1).sum() / 2 for share in shares]))
+
+    found = [distance(alpha) for alpha in (0.1, 1.0, 10.0, 1e6)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 0.5
+    assert found[-1] < 0.03
+
+
+def test_a_natural_partition_has_the_images_of_each_writer(tmp_path):
+    pixels, labels = drawn(30)
+    writers = np.array(["b", "a", "b", "c", "a", "b"] * 5)
+    np.savez(tmp_path / "train.npz", images=pixels, labels=labels, writer=writers)
+    options = Options(
+        dataset="pets", classes=3, height=6, partition="natural", group_column="writer", global_share=0.0,
+        min_examples=6,
+    )  # fmt: skip
+    nodes = [node_images(tmp_path, options, node, 2) for node in range(2)]
+    assert [node.key for node in nodes] == ["a", "b"]  # c has 5 images
+    for node in nodes:
+        rows = np.sort(np.concatenate([images.rows for images in node.splits.values()]))
+        assert np.array_equal(rows, np.flatnonzero(writers == node.key))
+    with pytest.raises(DataError, match=r"num-nodes = 3: the column writer has 3 values, of which 2 have at least"):
+        node_images(tmp_path, options, 0, 3)
+
+
+def test_one_node_has_the_images_of_centralised_training(digits):
+    task = ImagesTask(Options(partition="iid", normalise="data"))
+    one, pooled = task.load_node(digits, 0, 1), task.load_all(digits)
+    assert pooled.extra["statistics"] == one.extra["statistics"]
+    for split in SPLITS:
+        assert torch.equal(one.splits[split]["image"], pooled.splits[split]["image"])
+        assert torch.equal(one.splits[split]["label"], pooled.splits[split]["label"])
+    assert torch.equal(one.extra["common"]["label"], pooled.extra["common"]["label"])
+
+
+def test_test_files_are_the_common_test(tmp_path):
+    for split, count in (("train", 60), ("val", 12), ("test", 9)):
+        write_folders(tmp_path / split, *drawn(count))
+    task = ImagesTask(Options(dataset="pets", classes=3, height=6, global_examples=4))
+    nodes = [task.load_node(tmp_path, node, 3) for node in range(3)]
+    assert sum(node.count(split) for node in nodes for split in SPLITS) == 72  # train and val are divided
+    assert {len(node.extra["common"]["label"]) for node in nodes} == {4}
+    assert nodes[0].extra["common"] is nodes[1].extra["common"]
+
+
+def test_a_deployed_node_keeps_the_splits_of_its_folder_and_holds_out_the_others(tmp_path):
+    folder = tmp_path / "robot-7"
+    for split, count in (("train", 20), ("test", 5), ("common", 4)):
+        write_folders(folder / split, *drawn(count, classes=2))
+    task = ImagesTask(Options(dataset="pets", labels="cat,dog,owl", height=6))
+    node = task.load_own(folder)
+    assert node.key == "robot-7"
+    assert [node.count(split) for split in SPLITS] == [18, 2, 5]
+    assert len(node.extra["common"]["label"]) == 4
+    assert node.extra["classes"] == ("cat", "dog", "owl")
+    assert task.own_profile(folder) == node.profile()
+    (folder / "test").rename(tmp_path / "elsewhere")
+    assert [task.load_own(folder).count(split) for split in SPLITS] == [14, 2, 4]
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------
+
+
+class Says(nn.Module):
+    """A classifier that takes the value of the first pixel for the class, with a logit of log 2."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0).log())
+
+    def forward(self, images):
+        return self.scale * nn.functional.one_hot(images[:, 0, 0, 0].long(), 3).float()
+
+
+def examples(pixels, labels):
+    return {"image": torch.tensor(pixels, dtype=torch.uint8).view(-1, 1, 1, 1), "label": torch.tensor(labels)}
+
+
+def test_metrics_by_hand():
+    task = ImagesTask(Options(dataset="pets", classes=3, height=6))
+    common = examples([0, 0, 1, 2], [0, 0, 1, 1])  # class 0: 2 of 2, class 1: 1 of 2, class 2: no image
+    data = NodeData("a", {"test": examples([2, 0], [2, 1])}, extra={"common": common})
+    metrics = task.evaluate(Says(), data, seed=0, final=False).metrics
+    right, wrong = np.log(4) - np.log(2), np.log(4)  # logits log 2, 0, 0: shares 2/4, 1/4, 1/4
+    assert metrics == pytest.approx(
+        {
+            "test.global_accuracy": 0.75, "test.global_accuracy.count": 4,
+            "test.global_loss": (3 * right + wrong) / 4, "test.global_loss.count": 4,
+            "test.global_macro_accuracy": 0.75, "test.global_worst_class_accuracy": 0.5,
+            "test.local_accuracy": 0.5, "test.local_accuracy.count": 2,
+            "test.local_loss": (right + wrong) / 2, "test.local_loss.count": 2,
+        }
+    )  # fmt: skip
+    assert task.evaluate(Says(), task.without_test(data), seed=0, final=False).metrics == {}
+
+
+def test_statistics_of_the_data_by_hand(tmp_path):
+    pixels = np.zeros((4, 4, 4, 3), dtype=np.uint8)
+    pixels[:2] = (255, 51, 0)  # half of all pixels
+    np.savez(tmp_path / "train.npz", images=pixels, labels=np.arange(4) % 2)
+    options = Options(dataset="pets", classes=2, height=4, normalise="data", global_share=0.0, min_examples=1)
+    task = ImagesTask(options)
+    node = task.load_node(tmp_path, 0, 1)
+    mean, deviation = node.extra["statistics"]
+    assert mean == pytest.approx((0.5, 0.1, 0.0))
+    assert deviation == pytest.approx((0.5, 0.1, 1.0))  # a constant channel is divided by 1
+    model = task.build_model_for(node)
+    again = task.model_of(task.facts(node), None)
+    again.load_state_dict(model.state_dict())
+    images = node.splits["train"]["image"]
+    assert torch.equal(model(images), again(images))
+    with pytest.raises(DataError, match=r"images\.normalise to 'published' or 'image'"):
+        task.facts(None)
+
+
+# -- training ----------------------------------------------------------------------------------------------------
+
+
+def test_training_images_are_shifted_and_mirrored_and_others_are_not(digits):
+    task = ImagesTask(Options(augment="crop-flip"))
+    plain = ImagesTask()
+    data = plain.load_node(digits, 0, 10)
+
+    def epoch(task, split, seed):
+        torch.manual_seed(seed)
+        return [batch["image"] for batch in task.batches(data, split, 16)]
+
+    changed, same, fixed = epoch(task, "train", 0), epoch(task, "train", 0), epoch(plain, "train", 0)
+    assert all(torch.equal(one, other) for one, other in zip(changed, same, strict=True))
+    assert changed[0].shape == fixed[0].shape
+    assert not torch.equal(changed[0], fixed[0])
+    assert all(
+        torch.equal(one, other) for one, other in zip(epoch(task, "test", 0), epoch(plain, "test", 0), strict=True)
+    )
+    one = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8)
+    flipped = ImagesTask(Options(augment="flip"))
+    seen = {
+        tuple(batch["image"].reshape(-1).tolist())
+        for _ in range(20)
+        for batch in flipped.batches(NodeData("a", {"train": {"image": one, "label": torch.zeros(1)}}), "train", 1)
+    }
+    assert seen == {tuple(one.reshape(-1).tolist()), tuple(one.flip(3).reshape(-1).tolist())}
+
+
+@pytest.mark.parametrize("model", ["cnn", "resnet8"])
+def test_the_head_is_the_last_linear_layer_and_the_features_are_its_input(digits, model):
+    task = ImagesTask(Options(model=model, norm="batch"))
+    data = task.load_node(digits, 0, 10)
+    network = task.build_model_for(data).eval()
+    batch = next(task.examples(data, "train", 8))
+    features = task.features(network, batch)
+    assert features.shape == (8, network.head.in_features)
+    assert torch.equal(network.head(features), network(batch["image"]))
+    names = set(dict(network.named_parameters()))
+    assert {name for name in names if name.startswith("head.")} == {"head.weight", "head.bias"}
+    assert all(name.startswith(("head.", "body.")) for name in names)
+    assert bool(normalisation_names(task)) is (model == "resnet8")
+
+
+# -- options that cannot be --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dataset": "cifar-10"}, r"'cifar-10' is not one of .*did you mean 'cifar10'\?: list its classes, at least 2"),
+        ({"dataset": "pets", "classes": 1, "height": 8}, r"list its classes, at least 2, in images\.labels"),
+        ({"dataset": "pets", "classes": 3}, r"set images\.height, and images\.width and images\.channels"),
+        ({"labels": "a,b,a"}, r"images\.labels = 'a,b,a': a label occurs twice"),
+        ({"classes": 3}, r"images\.classes = 3: there are 10 labels"),
+        ({"height": 3}, r"images of 3x3 with 1 channels: .*at least 4"),
+        ({"channels": 2}, r"images\.channels 1 or 3"),
+        ({"validation_share": 0.5, "test_share": 0.5}, r"leave at least 0\.1 of a node's images for training"),
+        ({"partition": "pathological", "classes_per_node": 11}, r"images\.classes-per-node = 11: must be at most 10"),
+        ({"partition": "natural"}, r"images\.partition = 'natural': name the column of the nodes"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be(options, said):
+    with pytest.raises(DataError, match=said):
+        ImagesTask(Options(**options))
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "said"),
+    [
+        ({}, 200, r"num-nodes = 200: 1438 images are fewer than images\.min-examples = 10 for each node"),
+        ({"alpha": 0.01}, 100, r"images\.partition = 'dirichlet' of 1438 examples over 100 nodes"),
+        ({"partition": "natural", "group_column": "writer"}, 2, r"the images have no column writer"),
+    ],
+)
+def test_partitions_that_cannot_be(digits, options, nodes, said):
+    with pytest.raises(DataError, match=said):
+        node_images(digits, Options(**options), 0, nodes)
+
+
+def test_validation_data_are_needed_to_choose_settings():
+    assert ImagesTask().validation_metric == "validation.accuracy"
+    with pytest.raises(DataError, match=r"images\.validation-share = 0\.0: must be above 0"):
+        _ = ImagesTask(replace(Options(), validation_share=0.0)).validation_metric
+
+
+def test_all_images_are_named_by_the_folder(digits):
+    assert all_images(digits, Options()).key == digits.name
