@@ -26,6 +26,7 @@ __all__ = [
     "poll_every",
     "received_copy",
     "set_message_id",
+    "unavailable_reply",
 ]
 
 Thing = TypeVar("Thing")
@@ -56,6 +57,11 @@ def set_message_id(message: Message, message_id: str) -> None:
 def error_reply(message: Message, reason: str) -> Message:
     """The reply that Flower sends for a ClientApp that raised an exception."""
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+
+
+def unavailable_reply(message: Message, reason: str) -> Message:
+    """The reply of a SuperLink to a message whose node has gone offline."""
+    return Message(Error(ErrorCode.NODE_UNAVAILABLE, reason), reply_to=message)
 
 
 def received_copy(message: Message) -> Message:

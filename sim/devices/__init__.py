@@ -1,0 +1,1 @@
+"""How fast simulated devices compute and send, and when they are on."""
