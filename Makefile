@@ -1,13 +1,14 @@
-# Every target builds .venv if it is missing or older than the files that define it. `test` also builds .venv-http, which
-# has a newer Flower, and `docs` builds .venv-docs with the documentation's tools; both take all other packages from .venv.
+# Every target builds .venv if it is missing or older than the files that define it. `test` also builds .venv-grpc, with the
+# last Flower whose nodes speak gRPC, and `docs` builds .venv-docs with the documentation's tools; both take all other
+# packages from .venv.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
 BIN := .venv/bin
 KEY := $(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-16)
 STAMP := .venv/.built-$(KEY)
-HTTP_KEY := $(shell cat pyproject.toml constraints.txt constraints-http.txt | sha256sum | cut -c1-16)
-HTTP_STAMP := .venv-http/.built-$(HTTP_KEY)
+GRPC_KEY := $(shell cat pyproject.toml constraints.txt constraints-grpc.txt | sha256sum | cut -c1-16)
+GRPC_STAMP := .venv-grpc/.built-$(GRPC_KEY)
 DOCS_KEY := $(shell cat pyproject.toml constraints.txt constraints-docs.txt | sha256sum | cut -c1-16)
 DOCS_STAMP := .venv-docs/.built-$(DOCS_KEY)
 # Tests of behaviour that may differ between versions of Flower; they run with both.
@@ -24,7 +25,7 @@ export FLWR_DISABLE_UPDATE_CHECK := 1
 # Tests start hundreds of processes; bytecode that is not written is compiled in each of them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run check test test-all test-more quick-tests fuzz lint lint-style lint-types package bench results docs env config clean
+.PHONY: run check test test-all test-more quick-tests fuzz lint lint-style lint-types package bench results docs env env-grpc config clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)  ## ten devices learn from made-up texts alone, together and with private words; writes a report
@@ -34,11 +35,11 @@ check: lint-style  ## lint, types, and the quick tests that start no process and
 	env -u FEDAPPS_DATA $(MAKE) --no-print-directory --jobs 2 lint-types quick-tests QUICK="not slow and not processes and not subprocesses"
 
 # A fleet that gets no processor time loses its nodes. Therefore tests that start fleets run after all others.
-test: lint-style $(HTTP_STAMP)  ## the gate, in eight minutes: lint, types, architecture and all tests but the slow ones
+test: lint-style $(GRPC_STAMP)  ## the gate, in eight minutes: lint, types, architecture and all tests but the slow ones
 	$(MAKE) --no-print-directory --jobs 2 lint-types quick-tests
-	.venv-http/bin/python -m pytest -m "not slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
+	.venv-grpc/bin/python -m pytest -m "not slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
 	$(BIN)/python -m pytest -m "processes and not slow" tests/processes
-	.venv-http/bin/python -m pytest -m "processes and not slow" tests/processes/test_federation.py
+	.venv-grpc/bin/python -m pytest -m "processes and not slow" tests/processes/test_federation.py
 
 QUICK := not slow and not processes
 quick-tests: export OMP_NUM_THREADS := 1
@@ -46,9 +47,9 @@ quick-tests: $(STAMP)
 	$(BIN)/python -m pytest -m "$(QUICK)" $(ON_ALL_CORES)
 
 test-more: export OMP_NUM_THREADS := 1
-test-more: $(STAMP) $(HTTP_STAMP)  ## the slow tests, which `test` leaves out
+test-more: $(STAMP) $(GRPC_STAMP)  ## the slow tests, which `test` leaves out
 	$(BIN)/python -m pytest -m "slow and not processes" $(ON_ALL_CORES)
-	.venv-http/bin/python -m pytest -m "slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
+	.venv-grpc/bin/python -m pytest -m "slow and not processes" $(BOTH_FLOWERS) $(ON_ALL_CORES)
 	$(BIN)/python -m pytest -m "slow and processes" tests/processes tests/conformance
 
 test-all: test  ## all tests
@@ -85,6 +86,8 @@ docs: $(DOCS_STAMP) package  ## build the documentation site in build/site; a wa
 
 env: $(STAMP)
 
+env-grpc: $(GRPC_STAMP)
+
 config: $(STAMP)  ## write the defaults of all keys into pyproject.toml
 	$(BIN)/python -m fedapps.config.keys
 
@@ -95,12 +98,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --disable-pip-version-check --quiet --no-compile -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
 
-$(HTTP_STAMP): $(STAMP) constraints-http.txt
-	rm -rf .venv-http
-	$(BIN)/python -m venv --without-pip .venv-http
-	printf '%s\n' "$$($(BIN)/python $(PACKAGES))" "$(CURDIR)" > "$$(.venv-http/bin/python $(PACKAGES))/after.pth"
-	$(BIN)/pip --python .venv-http install --disable-pip-version-check --quiet --no-compile -c constraints-http.txt flwr
-	touch $(HTTP_STAMP)
+$(GRPC_STAMP): $(STAMP) constraints-grpc.txt
+	rm -rf .venv-grpc
+	$(BIN)/python -m venv --without-pip .venv-grpc
+	printf '%s\n' "$$($(BIN)/python $(PACKAGES))" "$(CURDIR)" > "$$(.venv-grpc/bin/python $(PACKAGES))/after.pth"
+	$(BIN)/pip --python .venv-grpc install --disable-pip-version-check --quiet --no-compile -c constraints-grpc.txt flwr
+	touch $(GRPC_STAMP)
 
 $(DOCS_STAMP): $(STAMP) constraints-docs.txt
 	rm -rf .venv-docs
@@ -110,4 +113,4 @@ $(DOCS_STAMP): $(STAMP) constraints-docs.txt
 	touch $(DOCS_STAMP)
 
 clean:
-	rm -rf .venv .venv-http .venv-docs runs build ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-grpc .venv-docs runs build ./*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
+from importlib.metadata import files, requires, version
 from pathlib import Path
 
 import tomli_w
@@ -14,6 +14,7 @@ from fedapps.config.keys import generated
 _PACKAGE = Path(__file__).parents[1]
 #: The repository or the bundle that holds this package; not a folder of an app where the package is installed.
 APP = _PACKAGE.parent
+_LICENSE = "LICENSE"  # which Flower's bundles of format 1 contain
 
 
 @contextmanager
@@ -30,14 +31,26 @@ def app_folder() -> Iterator[Path]:
         app = Path(folder)
         shutil.copytree(_PACKAGE, app / _PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
         (app / "pyproject.toml").write_text(_pyproject(), encoding="utf-8")
+        licenses = (file.locate() for file in files("fedapps") or () if file.name == _LICENSE)
+        shutil.copy(next(licenses), app / _LICENSE)
         yield app
 
 
 def _pyproject() -> str:
-    """What Flower reads of a project: its name, its two apps and the keys of its run config."""
-    components = {"serverapp": "fedapps.app.server_app:app", "clientapp": "fedapps.app.client_app:app"}
+    """What Flower reads of a project: its name, its requirements, its two apps and the keys of its run config."""
+    app = {
+        "publisher": "fedapps",
+        "fab-format-version": 1,
+        "flwr-version-target": version("flwr"),
+        "components": {"serverapp": "fedapps.app.server_app:app", "clientapp": "fedapps.app.client_app:app"},
+    }
     project = {
-        "project": {"name": "fedapps", "version": version("fedapps"), "license": "Apache-2.0"},
-        "tool": {"flwr": {"app": {"publisher": "fedapps", "components": components}}},
+        "project": {
+            "name": "fedapps",
+            "version": version("fedapps"),
+            "license": {"file": _LICENSE},
+            "dependencies": [needed for needed in requires("fedapps") or () if "extra ==" not in needed],
+        },
+        "tool": {"flwr": {"app": app}},
     }
     return f"{tomli_w.dumps(project)}\n{generated()}"

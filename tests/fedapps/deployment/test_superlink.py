@@ -1,14 +1,9 @@
-"""The port for SuperNodes by Flower version, and that the tests cover a version of each protocol."""
-
-import re
-from pathlib import Path
+"""The port for SuperNodes by Flower version."""
 
 import pytest
 
 from fedapps.deployment import superlink
 from fedapps.deployment.superlink import node_options, node_port, nodes_speak_http
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -26,9 +21,3 @@ def test_grpc_needs_a_separate_port_and_http_does_not(monkeypatch: pytest.Monkey
     monkeypatch.setattr(superlink, "version", lambda name: "1.41.0")
     assert node_port(8000) == 8000
     assert node_options("127.0.0.1:8000") == []
-
-
-def test_the_two_test_environments_cover_both_protocols():
-    for name, http in {"constraints.txt": False, "constraints-http.txt": True}.items():
-        (flower,) = re.findall(r"^flwr==(\S+)$", (ROOT / name).read_text(), re.MULTILINE)
-        assert nodes_speak_http(flower) is http, name
