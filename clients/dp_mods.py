@@ -1,6 +1,6 @@
 """Flower's differential-privacy mods for any model and any client.
 
-``LocalDpMod``, ``fixedclipping_mod`` and ``adaptiveclipping_mod`` of Flower 1.39 expect messages with floating-point
+``LocalDpMod``, ``fixedclipping_mod`` and ``adaptiveclipping_mod`` of Flower 1.42 expect messages with floating-point
 arrays of at least one dimension and no other records. With other messages they fail, partly without an error:
 
 - an array without dimensions is sent without clipping and without noise (``LocalDpMod``);

@@ -9,7 +9,7 @@ from fedapps.tasks.base import Task
 from .run_config import RunConfig, held_out_of, read_allowed_groups, read_limits, robust_aggregation
 
 SECURE_AGGREGATION = (
-    "Flower's SecAgg+ (SecAggPlusWorkflow, secaggplus_mod; Flower 1.39) drives strategies of the older API only: it "
+    "Flower's SecAgg+ (SecAggPlusWorkflow, secaggplus_mod; Flower 1.42) drives strategies of the older API only: it "
     "calls configure_fit and aggregate_fit, and takes four exchanges with every node where these strategies have one"
 )
 

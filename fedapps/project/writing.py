@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -76,6 +76,8 @@ def _texts(names: Names, deployment: bool) -> Iterator[tuple[str, str]]:
         "deployment": deployment,
         "section": "",  # of the tables in a recipe
         "fedapps": version("fedapps"),
+        "flower": next(needed for needed in requires("fedapps") or () if needed.startswith("flwr")),
+        "target": version("flwr"),
         "http": nodes_speak_http(),
         "nodes_at": shlex.join(node_options(_FLEET)),
         "secured": shlex.join(_CERTIFICATES.superlink_options()),
@@ -98,6 +100,8 @@ def _files(names: Names, deployment: bool) -> Iterator[tuple[str, str]]:
         yield "pyproject.toml", "pyproject.toml"
         yield "init.py", f"{names.package}/__init__.py"
         yield "test.py", f"tests/test_{names.package}.py"
+    if names.task:
+        yield "LICENSE", "LICENSE"
     for module in ("profile", "task", "server_app", "client_app") if names.task else ():
         yield f"{module}.py", f"{names.package}/{module}.py"
     for module in ("method", "local_part") if names.method else ():

@@ -1,6 +1,6 @@
 """Flower's privacy around our strategies and our nodes, ours around foreign nodes, and why secure aggregation is out.
 
-The tests of what does not work in Flower 1.39 fail when it begins to: then docs/privacy.md has to change.
+The tests of what does not work in Flower 1.42 fail when it begins to: then docs/privacy.md has to change.
 """
 
 from typing import Any

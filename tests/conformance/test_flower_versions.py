@@ -1,26 +1,31 @@
 """The versions of Flower that the project admits are those that its tests run with, one for each transport of nodes."""
 
+import io
 import os
 import re
 import subprocess
 import sys
 import tomllib
 import warnings
+import zipfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.fab_format_version import normalize_and_validate_fab_format
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 from fedapps.deployment.superlink import nodes_speak_http
+from fedapps.project.writing import new_project
 
 ROOT = Path(__file__).parents[2]
 OWN = {"build", "runs", "node_modules"}
 PROJECTS = sorted(
     path
-    for path in ROOT.rglob("pyproject.toml*")
+    for path in ROOT.rglob("pyproject.toml")
     if not any(part.startswith(".") or part in OWN for part in path.relative_to(ROOT).parts[:-1])
 )
 
@@ -75,6 +80,18 @@ def test_flower_takes_the_format_of_a_project(path: Path):
     assert (path.parent / "LICENSE").is_file()
 
 
+def test_a_new_project_has_the_range_and_the_format(tmp_path: Path):
+    new_project(tmp_path / "wet-days", task="rain", method="near-start")
+    path = tmp_path / "wet-days" / "pyproject.toml"
+    assert {wanted.specifier for wanted in admitted(path)} == {
+        wanted.specifier for wanted in admitted(ROOT / "pyproject.toml")
+    }
+    found = normalize_and_validate_fab_format(project(path))
+    assert (found.fab_format_version, found.flwr_version_target) == (1, version("flwr"))
+    names = zipfile.ZipFile(io.BytesIO(build_fab_from_disk(path.parent))).namelist()
+    assert {"LICENSE", "wet_days/task.py"} <= set(names)
+
+
 @pytest.mark.subprocesses
 @pytest.mark.skipif(not os.environ.get("CI"), reason="asks the package index, in CI only")
 def test_no_newer_release_is_in_the_range():
@@ -87,5 +104,5 @@ def test_no_newer_release_is_in_the_range():
     (listed,) = re.findall(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
     released = [Version(text) for text in listed.split(", ")]
     wanted = admitted(ROOT / "pyproject.toml")[0].specifier
-    untested = [str(version) for version in wanted.filter(released) if version > NEWEST]
+    untested = [str(release) for release in wanted.filter(released) if release > NEWEST]
     assert not untested, f"flwr {', '.join(untested)}: pin the newest in constraints.txt, run the tests, move the range"
