@@ -1,7 +1,7 @@
 """FedBN: the normalisation layers stay on the nodes."""
 
 from glob import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fedapps.tasks.profiles import PrivateParameters
 
@@ -9,6 +9,7 @@ from .base import Method
 
 if TYPE_CHECKING:
     from fedapps.tasks.base import Task
+    from fedapps.tasks.profiles import TaskProfiles
 
 
 class FedBN(Method):
@@ -23,7 +24,7 @@ class FedBN(Method):
     needs = ("normalisation",)
     needs_model = True
 
-    def private(self, task: "Task") -> PrivateParameters:
+    def private(self, task: "TaskProfiles") -> PrivateParameters:
         from fedapps.tasks.roles import normalisation_names
 
-        return PrivateParameters(tuple(map(escape, normalisation_names(task))))
+        return PrivateParameters(tuple(map(escape, normalisation_names(cast("Task", task)))))

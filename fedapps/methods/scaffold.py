@@ -8,7 +8,7 @@ from fedapps.strategies import BaseStrategy
 from fedapps.strategies import Scaffold as ScaffoldStrategy
 from fedapps.tasks.options import option
 
-from .base import Conflict, Method, required
+from .base import Conflict, Method, Scalar, required
 from .strategy_parts import StrategyParts
 
 if TYPE_CHECKING:
@@ -41,7 +41,13 @@ class Scaffold(Method):
 
     def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
         why = "a control variate is the plain mean of K gradients, taken from K steps of SGD at one learning rate"
-        plain = {"optimizer": "sgd", "momentum": 0.0, "clip_norm": 0.0, "linear_decay": False, "plateau_patience": 0}
+        plain: dict[str, Scalar] = {
+            "optimizer": "sgd",
+            "momentum": 0.0,
+            "clip_norm": 0.0,
+            "linear_decay": False,
+            "plateau_patience": 0,
+        }
         yield from required(run, self.name, why, weighting="uniform", **plain)
 
     def privacy_conflict(self, dp: str) -> str:

@@ -1,0 +1,67 @@
+"""What every method has to stand: a resumed run, a refused reply, an absent node; and what it must not send."""
+
+import numpy as np
+import pytest
+from fedapps.clients.arrays import matches
+from flwr.app import ArrayRecord
+from method_worlds import Points, StagedPoints, run_method
+from run_outputs import outputs_of
+from toys import same_bits
+
+from fedapps.registry.expressions import read_expression
+from fedapps.registry.methods import build_method, method_class, method_names
+
+#: Arguments and keys without which a method does not run here.
+MORE = {
+    "h-fl": {"h-fl.groups": "parity", "h-fl.intervals": "2"},
+    "clustered": {"clustered.clusters": 2},
+    "fedvc": {"num_nodes": 3},  # draws one of two nodes alone
+}  # fmt: skip
+METHODS = [name for name in method_names() if not method_class(name).task and method_class(name)().role != "reference"]
+#: One TRAIN reply is refused, and one node is absent, in different rounds.
+FAULTS = {"refused": {(2, 0)}, "absent": {(3, 1)}}
+
+
+def run_here(method, folder, **more):
+    """Four rounds of two nodes with the faults."""
+    task = StagedPoints if method_class(method).needs_stages else Points
+    keys = {"rounds": 4, "evaluate_every": 2, **FAULTS, **MORE.get(method, {})}
+    return run_method(method, task, folder=folder, **(keys | more))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method(method, tmp_path):
+    whole = run_here(method, tmp_path / "whole")
+    survives(method, whole)
+    keeps_to_itself(method, whole)
+    repeats(whole, run_here(method, tmp_path / "cut", cut=3))
+
+
+def repeats(whole, resumed):
+    """The bits of snapshots and private states, and all metrics, are those of the run that was not cut."""
+    assert all(map(same_bits, resumed.arrays[-2:], whole.arrays[-2:]))
+    assert all(map(same_bits, resumed.server[-2:], whole.server[-2:]))
+    assert resumed.kept.keys() == whole.kept.keys()
+    assert all(same_bits(resumed.kept[node], kept) for node, kept in whole.kept.items())
+    assert outputs_of(resumed.folder)[2:] == outputs_of(whole.folder)[2:]
+
+
+def survives(method, run):
+    """All rounds are there, with finite numbers; the refused reply and the absent node are counted."""
+    assert len(run.arrays) == 4
+    assert all(np.isfinite(array).all() for arrays in [*run.arrays, *run.server] for array in arrays.values())
+    refused = {row["node"] for line in run.folder.lines("metrics.jsonl") for row in line["refused"]}
+    assert refused
+    assert refused <= {"node-0", "node-1"}
+
+
+def keeps_to_itself(method, run):
+    """No record of a reply has a private parameter, the node's memory or a value of either."""
+    task = (StagedPoints if method_class(method).needs_stages else Points)()
+    private = build_method(read_expression(method), {}).private(task).patterns
+    for kind, node, _, reply in run.messages:
+        records = {name: record for name, record in reply.items() if isinstance(record, ArrayRecord)}
+        names = {name for record in records.values() for name in record}
+        assert not [name for name in names if matches(name, private)], (kind, node)
+        assert not [name for name in names if name.startswith(("memory.", "personal."))], (kind, node)
+        assert kind != "evaluate" or not names
