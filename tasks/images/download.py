@@ -46,7 +46,7 @@ def fetch(name: str, columns: Columns, folder: Path) -> None:
                 found[split] = federated.load_split(split)
     except Exception as error:  # errors of the library, the client and the network have no common type
         raise DataError(
-            f"images.dataset = {name!r}: cannot be downloaded from the Hugging Face hub ({error}). If the hub is "
+            f"images.dataset: {name!r} cannot be downloaded from the Hugging Face hub ({error}). If the hub is "
             "unreachable, download the data set's Parquet files elsewhere and set data-dir to their folder; without "
             "network and data, set images.dataset = 'digits'"
         ) from error
@@ -54,7 +54,7 @@ def fetch(name: str, columns: Columns, folder: Path) -> None:
     for split, examples in found.items():
         if missing := [column for column in kept if column not in examples.column_names]:
             raise DataError(
-                f"images.dataset = {name!r}: has no column {', '.join(missing)}; found "
+                f"images.dataset: {name!r} has no column {', '.join(missing)}; found "
                 f"{', '.join(examples.column_names)} (images.image-column, images.label-column, images.group-column)"
             )
         examples.select_columns(kept).to_parquet(str(folder / f"{split}.parquet"))

@@ -9,7 +9,7 @@ from .published import DIGITS, PUBLISHED, Columns, PublishedImages, Statistics
 
 PARTITIONS = ("dirichlet", "pathological", "natural", "iid")
 #: The networks that have names of their own; all others are those of torchvision.
-NETWORKS = ("cnn", "mlp", "resnet8", "resnet18")
+NETWORKS = ("cnn", "mlp", "lenet", "resnet8", "resnet18")
 #: The smallest height and width that a network takes: two poolings halve the maps of the CNN.
 SMALLEST = 4
 
@@ -87,8 +87,9 @@ class Options:
     global_examples: int = option(0, "Images of the common test, drawn once; 0 = all", minimum=0)
     model: str = option(
         "cnn",
-        "cnn: two 5x5 convolutions and a layer of 512 (McMahan et al., 2017); mlp: two layers of 200 (theirs); resnet8 "
-        "and resnet18 (He et al., 2016) for small images; or a classifier of torchvision.models, such as mobilenet_v2",
+        "cnn: two 5x5 convolutions and a layer of 512 (McMahan et al., 2017); mlp: two layers of 200 (theirs); lenet: "
+        "LeNet-5 with ReLU (Li et al., 2022); resnet8 and resnet18 (He et al., 2016) for small images; or a classifier "
+        "of torchvision.models, such as mobilenet_v2",
     )
     norm: str = option(
         "group",

@@ -36,7 +36,7 @@ class ImagesTask(ImagesProfiles, Task):
     @property
     def vectorises(self) -> bool:  # type: ignore[override]
         """Whether the network has neither batch normalisation nor dropout."""
-        return self.options.model in ("cnn", "mlp") or (
+        return self.options.model in ("cnn", "mlp", "lenet") or (
             self.options.model in ("resnet8", "resnet18") and self.options.norm == "group"
         )
 

@@ -167,7 +167,7 @@ def test_arrays_that_are_no_images(arrays, said, tmp_path):
 
 
 def test_an_unreachable_hub_says_what_to_do(tmp_path):
-    with pytest.raises(DataError, match=r"images\.dataset = '.*none': cannot be downloaded .*set data-dir"):
+    with pytest.raises(DataError, match=r"images\.dataset: '.*none' cannot be downloaded .*set data-dir"):
         fetch(str(tmp_path / "none"), Columns("image", "label"), tmp_path)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from fedapps.tasks.base import DataError
-from fedapps.tasks.images.networks import ImageClassifier, cnn, mlp, resnet8, resnet18
+from fedapps.tasks.images.networks import ImageClassifier, cnn, lenet, mlp, resnet8, resnet18
 from fedapps.tasks.images.options import Options
 from fedapps.tasks.images.task import ImagesTask
 
@@ -17,6 +17,7 @@ def size(network):
     [
         (lambda: cnn(28, 28, 1, 10), 1_663_370),  # McMahan et al., 2017, Section 3
         (lambda: mlp(28 * 28, 10), 199_210),  # the same
+        (lambda: lenet(32, 32, 3, 10), 62_006),  # the reference code of NIID-Bench
         (lambda: resnet18(3, 10, "batch"), 11_173_962),  # kuangliu/pytorch-cifar
         (lambda: resnet18(3, 10, "group"), 11_173_962),
         (lambda: resnet8(3, 10, "batch"), 78_042),
@@ -43,6 +44,7 @@ def test_the_size_of_the_input_and_the_classes_come_from_the_data_set(model, dat
     ("options", "said"),
     [
         ({"model": "resnet19"}, r"images\.model = 'resnet19': must be one of cnn, .*close names: resnet18"),
+        ({"model": "lenet"}, r"images\.model = 'lenet' does not take images of 8x8 \(images\.height"),
         (
             {"model": "alexnet"},
             r"images\.model = 'alexnet' does not take images of 8x8 \(images\.height, images\.width",

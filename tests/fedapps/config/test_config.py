@@ -94,7 +94,7 @@ def test_errors_of_all_kinds_come_at_once():
         }
     )
     for start, *parts in (
-        ("task = 'chess'", "must be one of driving, lqr, social, text, vln, vpr"),
+        ("task = 'chess'", "must be one of driving, images, lqr, social, text, vln, vpr"),
         ("methods: 'magic' is unknown", *method_names()),
         ("methods: 'sfl' is given twice",),
         ("learnig-rate: unknown key", "learning-rate"),

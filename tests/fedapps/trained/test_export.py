@@ -75,7 +75,7 @@ def run_onnx(path, names, inputs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["lqr", "text", "driving", "social", "vln", "vpr"])
+@pytest.mark.parametrize("task", ["lqr", "text", "driving", "social", "vln", "vpr", "images"])
 def test_the_shared_network_of_a_run_comes_back(runs, tmp_path, task):
     """Of another number of examples than the check's, and of more steps, nodes or words."""
     model = fedapps.load(runs(task).path, "fedavg")
@@ -113,6 +113,7 @@ def test_the_personal_network_of_a_node_comes_back(runs, tmp_path, task, method)
 
 
 NETWORKS = {
+    "images": {"model": "resnet8", "norm": "batch", "normalise": "image"},
     "driving": {"hidden": 4, "latent": 2, "samples": 2, "posterior": "cvae", "context": "none"},
     "social": {"hidden": 4, "graph": "relational"},
     "vln": {"hidden": 8, "word_width": 4, "action_width": 4, "vocabulary_size": 20, "stage": "speaker"},
@@ -122,7 +123,7 @@ NETWORKS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("task", NETWORKS)
 def test_other_networks_of_a_task_come_back(tmp_path, task):
-    """A CVAE with a learned prior, a graph network with relations, and the words of a speaker."""
+    """A CVAE with a learned prior, a graph network with relations, the words of a speaker, and batch normalisation."""
     kind = task_class(task)
     chosen = kind(kind.Options(**NETWORKS[task]))
     torch.manual_seed(0)

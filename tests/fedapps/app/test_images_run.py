@@ -1,0 +1,55 @@
+"""Whole runs of nodes that classify images: the degenerate case, nodes that train together, and own folders."""
+
+import numpy as np
+import pytest
+from image_files import drawn, write_folders
+from small_runs import run_inline
+from trained_runs import last_evaluation
+
+GIVEN = {
+    "task": "images", "num-nodes": 4, "rounds": 2, "epochs": 1, "batch-size": 32, "learning-rate": 0.1,
+    "optimizer": "sgd", "weighting": "num-examples", "evaluate-every": 2, "collect-after": 0, "name": "run",
+    "images.model": "mlp",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory):
+    return {"cache-dir": str(tmp_path_factory.mktemp("worlds"))}
+
+
+def test_one_node_is_centralised_training(worlds, tmp_path):
+    """With batches of all examples, whose order does not matter."""
+    given = GIVEN | worlds | {"num-nodes": 1, "methods": "fedavg,centralized", "batch-size": 2000, "epochs": 3}
+    folder = run_inline(given | {"images.partition": "iid"}, tmp_path)
+    one, central = (next(iter(last_evaluation(folder, method).values())) for method in ("fedavg", "centralized"))
+    assert {name: one[name] for name in central} == pytest.approx(central, abs=1e-5)
+    assert one["test.global_accuracy"] > 0.3  # six steps, from .1
+
+
+def test_nodes_that_train_together_train_as_they_do_alone(worlds, tmp_path):
+    given = GIVEN | worlds | {"methods": "fedavg,fedprox", "steps": 3, "images.model": "resnet8"}
+    alone = run_inline(given, tmp_path)
+    together = run_inline(given | {"node-batch": 4, "name": "together"}, tmp_path)
+    for method in ("fedavg", "fedprox"):
+        for node, metrics in last_evaluation(alone, method).items():
+            found = last_evaluation(together, method)[node]
+            assert found["test.global_loss"] == pytest.approx(metrics["test.global_loss"], rel=1e-3)
+
+
+def test_nodes_with_folders_of_their_own_that_lack_classes(tmp_path):
+    for node, classes in enumerate(([0, 1], [1, 2], [0, 1, 2])):
+        pixels, places = drawn(30, classes=len(classes))
+        folder = tmp_path / f"robot-{node}"
+        write_folders(folder / "train", pixels, np.array(classes)[places])
+        write_folders(folder / "common", *drawn(6))
+    given = GIVEN | {
+        "num-nodes": 3, "methods": "local,fedavg", "images.dataset": "pets", "images.labels": "cat,dog,owl",
+        "images.height": 6, "images.width": 5, "images.normalise": "data", "images.augment": "crop-flip",
+    }  # fmt: skip
+    folders = [{"data-dir": str(tmp_path / f"robot-{node}")} for node in range(3)]
+    folder = run_inline(given, tmp_path, folders)
+    found = last_evaluation(folder, "fedavg")
+    assert sorted(found) == ["robot-0", "robot-1", "robot-2"]
+    assert {metrics["test.global_accuracy.count"] for metrics in found.values()} == {6}
+    assert {metrics["test.local_accuracy.count"] for metrics in found.values()} == {6}
