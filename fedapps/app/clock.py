@@ -1,0 +1,67 @@
+"""The grid of a run with simulated time, and what is recorded of its devices."""
+
+import csv
+import io
+from pathlib import Path
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedapps.config.clock import devices_of
+from fedapps.config.run_config import RunConfig
+from fedapps.sim.clock_grid import ClockGrid, Reading
+from fedapps.sim.devices.fleet import MEGABIT, Devices
+from fedapps.sim.files import write_whole
+from fedapps.sim.flower_internals import simulates_nodes
+from fedapps.strategies.replies import count_bytes
+from fedapps.strategies.wire import KEY, METRICS, PROFILE, PROFILE_QUERY, STEPS
+
+#: The file of a run folder with the device of each node, in the form that the key clock-devices takes.
+DEVICES = "devices.csv"
+
+
+def check_clock(run: RunConfig, grid: Grid) -> None:
+    """Raise ``ValueError`` if a run on real nodes is to have simulated time."""
+    if run.clock.on and not simulates_nodes(grid):
+        run.check_real_time()
+
+
+def with_clock(grid: Grid, run: RunConfig) -> Grid:
+    """The grid itself, or with simulated time that begins now, as the keys ``clock-*`` say.
+
+    Raises
+    ------
+    ValueError
+        As :func:`~fedapps.config.clock.devices_of`.
+    """
+    if not run.clock.on:
+        return grid
+    devices = devices_of(run.clock, run.num_nodes, run.seed)
+    reading = Reading(PROFILE_QUERY, key=_key, steps=_steps, size=count_bytes)
+    return ClockGrid(grid, devices, reading, lost=run.clock.clock_interrupted == "lose")
+
+
+def write_devices(folder: Path, grid: Grid) -> None:
+    """Write the device of each node, once its nodes have been asked for their keys."""
+    if not isinstance(grid, ClockGrid):
+        return
+    numbers, devices = grid.devices_by_key(), grid.devices
+    rows = io.StringIO()
+    writer = csv.writer(rows, lineterminator="\n")
+    writer.writerow(["device", "speed", "up", "down"])
+    writer.writerows([key, *_row(devices, number)] for key, number in numbers.items())
+    write_whole(folder / DEVICES, rows.getvalue().encode())
+
+
+def _row(devices: Devices, number: int) -> list[float]:
+    rates = (devices.uplink[number] / MEGABIT, devices.downlink[number] / MEGABIT)
+    return [float(devices.step_seconds[number]), *map(float, rates)]
+
+
+def _key(reply: Message) -> str:
+    return str(reply.content.get(PROFILE, {}).get(KEY, ""))
+
+
+def _steps(reply: Message) -> float | None:
+    stated = reply.content.get(METRICS, {}).get(STEPS)
+    return float(stated) if isinstance(stated, int | float) and 0 <= stated < float("inf") else None

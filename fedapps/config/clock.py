@@ -1,0 +1,215 @@
+"""The simulated time of a run: its keys, and the devices that they describe."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedapps.registry.expressions import Expression, read_expression
+from fedapps.sim.devices.availability import AlwaysOn, Availability, DayNight, OnOff, Trace
+from fedapps.sim.devices.distributions import DISTRIBUTIONS, Constant, Distribution
+from fedapps.sim.devices.fleet import Devices, drawn, listed
+from fedapps.sim.seeding import derive_seed
+from fedapps.tasks.options import key_of, option
+from fedapps.tasks.profiles import DataError
+from fedapps.tasks.tables import read_table
+
+_HOUR = 3600.0
+_SPEEDS = ("clock_step_seconds", "clock_uplink", "clock_downlink")
+
+
+@dataclass(frozen=True)
+class SimulatedTime:
+    """The keys of simulated time, which is on if ``clock_step_seconds`` or ``clock_devices`` is set."""
+
+    clock_step_seconds: str = option(
+        "",
+        "simulate the time on the devices: seconds of a local step on each node, as a number, uniform(low=0.1,high=1), "
+        "lognormal(median=0.5,sigma=1) or fedscale(examples=20), the log-normal of FedScale's code for a step on 20 "
+        "examples; empty = no simulated time",
+    )
+    clock_uplink: str = option("", "Mbit/s from a node to the server, as for clock-step-seconds; empty = takes no time")
+    clock_downlink: str = option("", "Mbit/s from the server to a node; empty = takes no time")
+    clock_devices: str = option(
+        "",
+        "CSV file of devices with the columns device, speed (seconds of a local step), up and down (Mbit/s), in place "
+        "of the three keys above; nodes take the devices in turn, in the order of their keys",
+        path=True,
+    )
+    clock_availability: str = option(
+        "",
+        "when nodes are on, in hours: day-night(hours=8,spread=24), once a day, beginning within spread hours; "
+        "on-off(on=lognormal(median=2,sigma=1),off=uniform(low=1,high=3)); or a CSV file with the columns device, "
+        "start and end in seconds, which repeats after its last end; empty = always",
+        path=True,
+    )
+    clock_interrupted: str = option(
+        "pause",
+        "work of a node that turns off: pause until it is on again, or lose it, which the server learns at once",
+        choices=["pause", "lose"],
+    )
+
+    @property
+    def on(self) -> bool:
+        """Whether the run has simulated time."""
+        return bool(self.clock_step_seconds or self.clock_devices)
+
+
+def clock_conflicts(clock: SimulatedTime) -> Iterator[tuple[set[str], str]]:
+    """The fields that cannot be used, with messages. Files are not read."""
+    if not clock.on:
+        idle = [name for name in ("clock_uplink", "clock_downlink", "clock_availability") if getattr(clock, name)]
+        if idle:
+            yield (
+                set(idle),
+                f"{', '.join(map(key_of, idle))}: set clock-step-seconds or clock-devices too, which turn on simulated "
+                "time",
+            )
+        return
+    if clock.clock_devices and (both := [name for name in _SPEEDS if getattr(clock, name)]):
+        yield (
+            {"clock_devices", *both},
+            f"{', '.join(map(key_of, both))}: must be empty with clock-devices = {clock.clock_devices!r}, which has "
+            "the speeds of all devices",
+        )
+    for name in _SPEEDS:
+        try:
+            read_distribution(getattr(clock, name))
+        except ValueError as error:
+            yield {name}, f"{key_of(name)} = {getattr(clock, name)!r}: {error}"
+    try:
+        read_availability(clock.clock_availability, 1, 0, read_files=False)
+    except ValueError as error:
+        yield {"clock_availability"}, f"clock-availability = {clock.clock_availability!r}: {error}"
+
+
+def devices_of(clock: SimulatedTime, count: int, seed: int) -> Devices:
+    """The devices of ``count`` nodes.
+
+    Raises
+    ------
+    ValueError
+        A value cannot be used, or a file cannot be read (``DataError``); the message names the key.
+    """
+    try:
+        availability = read_availability(clock.clock_availability, count, derive_seed(seed, "availability"))
+    except ValueError as error:
+        raise type(error)(f"clock-availability: {error}") from error
+    if clock.clock_devices:
+        try:
+            return _listed(Path(clock.clock_devices), count, availability)
+        except ValueError as error:
+            raise type(error)(f"clock-devices: {error}") from error
+    step_seconds, uplink, downlink = (read_distribution(getattr(clock, name)) for name in _SPEEDS)
+    assert step_seconds is not None
+    return drawn(count, derive_seed(seed, "devices"), step_seconds, uplink, downlink, availability)
+
+
+def read_distribution(text: str) -> Distribution | None:
+    """A number, or a distribution such as ``lognormal(median=0.5,sigma=1)``; ``None`` for an empty text.
+
+    Raises
+    ------
+    ValueError
+        The text is neither, or a parameter is missing, unknown or out of range.
+    """
+    if not text.strip():
+        return None
+    try:
+        return Constant(float(text))
+    except ValueError as error:
+        if _is_number(text):
+            raise
+    expression = _expression(text)
+    if expression.name not in DISTRIBUTIONS:
+        raise ValueError(f"must be a number or one of {', '.join(DISTRIBUTIONS)}, such as uniform(low=0.1,high=1)")
+    kind = DISTRIBUTIONS[expression.name]
+    return kind(**_numbers(expression, [field.name for field in fields(kind)]))  # type: ignore[arg-type]
+
+
+def read_availability(text: str, count: int, seed: int, *, read_files: bool = True) -> Availability:
+    """The value of ``clock-availability`` for ``count`` devices; :class:`AlwaysOn` for an unread file.
+
+    Raises
+    ------
+    ValueError
+        The value has another form, or a file cannot be used (``DataError``).
+    """
+    text = text.strip()
+    if not text:
+        return AlwaysOn(count)
+    if Path(text).suffix:
+        return _trace(Path(text), count) if read_files else AlwaysOn(count)
+    expression = _expression(text)
+    if expression.name == "day-night":
+        return DayNight(count, **_numbers(expression, ["hours", "spread"]), seed=seed)
+    if expression.name == "on-off":
+        arguments = _arguments(expression, ["on", "off"])
+        on, off = (read_distribution(arguments[name]) for name in ("on", "off"))
+        if on is None or off is None:
+            raise ValueError("on and off must not be empty")
+        return OnOff(count, _Hours(on), _Hours(off), seed)
+    raise ValueError("must be day-night(hours=8,spread=24), on-off(on=2,off=uniform(low=1,high=3)) or a CSV file")
+
+
+@dataclass(frozen=True)
+class _Hours(Distribution):
+    """A distribution of hours, in seconds."""
+
+    name = "hours"
+    hours: Distribution
+
+    def __post_init__(self) -> None:
+        pass
+
+    def draw(self, seed: int, *counters: Any) -> Any:
+        return _HOUR * self.hours.draw(seed, *counters)
+
+
+def _listed(path: Path, count: int, availability: Availability) -> Devices:
+    table = read_table(path, ("device", "speed", "up", "down"))
+    names = table.texts("device")
+    if len(set(names)) < len(names):
+        raise DataError(f"{path}: a device is listed twice; give each device one row")
+    return listed(count, {name: table.numbers(name) for name in ("speed", "up", "down")}, availability)
+
+
+def _trace(path: Path, count: int) -> Trace:
+    table = read_table(path, ("device", "start", "end"))
+    starts, ends = table.numbers("start"), table.numbers("end")
+    intervals: dict[str, list[tuple[float, float]]] = {}
+    for row in np.argsort(starts, kind="stable"):
+        intervals.setdefault(table.texts("device")[row], []).append((float(starts[row]), float(ends[row])))
+    order = dict.fromkeys(table.texts("device"))
+    return Trace([intervals[name] for name in order], count)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _expression(text: str) -> Expression:
+    try:
+        return read_expression(text)
+    except ValueError:
+        raise ValueError("must be written as name(parameter=value,parameter=value)") from None
+
+
+def _arguments(expression: Expression, names: list[str]) -> dict[str, str]:
+    given = dict(expression.arguments)
+    if set(given) != set(names):
+        raise ValueError(f"{expression.name} takes {' and '.join(names)}, not {', '.join(given) or 'nothing'}")
+    return given
+
+
+def _numbers(expression: Expression, names: list[str]) -> dict[str, float]:
+    given = _arguments(expression, names)
+    if bad := [f"{name} = {text}" for name, text in given.items() if not _is_number(text)]:
+        raise ValueError(f"{', '.join(bad)}: must be a number")
+    return {name: float(text) for name, text in given.items()}
