@@ -92,7 +92,8 @@ class ClockGrid(Grid):
     """
 
     def __init__(self, grid: Grid, devices: Devices, reading: Reading, *, lost: bool = False) -> None:
-        self._grid, self._devices, self._reading, self._lost = grid, devices, reading, lost
+        self.devices = devices
+        self._grid, self._reading, self._lost = grid, reading, lost
         self._now = 0.0
         self._all: list[int] = []
         self._keys: dict[int, str] = {}
@@ -180,7 +181,7 @@ class ClockGrid(Grid):
             self._all = list(self._grid.get_node_ids())
         if self._everyone or not self._device:
             return list(self._all)
-        on = self._devices.availability.on(self._now)
+        on = self.devices.availability.on(self._now)
         return [node for node in self._all if on[self._device[node]]]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -241,7 +242,7 @@ class ClockGrid(Grid):
         if node not in self._device:
             return ""
         begun = max(self._now, self._free.get(node, 0.0))
-        sent = _Sent(message, node, begun, self._devices.availability.mark(self._device[node]))
+        sent = _Sent(message, node, begun, self.devices.availability.mark(self._device[node]))
         finish = self._finish(sent, 0.0, 0)
         sent.received = finish.time
         if finish.lost:  # the node turns off before it has the message, and computes nothing
@@ -259,14 +260,14 @@ class ClockGrid(Grid):
     def _finish(self, sent: _Sent, steps: float, size: int) -> Finish:
         """When a device has received a message, has taken so many steps and has sent a reply of this size."""
         device = self._device[sent.node]
-        seconds = self._devices.seconds(device, self._reading.size(sent.message.content), steps, size)
-        return self._devices.availability.finish(device, sent.begun, seconds, lost=self._lost, mark=sent.mark)
+        seconds = self.devices.seconds(device, self._reading.size(sent.message.content), steps, size)
+        return self.devices.availability.finish(device, sent.begun, seconds, lost=self._lost, mark=sent.mark)
 
     def _number_nodes(self) -> None:
         """Give the nodes their devices, in the order of their keys. Raises ``ValueError`` for too many nodes."""
         self._all = list(self._grid.get_node_ids())
-        if len(self._all) > self._devices.count:
-            raise ValueError(f"{len(self._all)} nodes are connected, but the clock has {self._devices.count} devices")
+        if len(self._all) > self.devices.count:
+            raise ValueError(f"{len(self._all)} nodes are connected, but the clock has {self.devices.count} devices")
         ordered = sorted(self._all, key=lambda node: (self._keys.get(node, ""), node))
         self._device = {node: number for number, node in enumerate(ordered)}
 
@@ -316,7 +317,7 @@ class ClockGrid(Grid):
         return replies[0]
 
     def _next_start(self) -> float:
-        return self._devices.availability.next_start(self._now) if self._device else inf
+        return self.devices.availability.next_start(self._now) if self._device else inf
 
 
 def _turned_off(finish: Finish) -> str:

@@ -26,6 +26,7 @@ __all__ = [
     "poll_every",
     "received_copy",
     "set_message_id",
+    "simulates_nodes",
     "unavailable_reply",
 ]
 
@@ -47,6 +48,11 @@ def flower_identity(run_id: int = 1, node_id: int = 1) -> Iterator[None]:
 def empty_run(run_id: int) -> Run:
     """A run of which only the id is known."""
     return Run.create_empty(run_id)
+
+
+def simulates_nodes(grid: object) -> bool:
+    """Whether a grid is that of Flower's simulation engine, which is in another module in each version of Flower."""
+    return type(grid).__name__ == "InMemoryGrid"
 
 
 def set_message_id(message: Message, message_id: str) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from math import inf
 from pathlib import Path
 
 from flwr.app import Message
@@ -12,18 +13,11 @@ from fedapps.config.run_config import RunConfig
 from fedapps.sim.clock_grid import ClockGrid, Reading
 from fedapps.sim.devices.fleet import MEGABIT, Devices
 from fedapps.sim.files import write_whole
-from fedapps.sim.flower_internals import simulates_nodes
 from fedapps.strategies.replies import count_bytes
 from fedapps.strategies.wire import KEY, METRICS, PROFILE, PROFILE_QUERY, STEPS
 
 #: The file of a run folder with the device of each node, in the form that the key clock-devices takes.
 DEVICES = "devices.csv"
-
-
-def check_clock(run: RunConfig, grid: Grid) -> None:
-    """Raise ``ValueError`` if a run on real nodes is to have simulated time."""
-    if run.clock.on and not simulates_nodes(grid):
-        run.check_real_time()
 
 
 def with_clock(grid: Grid, run: RunConfig) -> Grid:
@@ -53,9 +47,9 @@ def write_devices(folder: Path, grid: Grid) -> None:
     write_whole(folder / DEVICES, rows.getvalue().encode())
 
 
-def _row(devices: Devices, number: int) -> list[float]:
-    rates = (devices.uplink[number] / MEGABIT, devices.downlink[number] / MEGABIT)
-    return [float(devices.step_seconds[number]), *map(float, rates)]
+def _row(devices: Devices, number: int) -> list[float | str]:
+    rates = (float(rate[number]) / MEGABIT for rate in (devices.uplink, devices.downlink))
+    return [float(devices.step_seconds[number]), *("" if rate == inf else rate for rate in rates)]
 
 
 def _key(reply: Message) -> str:
@@ -64,4 +58,4 @@ def _key(reply: Message) -> str:
 
 def _steps(reply: Message) -> float | None:
     stated = reply.content.get(METRICS, {}).get(STEPS)
-    return float(stated) if isinstance(stated, int | float) and 0 <= stated < float("inf") else None
+    return float(stated) if isinstance(stated, int | float) and 0 <= stated < inf else None

@@ -21,10 +21,13 @@ from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
 from fedapps.runs.tracking import Tracking
 from fedapps.sim.console import accept_all_text
+from fedapps.sim.flower_internals import simulates_nodes
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.seeding import torch_seed
 from fedapps.strategies import BaseStrategy, RoundReport
+from fedapps.strategies.rounds.clock import clock_of
 
+from .clock import with_clock, write_devices
 from .cost import cost_to_target, steps_per_node, traffic
 from .held_out import held_out_results
 from .privacy import check_statistics, guarantee, spent
@@ -42,6 +45,8 @@ def main(grid: Grid, context: Context) -> None:
     config = parse(context.run_config)
     if not isinstance(grid, InProcessGrid):
         config.run.check_separate_nodes()
+        if not simulates_nodes(grid):
+            config.run.check_real_nodes()
     if config.run.dp != "none":
         for method in config.methods:
             model = initial_model(config, method)
@@ -89,6 +94,8 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
 
     def record(report: RoundReport) -> None:
         told = report if run.timings else replace(report, timings={})
+        if report.round == last_round + 1:
+            write_devices(folder.path, grid)
         folder.record(method, stage_label(stage_of(run, report.round, stages), stages), told)
         tracking.round(report)
 
@@ -98,6 +105,7 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
             releases.add(server_round, attempt)
 
     strategy, initial = strategy_for(config, method, initial_model(config, method))
+    grid = with_clock(grid, run)
     result = strategy.start(
         grid,
         initial,
@@ -114,7 +122,8 @@ def run_method(grid: Grid, config: Config, folder: RunFolder, method: str, track
         on_release=release,
     )
     facts = summarise(config, folder, method, time.monotonic() - begun)
-    held_out = held_out_results(strategy, grid, config, method, folder.label, result.arrays, facts["rounds"])
+    with clock_of(grid).evaluation():
+        held_out = held_out_results(strategy, grid, config, method, folder.label, result.arrays, facts["rounds"])
     folder.finish(config, method, facts | held_out)
 
 

@@ -34,8 +34,8 @@ class SimulatedTime:
     clock_downlink: str = option("", "Mbit/s from the server to a node; empty = takes no time")
     clock_devices: str = option(
         "",
-        "CSV file of devices with the columns device, speed (seconds of a local step), up and down (Mbit/s), in place "
-        "of the three keys above; nodes take the devices in turn, in the order of their keys",
+        "CSV file of devices with the columns device, speed (seconds of a local step), up and down (Mbit/s; empty = "
+        "take no time), in place of the three keys above; nodes take the devices in turn, in the order of their keys",
         path=True,
     )
     clock_availability: str = option(
@@ -119,7 +119,7 @@ def read_distribution(text: str) -> Distribution | None:
         return None
     try:
         return Constant(float(text))
-    except ValueError as error:
+    except ValueError:
         if _is_number(text):
             raise
     expression = _expression(text)
@@ -140,7 +140,7 @@ def read_availability(text: str, count: int, seed: int, *, read_files: bool = Tr
     text = text.strip()
     if not text:
         return AlwaysOn(count)
-    if Path(text).suffix:
+    if Path(text).suffix and "(" not in text:
         return _trace(Path(text), count) if read_files else AlwaysOn(count)
     expression = _expression(text)
     if expression.name == "day-night":
@@ -173,7 +173,8 @@ def _listed(path: Path, count: int, availability: Availability) -> Devices:
     names = table.texts("device")
     if len(set(names)) < len(names):
         raise DataError(f"{path}: a device is listed twice; give each device one row")
-    return listed(count, {name: table.numbers(name) for name in ("speed", "up", "down")}, availability)
+    rates = {name: table.numbers(name, missing=np.inf) for name in ("up", "down")}
+    return listed(count, {"speed": table.numbers("speed"), **rates}, availability)
 
 
 def _trace(path: Path, count: int) -> Trace:

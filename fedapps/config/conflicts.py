@@ -6,6 +6,7 @@ from fedapps.clients.local_part import composed
 from fedapps.methods.base import Conflict, Method
 from fedapps.tasks.base import Task
 
+from .clock import clock_conflicts
 from .run_config import RunConfig, held_out_of, read_allowed_groups, read_limits, robust_aggregation
 
 SECURE_AGGREGATION = (
@@ -93,6 +94,7 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
         read_allowed_groups(run.allowed_groups)
     except ValueError as error:
         yield {"allowed_groups"}, str(error)
+    yield from clock_conflicts(run.clock)
     if run.min_replies > run.training_nodes:
         yield (
             {"min_replies", "num_nodes", "fraction_train"},

@@ -16,6 +16,8 @@ from fedapps.strategies.wire import LAST_ROUND
 from fedapps.tasks.options import listed, option
 from fedapps.tasks.profiles import TaskProfiles
 
+from .clock import SimulatedTime
+
 #: The keys that a method can set for itself, as in ``fedavg(run.learning-rate=0.01)``: how nodes train, what they
 #: send and what step the server takes, but not who takes part or how long.
 METHOD_KEYS = (
@@ -175,6 +177,16 @@ class RunConfig:
         "that joins or answers, or, while too few are known, a connected node that has not answered yet",
         minimum=0,
     )
+
+    clock: SimulatedTime = SimulatedTime()
+
+    def check_real_nodes(self) -> None:
+        """Check the keys for nodes that are no simulation. Raises ``ValueError`` for simulated time."""
+        if self.clock.on:
+            raise ValueError(
+                "clock-step-seconds, clock-devices: must be empty on a fleet, whose nodes take their own time; "
+                "`fedapps run` simulates time"
+            )
 
     def check_separate_nodes(self) -> None:
         """Check the keys for nodes with a process each. Raises ``ValueError`` if nodes shall train at once."""

@@ -74,9 +74,11 @@ def check_deployable(config: Config) -> None:
     Raises
     ------
     ValueError
-        If nodes shall train at once, a method needs the pooled data of all nodes, or it is not part of a package.
+        If nodes shall train at once, or in simulated time, or if a method needs the pooled data of all nodes or is not
+        part of a package.
     """
     config.run.check_separate_nodes()
+    config.run.check_real_nodes()
     if pooled := [label for label, method in config.methods.items() if method.pools_data]:
         others = ",".join(label for label in config.methods if label not in pooled)
         raise ValueError(

@@ -11,6 +11,7 @@ from typing import Any
 
 from flwr.app import MetricRecord
 
+from fedapps.config.clock import devices_of
 from fedapps.config.keys import for_flower, path_keys
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
@@ -208,6 +209,8 @@ def unfinished(config: Config) -> list[str]:
 
 def check_data(config: Config) -> None:
     """Read the data of all nodes once. Raises ``DataError`` if data are missing or invalid."""
+    if config.run.clock.on:
+        devices_of(config.run.clock, config.run.num_nodes, config.run.seed)
     task = config.task
     task.check_nodes(config.run.num_nodes)
     check_folder(config, task)

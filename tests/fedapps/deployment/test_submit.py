@@ -26,6 +26,7 @@ def test_a_recipe_with_a_base_becomes_one_flat_file() -> None:
     ("changes", "said"),
     [
         ({"methods": "cloud,fedavg"}, "cloud trains on the pooled data of all nodes.*--set methods=fedavg"),
+        ({"clock-step-seconds": "0.5"}, "clock-step-seconds, clock-devices: must be empty on a fleet"),
         ({"node-batch": 2}, "node-batch = 2: must be 1 where each node has its own process"),
         ({"rounds": 0}, "rounds = 0: must be a whole number at least 1"),
     ],
