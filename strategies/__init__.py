@@ -65,8 +65,10 @@ if TYPE_CHECKING:
     from .privacy_budget import epsilon as epsilon
     from .replies import Reply as Reply
     from .replies import read_arrays as read_arrays
+    from .rounds.closing import Closing as Closing
     from .rounds.records import DivergedError as DivergedError
     from .rounds.records import FailedEvaluationsError as FailedEvaluationsError
+    from .rounds.records import LateReply as LateReply
     from .rounds.records import LeftOut as LeftOut
     from .rounds.records import NodeReport as NodeReport
     from .rounds.records import Refusal as Refusal

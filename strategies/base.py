@@ -19,7 +19,8 @@ Reddi et al., Adaptive Federated Optimization, ICLR 2021 (the server optimizers)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from logging import INFO
 from math import inf
@@ -39,25 +40,33 @@ from .checks import check_values
 from .compression import Compression
 from .nodes.admission import Admission, ExampleLimits
 from .nodes.held_out import HeldOut
-from .nodes.profiles import Profile
+from .nodes.profiles import Profile, in_key_order
 from .nodes.registry import NodeRegistry
 from .nodes.samplers import Sampler, UniformFraction
 from .optimizers import SGD, ServerOptimizer
 from .privacy import PrivacyMechanism
 from .replies import Reply, ReplyFilter, Weighting, count_bytes, max_reply_bytes, to_weighting, too_few
 from .rounds.clock import clock_of, is_simulated
+from .rounds.closing import Closing, OpenRound
 from .rounds.exchange import exchange
+from .rounds.flights import Flights
 from .rounds.loop import ResumableStrategy
 from .rounds.records import DivergedError, RoundReport, RoundStep, TooFewRepliesError
 from .rounds.snapshots import under
-from .rounds.transport import Outcome
+from .rounds.transport import NodeFailure, Outcome
+from .staleness import Staleness
 from .stopwatch import timed, timed_items
+from .updates import Updates
 
 #: Bytes of early replies that the server keeps in memory; other early replies wait in the SuperLink.
 MAX_BUFFERED_BYTES = 2**27
 #: Records of a message in addition to ``arrays`` and ``config``, by name.
 ExtraRecords = Mapping[str, ArrayRecord | ConfigRecord]
 _OPTIMIZER = "optimizer."
+_SYNCHRONOUS_HOOKS = (
+    *("prepare_round", "begin_round", "train_records", "arrays_for", "refusal_reason", "aggregate_for"),
+    *("fold_reply", "close_round", "configure_train", "aggregate_train", "train_round", "state"),
+)
 
 
 class BaseStrategy(ResumableStrategy):
@@ -109,6 +118,9 @@ class BaseStrategy(ResumableStrategy):
         :class:`~fedapps.strategies.nodes.registry.NodeRegistry`.
     poll : float
         > 0, seconds between the first two attempts to fetch a reply; the pause grows up to 0.5 s.
+    closing : Closing
+        When rounds close before all nodes have replied; by default they wait for all. Replies are then aggregated in
+        the order of arrival, and nodes that are late get no message until they have replied.
     in_flight : int or None
         ≥ 1, the largest number of nodes that work at a time, including profile queries: the next message is sent when a
         node replies or times out. ``None`` sends all messages at once.
@@ -150,6 +162,7 @@ class BaseStrategy(ResumableStrategy):
         min_nodes: int = 1,
         node_wait: float = 600.0,
         poll: float = 0.02,
+        closing: Closing | None = None,
         in_flight: int | None = None,
     ) -> None:
         for name, patterns in (("shared", shared), ("buffers", buffers)):
@@ -177,6 +190,11 @@ class BaseStrategy(ResumableStrategy):
         if compression and self.compression_gap:
             raise ValueError(f"compression = {compression}: cannot be used, because {self.compression_gap}")
         self.compression = compression
+        self.closing = closing or Closing()
+        hooks = self.own_hooks()
+        reason = self.closing.refusal(self.sampler, aggregation, self.privacy, in_flight, hooks)
+        if reason and self.closing.early:
+            raise ValueError(f"closing = {closing}: cannot be used, because {reason}")
         self.min_replies, self.min_nodes = min_replies, min_nodes
         self.node_wait, self.poll, self.in_flight = node_wait, poll, in_flight
         self.report = RoundReport(0)
@@ -192,7 +210,14 @@ class BaseStrategy(ResumableStrategy):
         self._current: Arrays = {}
         self._records: dict[Hashable, ArrayRecord] = {}
         self._needed_replies = min_replies
+        self._flights: Flights | None = None  # messages that a round need not wait for
+        self._wanted = 0
         self._seconds: dict[str, float] = {}  # from the messages of a phase to their replies, in simulated time
+
+    @classmethod
+    def own_hooks(cls) -> list[str]:
+        """Those hooks of the class that take all updates of a step to come from the current version."""
+        return [name for name in _SYNCHRONOUS_HOOKS if getattr(cls, name) is not getattr(BaseStrategy, name)]
 
     # -- Flower's interface ---------------------------------------------------------------------------------
 
@@ -226,6 +251,7 @@ class BaseStrategy(ResumableStrategy):
         """
         select(initial_arrays.keys(), self.buffers.patterns)
         self.privacy.check_arrays(self.share(initial_arrays).keys())
+        self._flights = Flights(grid, self.poll)
         return super().start(grid, initial_arrays, *positional, **named)
 
     def configure_train(
@@ -233,10 +259,22 @@ class BaseStrategy(ResumableStrategy):
     ) -> Iterable[Message]:
         """One TRAIN message per sampled node, in the order of the stable keys; nodes without examples do not train."""
         arrays, config = self._begin(server_round, arrays, config, grid)
-        cohort = self.sampler.sample(self.candidates(grid), server_round, "train")
+        candidates = self.candidates(grid)
+        cohort = self.sampler.sample(candidates, server_round, "train")
+        self._wanted = len(cohort)
+        if self.closing.early:
+            cohort = self._ready(cohort, candidates, server_round)
         log(INFO, "round %s: %s nodes train", server_round, len(cohort))
         self._needed_replies = min(self.min_replies, len(cohort)) if self.sampler.random_size else self.min_replies
         return self._messages(cohort, MessageType.TRAIN, server_round, arrays, config, self.train_records)
+
+    def _ready(self, cohort: list[Profile], candidates: list[Profile], server_round: int) -> list[Profile]:
+        """The nodes of a cohort that are not at work, and others in place of those that are, or that may be late."""
+        busy = self._flights.working if self._flights else set()
+        ready, chosen = [node for node in cohort if node.node_id not in busy], {node.node_id for node in cohort}
+        free = [node for node in candidates if node.node_id not in busy | chosen]
+        more = self.sampler.further(free, self.closing.asked(len(cohort)) - len(ready), server_round, "train")
+        return in_key_order([*ready, *more])
 
     def _begin(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -250,6 +288,56 @@ class BaseStrategy(ResumableStrategy):
         compression = self.compression.train_config() if self.compression else {}
         declared = {wire.BUFFERS: names} if (names := self._declared_buffers()) else {}
         return arrays, ConfigRecord({**config, **self.privacy.train_config(), **compression, **declared})
+
+    def train_round(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        timeout: float,
+        release: Callable[[], None],
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        if not self.closing.early:
+            return super().train_round(server_round, arrays, config, grid, timeout, release)
+        with timed("prepare"):
+            if self._flights:
+                self._flights.look()  # who has replied since the last round is free
+            messages = list(self.configure_train(server_round, arrays, config, grid))
+        release()
+        return self._aggregate(server_round, self._until_closed(server_round, messages, grid, timeout))
+
+    def _until_closed(
+        self, server_round: int, messages: Sequence[Message], grid: Grid, timeout: float
+    ) -> Iterator[Reply]:
+        """Send the messages of a round, and yield the updates that arrive before it closes, as they enter its step."""
+        assert self._flights is not None, "the strategy has not been started"
+        nodes = [self._known(message.metadata.dst_node_id) for message in messages]
+        self._count(messages)
+        self._record(self._flights.launch(nodes, messages, server_round - 1, self._current, timeout), nodes)
+        updates = self._read_updates(server_round, self.closing.staleness)
+        opened = OpenRound(self.closing, self._flights, updates, self._wanted, self._needed_replies)
+        yield from opened.replies(partial(self.registry.poll, grid))
+
+    def _known(self, node_id: int) -> Profile:
+        profile = self.registry.known.get(node_id)
+        return self.label(profile) if profile else Profile.unknown(node_id)
+
+    def _read_updates(self, server_round: int, staleness: Staleness, **limits: Any) -> Updates:
+        replies = self._reply_filter("train")
+        return Updates(replies, server_round - 1, self._current, staleness, self.sampler, **limits)
+
+    def _record(self, failures: Iterable[NodeFailure], nodes: Iterable[Profile]) -> None:
+        """Record messages that were not accepted."""
+        if failures := list(failures):
+            replies = replace(self._reply_filter("train"), profiles={node.node_id: node for node in nodes})
+            list(replies.usable(failures))
+
+    def _late(self) -> set[int]:
+        """The ids of the nodes that work on a message of a round that has closed, or for longer than the deadline."""
+        if self._flights is None or not self.closing.early:
+            return set()
+        return self._flights.working_for(0.0 if self.closing.over_selection > 1 else self.closing.deadline)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Outcome]
@@ -290,9 +378,10 @@ class BaseStrategy(ResumableStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One EVALUATE message per sampled node, in the order of the stable keys."""
-        arrays = self.share(arrays)
-        nodes = self.evaluate_sampler.sample(self.profiles(grid), server_round, "evaluate")
+        """One EVALUATE message per sampled node, in the order of the stable keys, without nodes that are late."""
+        arrays, late = self.share(arrays), set() if is_simulated(grid) else self._late()
+        present = [node for node in self.profiles(grid) if node.node_id not in late]
+        nodes = self.evaluate_sampler.sample(present, server_round, "evaluate")
         return self._messages(nodes, MessageType.EVALUATE, server_round, arrays, config, self.evaluate_records)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Outcome]) -> MetricRecord | None:
@@ -372,7 +461,7 @@ class BaseStrategy(ResumableStrategy):
         return [self.label(node) for node in self.registry.connected(grid) if not node.no_data]
 
     def candidates(self, grid: Grid) -> list[Profile]:
-        """The connected nodes that can train, by their keys; in simulated time, waits until there are enough.
+        """The nodes that can train, by their keys. Waits for late nodes if there are too few others.
 
         Raises
         ------
@@ -381,23 +470,29 @@ class BaseStrategy(ResumableStrategy):
         """
         while True:
             found = [node for node in self.profiles(grid) if node.num_examples != 0]
-            if not is_simulated(grid) or len(found) >= max(1, self.min_replies):
+            busy = self._flights.working if self._flights else set()
+            free = sum(node.node_id not in busy for node in found)
+            if free >= max(1, self.min_replies) or not (busy or is_simulated(grid)):
                 return found
             try:
-                clock_of(grid).wait(inf)
+                if self._flights:
+                    self._flights.wait()
+                    self._flights.look()
+                else:
+                    clock_of(grid).wait(inf)
             except RuntimeError as error:
                 raise TooFewRepliesError(
-                    f"{len(found)} nodes can train, but min-replies is {self.min_replies}, and no other node will come "
+                    f"{free} nodes can train, but min-replies is {self.min_replies}, and no other node will come "
                     f"({error})"
                 ) from error
 
     def send(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Outcome]:
         """Send messages and yield one reply or failure for each, in the order of the messages; counts their bytes."""
         with timed("prepare"):
-            outgoing, largest = list(messages), 1
-            for message in outgoing:
-                largest = max(largest, size := count_bytes(message.content))
-                self.report.count_message(message.metadata.message_type, size)
+            outgoing = list(messages)
+            largest = self._count(outgoing)
+        if outgoing and outgoing[0].metadata.message_type == MessageType.EVALUATE:
+            timeout = min(timeout, self.closing.deadline)
         ahead = MAX_BUFFERED_BYTES // largest  # a train reply is about as large as its message
         self._seconds = {}
         replies = exchange(
@@ -412,6 +507,14 @@ class BaseStrategy(ResumableStrategy):
             on_reply=self._seconds.__setitem__ if is_simulated(grid) else lambda message_id, seconds: None,
         )
         return timed_items("wait", replies)
+
+    def _count(self, messages: Iterable[Message]) -> int:
+        """Count the bytes of messages in the report. Returns the largest size, at least 1."""
+        largest = 1
+        for message in messages:
+            largest = max(largest, size := count_bytes(message.content))
+            self.report.count_message(message.metadata.message_type, size)
+        return largest
 
     def _messages(
         self,

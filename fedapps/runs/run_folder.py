@@ -29,7 +29,7 @@ from .releases import ReleaseLedger
 
 _RECORDS = ("metrics.jsonl", "nodes.jsonl")
 #: Facts that a row leaves out where they have this value.
-_ABSENT: dict[str, Any] = {"timings": {}, "clock": None, "seconds": None, "staleness": 0}
+_ABSENT: dict[str, Any] = {"timings": {}, "dropped": [], "clock": None, "seconds": None, "staleness": 0}
 #: Keys that may differ when a run is resumed, because they do not change the results.
 _FREE_KEYS = {"resume", "timeout", "in-flight", "node-wait", "output-dir", "cache-dir", "trackers", "timings"} | {
     "max-failed-evaluations"

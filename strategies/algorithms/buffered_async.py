@@ -8,7 +8,6 @@ Asynchronous Federated Optimization, 2019, https://arxiv.org/abs/1903.03934, Alg
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from logging import INFO
 from typing import Any, ClassVar
@@ -24,9 +23,9 @@ from ..arrays import Arrays
 from ..base import BaseStrategy
 from ..checks import require_integer
 from ..nodes.profiles import Profile
-from ..replies import Reply, ReplyFilter, count_bytes
-from ..rounds.flights import Arrival, Flights
-from ..staleness import Staleness, brought_forward
+from ..replies import Reply
+from ..rounds.flights import Flights
+from ..staleness import Staleness
 from ..stopwatch import timed
 
 _STATE = "async."
@@ -63,7 +62,8 @@ class BufferedAsync(BaseStrategy):
     max_staleness : int or None
         ≥ 0, refuse updates that are older, in steps; ``None`` for no limit.
     **base
-        As in :class:`BaseStrategy`, without ``privacy``, ``aggregation`` and ``in_flight``.
+        As in :class:`BaseStrategy`, without ``privacy``, ``aggregation`` and ``in_flight``. The deadline of ``closing``
+        is that of evaluations by nodes, which leave out the nodes that have trained for longer.
 
     Raises
     ------
@@ -88,6 +88,9 @@ class BufferedAsync(BaseStrategy):
         max_staleness: int | None = None,
         **base: Any,
     ) -> None:
+        closing = base.get("closing")
+        if closing and (closing.over_selection > 1 or closing.late != "drop"):
+            raise ValueError(f"closing = {closing}: only the deadline, that of evaluations, applies without rounds")
         if base.get("in_flight"):
             raise ValueError(f"in_flight = {base['in_flight']}: leave it out; concurrency limits who works at a time")
         if concurrency is not None:
@@ -99,7 +102,6 @@ class BufferedAsync(BaseStrategy):
         self.concurrency, self.buffer = concurrency, buffer
         self.staleness = staleness or Staleness()
         self.mixing, self.repeat, self.max_staleness = mixing, repeat, max_staleness
-        self._flights: Flights | None = None
         self._first: list[str] = []  # keys of the nodes to ask first, after a run was resumed
         self._draws = 0
         self._asked: dict[int, int] = {}  # how often a node has been sent the current version
@@ -111,7 +113,7 @@ class BufferedAsync(BaseStrategy):
         super().summary()
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *positional: Any, **named: Any) -> Result:
-        self._flights, self._first, self._draws = Flights(grid, self.poll), [], 0
+        self._first, self._draws = [], 0
         return super().start(grid, initial_arrays, *positional, **named)
 
     # -- a step ---------------------------------------------------------------------------------------------------
@@ -141,7 +143,8 @@ class BufferedAsync(BaseStrategy):
 
     def _updates(self, server_round: int, grid: Grid, send: Callable[[list[Profile]], None]) -> Iterator[Reply]:
         """The updates of a step, as they enter it, in the order of arrival."""
-        flights, replies, used = self.flights, self._reply_filter("train"), 0
+        flights, used = self.flights, 0
+        updates = self._read_updates(server_round, self.staleness, mixing=self.mixing, max_staleness=self.max_staleness)
         candidates, asked_again_at = self._present(grid), flights.now() + _SECONDS_PRESENT
         while used < self.buffer:
             if flights.now() >= asked_again_at:
@@ -158,7 +161,9 @@ class BufferedAsync(BaseStrategy):
                     self.registry.poll(grid, len(flights))
                     flights.wait()
                     continue
-            usable = self._usable(server_round, arrival, replies)
+            usable = updates.read(arrival)
+            if usable is None:
+                self._resting.add(arrival.flight.node_id)
             del arrival
             if usable is not None:
                 used += 1
@@ -208,36 +213,10 @@ class BufferedAsync(BaseStrategy):
                 if repeats := self._asked.get(node.node_id, 0):
                     message.content.config_records[wire.CONFIG][wire.REPEAT] = repeats
                 self._asked[node.node_id] = repeats + 1
-                self.report.count_message(MessageType.TRAIN, count_bytes(message.content))
+            self._count(messages)
             refused = self.flights.launch(nodes, messages, server_round - 1, self._current, timeout)
-        for _ in replace(self._reply_filter("train"), profiles={n.node_id: n for n in nodes}).usable(refused):
-            pass  # failures are only recorded
+        self._record(refused, nodes)
         self._resting |= {failure.node_id for failure in refused}
-
-    def _usable(self, server_round: int, arrival: Arrival, replies: ReplyFilter) -> Reply | None:
-        """The update of an arrival as it enters the step, ``None`` if it was refused."""
-        flight = arrival.flight
-        steps = server_round - 1 - flight.version
-        reading = replace(
-            replies,
-            profiles={flight.node_id: flight.profile},
-            expected=flight.start,
-            refusal_reason=partial(self._too_old, steps),
-            seconds={flight.message_id: arrival.seconds},
-            staleness=steps,
-        )
-        for reply in reading.usable([arrival.outcome]):
-            self.sampler.observe(flight.profile, arrival.seconds, reply)
-            weight = self.staleness(steps)
-            moved = brought_forward(reply.arrays, flight.start, self._current, weight, self.buffers, mixing=self.mixing)
-            return replace(reply, arrays=moved)
-        self._resting.add(flight.node_id)
-        return None
-
-    def _too_old(self, steps: int, reply: Reply) -> str | None:
-        if self.max_staleness is not None and steps > self.max_staleness:
-            return f"the update is {steps} steps old: at most {self.max_staleness} are accepted"
-        return self.refusal_reason(reply)
 
     @property
     def flights(self) -> Flights:

@@ -80,6 +80,15 @@ class Flights:
         return {flight.node_id for flight in self.all()}
 
     @property
+    def working(self) -> set[int]:
+        """The ids of the nodes whose reply has not been found."""
+        return {flight.node_id for flight in self._open.values()}
+
+    def working_for(self, seconds: float) -> set[int]:
+        """The ids of the nodes that have worked for at least so long."""
+        return {flight.node_id for flight in self._open.values() if self.now() - flight.sent_at >= seconds}
+
+    @property
     def versions(self) -> set[int]:
         """The versions that are kept."""
         return {flight.version for flight in self.all()}
@@ -116,9 +125,7 @@ class Flights:
         Replies that are found together come in the order in which their messages were sent.
         """
         if not self._arrived:
-            self._look()
-        if not self._arrived:
-            self._give_up()
+            self.look()
         if not self._arrived:
             return None
         self._clock = clock_of(self._grid, self._poll)  # pauses begin again
@@ -128,7 +135,8 @@ class Flights:
         """Let time pass until something may have arrived, at most until ``until`` or the next timeout."""
         self._clock.wait(min([until, *(flight.deadline for flight in self._open.values())]))
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Find replies that have arrived, or else messages whose time is over."""
         if is_simulated(self._grid):
             found: Sequence[tuple[Sent, Outcome]] = pull_together(self._grid, list(self._open.values()))
         else:
@@ -136,6 +144,8 @@ class Flights:
         for sent, outcome in found:
             flight = self._open.pop(sent.message_id)
             self._arrived.append(Arrival(flight, outcome, self._clock.arrived_at(sent.message_id) - flight.sent_at))
+        if not found:
+            self._give_up()
 
     def _look_for_one(self) -> list[tuple[Sent, Outcome]]:
         """A reply, fetched alone, because one that cannot be decoded fails its whole request."""

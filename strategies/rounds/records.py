@@ -72,6 +72,25 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
+class LateReply:
+    """A train reply that arrived after its round had closed, and was dropped.
+
+    Parameters
+    ----------
+    node : str
+        Key of the sender.
+    round : int
+        The round that its message belongs to.
+    seconds : float
+        From the message to the reply.
+    """
+
+    node: str
+    round: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class NodeReport:
     """The reply of one node in one phase of a round.
 
@@ -105,6 +124,8 @@ class RoundReport:
     ``timings`` are the seconds of the server's phases: preparing messages, waiting for replies, decoding, folding and
     the step; ``other`` is the rest. ``save``, recording a round and storing its snapshot, counts for the next round.
 
+    ``dropped`` are late replies of earlier rounds, which arrived in this one.
+
     ``clock`` is the simulated time at the end of the round in seconds, ``None`` without simulated time.
     """
 
@@ -124,6 +145,7 @@ class RoundReport:
     left_out: list[LeftOut] = field(default_factory=list)
     nodes: list[NodeReport] = field(default_factory=list)
     timings: dict[str, float] = field(default_factory=dict)
+    dropped: list[LateReply] = field(default_factory=list)
     clock: float | None = None
 
     def evaluation_failure(self, tracked: str = "") -> str:
