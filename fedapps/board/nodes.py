@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from fedapps.report import RunData
+from fedapps.report.formats import headline_of
 
 _MOST_REASONS = 50
 
@@ -57,9 +58,22 @@ class NodeStatus:
 
 @dataclass(frozen=True)
 class RefusalStatus:
-    """Why replies were refused: the whole reason, how often it was given, and the nodes, the most frequent first."""
+    """Why replies were refused.
+
+    Attributes
+    ----------
+    reason : str
+        The line of the reason that says most.
+    whole : str
+        The whole reason, such as a traceback.
+    count : int
+        How often it was given.
+    nodes : list of str
+        To whose replies, the most frequent first.
+    """
 
     reason: str
+    whole: str
     count: int
     nodes: list[str]
 
@@ -96,10 +110,16 @@ def nodes_of(run: RunData, changed: float) -> list[NodeStatus]:
 def refusals_of(run: RunData) -> list[RefusalStatus]:
     """Why replies were refused, the most frequent reasons first."""
     by_reason: dict[str, Counter[str]] = {}
+    whole: dict[str, str] = {}
     for record in run.rounds:
         for refusal in record.refused:
-            by_reason.setdefault(refusal.reason, Counter())[refusal.node] += 1
-    found = [RefusalStatus(why, of.total(), [node for node, _ in of.most_common()]) for why, of in by_reason.items()]
+            reason = headline_of(refusal.reason)
+            by_reason.setdefault(reason, Counter())[refusal.node] += 1
+            whole[reason] = refusal.reason.strip()
+    found = [
+        RefusalStatus(reason, whole[reason], of.total(), [node for node, _ in of.most_common()])
+        for reason, of in by_reason.items()
+    ]
     return sorted(found, key=lambda refusal: -refusal.count)[:_MOST_REASONS]
 
 

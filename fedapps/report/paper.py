@@ -14,6 +14,7 @@ from fedapps.sim.files import write_whole
 
 from . import write_report
 from .caveats import SIGNIFICANT
+from .formats import decimals
 from .json_files import ReportError
 from .metrics import Metric, bare, describe
 from .records import Comparison, Spread
@@ -49,12 +50,9 @@ class _Table:
     rows: Mapping[str, Mapping[str, _Value]]
 
     def decimals(self, metric: Metric) -> int:
-        """The decimals of a column: two significant digits of the median half width, or four of the largest mean."""
+        """The decimals of a column."""
         values = [row[metric.name].spread for row in self.rows.values() if metric.name in row]
-        halves = sorted(value.half for value in values if value.half > 0)
-        scale = halves[len(halves) // 2] if halves else max((abs(value.mean) for value in values), default=0.0)
-        digits = 1 if halves else 3
-        return min(max(digits - math.floor(math.log10(scale)), 0), 8) if scale > 0 else 0
+        return decimals((value.mean for value in values), (value.half for value in values))
 
 
 def write_formats(folder: Path, formats: Sequence[str]) -> list[Path]:

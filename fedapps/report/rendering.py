@@ -12,9 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from .caveats import SIGNIFICANT, about_claims, about_tests
-from .formats import counted, format_bytes, format_duration, format_number, format_p_value
+from .formats import counted, format_bytes, format_duration, format_number, format_p_value, headline_of
 from .metrics import describe
 from .records import PairedTest
+from .tables import difference_formats
 
 # The templates are HTML, CSS and JavaScript. Their names end in .md because the report of a deployed run is written
 # from a Flower app bundle, which carries no such files (flwr.common.constant.FAB_INCLUDE_PATTERNS).
@@ -40,6 +41,8 @@ _environment.filters |= {
     "axis": lambda name: describe(name).axis,
     "bytes": format_bytes,
     "counted": counted,
+    "difference_formats": difference_formats,
+    "headline_of": headline_of,
     "duration": format_duration,
     "number": format_number,
     "p_value": format_p_value,

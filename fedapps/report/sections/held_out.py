@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from fedapps.registry.tasks import profiles_class, task_names
+from fedapps.report.formats import ColumnFormat
 from fedapps.report.metrics import Metric, bare, describe
 from fedapps.report.palette import PlotStyle, plot_styles
 from fedapps.report.records import HeldOut, HeldOutMetric, Spread
 from fedapps.report.rendering import render_section
 from fedapps.report.run_data import RunData
-from fedapps.report.tables import Cell
+from fedapps.report.tables import Cell, column_format
 
 ORDER = 35
 
@@ -40,23 +41,22 @@ def section(run: RunData) -> Markup | None:
     return render_section("held_out", sizes=sizes, parts=shown)
 
 
-def _tables(run: RunData, found: Mapping[str, HeldOut]) -> list[tuple[Metric, list[_Row]]]:
+def _tables(run: RunData, found: Mapping[str, HeldOut]) -> list[tuple[Metric, list[_Row], ColumnFormat]]:
+    """For each metric its rows, and the format of all their numbers."""
     styles = plot_styles(run.methods)
     there = list(dict.fromkeys(name for of_method in found.values() for name in of_method.metrics))
     main = [bare(name) for name in profiles_class(run.task).headline] if run.task in task_names() else []
     names = [name for name in there if bare(name) in main] or there[:1]
     names.sort(key=lambda name: main.index(bare(name)) if main else 0)
-    return [
-        (
-            describe(bare(name)),
-            [
-                _Row(method, styles[method], _cells(of.metrics[name], describe(name)), of.metrics[name])
-                for method, of in found.items()
-                if name in of.metrics and method in styles
-            ],
-        )
-        for name in names
-    ]
+    tables = []
+    for name in names:
+        rows = [
+            _Row(method, styles[method], _cells(of.metrics[name], describe(name)), of.metrics[name])
+            for method, of in found.items()
+            if name in of.metrics and method in styles
+        ]
+        tables.append((describe(bare(name)), rows, column_format(cell for row in rows for cell in row.cells)))
+    return tables
 
 
 def _cells(found: HeldOutMetric, metric: Metric) -> list[Cell]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from fedapps.report.formats import headline_of
 from fedapps.report.rendering import render_section
 from fedapps.report.run_data import RunData
 
@@ -15,10 +16,12 @@ ORDER = 160
 def section(run: RunData) -> Markup | None:
     """One row per method, node and reason; None if no reply was refused and no metric left out."""
     found: dict[tuple[str, str, str], list[int]] = {}
+    whole: dict[str, str] = {}  # a failure has another traceback in each phase
     left_out: dict[tuple[str, str, str], list[int]] = {}
     for record in run.rounds:
         for refusal in record.refused:
-            found.setdefault((record.method, refusal.node, refusal.reason), []).append(record.round)
+            reason = whole.setdefault(headline_of(refusal.reason), refusal.reason)
+            found.setdefault((record.method, refusal.node, reason), []).append(record.round)
         for metric in record.left_out:
             left_out.setdefault((record.method, metric.node, metric.metric), []).append(record.round)
     if not (found or left_out):

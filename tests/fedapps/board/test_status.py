@@ -104,15 +104,15 @@ def test_an_owner_file_elsewhere_is_not_read(tmp_path: Path) -> None:
 
 def test_refused_replies_are_counted_by_node_and_by_reason(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
-    long = {"node": "n0", "reason": 400 * "long "}
+    long = {"node": "n0", "reason": "Traceback (most recent call last):\n  |   File x\n  | ValueError: " + 40 * "a"}
     refused = [round_line("local", 1, refused=[long, *REFUSED]), round_line("local", 2, refused=REFUSED)]
     write_lines(run / "metrics.jsonl", refused)
     write_lines(run / "nodes.jsonl", [node_line("local", n, 0.1) | {"round": 2} for n in ("n0", "n1")])
     found = only(tmp_path)
     assert [(node.name, node.refused, node.round) for node in found.nodes] == [("n1", 2, 2), ("n0", 1, 2)]
-    assert [(of.reason, of.count, of.nodes) for of in found.refusals] == [
-        ("shape of w", 2, ["n1"]),
-        (400 * "long ", 1, ["n0"]),
+    assert [(of.reason, of.whole, of.count, of.nodes) for of in found.refusals] == [
+        ("shape of w", "shape of w", 2, ["n1"]),
+        ("ValueError: " + 40 * "a", long["reason"], 1, ["n0"]),
     ]
 
 

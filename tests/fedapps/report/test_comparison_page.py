@@ -19,7 +19,7 @@ def test_a_comparison_shows_the_paper_and_paired_tests(tmp_path: Path) -> None:
     assert "apfl against sfl" in text
     doubt = "not significant (paired test over 5 seeds, p = 0.6; the smallest possible p is 0.0625 before correction)."
     assert doubt in text
-    assert '<td class="n">−1.250 to 0.2500</td>' in text
+    assert '<td class="n">−1.25 to 0.25</td>' in text
     assert "paired over 5 seeds, not over nodes or sessions. The smallest possible p is 0.0625; use 10 seeds" in text
 
 
@@ -53,7 +53,7 @@ def test_a_comparison_has_a_headline_tables_and_tests(tmp_path: Path) -> None:
     assert "num examples" not in text
     assert ">4 : 1<" in text
     assert text.index("apfl against local") < text.index("Tests on other metrics")
-    assert "★ 0.02000</b> <small>± 0.0012</small>" in text
+    assert "★ 0.0200</b> <small>± 0.0012</small>" in text
     assert "has not finished" not in text
 
 

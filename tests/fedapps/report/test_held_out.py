@@ -30,9 +30,9 @@ def test_a_comparison_shows_intervals(tmp_path):
     (tmp_path / "compare.json").write_text(json.dumps(comparison))
     shown = section(page(tmp_path), "held-out")
     assert "1 node, 1 epoch." in shown
-    assert "0.5000 <small>± 0.062</small>" in shown
-    assert "−0.2500 <small>−0.7500 to 0.2500</small>" in shown
-    assert '<td class="n">−1</td>' in shown
+    assert "0.500 <small>± 0.062</small>" in shown
+    assert "−0.250 <small>−0.750 to 0.250</small>" in shown
+    assert '<td class="n">−1.000</td>' in shown
 
 
 def test_without_held_out_nodes_there_is_no_section(tmp_path):

@@ -19,11 +19,17 @@ def folder(tmp_path: Path) -> Path:
 
 def test_refused_replies_are_counted(folder: Path) -> None:
     refused = [{"node": "driver-03", "reason": "loss is <nan>"}]
-    lines = [round_line("sfl", r, refused=refused if r in (1, 2, 3, 5) else []) for r in range(1, 7)]
+    crash = {
+        "node": "driver-04",
+        "reason": "Traceback (most recent call last):\n  |   File <x>\n  | ValueError: no data",
+    }
+    lines = [round_line("sfl", r, refused=refused if r in (1, 2, 3, 5) else [crash] * (r == 6)) for r in range(1, 7)]
     write_lines(folder / "metrics.jsonl", lines)
     text = page(folder)
-    assert "4 replies were refused" in text
-    assert "<td>loss is &lt;nan&gt;</td><td>1–3, 5</td>" in text
+    assert "5 replies were refused" in text
+    assert '<td class="reason">loss is &lt;nan&gt;</td>\n<td>1–3, 5</td>' in text
+    assert '<td class="reason">ValueError: no data<details><summary>all of it</summary>' in text
+    assert "File &lt;x&gt;" in text
 
 
 def test_metrics_that_were_left_out_are_counted_and_named(folder: Path) -> None:

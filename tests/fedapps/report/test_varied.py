@@ -53,7 +53,7 @@ def test_each_value_has_its_own_table(tmp_path: Path) -> None:
     first, second = shown.split("<summary>share = 1.0</summary>")
     assert "<summary>share = 0.5</summary>" in first
     assert "★ 0.2500" in first
-    assert "★ 0.7500" in second
+    assert "★ 0.75</b> <small>± 0.25" in second
 
 
 def test_the_headline_counts_values(tmp_path: Path) -> None:
