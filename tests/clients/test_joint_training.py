@@ -70,10 +70,11 @@ def test_each_node_has_its_own_prior_rate_and_learning_rate():
     st.lists(st.integers(1, 12), min_size=2, max_size=4),
     st.integers(1, 5),
     st.booleans(),
+    st.sampled_from([0.0, 0.9]),
     st.sampled_from([0.0, 0.1]),
     st.sampled_from([0.0, 0.5]),
 )
-def test_as_one_after_another(optimizer, sizes, batch_size, linear_decay, weight_decay, clip_norm):
+def test_as_one_after_another(optimizer, sizes, batch_size, linear_decay, momentum, weight_decay, clip_norm):
     """For any number of examples, so that nodes end in different steps and have batches of different sizes."""
     plan = [
         phase(
@@ -81,6 +82,7 @@ def test_as_one_after_another(optimizer, sizes, batch_size, linear_decay, weight
             batch_size=batch_size,
             learning_rate=0.01,
             linear_decay=linear_decay,
+            momentum=momentum,
             weight_decay=weight_decay,
             clip_norm=clip_norm,
         )
@@ -192,6 +194,11 @@ def test_nodes_with_losses_of_their_own_train_alone_bit_for_bit():
         return job(number, [phase()], loss_of=lambda model, batch: number * loss_of(model, batch))
 
     same_as_alone(*trained(make, 2))
+
+
+def test_nodes_with_steps_of_their_own_train_alone_bit_for_bit():
+    own = phase(step=lambda model, batch, update: update(loss_of(model, batch)))
+    same_as_alone(*trained(lambda number: job(number, [own]), 2))
 
 
 def test_a_single_node_trains_bit_for_bit_as_always():

@@ -17,6 +17,30 @@ from training_plans import DATA, TASK, Scalar, phase, scalar_training, toy_model
 # -- steps by hand ---------------------------------------------------------------------------------------------
 
 
+def test_momentum_begins_at_zero_in_each_phase():
+    model, once = Scalar(), phase(optimizer="sgd", momentum=0.5)
+    scalar_training(model, once)  # gradients 4, 2.4: 1 - .1 * 4 = .6, then .6 - .1 * (2.4 + .5 * 4) = .16
+    assert model.w.item() == pytest.approx(0.16)
+    scalar_training(model, phase(optimizer="sgd", momentum=0.5, epochs=1))  # .16 - .1 * .64
+    assert model.w.item() == pytest.approx(0.096)
+
+
+def test_a_step_of_its_own_can_update_as_often_as_it_needs_and_has_the_rate():
+    rates = []
+
+    def step(model, batch, update):
+        rates.append(update.rate)
+        first = update(2 * (model.w**2).sum())
+        update(2 * (model.w**2).sum())
+        return first
+
+    model = Scalar()
+    trained = scalar_training(model, phase(optimizer="sgd", linear_decay=True, step=step))
+    assert rates == pytest.approx([0.1, 0.05])
+    assert model.w.item() == pytest.approx(0.6**2 * 0.8**2)
+    assert (trained.steps, trained.loss) == (2, pytest.approx(2 * 0.36**2))
+
+
 def test_two_steps_of_sgd_by_hand():
     model = Scalar(1.0)
     trained = scalar_training(model, phase(optimizer="sgd"))  # w ← w − 0.1 · 4 w, twice

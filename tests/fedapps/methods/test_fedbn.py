@@ -11,6 +11,7 @@ from quadratics import QuadraticTask
 from torch import nn
 
 from fedapps.app.strategy import shared_names
+from fedapps.config.parsing import ConfigError, parse
 from fedapps.methods.fedbn import FedBN
 
 
@@ -74,3 +75,20 @@ def test_the_draws_of_the_caller_are_left_alone():
     torch.manual_seed(0)
     FedBN().private(task)
     assert torch.rand(1) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "task", "reason"),
+    [
+        ("fedbn", "lqr", "its model has no normalisation layers"),
+        ("lg-fedavg", "vpr", "its model has no body under a head"),
+    ],
+)
+def test_a_task_without_what_the_method_needs_is_refused(method, task, reason):
+    with pytest.raises(ConfigError, match=f"methods: '{method}' has no meaning for task '{task}', because {reason}"):
+        parse({"task": task, "methods": method, "collect-after": 0})
+
+
+def test_momentum_is_of_sgd_alone():
+    with pytest.raises(ConfigError, match=r"momentum = 0.9: must be 0 with optimizer = 'adam'"):
+        parse({"task": "lqr", "methods": "fedavg", "collect-after": 0, "momentum": 0.9})

@@ -1,0 +1,74 @@
+"""What tasks say about the roles of their models' parameters, and what is derived from it."""
+
+from fnmatch import fnmatchcase
+
+import pytest
+import torch
+from fedapps.tasks.options import with_values
+from fedapps.tasks.roles import head_inputs, missing, with_features
+from method_worlds import BodyAndHead, Points, Quadratics
+from torch import nn
+
+from fedapps.registry.tasks import task_class
+
+#: Every task, with the options that change its model.
+MODELS = [
+    ("lqr", {}), ("driving", {}), ("driving", {"posterior": "cvae"}), ("social", {}),
+    ("social", {"graph": "relational"}), ("text", {}), ("vln", {}), ("vln", {"stage": "speaker"}), ("images", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "options"), MODELS)
+def test_head_and_body_are_the_whole_model_and_do_not_overlap(name, options):
+    kind = task_class(name)
+    task = kind(with_values(kind.Options(), options))
+    names = [name for name, _ in task.build_model().named_parameters()]
+    roles = task.roles
+    for patterns in (roles.head, roles.body):
+        assert all(any(fnmatchcase(name, pattern) for name in names) for pattern in patterns)
+    for own in names:
+        assert sum(any(fnmatchcase(own, p) for p in patterns) for patterns in (roles.head, roles.body)) == 1, own
+
+
+def test_the_features_are_what_the_head_is_given_and_take_no_second_pass():
+    task = Points()
+    model, batch = task.build_model(), task.node(0).splits["train"]
+    expected = model.body(batch["x"])
+    calls = []
+    model.body.register_forward_hook(lambda *_: calls.append(1))
+    loss, features = with_features(task, task.loss, model, batch)
+    assert len(calls) == 1
+    torch.testing.assert_close(features, expected)
+    torch.testing.assert_close(task.features(model, batch), expected)
+    torch.testing.assert_close(loss, task.loss(model, batch))
+    features.sum().backward()
+    assert model.body[0].weight.grad is not None
+
+
+def test_features_of_a_sequence_are_its_mean():
+    model = nn.ModuleDict({"body": nn.Linear(2, 3), "head": nn.Linear(3, 1)})
+    inputs = torch.rand(4, 5, 2)
+    with head_inputs(model, ["head.*"]) as features:
+        model["head"](model["body"](inputs))
+    torch.testing.assert_close(features(), model["body"](inputs).mean(dim=1))
+
+
+def test_a_head_that_is_no_module_or_is_not_called_is_told():
+    model = Points().build_model()
+    with pytest.raises(ValueError, match=r"head = \['tail'\]: no module of the model"), head_inputs(model, ["tail"]):
+        pass
+    with head_inputs(model, ["head.*"]) as features, pytest.raises(ValueError, match="does not call it as a module"):
+        features()
+
+
+@pytest.mark.parametrize(
+    ("task", "lacks"),
+    [
+        (Points, set()),
+        (BodyAndHead, {"features", "classes", "normalisation"}),
+        (Quadratics, {"head", "body", "features", "classes", "normalisation"}),
+    ],
+)
+def test_what_a_task_lacks(task, lacks):
+    roles = ("head", "body", "features", "classes", "normalisation")
+    assert {role for role in roles if missing(task(), role)} == lacks
