@@ -21,8 +21,8 @@ from .clock import SimulatedTime
 #: The keys that a method can set for itself, as in ``fedavg(run.learning-rate=0.01)``: how nodes train, what they
 #: send and what step the server takes, but not who takes part or how long.
 METHOD_KEYS = (
-    *("epochs", "steps", "learning-rate", "learning-rate-schedule", "batch-size", "optimizer", "weight-decay"),
-    *("clip-norm", "linear-decay", "server-optimizer", "server-learning-rate", "server-tau"),
+    *("epochs", "steps", "learning-rate", "learning-rate-schedule", "batch-size", "optimizer", "momentum"),
+    *("weight-decay", "clip-norm", "linear-decay", "server-optimizer", "server-learning-rate", "server-tau"),
     *("compression", "compression-share"),
 )
 #: Values of the key ``aggregation``.
