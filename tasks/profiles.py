@@ -126,6 +126,29 @@ class TaskProfiles(ABC):
         """The roles of the model's parameters; by default it has no head."""
         return ModelRoles()
 
+    @classmethod
+    def found_keys(cls, values: Mapping[str, object], folder: Path) -> tuple[Mapping[str, str | int], str]:
+        """Return options that a simulation finds in the data of all nodes, where they are not given.
+
+        Parameters
+        ----------
+        values : mapping
+            The given options by key, without the prefix of the task; they may be invalid.
+        folder : Path
+            The folder of the data.
+
+        Returns
+        -------
+        mapping and str
+            The values by key, and a line for the user; both empty if nothing is to be found, as for most tasks.
+
+        Raises
+        ------
+        DataError
+            The data are missing or malformed.
+        """
+        return {}, ""
+
     @property
     def has_world(self) -> bool:
         """Whether :meth:`make_world` can simulate data when none are given."""

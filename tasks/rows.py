@@ -12,6 +12,8 @@ from .files import COMPRESSIONS, from_json, open_text, shown
 from .profiles import DataError
 
 FORMATS = (".csv", ".tsv", ".jsonl")
+#: The endings of spreadsheets, which are no text.
+SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 _SHOWN = 40  # characters of a line that an error repeats
 
 
@@ -60,9 +62,14 @@ def _decoded(stream: Iterable[str]) -> Iterator[str]:
 
 def format_of(path: Path) -> str:
     kind = path.with_suffix("").suffix if path.suffix in COMPRESSIONS else path.suffix
+    if kind in SHEETS:
+        raise DataError(f"{path}: a spreadsheet; save the sheet as CSV in UTF-8")
     if kind not in FORMATS:
         endings = ", ".join(FORMATS)
-        raise DataError(f"{path}: unknown format; expected a file name that ends in {endings}, .gz or .xz")
+        raise DataError(
+            f"{path}: unknown format; expected a file name that ends in {endings}, .gz or .xz: rename the file, for "
+            "example to .tsv if tabs separate its columns"
+        )
     return kind
 
 
@@ -142,8 +149,15 @@ def _json_objects(path: Path, file: Iterable[str]) -> Iterator[tuple[int, dict[s
 
 
 def require_columns(found: Collection[str], columns: Iterable[str], place: str, hint: str) -> None:
+    columns = list(columns)
     if lacking := [name for name in columns if name not in found]:
-        named = ", ".join(filter(None, found)) or "none"
+        if all(name.isdecimal() for name in (*found, *columns)):
+            raise DataError(
+                f"{place}: no column {', '.join(lacking)}; columns are counted from 1, and the line has {len(found)}"
+            )
+        named = ", ".join(shown(name)[1:-1] for name in found if name) or "none"
         if len(found) == 1 and any(mark in named for mark in (";", "\t", "|")):
             hint = "separate the columns of a .csv file by commas, those of a .tsv file by tabs"
+        elif not hint and len(lacking) == len(columns) > 1:
+            hint = "the first line of a table must have the names of its columns"
         raise DataError(f"{place}: no column {', '.join(lacking)}; found {named}" + (f" ({hint})" if hint else ""))

@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ from fedapps.app.strategy import build_strategy
 from fedapps.clients.data import cached_load
 from fedapps.clients.guard import PRIVATE, Guard
 from fedapps.clients.kept_models import KEEP_MODEL, KeptModels
-from fedapps.config.parsing import Config, parse
+from fedapps.config.parsing import Config, ConfigError, parse
 from fedapps.config.recipe_files import read_recipe
 from fedapps.launch.dry_run import DryRun
-from fedapps.launch.launch import resolve
+from fedapps.launch.launch import found_in_data, resolve
 from fedapps.report.formats import format_bytes
 from fedapps.tasks.base import DataError, NodeData, Task
 
@@ -65,9 +66,16 @@ def check(
     ConfigError
         If the run config is invalid.
     """
-    config = parse(resolve(read_recipe(recipe, overrides), "runs"), on_node=True)
+    given, folder = resolve(read_recipe(recipe, overrides), "runs"), data_dir.expanduser().absolute()
+    try:
+        config = parse(given, on_node=True)
+    except ValueError as error:
+        line = ""
+        with suppress(DataError):
+            _, line = found_in_data(given, folder)
+        raise (ConfigError(f"{error}\n  in {folder}: {line}") if line else error) from None
     state = Path(state_dir or DEFAULT_STATE).expanduser()
-    report = NodeCheck(config, data_dir.expanduser().absolute(), state, private, keep_model)
+    report = NodeCheck(config, folder, state, private, keep_model)
     report.run()
     print("\n".join(report.lines))
     if not report.problems:

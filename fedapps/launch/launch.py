@@ -15,6 +15,7 @@ from fedapps.config.clock import devices_of
 from fedapps.config.keys import for_flower, path_keys
 from fedapps.config.parsing import Config, parse
 from fedapps.config.run_config import RunConfig
+from fedapps.registry.tasks import profiles_class, task_names
 from fedapps.report import write_report
 from fedapps.report.floors import below_floors
 from fedapps.runs.continual import continual_metrics, measure_names, stage_metrics
@@ -256,7 +257,7 @@ def execute(config: Config, engine: str) -> None:
 
 
 def resolve(overrides: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
-    """The run config with absolute paths and a name.
+    """The run config with absolute paths, a name, and what the data of a simulation answer.
 
     Flower's processes have other working directories, so relative paths would not work there.
     """
@@ -268,10 +269,33 @@ def resolve(overrides: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
     for key in path_keys() & resolved.keys():
         names = str(resolved[key]).split(",")
         resolved[key] = ",".join(_absolute(name.strip()) for name in names)
+    if resolved.get("data-dir"):
+        found, line = found_in_data(resolved, Path(resolved["data-dir"]))
+        resolved |= found
+        if line:
+            print(line, file=sys.stderr)
     if not resolved.get("name"):
         task = resolved.get("task", RunConfig.task)
         resolved["name"] = timed_name(str(task))
     return resolved
+
+
+def found_in_data(given: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], str]:
+    """The keys of the task that are not given and that the data in a folder answer, such as the labels of texts; and a
+    line for the user, empty if there are none.
+
+    Raises
+    ------
+    DataError
+        The data are missing or malformed.
+    """
+    task = str(given.get("task", RunConfig.task))
+    if task not in task_names() or not folder.is_dir():
+        return {}, ""
+    prefix = f"{task}."
+    own = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
+    found, line = profiles_class(task).found_keys(own, folder)
+    return {prefix + key: value for key, value in found.items()}, line
 
 
 def _absolute(name: str) -> str:

@@ -74,7 +74,8 @@ class DrivingProfiles(TaskProfiles):
         if (recording.dynamics, recording.cars) != expected:
             raise DataError(
                 f"{folder}: holds {recording.cars} cars with {recording.dynamics} dynamics; scenario "
-                f"{self.options.scenario!r} expects {expected[1]} cars with {expected[0]} dynamics"
+                f"{self.options.scenario!r} expects {expected[1]} cars with {expected[0]} dynamics (driving.scenario; "
+                "recorded trials of people are 'trials')"
             )
         return with_validation(recording, self.options.validation_share)
 

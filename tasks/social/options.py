@@ -77,15 +77,18 @@ class Options:
         names = [name for group in groups for name in group]
         if wrong := [name for name in names if not re.fullmatch(r"[\w-]+", name)]:
             raise DataError(
-                f"participants = {self.participants!r}: {wrong[0]!r} is not a valid name; use letters, digits, '_' and "
-                "'-', separate the participants of a node by ',' and nodes by ';'"
+                f"social.participants = {self.participants!r}: {wrong[0]!r} is not a valid name; use letters, digits, "
+                "'_' and '-', separate the participants of a node by ',' and nodes by ';'"
             )
         if twice := [name for name, times in Counter(names).items() if times > 1]:
-            raise DataError(f"participants = {self.participants!r}: {', '.join(twice)} occurs twice; name each once")
+            raise DataError(
+                f"social.participants = {self.participants!r}: {', '.join(twice)} occurs twice; name each once"
+            )
         if not self.together and len({len(group) for group in groups}) > 1:
             lengths = "; ".join(f"{','.join(group)} has {len(group)}" for group in groups)
             raise DataError(
-                f"participants = {self.participants!r}: all nodes must have the same number of participants, but "
-                f"{lengths}; change the lists, or set together = true to train on all participants of a node at once"
+                f"social.participants = {self.participants!r}: all nodes must have the same number of participants, "
+                f"but {lengths}; change the lists, or set social.together = true to train on "
+                "all participants of a node at once"
             )
         return groups

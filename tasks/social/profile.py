@@ -73,8 +73,9 @@ class SocialProfiles(TaskProfiles):
     def check_nodes(self, num_nodes: int) -> None:
         if num_nodes != len(self.nodes):
             raise DataError(
-                f"participants = {self.options.participants!r} lists the participants of {len(self.nodes)} nodes, but "
-                f"num-nodes is {num_nodes}: set num-nodes = {len(self.nodes)}, or list those of {num_nodes} nodes"
+                f"social.participants = {self.options.participants!r} lists the participants of {len(self.nodes)} "
+                f"nodes, but num-nodes is {num_nodes}: set num-nodes = {len(self.nodes)}, or list those of "
+                f"{num_nodes} nodes"
             )
 
     def make_world(self, folder: Path, num_nodes: int, seed: int) -> None:
@@ -88,8 +89,8 @@ class SocialProfiles(TaskProfiles):
         """
         if not self.has_world:
             raise DataError(
-                "source = 'recorded' reads ratings by people and cannot be simulated: set data-dir to the folder of "
-                "the files, or set source = 'simulated'"
+                "social.source = 'recorded' reads ratings by people and cannot be simulated: set data-dir to the "
+                "folder of the files, or set social.source = 'simulated'"
             )
         self.check_nodes(num_nodes)
         participants = [participant for node in self.nodes for participant in node]
@@ -124,7 +125,7 @@ class SocialProfiles(TaskProfiles):
             raise DataError(
                 f"{folder}: expected {self.num_stages} files <participant>.json, one for each stage, or the files of "
                 f"all participants ({self.options.participants}); found {found}. Add or remove files, or change the "
-                "options participants and together"
+                "keys social.participants and social.together"
             )
         return Participants(folder, "+".join(own), stages)
 

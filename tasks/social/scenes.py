@@ -102,7 +102,10 @@ def read_participant(folder: Path, participant: str) -> tuple[RatedScene, ...]:
     files = participant_files(folder)
     if participant not in files:
         found = ", ".join(files) or "none"
-        raise DataError(f"{folder}: no file {participant}.json of participant {participant!r}; found {found}")
+        raise DataError(
+            f"{folder}: no file {participant}.json of participant {participant!r}; found {found} (social.participants "
+            "names the participants of each node)"
+        )
     path = files[participant]
     return _read_file(path, path.stat().st_mtime_ns)
 

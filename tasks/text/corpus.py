@@ -6,9 +6,12 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.files import COMPRESSIONS, found_in
+from fedapps.tasks.files import COMPRESSIONS, found_in, shown
 from fedapps.tasks.profiles import DataError
 from fedapps.tasks.tables import read_table
+
+_LISTED = 8  # files that an error lists
+_CLASSES = 100  # labels that are always accepted as classes
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Columns:
     label : str
         The column of the label.
 
-    Columns are names, or numbers from 1 for a file without a header, such as the official files of AG News.
+    Columns are names; or all are numbers, counted from 1, in a file without a header line, such as those of AG News.
     """
 
     text: tuple[str, ...]
@@ -50,6 +53,7 @@ class Layout:
     columns: Columns
     labels: tuple[str, ...]
     classes: int
+    hint: str = ""  # what the error for missing files adds: the key that decides their names
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,10 @@ def read_rows(path: Path, columns: Columns) -> Rows:
     DataError
         The file is missing, damaged or empty, its format is unknown, or it lacks a column.
     """
-    hint = "text.text-columns and text.label-column name the columns to read"
+    hint = (
+        "text.text-columns and text.label-column name the columns to read, or number them all, from 1, in a file "
+        "without a header line"
+    )
     table = read_table(path, list(dict.fromkeys(columns.all)), header=not columns.numbered, hint=hint)
     texts = zip(*(table.texts(column) for column in columns.text), strict=True)
     return Rows(
@@ -173,11 +180,40 @@ def read_corpus(folder: Path, layout: Layout, *, only_test: bool = False) -> Cor
     """
     train, test = find_files(folder, layout.train), find_files(folder, layout.test)
     if not train and not (only_test and test):
-        raise DataError(
-            f"{folder}: no training texts; expected a file {' or '.join(layout.train)}, optionally with .gz or .xz "
-            "(see text.dataset and text.train-files)"
-        )
+        raise missing(folder, "training", layout.train, layout.hint)
     return _read(folder, _stamped(train), _stamped(test), layout.columns, layout.labels, layout.classes)
+
+
+def missing(folder: Path, which: str, candidates: Sequence[str], hint: str) -> DataError:
+    """Return the error for missing texts, which lists what the folder has."""
+    there = [path.name for path in found_in(folder, "*") if path.is_file()]
+    found = ", ".join(there[:_LISTED]) + (", ..." if len(there) > _LISTED else "") or "no file"
+    return DataError(
+        f"{folder}: no {which} texts; expected a file {' or '.join(candidates)}, optionally with .gz or .xz; found "
+        f"{found} ({hint})"
+    )
+
+
+def labels_in(folder: Path, candidates: Sequence[str], columns: Columns, hint: str) -> tuple[tuple[str, ...], int]:
+    """Return the distinct labels of the training files (:func:`classes_of`), and the number of texts.
+
+    Raises
+    ------
+    DataError
+        There is no training file, one is malformed, or the labels are no classes: there is one, or nearly one a text.
+    """
+    files = find_files(folder, candidates)
+    if not files:
+        raise missing(folder, "training", candidates, hint)
+    rows = [_rows(path, stamp, columns) for path, stamp in _stamped(files)]
+    found, count = classes_of(rows), sum(len(part.labels) for part in rows)
+    if len(found) < 2 or len(found) > max(_CLASSES, count // 10):
+        what = f"only the label {shown(found[0])}" if len(found) < 2 else f"{len(found):,} different labels"
+        raise DataError(
+            f"{files[0]}, column {columns.label}: {what} in {count:,} training texts; expected one of a few classes in "
+            "each line (text.label-column names the column)"
+        )
+    return found, count
 
 
 Stamped = tuple[tuple[Path, int], ...]
@@ -188,11 +224,17 @@ def _stamped(paths: Sequence[Path]) -> Stamped:
 
 
 @lru_cache(maxsize=8)
+def _rows(path: Path, stamp: int, columns: Columns) -> Rows:
+    """As :func:`read_rows`, once for each state of a file, which ``stamp`` identifies."""
+    return read_rows(path, columns)
+
+
+@lru_cache(maxsize=8)
 def _read(
     folder: Path, train: Stamped, test: Stamped, columns: Columns, labels: tuple[str, ...], classes: int
 ) -> Corpus:
-    training = [read_rows(path, columns) for path, _ in train]
-    testing = [read_rows(path, columns) for path, _ in test]
+    training = [_rows(path, stamp, columns) for path, stamp in train]
+    testing = [_rows(path, stamp, columns) for path, stamp in test]
     found = labels or classes_of(training)
     if len(found) != classes:
         raise DataError(

@@ -15,6 +15,7 @@ from .published import PUBLISHED, HubDataset
 
 #: The columns of the files of a simulated or downloaded corpus.
 WRITTEN = Columns(("text",), "label")
+MADE = ("train.jsonl",)
 LSTM = "lstm"
 DEFAULT_LENGTH = 128
 
@@ -48,7 +49,7 @@ class Options:
     text_columns: str = option(
         "",
         "Columns of the text, separated by commas and joined by spaces: names, or numbers from 1 for files "
-        "without a header; '' = the data set's, or 'text'",
+        "without a header line; '' = the data set's, or 'text'",
         data=True,
     )
     label_column: str = option(
@@ -56,7 +57,8 @@ class Options:
     )
     labels: str = option(
         "",
-        "Labels in the order of the classes, separated by commas; '' = the data set's, or those found, sorted",
+        "Labels in the order of the classes, separated by commas; '' = the data set's, or in a simulation those in "
+        "data-dir, sorted",
         data=True,
     )
     classes: int = option(
@@ -223,21 +225,55 @@ class Options:
         if classes < 2:
             raise DataError(
                 f"text.dataset = {self.dataset!r} is not one of {', '.join(PUBLISHED)}: list its labels in "
-                "text.labels, or set text.classes to their number, at least 2"
+                "text.labels, or set text.classes to their number, at least 2 (a simulation finds them in data-dir; "
+                "fedapps nodes RECIPE --set data-dir=FOLDER prints the line)"
             )
         if self.source != "files":
             told = listed(self.labels) if self.source == "hub" else ()
             numbers = tuple(str(label) for label in range(classes))
             found = self.source == "hub" and known is None
-            return Layout(("train.jsonl",), ("test.jsonl",), WRITTEN, told or (() if found else numbers), classes)
-        columns = known.columns if known else WRITTEN
+            return Layout(MADE, ("test.jsonl",), WRITTEN, told or (() if found else numbers), classes, self.hint)
         return Layout(
-            (self.train_files,) if self.train_files else known.train if known else _any_format("train"),
+            self.train_candidates,
             (self.test_files,) if self.test_files else known.test if known else _any_format("test"),
-            Columns(listed(self.text_columns) or columns.text, self.label_column.strip() or columns.label),
+            self.columns,
             labels,
             classes,
+            self.hint,
         )
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of files that people have."""
+        known = PUBLISHED.get(self.dataset)
+        columns = known.columns if known else WRITTEN
+        return Columns(listed(self.text_columns) or columns.text, self.label_column.strip() or columns.label)
+
+    @property
+    def train_candidates(self) -> tuple[str, ...]:
+        """The names of the training files that people have."""
+        known = PUBLISHED.get(self.dataset)
+        return (self.train_files,) if self.train_files else known.train if known else _any_format("train")
+
+    @property
+    def hint(self) -> str:
+        """The key that decides the names of the files, for the error if there are none."""
+        if self.source != "files":
+            return (
+                f"text.source = {self.source!r} reads only what it made itself; for files of your own, set text.source "
+                "= 'files'"
+            )
+        if self.dataset in PUBLISHED and not self.train_files:
+            return (
+                f"these are the files of text.dataset = {self.dataset!r}; for others, choose another name for "
+                "text.dataset, or name the files in text.train-files"
+            )
+        return "text.train-files names the files"
+
+    @property
+    def finds_labels(self) -> bool:
+        """Whether the classes are still to be found in files that people have."""
+        return self.source == "files" and self.dataset not in PUBLISHED and not self.labels and not self.classes
 
     def hub(self) -> tuple[str, HubDataset]:
         """Return the training split, and the data set on the hub."""

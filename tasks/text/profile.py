@@ -1,17 +1,20 @@
 """The task "text" without torch: the examples that each node has, the profiles of nodes, and the simulation of data."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from shlex import quote
 from typing import ClassVar, Self
 
 import numpy as np
 from fedapps.sim.corpus import write_corpus
 from fedapps.sim.seeding import generator
+from fedapps.tasks.options import parse_options
 from fedapps.tasks.partitioners import Part, flower_partition
 from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, PrivateParameters, TaskProfiles, check_partition
 
-from .corpus import Corpus, read_corpus
-from .options import Options, check_initial_vectors, vocabulary_source
+from .corpus import Corpus, find_files, labels_in, missing, read_corpus
+from .options import MADE, Options, check_initial_vectors, vocabulary_source
 from .options import Options as TextOptions
 from .partition import deal, dirichlet_shares, label_shares
 from .published import fetch
@@ -110,6 +113,23 @@ class TextProfiles(TaskProfiles):
         """The head is the classifier, with the layer before it that some encoders have."""
         return ModelRoles(head=("*classifier.*",), body=("embedding.*", "encoder.*"), features=True)
 
+    @classmethod
+    def found_keys(cls, values: Mapping[str, object], folder: Path) -> tuple[dict[str, str | int], str]:
+        """Return ``labels`` of a data set that is not known, or ``classes`` if they cannot be listed."""
+        arguments, errors = parse_options(TextOptions, dict(values))
+        if errors:
+            return {}, ""
+        options = TextOptions(**arguments)
+        if options.source != "files" and not find_files(folder, MADE):
+            raise missing(folder, "training", MADE, options.hint)
+        if not options.finds_labels:
+            return {}, ""
+        labels, count = labels_in(folder, options.train_candidates, options.columns, options.hint)
+        note = f"{len(labels)} labels in {count:,} training texts, which a deployment lists: "
+        if any("," in label or label != label.strip() for label in labels):
+            return {"classes": len(labels)}, f"{note}--set text.classes={len(labels)} ({' | '.join(labels)})"
+        return {"labels": ",".join(labels)}, f"{note}--set {quote('text.labels=' + ','.join(labels))}"
+
     @property
     def has_world(self) -> bool:
         return self.options.source != "files"
@@ -145,10 +165,7 @@ class TextProfiles(TaskProfiles):
         check_partition(partition, num_partitions)
         corpus = read_corpus(folder, self.layout)
         if not corpus.test.texts:
-            raise DataError(
-                f"{folder}: no test texts; expected a file {' or '.join(self.layout.test)}, optionally with .gz or "
-                ".xz (see text.dataset and text.test-files)"
-            )
+            raise missing(folder, "test", self.layout.test, self.layout.hint.replace("train-files", "test-files"))
         return corpus
 
     def check_own_words(self) -> None:

@@ -146,7 +146,7 @@ def test_a_participant_with_two_files(tmp_path):
 def test_a_participant_without_a_file(tmp_path):
     with pytest.raises(DataError, match=r"no file z.json of participant 'z'; found none"):
         read_participant(tmp_path, "z")
-    with pytest.raises(DataError, match=r"no file z.json of participant 'z'; found a$"):
+    with pytest.raises(DataError, match=r"no file z.json of participant 'z'; found a \(social.participants"):
         read_participant(folder_of(tmp_path, GIVEN), "z")
 
 

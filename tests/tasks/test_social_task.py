@@ -43,7 +43,7 @@ def test_recorded_ratings_are_never_made_up(tmp_path):
     assert Options().source == "recorded"
     assert not task.has_world
     with pytest.raises(
-        DataError, match=r"source = 'recorded' .*: set data-dir to the folder .*, or set source = 'simul"
+        DataError, match=r"source = 'recorded' .*: set data-dir to the folder .*, or set social.source = 'simul"
     ):
         task.make_world(tmp_path, 2, seed=0)
     assert not list(tmp_path.iterdir())
@@ -230,7 +230,7 @@ def test_a_node_draws_a_scene_that_it_is_tested_on_last(world):
     [
         (
             "a,b;c",
-            r"all nodes must have the same number of participants, but a,b has 2; c has 1; .* set together = true",
+            r"all nodes must have the same number of participants, but a,b has 2; c has 1; .* social.together = true",
         ),
         ("a,b;b,c", "b occurs twice; name each once"),
         ("a,,b", "'' is not a valid name; use letters"),

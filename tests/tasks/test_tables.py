@@ -50,7 +50,7 @@ def test_quotes_delimit_cells_in_csv_and_are_text_in_tsv(tmp_path):
 def test_columns_without_a_header_are_numbered(tmp_path):
     path = written(tmp_path, "a.csv", "3,x\n4,y\n")
     assert read_table(path, ["2"], header=False).texts("2") == ["x", "y"]
-    with pytest.raises(DataError, match=r"a\.csv, line 1: no column 3; found 1, 2 \(see text.label-column\)"):
+    with pytest.raises(DataError, match=r"a\.csv, line 1: no column 3; columns are counted from 1, and the line has 2"):
         read_table(path, ["3"], header=False, hint="see text.label-column")
 
 
