@@ -1,7 +1,7 @@
 """A task without torch: its profiles, for a worker that only answers the profile query and is to start fast."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -166,6 +166,13 @@ class TaskProfiles(ABC):
     @abstractmethod
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         """The profile of one node; parameters and errors are those of :meth:`fedapps.tasks.base.Task.load_node`."""
+
+    def own_files(self, folder: Path, partition: int, num_partitions: int) -> Sequence[Path]:
+        """Return the files in ``folder`` with which one node could be deployed; none if nodes share files.
+
+        Parameters and errors are those of :meth:`node_profile`.
+        """
+        return ()
 
     @abstractmethod
     def own_profile(self, folder: Path) -> NodeProfile:

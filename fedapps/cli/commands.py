@@ -95,12 +95,14 @@ def list_names(given: argparse.Namespace) -> int:
 
 def nodes(given: argparse.Namespace) -> int:
     """Print the nodes of a recipe and how much data each of them has, and draw them if asked for."""
-    from fedapps.comparison.nodes import RecipeNodes, check_format, nodes_figure, nodes_text
+    from fedapps.comparison.nodes import RecipeNodes, check_format, nodes_figure, nodes_text, write_nodes
 
     if given.plot:
         check_format(Path(given.plot))
     found = RecipeNodes.read(Path(given.recipe), assignments(given.set), Vary.read(given.vary))
     print(nodes_text(found))
+    if given.write:
+        print("\n".join(map(str, write_nodes(found, Path(given.write)))))
     if given.plot:
         nodes_figure(found, Path(given.plot))
     return 0
@@ -221,10 +223,12 @@ def check_node(given: argparse.Namespace) -> int:
 
 def supernode(given: argparse.Namespace) -> int:
     """Become a SuperNode that imports the libraries of its workers once."""
+    from fedapps.deployment.node_options import check_options
     from fedapps.deployment.supernode import SuperNode
 
     libraries = [name for name in given.preload.split(",") if name]
     command = SuperNode(libraries, given.poll_interval).command(given.rest)
+    check_options(command)
     os.execv(command[0], command)
 
 

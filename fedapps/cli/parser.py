@@ -87,7 +87,7 @@ def _add_nodes(commands: Commands) -> None:
         commands, "nodes", "Show the nodes of a recipe and how much data each of them has.",
         "Nothing is trained. A simulated world is generated if it does not exist yet.",
         "nodes fedvpr-splits", "nodes fedvocab-small --set data-dir=/data/agnews --vary text.alpha=0.1,1,10",
-        "nodes quickstart --plot nodes.png",
+        "nodes quickstart --plot nodes.png", "nodes lane-swap --set num-nodes=3 --write samples",
     )  # fmt: skip
     command.add_argument("recipe", help=RECIPE)
     add_vary(command, "show a row for each of these values of a key")
@@ -96,6 +96,12 @@ def _add_nodes(commands: Commands) -> None:
         default="",
         metavar="FILE",
         help="also draw the training examples of each node by class to this file",
+    )
+    command.add_argument(
+        "--write",
+        default="",
+        metavar="DIR",
+        help="also copy the files of each node into a folder of its own below DIR, as a deployed node has them",
     )
     add_set(command)
 

@@ -1,5 +1,6 @@
 """The nodes of a recipe and how much data each of them has, as a table and as a figure."""
 
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from fedapps.config.parsing import Config
 from fedapps.config.recipe_files import Value, read_recipe
 from fedapps.launch.launch import check_data, resolve
 from fedapps.runs.tables import text_table
+from fedapps.sim.files import path_name
 from fedapps.tasks.base import NodeData, Task
 
 from .matrix import Plan, Vary
@@ -29,9 +31,10 @@ _MOST_NAMES, _MOST_KINDS = 60, 20
 
 @dataclass(frozen=True)
 class NodesFound:
-    """The task of a recipe, the data of its nodes, and remarks about the data."""
+    """The task of a recipe, the folder and the data of its nodes, and remarks about the data."""
 
     task: Task
+    folder: Path
     nodes: list[NodeData]
     remarks: Sequence[str]
 
@@ -88,7 +91,38 @@ def _found(config: Config) -> NodesFound:
     places = ({"partition-id": node, "num-partitions": run.num_nodes} for node in range(run.num_nodes))
     sources = [run.source(task, place) for place in places]
     nodes = [source.load(task) for source in sources]
-    return NodesFound(task, nodes, task.remarks(sources[0].folder, run.num_nodes))
+    folder = sources[0].folder
+    return NodesFound(task, folder, nodes, task.remarks(folder, run.num_nodes))
+
+
+def write_nodes(nodes: RecipeNodes, folder: Path) -> list[Path]:
+    """Copy the files of each node into a folder below ``folder``, named by the key of the node.
+
+    Returns
+    -------
+    list of Path
+        The folders of the nodes, each as a deployed node reads it.
+
+    Raises
+    ------
+    ValueError
+        A key is varied, the task has no files for each node, or a folder exists.
+    """
+    if nodes.vary:
+        raise ValueError(f"--write: writes one world, but {nodes.vary.key} has several values; choose one with --set")
+    (found,) = nodes.found.values()
+    parts = [found.task.own_files(found.folder, node, len(found.nodes)) for node in range(len(found.nodes))]
+    if not all(parts):
+        raise ValueError(f"--write: the files of the task {found.task.name} do not belong to single nodes; divide them")
+    folders = [folder / path_name(node.key) for node in found.nodes]
+    for own in folders:
+        if own.exists():
+            raise ValueError(f"--write: {own} exists; choose another folder, or remove it")
+    for own, files in zip(folders, parts, strict=True):
+        own.mkdir(parents=True)
+        for file in files:
+            shutil.copyfile(file, own / file.name)
+    return folders
 
 
 def _table(vary: Vary | None, found: Mapping[Value | None, NodesFound]) -> str:

@@ -134,6 +134,13 @@ def read_file(path: Path) -> Recording:
     return _joined(path, [path])
 
 
+def files_of(folder: Path, block: int) -> list[Path]:
+    """Return the files of a folder with the sessions of a block; none if one of them also has those of others."""
+    found = {path: set(read_file(path).blocks) for path in found_in(folder, *(f"*{ending}" for ending in CSV_ENDINGS))}
+    own = [path for path, blocks in found.items() if block in blocks]
+    return own if all(found[path] == {block} for path in own) else []
+
+
 def _joined(place: Path, paths: Sequence[Path]) -> Recording:
     blocks: dict[int, tuple[Session, ...]] = {}
     kinds = set()

@@ -5,10 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
-from fedapps.sim.traffic.styles import read_styles
+from fedapps.sim.traffic.styles import WORLD_FILE, read_styles
 from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, TaskProfiles
 
-from .data import Recording, read_sessions, with_validation
+from .data import Recording, files_of, read_sessions, with_validation
 from .options import Options as DrivingOptions
 
 #: The floor of a comparison: the human keeps its velocity.
@@ -52,6 +52,12 @@ class DrivingProfiles(TaskProfiles):
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         recording = self.checked(folder, read_sessions(folder))
         return self._profile(folder, recording, block_of(folder, recording, partition, num_partitions))
+
+    def own_files(self, folder: Path, partition: int, num_partitions: int) -> list[Path]:
+        """A simulated node also has ``world.json``, with which it can simulate its driver again."""
+        (block,) = block_of(folder, read_sessions(folder), partition, num_partitions)
+        own, world = files_of(folder, block), folder / WORLD_FILE
+        return [*own, world] if own and world.exists() else own
 
     def own_profile(self, folder: Path) -> NodeProfile:
         recording = self.checked(folder, read_sessions(folder))

@@ -184,6 +184,9 @@ class LqrProfiles(TaskProfiles):
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         return self._profile([robot_file(folder, partition, num_partitions)])
 
+    def own_files(self, folder: Path, partition: int, num_partitions: int) -> list[Path]:
+        return [robot_file(folder, partition, num_partitions)]
+
     def own_profile(self, folder: Path) -> NodeProfile:
         return self._profile(robot_files(folder))
 

@@ -147,6 +147,10 @@ class SocialProfiles(TaskProfiles):
     def node_profile(self, folder: Path, partition: int, num_partitions: int) -> NodeProfile:
         return self._profile(self.node(folder, partition, num_partitions))
 
+    def own_files(self, folder: Path, partition: int, num_partitions: int) -> list[Path]:
+        files, stages = participant_files(folder), self.node(folder, partition, num_partitions).stages
+        return [files[participant] for stage in stages for participant in stage]
+
     def own_profile(self, folder: Path) -> NodeProfile:
         return self._profile(self.whole(folder))
 

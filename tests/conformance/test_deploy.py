@@ -28,8 +28,8 @@ PARSERS = {"flower-superlink": _parse_args_run_superlink, "flower-supernode": _p
 #: Of the Compose Specification, those that are used here.
 TOP_KEYS = {"name", "services", "volumes"}
 SERVICE_KEYS = {
-    "build", "cap_drop", "command", "deploy", "healthcheck", "image", "init", "logging", "ports", "profiles",
-    "read_only", "restart", "security_opt", "tmpfs", "volumes",
+    "build", "cap_drop", "command", "deploy", "healthcheck", "image", "init", "logging", "network_mode", "ports",
+    "profiles", "read_only", "restart", "security_opt", "tmpfs", "user", "volumes",
 }  # fmt: skip
 HEALTH_KEYS = {"test", "interval", "timeout", "start_period", "retries"}
 BIND_KEYS = {"type", "source", "target", "read_only", "bind"}
@@ -64,7 +64,7 @@ def compose() -> dict[str, Any]:
 
 def test_compose_has_no_key_that_docker_does_not_know(compose):
     assert {key for key in compose if not key.startswith("x-")} == TOP_KEYS
-    assert compose["services"].keys() == {"superlink", "supernode"}
+    assert compose["services"].keys() == {"superlink", "supernode", "web"}
     gpu = yaml.safe_load((DEPLOY / "compose.gpu.yaml").read_text())
     assert gpu.keys() == {"services"}
     assert gpu["services"].keys() <= compose["services"].keys()
@@ -102,7 +102,7 @@ def test_flower_takes_the_commands_of_compose(compose):
     assert server.enable_supernode_auth
     assert not server.insecure
     assert not server.runtime_dependency_install
-    assert (server.host, server.port, server.fleet_api_address) == ("0.0.0.0", 8000, "0.0.0.0:9092")
+    assert (server.host, server.port, server.fleet_api_address) == ("0.0.0.0", 8000, None)
     ports = [filled(port, variables("superlink.env.example")) for port in services["superlink"]["ports"]]
     assert ports == ["9092:9092", "127.0.0.1:8000:8000"], "only nodes are let in from outside"
     assert Path(server.database).parent == Path("/var/lib/fedapps")
@@ -167,14 +167,29 @@ def test_the_image_is_pinned_and_its_user_is_not_root(compose):
     project = (ROOT / "pyproject.toml").read_text()
     version = re.search(r'^version = "(.*)"$', project, re.MULTILINE)
     assert version
-    assert compose["services"]["superlink"]["image"] == f"fedapps:{version[1]}"
+    assert compose["services"]["superlink"]["image"] == f"fedapps:{version[1]}-${{TRANSPORT:-http}}"
+    assert compose["services"]["superlink"]["build"]["args"] == {"TRANSPORT": "${TRANSPORT:-http}"}
     words = [word for word, _ in found]
     assert dict(found)["USER"] == "fedapps"
     assert words.index("USER") > max(index for index, word in enumerate(words) if word in ("RUN", "COPY"))
     assert any("useradd" in rest and "10001" in rest for word, rest in found if word == "RUN")
     for rest in (rest for word, rest in found if word == "RUN" and "pip install" in rest):
         assert "--no-cache-dir" in rest
-        assert "--constraint constraints.txt" in rest or "--no-deps" in rest
+        assert re.search(r"--constraint constraints(-grpc)?\.txt ", rest) or "--no-deps" in rest
+
+
+def test_the_web_server_before_nodes_that_use_http_shares_the_network_of_the_server(compose):
+    """It reaches the SuperLink at the loopback, as with systemd, and the SuperLink's published port is its port."""
+    web, superlink = compose["services"]["web"], compose["services"]["superlink"]
+    site = (DEPLOY / "nginx.conf").read_text()
+    assert web["network_mode"] == "service:superlink"
+    assert "ports" not in web
+    (listens,) = re.findall(r"listen (\d+) ssl;", site)
+    assert [port.rpartition(":")[2] for port in superlink["ports"]] == [listens, "8000"]
+    sources = {volume["target"]: volume["source"] for volume in web["volumes"]}
+    assert sources["/etc/nginx/conf.d/default.conf"] == "./nginx.conf"
+    certificates = sources.pop("/etc/fedapps/certificates")
+    assert certificates == next(v["source"] for v in superlink["volumes"] if not isinstance(v, str))
 
 
 # -- systemd ---------------------------------------------------------------------------------------------------
@@ -227,7 +242,7 @@ def test_flower_takes_the_command_of_the_servers_unit():
     assert server.enable_supernode_auth
     assert not server.insecure
     assert not server.runtime_dependency_install
-    assert (server.host, server.port, server.fleet_api_address) == ("127.0.0.1", 8000, "0.0.0.0:9092")
+    assert (server.host, server.port, server.fleet_api_address) == ("127.0.0.1", 8000, None)
     assert server.database == "/var/lib/fedapps-superlink/superlink.db"
 
 

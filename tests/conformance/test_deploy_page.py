@@ -61,7 +61,7 @@ def test_the_page_names_every_file_and_only_files_that_exist():
 
 
 def test_the_web_server_before_nodes_that_speak_http_passes_on_theirs_alone():
-    (site,) = re.findall(r"```nginx\n(.*?)```", PAGES[1].read_text(), re.DOTALL)
+    site = (DEPLOY / "nginx.conf").read_text()
     settings = dict(re.findall(r"^(\w+)=(.*)$", (DEPLOY / "superlink.env.example").read_text(), re.MULTILINE))
     assert re.findall(r"listen (\S+) ssl;", site) == [settings["FLEET_PORT"]]
     assert re.findall(r"location (\S+) {\s+proxy_pass (\S+);", site) == [

@@ -10,7 +10,7 @@ from striped_places import write_places
 
 from fedapps.cli.commands import main
 from fedapps.comparison.matrix import Vary
-from fedapps.comparison.nodes import NodesFound, RecipeNodes, node_counts, nodes_figure, nodes_text
+from fedapps.comparison.nodes import NodesFound, RecipeNodes, node_counts, nodes_figure, nodes_text, write_nodes
 from fedapps.config.parsing import ConfigError
 from fedapps.config.recipe_files import recipes
 
@@ -79,7 +79,7 @@ def node(key, labels, **groups):
 
 
 def test_examples_are_counted_by_class():
-    found = NodesFound(Classified(), [node("a", [0, 2, 2]), node("b", [1])], ())
+    found = NodesFound(Classified(), Path(), [node("a", [0, 2, 2]), node("b", [1])], ())
     assert node_counts(found) == {
         "a": {"class 0": 1, "class 1": 0, "class 2": 2},
         "b": {"class 0": 0, "class 1": 1, "class 2": 0},
@@ -87,15 +87,15 @@ def test_examples_are_counted_by_class():
 
 
 def test_without_classes_they_are_counted_under_the_group_of_the_node():
-    found = NodesFound(LqrTask(), [node("a", [0, 1], city="oslo", zone="x"), node("b", [1], zone="y")], ())
+    found = NodesFound(LqrTask(), Path(), [node("a", [0, 1], city="oslo", zone="x"), node("b", [1], zone="y")], ())
     assert node_counts(found) == {"a": {"city oslo": 2}, "b": {"city none": 1}}
-    assert node_counts(NodesFound(LqrTask(), [node("a", [0, 1])], ())) == {"a": {"examples": 2}}
+    assert node_counts(NodesFound(LqrTask(), Path(), [node("a", [0, 1])], ())) == {"a": {"examples": 2}}
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_a_bar_for_each_node_and_a_panel_for_each_value(tmp_path, suffix):
     parts = {0.1: [node("lagos", [0, 0, 1]), node("oslo", [2])], 10.0: [node("lagos", [0, 1]), node("oslo", [1, 2])]}
-    found = {value: NodesFound(Classified(), nodes, ()) for value, nodes in parts.items()}
+    found = {value: NodesFound(Classified(), Path(), nodes, ()) for value, nodes in parts.items()}
     path = tmp_path / f"nodes.{suffix}"
     figure = nodes_figure(RecipeNodes(Vary("text.alpha", (0.1, 10.0)), found), path)
     assert path.stat().st_size > 1000
@@ -110,7 +110,7 @@ def test_a_bar_for_each_node_and_a_panel_for_each_value(tmp_path, suffix):
 
 
 def test_a_hundred_nodes_are_drawn_without_their_names(tmp_path):
-    found = {None: NodesFound(Classified(), [node(f"node-{n}", [n % 3]) for n in range(100)], ())}
+    found = {None: NodesFound(Classified(), Path(), [node(f"node-{n}", [n % 3]) for n in range(100)], ())}
     figure = nodes_figure(RecipeNodes(None, found), tmp_path / "nodes.png")
     assert not figure.axes[0].get_yticklabels()
     assert figure.axes[0].get_ylabel() == "100 nodes"
@@ -133,3 +133,31 @@ def test_a_file_that_cannot_be_drawn_is_refused_before_any_work(tmp_path, capsys
     assert main(["nodes", "lqr", "--set", f"cache-dir={tmp_path / 'worlds'}", "--plot", str(path)]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "worlds").exists()
+
+
+WRITTEN = {
+    "lqr": {"num-nodes": 2, "lqr.trajectories": 4, "lqr.horizon": 6},
+    "lane-swap": {"num-nodes": 2, "driving.sessions-train": 3, "driving.sessions-test": 1},
+    "social-methods": {"social.source": "simulated", "social.world-scenes": 20},
+}
+
+
+@pytest.mark.parametrize("recipe", WRITTEN)
+def test_the_files_of_each_node_are_those_of_a_deployed_node(recipe, tmp_path):
+    found = RecipeNodes.read(Path(recipe), WRITTEN[recipe] | {"cache-dir": str(tmp_path / "worlds")})
+    (of_recipe,) = found.found.values()
+    folders = write_nodes(found, tmp_path / "samples")
+    assert [folder.name for folder in folders] == [node.key for node in of_recipe.nodes]
+    for folder, node in zip(folders, of_recipe.nodes, strict=True):
+        assert of_recipe.task.load_own(folder).count("train") == node.count("train")
+    with pytest.raises(ValueError, match=r"--write: .* exists; choose another folder"):
+        write_nodes(found, tmp_path / "samples")
+
+
+def test_nodes_that_share_files_are_not_written(places, tmp_path):
+    with pytest.raises(ValueError, match="--write: the files of the task vpr do not belong to single nodes"):
+        write_nodes(RecipeNodes.read(Path("fedvpr"), places), tmp_path)
+    varied = RecipeNodes.read(Path("fedvpr"), places | {"num-nodes": 3}, Vary("vpr.test-share", (0.2, 0.4)))
+    with pytest.raises(ValueError, match=r"vpr\.test-share has several values; choose one with --set"):
+        write_nodes(varied, tmp_path)
+    assert not list(tmp_path.iterdir())
