@@ -16,12 +16,13 @@ with too many pixels are therefore refused by their first bytes.
 """
 
 import io
+import os
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from .profiles import DataError
 
@@ -46,6 +47,7 @@ _PLAIN = ("1", "L", "P", "RGB", "YCbCr")
 _ALPHA = ("LA", "PA", "RGBA")
 _SIXTEEN = ("I;16", "I;16B", "I;16L", "I;16N")
 _BITS = 258  # the tag of TIFF: bits per sample
+_ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
 _CONVERT = "save it as 8-bit RGB or grey"
 _REPLACE = "replace it, or remove it"
 
@@ -86,6 +88,26 @@ def as_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def problem_in(file: BinaryIO, max_pixels: int = MAX_PIXELS, limit: str = "") -> str:
+    """Return what is wrong with an image file, judged by its first and last bytes; "" if nothing is found.
+
+    An image without the last bytes of its format, or with an alpha channel, is decoded.
+    """
+    try:
+        with Image.open(file) as image:
+            if problem := unsupported(image, max_pixels, limit):
+                return problem
+            if end := _ENDS.get(image.format or ""):
+                file.seek(-len(end), os.SEEK_END)
+                if file.read() != end:  # truncated, or followed by other bytes
+                    image.load()
+    except UnidentifiedImageError:
+        return "not an image"
+    except UNDECODABLE as error:
+        return str(getattr(error, "strerror", None) or error)
+    return ""
+
+
 def decoded(
     content: bytes, name: str, max_pixels: int = MAX_PIXELS, *, limit: str = "", replace: str = _REPLACE
 ) -> Image.Image:
@@ -113,7 +135,8 @@ def decoded(
         if not problem:
             return as_rgb(image)
     except UNDECODABLE as error:
-        raise DataError(f"{name}: not an image, or damaged: {error}; {replace}") from error
+        reason = "it has no known format" if isinstance(error, UnidentifiedImageError) else error
+        raise DataError(f"{name}: not an image, or damaged: {reason}; {replace}") from error
     raise DataError(f"{name}: {problem}")
 
 

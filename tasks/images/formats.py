@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from fedapps.tasks.files import arrays_in, found_in
-from fedapps.tasks.pictures import ENDINGS, decoded
+from fedapps.tasks.pictures import ENDINGS, decoded, problem_in
 from fedapps.tasks.profiles import DataError
 from PIL import Image
 
+from .image_set import ImageSet, Pictures
 from .options import Layout
 from .parquet import read_parquet
 
@@ -27,59 +27,7 @@ SPLITS: Mapping[str, tuple[str, ...]] = {
     "common": ("common",),
 }
 _ARCHIVE = "npz"
-
-
-class Pictures(Protocol):
-    """A numbered collection of images."""
-
-    def __getitem__(self, index: int) -> Image.Image:
-        """Return one image in 8-bit RGB. Raise :class:`DataError` if it is damaged or not supported."""
-
-
-@dataclass(frozen=True, eq=False)
-class ImageSet:
-    """``n`` labelled images.
-
-    Attributes
-    ----------
-    pictures : Pictures
-    labels : ndarray int64 [n]
-        Classes, counted from 0.
-    groups : ndarray of str [n], optional
-        The node of each image, where the data say it.
-    """
-
-    pictures: Pictures
-    labels: np.ndarray
-    groups: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def pixels(self, rows: np.ndarray, size: tuple[int, int, int]) -> np.ndarray:
-        """Return images as uint8 ``[rows, channels, height, width]``, resized bilinearly to ``size`` (height, width,
-        channels) regardless of aspect ratio.
-
-        Raises
-        ------
-        DataError
-            An image is damaged or not supported.
-        """
-        height, width, channels = size
-        found = np.empty((len(rows), channels, height, width), dtype=np.uint8)
-        for place, row in enumerate(rows.tolist()):
-            found[place] = planes(self.pictures[row], size)
-        return found
-
-
-def planes(image: Image.Image, size: tuple[int, int, int]) -> np.ndarray:
-    """Return an image in 8-bit RGB as uint8 ``[channels, height, width]`` for ``size`` (height, width, channels)."""
-    height, width, channels = size
-    if image.size != (width, height):
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
-    if channels == 1:
-        return np.asarray(image.convert("L"))[None]
-    return np.asarray(image).transpose(2, 0, 1)
+_NAMED = 5  # damaged images that a message lists
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,8 +146,22 @@ def _numbers(part: _Found, classes: tuple[str, ...], layout: Layout) -> np.ndarr
 
 
 @dataclass(frozen=True, eq=False)
-class _Files:
+class _Files(Pictures):
     paths: Sequence[Path]
+
+    def require_readable(self, rows: np.ndarray) -> None:
+        Image.preinit()
+        problems = []
+        for path in (self.paths[row] for row in rows.tolist()):
+            with path.open("rb") as file:
+                if problem := problem_in(file):
+                    problems.append(f"{path} ({problem})")
+        if problems:
+            more = f", and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
+            raise DataError(
+                f"{len(problems)} of {len(rows)} images cannot be read: {', '.join(problems[:_NAMED])}{more}; replace "
+                "or remove them"
+            )
 
     def __getitem__(self, index: int) -> Image.Image:
         path = self.paths[index]
@@ -237,7 +199,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, eq=False)
-class _Array:
+class _Array(Pictures):
     """An array of images in an archive, read when the first image is asked for."""
 
     path: Path

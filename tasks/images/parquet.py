@@ -11,6 +11,7 @@ from fedapps.tasks.pictures import decoded
 from fedapps.tasks.profiles import DataError, need
 from PIL import Image
 
+from .image_set import Pictures
 from .published import Columns
 
 #: What the library datasets calls the features in the metadata of a file.
@@ -18,7 +19,7 @@ _FEATURES = b"huggingface"
 
 
 @dataclass(frozen=True, eq=False)
-class ParquetColumns:
+class ParquetColumns(Pictures):
     """The columns of one split.
 
     Attributes

@@ -9,9 +9,9 @@ import numpy as np
 from fedapps.sim.seeding import generator
 from fedapps.tasks.partitioners import Part, flower_partition
 from fedapps.tasks.profiles import DataError
-from PIL import Image
 
-from .formats import Folder, ImageSet, read_folder
+from .formats import Folder, read_folder
+from .image_set import ImageSet, joined
 from .options import Layout, Options
 
 
@@ -63,6 +63,12 @@ class NodeImages:
             return {}
         counts = np.bincount(self.splits["train"].labels, minlength=len(self.classes))
         return {"most_frequent": self.classes[int(counts.argmax())]}
+
+    def require_readable(self) -> None:
+        """Raise :class:`DataError` if image files of the node are damaged (:meth:`Pictures.require_readable`)."""
+        common = [] if self.common is None else [self.common]
+        for some in [*self.splits.values(), *common]:
+            some.images.pictures.require_readable(some.rows)
 
 
 def node_images(folder: Path, options: Options, partition: int, num_partitions: int) -> NodeImages:
@@ -117,7 +123,7 @@ def _pooled(read: Folder, options: Options) -> tuple[Images, Images]:
     sets = [read.splits[split] for split in ("train", "validation") if split in read.splits]
     if not sets:
         raise DataError("the folder has test images only: training images are missing")
-    pool = Images(_joined(sets), np.arange(sum(map(len, sets))))
+    pool = Images(joined(sets), np.arange(sum(map(len, sets))))
     if "test" in read.splits:
         test = read.splits["test"]
         return pool, _drawn(Images(test, np.arange(len(test))), options)
@@ -132,31 +138,6 @@ def _drawn(images: Images, options: Options) -> Images:
         return images
     order = generator(options.partition_seed, "images.global").permutation(len(images))
     return Images(images.images, images.rows[np.sort(order[:count])])
-
-
-def _joined(sets: list[ImageSet]) -> ImageSet:
-    if len(sets) == 1:
-        return sets[0]
-    groups = [images.groups for images in sets if images.groups is not None]
-    return ImageSet(
-        _Chained(sets),
-        np.concatenate([images.labels for images in sets]),
-        np.concatenate(groups) if len(groups) == len(sets) else None,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Chained:
-    """The pictures of several sets, one after another."""
-
-    sets: list[ImageSet]
-
-    def __getitem__(self, index: int) -> Image.Image:
-        for images in self.sets:
-            if index < len(images):
-                return images.pictures[index]
-            index -= len(images)
-        raise IndexError(index)
 
 
 @lru_cache(maxsize=8)

@@ -10,13 +10,18 @@ from .options import Options as ImagesOptions
 from .partition import NodeImages, node_images, own_images
 from .published import DIGITS
 
+#: The floor that predicts the most frequent class of the training images.
+FREQUENT = "most frequent class"
+
 
 class ImagesProfiles(TaskProfiles):
-    """A node has some of the images. Labels are enough to divide them, so that profiles decode none."""
+    """A node has some of the images. Labels are enough to divide them, so that profiles decode none; image files are
+    checked by their first and last bytes."""
 
     name: ClassVar[str] = "images"
     Options: ClassVar[type] = ImagesOptions
     options: ImagesOptions
+    floors: ClassVar[tuple[str, ...]] = (FREQUENT,)
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
 
     def __init__(self, options: ImagesOptions | None = None) -> None:
@@ -53,4 +58,5 @@ class ImagesProfiles(TaskProfiles):
 
 
 def _profile(node: NodeImages) -> NodeProfile:
+    node.require_readable()
     return NodeProfile(node.key, len(node.splits["train"]) if "train" in node.splits else 0, node.groups)

@@ -1,6 +1,6 @@
 """The task "images": classify images with networks of the literature on nodes that have few of the classes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from .augmentation import augmentation_of
 from .networks import ImageClassifier, check_network, image_classifier
 from .partition import Images, NodeImages, all_images, node_images, own_images
-from .profile import ImagesProfiles
+from .profile import FREQUENT, ImagesProfiles
 from .published import Statistics
 
 CHUNK = 256  # images per batch in evaluation
@@ -129,6 +129,24 @@ class ImagesTask(ImagesProfiles, Task):
         extra = {name: value for name, value in data.extra.items() if name != "common"}
         return super().without_test(replace(data, extra=extra))
 
+    def node_references(self, folder: Path, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
+        """The accuracies of the most frequent class: of the node's training images on its own test, and of all nodes'
+        on the common one.
+        """
+        nodes = [node_images(folder, self.options, node, num_nodes) for node in range(num_nodes)]
+        train = [node.splits["train"].labels for node in nodes]
+        everywhere = _most_frequent(np.concatenate(train))
+        found: list[Metrics] = []
+        for node, own in zip(nodes, train, strict=True):
+            asked = {"global": (node.common, everywhere), "local": (node.splits.get("test"), _most_frequent(own))}
+            metrics: Metrics = {}
+            for name, (images, label) in asked.items():
+                if images is not None and len(images):
+                    metrics[f"test.{name}_accuracy"] = float((images.labels == label).mean())
+                    metrics[f"test.{name}_accuracy.count"] = float(len(images))
+            found.append(metrics)
+        return {FREQUENT: found}
+
     # -- learning ------------------------------------------------------------------------------------------
 
     @property
@@ -165,6 +183,11 @@ class ImagesTask(ImagesProfiles, Task):
 
 def _statistics(data: NodeData) -> Statistics | None:
     return cast(Statistics | None, data.extra["statistics"])
+
+
+def _most_frequent(labels: np.ndarray) -> int:
+    """The first of the classes with most images."""
+    return int(np.bincount(labels).argmax())
 
 
 def _tensors(images: Images, size: tuple[int, int, int]) -> Batch:

@@ -20,7 +20,7 @@ from fedapps.tasks.trained import Network, TrainedModel
 from torch import Tensor
 from torch.nn.functional import softmax
 
-from .formats import planes
+from .image_set import planes
 from .task import CHUNK, ImagesTask
 
 

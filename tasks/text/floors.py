@@ -5,11 +5,11 @@ from importlib.util import find_spec
 
 import numpy as np
 from fedapps.tasks.base import Metrics
+from fedapps.tasks.partitioners import Part
 
 from .corpus import Corpus
 from .nodes import common_rows
 from .options import Options
-from .partition import Part
 from .profile import FREQUENT, TFIDF, node_key, partitions, splits_of
 
 #: Inverse regularisation and maximum number of iterations of the logistic regression.

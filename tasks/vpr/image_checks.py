@@ -7,15 +7,14 @@ Damage in between is detected only when the image is loaded.
 """
 
 import logging
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from fedapps.tasks.pictures import UNDECODABLE, unsupported
+from fedapps.tasks.pictures import problem_in
 from fedapps.tasks.profiles import DataError
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from .images import LIMIT, ImageFiles, ImageTar
 from .places import Places
@@ -25,7 +24,6 @@ logger = logging.getLogger(__name__)
 NAMED = 10  # images that a message lists
 _AT_ONCE = 8  # threads; most of the time is spent waiting for files
 _BLOCK = 512  # images per task of a thread
-_ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
 
 
 class Inspection:
@@ -109,17 +107,9 @@ def damaged(source: ImageFiles | ImageTar, indices: np.ndarray) -> dict[int, str
 def _problem(source: ImageFiles | ImageTar, index: int) -> str:
     """What is wrong with an image, "" if nothing is found."""
     try:
-        with source.open(index) as file, Image.open(file) as image:
-            if problem := unsupported(image, source.max_pixels, LIMIT):
-                return problem
-            if end := _ENDS.get(image.format or ""):
-                file.seek(-len(end), os.SEEK_END)
-                if file.read() != end:  # truncated, or followed by other bytes
-                    image.load()
+        with source.open(index) as file:
+            return problem_in(file, source.max_pixels, LIMIT)
     except FileNotFoundError:
         return "no such file"
-    except UnidentifiedImageError:
-        return "not an image"
-    except UNDECODABLE as error:
-        return str(getattr(error, "strerror", None) or error)
-    return ""
+    except OSError as error:
+        return str(error.strerror or error)

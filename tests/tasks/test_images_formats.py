@@ -9,6 +9,7 @@ from fedapps.tasks.base import DataError
 from fedapps.tasks.images.download import fetch
 from fedapps.tasks.images.formats import read_folder
 from fedapps.tasks.images.options import Options
+from fedapps.tasks.images.profile import ImagesProfiles
 from fedapps.tasks.images.published import PUBLISHED, Columns
 from image_files import CLASSES, drawn, png, write_folders, write_parquet
 from PIL import Image
@@ -149,6 +150,8 @@ def test_a_damaged_image_is_named(content, said, tmp_path):
     found = read_folder(tmp_path, LAYOUT).splits["train"]
     with pytest.raises(DataError, match=said):
         found.pixels(np.arange(9), LAYOUT.size)
+    with pytest.raises(DataError, match=r"1 of \d images cannot be read: .*00000\.png \(.*\); replace or remove"):
+        ImagesProfiles(PETS).own_profile(tmp_path)
 
 
 @pytest.mark.parametrize(
