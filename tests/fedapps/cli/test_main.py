@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from fedapps.sim.processes import free_port
 
 from fedapps.cli.commands import assignments, main
 from fedapps.config.recipe_files import recipes
@@ -114,10 +115,11 @@ def test_a_malformed_command_line_has_status_2(given, capsys):
     assert "usage: fedapps" in capsys.readouterr().err
 
 
-def test_supernode_passes_flowers_options_on(monkeypatch, capsys):
+def test_supernode_passes_flowers_options_on(monkeypatch, capsys, tmp_path):
     started = []
     monkeypatch.setattr("os.execv", lambda program, command: started.append((program, command)))
-    flowers = ["--insecure", "--superlink", "HOST:9092", "--node-config", 'data-dir="/data"']
+    own = ["--port", str(free_port()), "--node-config", f'data-dir="{tmp_path}"']
+    flowers = ["--insecure", "--superlink", "HOST:9092", *own]
     main(["supernode", "--preload", "sklearn", *flowers, "--poll-interval", "0.5"])
     ((program, command),) = started
     assert program == command[0] == sys.executable
