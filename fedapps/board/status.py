@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from fedapps.report import ReportError, RunData, read_run
-from fedapps.report.evaluated import paired_curve
+from fedapps.report.evaluated import PairedCurve, notes, paired_curve
 from fedapps.report.palette import plot_styles
 from fedapps.report.results import leading_in_rounds
 from fedapps.report.run_data import configured_methods
@@ -53,8 +53,6 @@ class MethodStatus:
         The rounds that were evaluated on other nodes than before.
     paired : list of (int, float)
         The mean over the nodes of every evaluation, if there are such rounds and nodes; at most 400 points.
-    note : str
-        A sentence on these rounds.
     """
 
     name: str
@@ -65,7 +63,6 @@ class MethodStatus:
     points: list[tuple[int, float]]
     changed: list[int] = field(default_factory=list)
     paired: list[tuple[int, float]] = field(default_factory=list)
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,6 +92,8 @@ class RunStatus:
         At most 200; missing nodes first, then those with refused replies.
     hidden_nodes : int
         How many further nodes there are.
+    notes : list of str
+        On rounds that were evaluated on other nodes than before.
     refusals : list of RefusalStatus
         The most frequent reasons, at most 50.
     seconds_per_round, bytes_per_round : float
@@ -113,6 +112,7 @@ class RunStatus:
     methods: list[MethodStatus] = field(default_factory=list)
     nodes: list[NodeStatus] = field(default_factory=list)
     hidden_nodes: int = 0
+    notes: list[str] = field(default_factory=list)
     refusals: list[RefusalStatus] = field(default_factory=list)
     seconds_per_round: float = 0.0
     bytes_per_round: float = 0.0
@@ -231,7 +231,8 @@ def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
     except (ReportError, OSError) as error:
         return replace(status, state="unreadable", problem=str(error))
     metric, recent = leading_in_rounds(run), run.rounds[-_RECENT_ROUNDS:]
-    methods, nodes = _methods(run), nodes_of(run, changed)
+    pairs = {name: paired for name in run.methods if metric and (paired := paired_curve(run, name, metric.name))}
+    methods, nodes = _methods(run, pairs), nodes_of(run, changed)
     done = set(run.summary or ())
     seconds = _mean(record.seconds for record in recent)
     left = sum(max(0, method.of - method.rounds) for method in methods if method.name not in done)
@@ -244,6 +245,7 @@ def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
         methods=methods,
         nodes=nodes[:_MOST_NODES],
         hidden_nodes=max(0, len(nodes) - _MOST_NODES),
+        notes=notes(pairs, len(methods)),
         refusals=refusals_of(run),
         seconds_per_round=seconds,
         bytes_per_round=_mean(record.bytes_up + record.bytes_down for record in recent),
@@ -256,7 +258,7 @@ def _mean(values: Iterable[float]) -> float:
     return finite(sum(value / len(found) for value in found))
 
 
-def _methods(run: RunData) -> list[MethodStatus]:
+def _methods(run: RunData, changed: Mapping[str, PairedCurve]) -> list[MethodStatus]:
     names = list(dict.fromkeys([*configured_methods(run.config), *run.methods]))
     styles, metric = plot_styles(names), leading_in_rounds(run)
     wanted = run.config.get("rounds")
@@ -269,10 +271,9 @@ def _methods(run: RunData) -> list[MethodStatus]:
         last = points[-1][1] if points else None
         done = max((record.round for record in records), default=0)
         status = MethodStatus(name, styles[name].colour, done, of, last, points)
-        if paired := paired_curve(run, name, metric.name) if metric else None:
-            same = _thinned(list(zip(paired.rounds, paired.values, strict=True)))
-            changes = [change.round for change in paired.changes]
-            status = replace(status, changed=changes, paired=same, note=paired.sentence)
+        if name in changed:
+            same = _thinned(list(zip(changed[name].rounds, changed[name].values, strict=True)))
+            status = replace(status, changed=[change.round for change in changed[name].changes], paired=same)
         found.append(status)
     return found
 

@@ -57,11 +57,13 @@ class PairedCurve:
 
     @property
     def sentence(self) -> str:
-        """When the nodes change, and what the paired curve is."""
+        """When the nodes change, and what the paired curve is; it begins with a small letter."""
         if len(self.changes) > _MOST_ROUNDS:
             said = f"the evaluated nodes change {len(self.changes)} times, first in round {self.changes[0].round}"
         else:
-            said = f"the evaluated nodes change in {' and in '.join(map(_spoken, self.changes))}"
+            *first, last = map(_spoken, self.changes)
+            before = f"{', '.join(first)} and " if first else ""
+            said = f"the evaluated nodes change in {before}{last}"
         if self.rounds:
             always = f"{'the ' * (self.nodes > 1)}{counted(self.nodes, 'node')}"
             return f"{said}. Dotted: the mean over {always} of every evaluation."
@@ -74,6 +76,19 @@ def paired_curve(run: RunData, method: str, metric: str) -> PairedCurve | None:
     """The paired curve of a metric under a method; ``None`` if it was always evaluated on the same nodes."""
     records = [node for node in run.nodes if node.method == method and node.phase == "evaluate"]
     return pair(metric, run.of(method), records)
+
+
+def notes(changed: Mapping[str, PairedCurve], methods: int) -> list[str]:
+    """Sentences on the changes of the evaluated nodes by method, one for all methods with the same changes.
+
+    ``methods`` is the number of methods of the run; a single one is not named.
+    """
+    by_sentence: dict[str, list[str]] = {}
+    for method, paired in changed.items():
+        by_sentence.setdefault(paired.sentence, []).append(method)
+    if methods == 1:
+        return [sentence[0].upper() + sentence[1:] for sentence in by_sentence]
+    return [f"{', '.join(names)}: {sentence}" for sentence, names in by_sentence.items()]
 
 
 def pair(metric: str, rounds: Iterable[RoundRecord], nodes: Iterable[NodeRecord]) -> PairedCurve | None:

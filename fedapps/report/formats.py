@@ -74,9 +74,11 @@ def headline_of(reason: str) -> str:
     return found[-1] if found[0].startswith("Traceback") else found[0]
 
 
-def format_p_value(value: float) -> str:
-    """A p-value with three significant digits."""
-    return "below 0.0001" if value < 1e-4 else f"{value:.3g}" if math.isfinite(value) else "NaN"
+def format_p_value(value: float, decimals: int | None = None) -> str:
+    """A p-value with three significant digits or, for a column, with as many ``decimals``."""
+    if not math.isfinite(value):
+        return "NaN"
+    return "below 0.0001" if value < 1e-4 else f"{value:.3g}" if decimals is None else f"{value:.{decimals}f}"
 
 
 def format_bytes(count: float) -> str:

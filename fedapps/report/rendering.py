@@ -45,6 +45,7 @@ _environment.filters |= {
     "headline_of": headline_of,
     "duration": format_duration,
     "number": format_number,
+    "p_cell": lambda value: format_p_value(value, decimals=4),
     "p_value": format_p_value,
 }
 _environment.tests |= {"nan": math.isnan, "significant": lambda p: p < SIGNIFICANT}

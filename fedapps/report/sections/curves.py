@@ -16,7 +16,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from fedapps.report.evaluated import paired_curve
+from fedapps.report.evaluated import notes, paired_curve
 from fedapps.report.figures import drawing
 from fedapps.report.formats import counted
 from fedapps.report.metrics import columns, describe
@@ -55,9 +55,9 @@ def section(run: RunData) -> Markup | None:
     if not found:
         return None
     drawn = [figure for figure, _ in found]
-    notes = dict.fromkeys(note for _, notes in found[:_OPEN] for note in notes)
+    said = dict.fromkeys(note for _, of_panel in found[:_OPEN] for note in of_panel)
     return render_section(
-        "curves", styles=plot_styles(run.methods), shown=drawn[:_OPEN], more=drawn[_OPEN:], notes=list(notes)
+        "curves", styles=plot_styles(run.methods), shown=drawn[:_OPEN], more=drawn[_OPEN:], notes=list(said)
     )
 
 
@@ -96,15 +96,13 @@ def _panel(run: RunData, phase: str, name: str, *, kept: bool) -> tuple[Markup, 
     if phase == "evaluate":
         found = {method: paired_curve(run, method, name) for method in curves}
         changed = {method: paired for method, paired in found.items() if paired}
-    alone = len(run.methods) == 1
-    notes = [paired.sentence if alone else f"{method}: {paired.sentence}" for method, paired in changed.items()]
     pairs = {method: _Pairs([c.round for c in of.changes], of.rounds, of.values) for method, of in changed.items()}
-    return _drawn(title, heading, curves, plot_styles(run.methods), pairs=pairs), notes
+    return _drawn(title, heading, curves, plot_styles(run.methods), pairs=pairs), notes(changed, len(run.methods))
 
 
 def _over_seeds(run: RunData, comparison: Comparison) -> Markup | None:
     styles = plot_styles(run.methods)
-    drawn, leading, notes = [], leading_metric(run), dict[str, None]()
+    drawn, leading, said = [], leading_metric(run), dict[str, None]()
     for title, part in comparison.parts.items():
         names = dict.fromkeys(name for courses in part.curves.values() for name in courses)
         for name in sorted(names, key=lambda name: leading is None or name != leading.name):
@@ -118,12 +116,12 @@ def _over_seeds(run: RunData, comparison: Comparison) -> Markup | None:
                 pairs = {m: _Pairs(c.changed, c.paired.rounds, c.paired.mean) for m, c in changed.items()}
                 drawn.append(_drawn(metric.axis, heading, lines, styles, bands, pairs))
                 if len(drawn) <= _OPEN:
-                    notes |= {_said(method, course, title): None for method, course in changed.items()}
+                    said |= {_said(method, course, title): None for method, course in changed.items()}
     if not drawn:
         return None
     seeds = max(part.seeds for part in comparison.parts.values())
     return render_section(
-        "curves", styles=styles, shown=drawn[:_OPEN], more=drawn[_OPEN:_MOST], seeds=seeds, notes=list(notes)
+        "curves", styles=styles, shown=drawn[:_OPEN], more=drawn[_OPEN:_MOST], seeds=seeds, notes=list(said)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 from markupsafe import Markup
 
 from fedapps.report.figures import drawing
@@ -15,6 +16,8 @@ from fedapps.report.run_data import RunData
 from fedapps.report.series import mark
 
 Runs = Mapping[str, Mapping[int, Metrics]]
+#: Between the dots of two methods with the same seed.
+_STEP = 0.08
 _DYNAMICS, _GAIN = "dynamics_distance", "gain_distance"
 
 ORDER = 50
@@ -39,12 +42,13 @@ def _by_seed(runs: Runs, styles: Mapping[str, PlotStyle], name: str) -> Markup:
     metric = describe(name)
     with drawing(f"{metric.label} of each method by seed") as figure:
         axes = figure.axes[0]
-        for method, of_method in runs.items():
+        for place, (method, of_method) in enumerate(runs.items()):
             points = [(seed, metrics[name]) for seed, metrics in sorted(of_method.items()) if name in metrics]
             style = styles[method]
             x, y = zip(*points, strict=True)
-            (dots,) = axes.plot(x, y, color=style.colour, marker=style.marker, linestyle="none")
-            mark(dots, method)
+            aside = (place - (len(runs) - 1) / 2) * _STEP
+            (dots,) = axes.plot(np.add(x, aside), y, color=style.colour, marker=style.marker, linestyle="none")
+            mark(dots, method, at=[str(seed) for seed in x])
         values = [metrics[name] for of_method in runs.values() for metrics in of_method.values() if name in metrics]
         if min(values) > 0 and max(values) > 20 * min(values):
             axes.set_yscale("log")
@@ -71,7 +75,8 @@ def _divergence(runs: Runs, styles: Mapping[str, PlotStyle]) -> Markup:
             mark(dots, method)
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.margins(0.08)
         axes.set_xlabel("distance of the dynamics (A, B)")
         axes.set_ylabel("distance of the gain K")
-        axes.set_title("distance from the true parameters  (lower left is better)")
+        axes.set_title("distance from the truth  (lower left is better)")
     return figure.markup

@@ -18,6 +18,8 @@ from fedapps.report.series import mark
 
 _ROOM = 55  # letters of method names that fit side by side
 
+_NARROW = 5.2
+
 ORDER = 70
 
 
@@ -41,7 +43,7 @@ def section(run: RunData) -> Markup | None:
     said = ", ".join(
         f"{method} from {min(row.values()):.4g} to {max(row.values()):.4g}" for method, row in values.items()
     )
-    width = min(7.6, max(5.2, 1.2 + 0.8 * len(methods)))
+    width = min(7.6, max(_NARROW, 1.2 + 0.8 * len(methods)))
     with drawing(f"Dot plot of {metric.axis} by node and method: {said}", width=width, height=3.3) as figure:
         axes = figure.axes[0]
         for node in nodes:
@@ -66,7 +68,7 @@ def section(run: RunData) -> Markup | None:
         axes.set_xlim(-0.5, len(methods) - 0.5)
         axes.set_title(metric.title)
     seeds = run.comparison.seeds if run.comparison else 0
-    return render_section("spread", nodes=len(nodes), figure=figure.markup, seeds=seeds)
+    return render_section("spread", nodes=len(nodes), figure=figure.markup, seeds=seeds, wide=width > _NARROW)
 
 
 def _of_comparison(comparison: Comparison, leading: str) -> list[tuple[Metric, dict[str, dict[str, float]]]]:

@@ -21,7 +21,7 @@ def method(name: str = "fedavg", rounds: int = 2, **more: Any) -> dict[str, Any]
     points = [[number, 1 / number] for number in range(1, rounds + 1)]
     value = points[-1][1] if points else None
     status = {"name": name, "colour": "#0072B2", "rounds": rounds, "of": 4, "value": value, "points": points}
-    return status | {"changed": [], "paired": [], "note": "", **more}
+    return status | {"changed": [], "paired": [], **more}
 
 
 def node(name: str = "car-0", **more: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def refusal(reason: str, *nodes: str) -> dict[str, Any]:
 def run(path: str = "lane-swap", state: str = "running", **more: Any) -> dict[str, Any]:
     status = {"path": path, "changed": 0.0, "report": False, "state": state, "problem": "", "task": "driving"}
     status |= {"metric": "test loss (lower is better)", "methods": [method()], "nodes": [node()], "hidden_nodes": 0}
-    status |= {"refusals": []}
+    status |= {"refusals": [], "notes": []}
     return status | {"seconds_per_round": 2.0, "bytes_per_round": 3000.0, "seconds_left": 4.0, **more}
 
 
@@ -120,7 +120,7 @@ def test_a_stopped_run_is_said_to_have_stopped(after) -> None:
 @in_a_browser
 def test_a_curve_marks_rounds_on_other_nodes_and_has_a_paired_one(after) -> None:
     told = "the evaluated nodes change in round 2 (without car-1). Dotted: the mean over 1 node of every evaluation."
-    document = after([run(methods=[method(changed=[2], paired=[[1, 0.5], [2, 0.25]], note=told)])])
+    document = after([run(methods=[method(changed=[2], paired=[[1, 0.5], [2, 0.25]])], notes=[told])])
     assert len(re.findall('<circle[^>]*class="ring"', document)) == 1
     assert re.search('<path d="M[^"]*L[^"]*"[^>]*class="paired"', document)
     assert f"Evaluated on other nodes than before. {told}" in texts(document)
@@ -187,7 +187,8 @@ def test_axe_core_finds_nothing_to_object_to(tmp_path: Path, scheme: str) -> Non
         problem="metrics.jsonl:3: not JSON",
         nodes=[node(refused=2), node("car-1", missing=True, missed=2)],
         refusals=[refusal("shape", "car-0")],
-        methods=[method(changed=[2], paired=[[1, 0.5], [2, 0.25]], note="the evaluated nodes change")],
+        methods=[method(changed=[2], paired=[[1, 0.5], [2, 0.25]])],
+        notes=["The evaluated nodes change"],
     )
     everything = "runs.forEach(run => chosen.add(run.path)); touched = true; show();"
     page = page_after([*states, failed], then=everything, reports=("compare",))

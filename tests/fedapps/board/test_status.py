@@ -139,9 +139,10 @@ def test_a_curve_says_where_the_evaluated_nodes_change(tmp_path: Path) -> None:
     write_lines(run / "metrics.jsonl", [round_line("local", r, evaluate={"test.elbo": x}) for r, x in means.items()])
     values = [("n0", 1, 0.02), ("n1", 1, 0.06), ("n0", 2, 0.02)]
     write_lines(run / "nodes.jsonl", [node_line("local", n, x) | {"round": r} for n, r, x in values])
-    method, _ = only(tmp_path).methods
+    found = only(tmp_path)
+    method, _ = found.methods
     assert (method.changed, method.paired) == ([2], [(1, 0.02), (2, 0.02)])
-    assert method.note.startswith("the evaluated nodes change in round 2 (without n1). ")
+    assert found.notes[0].startswith("local: the evaluated nodes change in round 2 (without n1). ")
 
 
 def test_a_node_has_the_size_of_its_last_reply_and_the_time_it_worked_on_it(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_node_that_comes_back_changes_the_nodes_twice():
     found = paired({1: {"a": 1, "b": 3}, 2: {"a": 1}, 3: {"a": 1, "b": 3}}, {1: 2, 2: 1, 3: 2})
     assert found is not None
     assert [change.round for change in found.changes] == [2, 3]
-    assert "round 2 (without b) and in round 3 (with b). Dotted: the mean over 1 node of every" in found.sentence
+    assert "round 2 (without b) and round 3 (with b). Dotted: the mean over 1 node of every" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_report_marks_the_round_and_draws_the_paired_curve(tmp_path: Path) -> 
     write_lines(tmp_path / "metrics.jsonl", rounds)
     write_lines(tmp_path / "nodes.jsonl", nodes)
     curves = section(page(tmp_path), "curves")
-    assert "the evaluated nodes change in round 3 (without b). Dotted: the mean over 1 node of every evalu" in curves
+    assert "before. The evaluated nodes change in round 3 (without b). Dotted: the mean over 1 node of ev" in curves
     assert "round 3: 0.04000" in curves
     assert "round 3, same nodes: 0.04000" in curves
     assert "round 1, same nodes: 0.06000" in curves
