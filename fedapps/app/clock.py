@@ -10,14 +10,12 @@ from flwr.serverapp import Grid
 
 from fedapps.config.clock import devices_of
 from fedapps.config.run_config import RunConfig
+from fedapps.report.run_data import DEVICES
 from fedapps.sim.clock_grid import ClockGrid, Reading
 from fedapps.sim.devices.fleet import MEGABIT, Devices
 from fedapps.sim.files import write_whole
 from fedapps.strategies.replies import count_bytes
 from fedapps.strategies.wire import KEY, METRICS, PROFILE, PROFILE_QUERY, STEPS
-
-#: The file of a run folder with the device of each node, in the form that the key clock-devices takes.
-DEVICES = "devices.csv"
 
 
 def with_clock(grid: Grid, run: RunConfig) -> Grid:

@@ -1,10 +1,21 @@
-"""What a method cost: bytes, optimizer steps, and the rounds and steps to a target."""
+"""What a method cost: bytes, optimizer steps, simulated time, and what it took to reach a target."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import nan
+from statistics import fmean
 from typing import Any
 
 from fedapps.config.run_config import RunConfig
-from fedapps.report.metrics import ROUNDS_TO_TARGET, STEPS_PER_NODE, STEPS_TO_TARGET
+from fedapps.report.fleet_use import slowest
+from fedapps.report.metrics import (
+    BYTES_TO_TARGET,
+    ROUNDS_TO_TARGET,
+    SIMULATED_TIME,
+    SLOWEST_TENTH,
+    STEPS_PER_NODE,
+    STEPS_TO_TARGET,
+    TIME_TO_TARGET,
+)
 from fedapps.strategies.wire import EVALUATION_STEPS, STEPS
 
 
@@ -36,47 +47,88 @@ def steps_per_node(rows: Sequence[Mapping[str, Any]], num_nodes: int) -> dict[st
     dict
         ``steps_per_node``; empty if no node reported its steps.
     """
-    trained = _steps((row for row in rows if row["phase"] == "train"), STEPS)
+    trained = _numbers((row for row in rows if row["phase"] == "train"), STEPS)
     if not trained:
         return {}
     evaluated = [row for row in rows if row["phase"] == "evaluate"]
     last = [row for row in evaluated if row["round"] == evaluated[-1]["round"]]
-    before = _steps(last, EVALUATION_STEPS)
+    before = _numbers(last, EVALUATION_STEPS)
     nodes = max(num_nodes, len({row["node"] for row in rows}))
     return {STEPS_PER_NODE: sum(trained) / nodes + sum(before) / max(len(last), 1)}
 
 
+def simulated_time(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """``simulated_time``, the seconds on the devices until the end of the last round; empty without simulated time."""
+    return {SIMULATED_TIME: float(rounds[-1]["clock"])} if rounds and "clock" in rounds[-1] else {}
+
+
+def slowest_tenth(run: RunConfig, nodes: Sequence[Mapping[str, Any]], speeds: Mapping[str, float]) -> dict[str, float]:
+    """What a method gives to the tenth of the nodes with the slowest devices, and takes from them.
+
+    Parameters
+    ----------
+    run : RunConfig
+        Its ``track_metric``.
+    nodes : sequence of mappings
+        The lines of ``nodes.jsonl`` of one method.
+    speeds : mapping of str to float
+        Seconds of a local step by node; empty without simulated time.
+
+    Returns
+    -------
+    dict
+        ``slowest_tenth.METRIC``, the mean of the tracked metric over these nodes in the last evaluation, and
+        ``slowest_tenth.replies``, their share of the accepted train replies; empty without simulated time.
+    """
+    slow = set(slowest(speeds))
+    trained = [row["node"] in slow for row in nodes if row["phase"] == "train"]
+    evaluated = [row for row in nodes if row["phase"] == "evaluate"]
+    last = [row for row in evaluated if row["round"] == evaluated[-1]["round"] and row["node"] in slow]
+    values = _numbers(last, run.track_metric)
+    found = {f"{SLOWEST_TENTH}{run.track_metric}": fmean(values)} if values else {}
+    return found | ({f"{SLOWEST_TENTH}replies": fmean(trained)} if slow and trained else {})
+
+
 def cost_to_target(
-    run: RunConfig, evaluated: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]
+    run: RunConfig, rounds: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """What it took to reach the run's target: the rounds, and the optimizer steps of all nodes together.
+    """What it took to reach the run's target: rounds, and bytes and optimizer steps of all nodes together.
 
     Parameters
     ----------
     run : RunConfig
         Its ``target``, ``track_metric`` and ``track_mode``.
-    evaluated : sequence of mappings
-        The lines of ``metrics.jsonl`` of one method that have an evaluation.
+    rounds : sequence of mappings
+        The lines of ``metrics.jsonl`` of one method.
     nodes : sequence of mappings
         The lines of ``nodes.jsonl`` of the same method.
 
     Returns
     -------
     dict
-        ``rounds_to_target``, the first evaluated round whose tracked metric reaches the target, and
-        ``steps_to_target``; empty without a target, and if no evaluation reaches it.
+        ``rounds_to_target``, the first evaluated round whose tracked metric reaches the target, ``steps_to_target``,
+        ``bytes_to_target`` in both directions and, with simulated time, ``time_to_target`` in seconds; empty without a
+        target, and if no evaluation reaches it.
     """
     if not run.target:
         return {}
     sign = 1 if run.track_mode == "max" else -1
-    reached = [row for row in evaluated if sign * row["evaluate"][run.track_metric] >= sign * run.target]
-    if not reached:
+    values = ((row, row["evaluate"].get(run.track_metric, nan)) for row in rounds if row["evaluate"])
+    reached = next((row for row, value in values if sign * value >= sign * run.target), None)
+    if reached is None:
         return {}
-    last = reached[0]["round"]
-    steps = _steps((row for row in nodes if row["phase"] == "train" and row["round"] <= last), STEPS)
-    return {ROUNDS_TO_TARGET: float(last), STEPS_TO_TARGET: float(sum(steps))}
+    last = reached["round"]
+    steps = _numbers((row for row in nodes if row["phase"] == "train" and row["round"] <= last), STEPS)
+    sent = sum(row["bytes_up"] + row["bytes_down"] for row in rounds if row["round"] <= last)
+    time = {TIME_TO_TARGET: float(reached["clock"])} if "clock" in reached else {}
+    return {
+        ROUNDS_TO_TARGET: float(last),
+        STEPS_TO_TARGET: float(sum(steps)),
+        BYTES_TO_TARGET: float(sent),
+        **time,
+    }
 
 
-def _steps(rows: Iterable[Mapping[str, Any]], name: str) -> list[float]:
+def _numbers(rows: Iterable[Mapping[str, Any]], name: str) -> list[float]:
     """The numbers that nodes reported under a name; they may report lists, too, which do not count."""
     return [value for row in rows if isinstance(value := row["metrics"].get(name), (int, float))]

@@ -16,6 +16,7 @@ from fedapps.clients.local_part import ComposedParts, composed
 from fedapps.config.parsing import Config, parse
 from fedapps.methods.base import Method
 from fedapps.report import write_report
+from fedapps.report.run_data import DEVICES, read_speeds
 from fedapps.runs.continual import continual_metrics
 from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
@@ -28,7 +29,7 @@ from fedapps.strategies import BaseStrategy, RoundReport
 from fedapps.strategies.rounds.clock import clock_of
 
 from .clock import with_clock, write_devices
-from .cost import cost_to_target, steps_per_node, traffic
+from .cost import cost_to_target, simulated_time, slowest_tenth, steps_per_node, traffic
 from .held_out import held_out_results
 from .privacy import check_statistics, guarantee, spent
 from .round_config import evaluate_config, stage_of, train_config
@@ -167,7 +168,8 @@ def summarise(config: Config, folder: RunFolder, method: str, seconds: float) ->
     nodes = [row for row in folder.lines("nodes.jsonl") if row["method"] == method]
     releases = folder.releases(method).by_round()
     final = final | spent(config, method, releases) | traffic(rounds)
-    final = final | cost_to_target(config.run, evaluated, nodes) | steps_per_node(nodes, config.run.participants)
+    final = final | simulated_time(rounds) | slowest_tenth(config.run, nodes, read_speeds(folder.path / DEVICES))
+    final = final | cost_to_target(config.run, rounds, nodes) | steps_per_node(nodes, config.run.participants)
     return {
         "rounds": rounds[-1]["round"] if rounds else 0,
         "final": final,

@@ -41,10 +41,16 @@ _HIGHER = _SCORES | {"success", "sr", "osr", "spl", "cls", "ndtw", "sdtw", "dist
 #: The mean number of local optimizer steps behind the evaluated models (``fedapps.app.cost.steps_per_node``).
 STEPS_PER_NODE = "steps_per_node"
 #: What it took to reach the run's target (``fedapps.app.cost.cost_to_target``).
-ROUNDS_TO_TARGET, STEPS_TO_TARGET = "rounds_to_target", "steps_to_target"
+ROUNDS_TO_TARGET, STEPS_TO_TARGET, BYTES_TO_TARGET, TIME_TO_TARGET = (
+    f"{cost}_to_target" for cost in ("rounds", "steps", "bytes", "time")
+)
+#: Simulated time until the end of the last round.
+SIMULATED_TIME = "simulated_time"
+#: Prefix of the metrics of the tenth of the nodes whose devices are slowest.
+SLOWEST_TENTH = "slowest_tenth."
 #: Prefix of the metrics of the shared model, for methods that also have a model per node or cluster.
 SHARED = "shared."
-_LAST = ("validation.", SHARED, STALE_METRICS_PREFIX)
+_LAST = ("validation.", SHARED, STALE_METRICS_PREFIX, SLOWEST_TENTH)
 _COUNTS = frozenset({"num-examples", "num_examples", "count"})
 
 

@@ -49,6 +49,7 @@ def read_round(entry: Entry) -> RoundRecord:
         rates=strategy.inner("rates").scalars(),
         averaged=strategy.words("averaged"),
         timings=entry.inner("timings").scalars(),
+        clock=entry.number("clock", math.nan),
     )
 
 
@@ -65,6 +66,8 @@ def read_node(entry: Entry) -> NodeRecord:
         groups=entry.inner("groups").texts(),
         bytes_up=entry.number("bytes_up", 0),
         timings=entry.inner("timings").scalars(),
+        seconds=entry.number("seconds", math.nan),
+        staleness=entry.number("staleness", 0.0),
     )
 
 

@@ -36,7 +36,8 @@ class RoundRecord:
     """One round of one method, as recorded by the server.
 
     ``seconds`` is wall-clock time, ``rates`` are the learned rates relative to the largest, ``averaged`` names the
-    tiers whose clusters were averaged, and ``timings`` are seconds by phase, empty in most runs.
+    tiers whose clusters were averaged, and ``timings`` are seconds by phase, empty in most runs. ``clock`` is the
+    simulated time at the end of the round in seconds, NaN without simulated time.
     """
 
     method: str
@@ -53,6 +54,7 @@ class RoundRecord:
     rates: Metrics
     averaged: tuple[str, ...]
     timings: Metrics
+    clock: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class NodeRecord:
     """One node in one phase of one round.
 
     ``metrics`` are single numbers, ``series`` have one number per session, ``groups`` maps the kind of a group to the
-    group's name, and ``timings`` are seconds by phase, empty in most runs.
+    group's name, and ``timings`` are seconds by phase, empty in most runs. ``seconds`` from the message to the reply,
+    in simulated time, are NaN in most runs; ``staleness`` counts server steps since the arrays that the node received.
     """
 
     method: str
@@ -73,6 +76,8 @@ class NodeRecord:
     groups: Mapping[str, str]
     bytes_up: float
     timings: Metrics
+    seconds: float = math.nan
+    staleness: float = 0.0
 
     @property
     def cluster(self) -> str:

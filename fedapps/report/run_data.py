@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from fedapps.sim.files import path_name
 from .json_files import Entry, ReportError, read_lines, read_object
 from .parsing import read_comparison, read_methods, read_node, read_round, read_tables
 from .records import Comparison, MethodSummary, Metrics, NodeRecord, RoundRecord
+
+#: The file of a run in simulated time with the device of each node, in the form that the key clock-devices takes.
+DEVICES = "devices.csv"
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class RunData:
         The ``traces.safetensors`` files.
     notes : tuple of str
         Notes on skipped content.
+    speeds : mapping of str to float
+        Seconds of a local step on each node's device; empty without simulated time.
     """
 
     name: str
@@ -57,6 +63,7 @@ class RunData:
     references: Mapping[str, Metrics]
     traces: Mapping[tuple[str, str], Path]
     notes: tuple[str, ...]
+    speeds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -120,7 +127,25 @@ def read_run(folder: Path) -> RunData:
             for path in sorted((folder / "nodes").glob("*/*/*/traces.safetensors"))
         },
         notes=tuple(notes),
+        speeds=read_speeds(folder / DEVICES),
     )
+
+
+def read_speeds(path: Path) -> dict[str, float]:
+    """Seconds of a local step by node, from the file of devices; empty without the file.
+
+    Raises
+    ------
+    ReportError
+        The file is malformed.
+    """
+    if not path.exists():
+        return {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return {row["device"]: float(row["speed"]) for row in csv.DictReader(file)}
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise ReportError(f"{path.name}: not a CSV file with the columns device and speed: {error}") from error
 
 
 def _check_once(rounds: Iterable[RoundRecord]) -> None:

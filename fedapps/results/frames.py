@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,8 @@ from fedapps.report.run_data import RunData
 def rounds_frame(run: RunData) -> pd.DataFrame:
     """A row per method and round; metrics are the columns ``train.NAME`` and ``evaluate.NAME``.
 
-    ``seconds`` is wall-clock time, bytes are those of all messages of the round, and ``refused`` counts replies.
+    ``seconds`` is wall-clock time, bytes are those of all messages of the round, and ``refused`` counts replies. In
+    simulated time, ``clock`` is the time at the end of the round in seconds.
     Metrics that a round does not have are NaN.
     """
     return pd.DataFrame([_round(record) for record in run.rounds])
@@ -25,7 +27,8 @@ def nodes_frame(run: RunData) -> pd.DataFrame:
     """A row per method, round, node and phase ("train" or "evaluate") with the metrics that the node reported.
 
     Groups are the columns ``group.KIND``. A metric with one number per session is a column of tuples; a metric that has
-    the name of another column is called ``metric.NAME``.
+    the name of another column is called ``metric.NAME``. In simulated time, ``seconds`` are those from the message to
+    train to the reply, and ``staleness`` counts the server steps since the arrays that the node had received.
     """
     return pd.DataFrame([_node(record) for record in run.nodes])
 
@@ -69,6 +72,7 @@ def _round(record: RoundRecord) -> dict[str, Any]:
         "bytes_up": record.bytes_up,
         "replies": record.replies,
         "refused": len(record.refused),
+        **({"clock": record.clock} if math.isfinite(record.clock) else {}),
         **{f"train.{name}": value for name, value in record.train.items()},
         **{f"evaluate.{name}": value for name, value in record.evaluate.items()},
         **{f"rates.{name}": value for name, value in record.rates.items()},
@@ -82,6 +86,7 @@ def _node(record: NodeRecord) -> dict[str, Any]:
         "node": record.node,
         "phase": record.phase,
         "num_examples": record.num_examples,
+        **({"seconds": record.seconds, "staleness": record.staleness} if math.isfinite(record.seconds) else {}),
         **{f"group.{kind}": name for kind, name in record.groups.items()},
     }
     metrics = {**record.metrics, **record.series}

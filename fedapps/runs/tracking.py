@@ -18,7 +18,7 @@ from fedapps.trackers.base import TrackedRecord, TrackedRun, Tracker
 from .run_folder import RunFolder
 
 _LONGEST = 60
-_COSTS = ("replies", "bytes_down", "bytes_up", "seconds")
+_COSTS = ("replies", "bytes_down", "bytes_up", "clock", "seconds")
 
 
 class Tracking:
@@ -143,8 +143,8 @@ def round_values(row: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> 
     -------
     dict
         ``train/METRIC`` and ``evaluate/METRIC``, ``nodes/NODE/PHASE/METRIC``, and the costs of the round as
-        ``round/refused``, ``round/replies``, ``round/bytes_down``, ``round/bytes_up`` and last ``round/seconds``.
-        Values that are no single number are left out.
+        ``round/refused``, ``round/replies``, ``round/bytes_down``, ``round/bytes_up``, in simulated time
+        ``round/clock``, and last ``round/seconds``. Values that are no single number are left out.
     """
     values = {
         **dict(_numbers(row["train"].items(), "train/")),
@@ -152,9 +152,8 @@ def round_values(row: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> 
     }
     for node in nodes:
         values |= _numbers(node["metrics"].items(), f"nodes/{plain(node['node'])}/{plain(node['phase'])}/")
-    return (
-        values | {"round/refused": float(len(row["refused"]))} | {f"round/{cost}": float(row[cost]) for cost in _COSTS}
-    )
+    values["round/refused"] = float(len(row["refused"]))
+    return values | {f"round/{cost}": float(row[cost]) for cost in _COSTS if row.get(cost) is not None}
 
 
 def plain(name: str) -> str:

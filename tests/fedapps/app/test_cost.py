@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapps.app.cost import cost_to_target, steps_per_node
+from fedapps.app.cost import cost_to_target, simulated_time, slowest_tenth, steps_per_node
 from fedapps.config.run_config import RunConfig
 
 
@@ -46,17 +46,20 @@ def test_without_steps_before_evaluations_it_is_the_mean_of_all_training(steps, 
 TRAINED = [row("train", r, node, steps=steps) for r, node, steps in [(1, "a", 10.0), (2, "b", 6.0), (4, "a", 5.0)]]
 
 
-def evaluated(*values):
-    return [{"round": 2 * number, "evaluate": {"sr": value}} for number, value in enumerate(values, 1)]
+def evaluated(*values, **more):
+    """Rounds of 100 bytes down and 10 up, of which each second one is evaluated."""
+    sent = {"bytes_down": 100, "bytes_up": 10}
+    found = [{"evaluate": of} for value in values for of in ({}, {"sr": value})]
+    return [{"round": number, **row, **sent, **more} for number, row in enumerate(found, 1)]
 
 
 @pytest.mark.parametrize(
     ("values", "mode", "found"),
     [
-        ((0.25, 0.5, 0.75), "max", {"rounds_to_target": 4.0, "steps_to_target": 21.0}),
-        ((0.5, 0.25, 0.75), "max", {"rounds_to_target": 2.0, "steps_to_target": 16.0}),
+        ((0.25, 0.5, 0.75), "max", {"rounds_to_target": 4.0, "steps_to_target": 21.0, "bytes_to_target": 440.0}),
+        ((0.5, 0.25, 0.75), "max", {"rounds_to_target": 2.0, "steps_to_target": 16.0, "bytes_to_target": 220.0}),
         ((0.25, 0.4, 0.45), "max", {}),
-        ((0.75, 0.5, 0.25), "min", {"rounds_to_target": 4.0, "steps_to_target": 21.0}),
+        ((0.75, 0.5, 0.25), "min", {"rounds_to_target": 4.0, "steps_to_target": 21.0, "bytes_to_target": 440.0}),
     ],
 )
 def test_the_first_evaluation_at_the_target_decides(values, mode, found):
@@ -68,3 +71,22 @@ def test_the_first_evaluation_at_the_target_decides(values, mode, found):
 
 def test_without_a_target_nothing_is_counted():
     assert cost_to_target(RunConfig(), evaluated(1.0), TRAINED) == {}
+
+
+def test_in_simulated_time_the_target_has_a_time():
+    rounds = [row | {"clock": 7.0 * row["round"]} for row in evaluated(0.25, 0.5)]
+    assert (
+        cost_to_target(RunConfig(target=0.5, track_metric="sr", track_mode="max"), rounds, [])["time_to_target"] == 28
+    )
+    assert simulated_time(rounds) == {"simulated_time": 28.0}
+    assert simulated_time(evaluated(0.5)) == simulated_time([]) == {}
+
+
+def test_the_slowest_tenth_by_hand():
+    """Of eleven nodes, two are the slowest tenth: j and k. Node k gave one of four replies."""
+    speeds = {node: float(place) for place, node in enumerate("abcdefghijk")}
+    rows = [row("train", 1, node) for node in "abck"] + [row("evaluate", 1, "k", sr=9.0)]
+    rows += [row("evaluate", 2, "a", sr=0.9), row("evaluate", 2, "j", sr=0.2), row("evaluate", 2, "k", sr=0.4)]
+    found = slowest_tenth(RunConfig(track_metric="sr"), rows, speeds)
+    assert found == {"slowest_tenth.sr": pytest.approx(0.3), "slowest_tenth.replies": 0.25}
+    assert slowest_tenth(RunConfig(track_metric="sr"), rows, {}) == {}
