@@ -248,6 +248,7 @@ def run_method(
         tasks.task_class.cache_clear()
         tasks.profiles_class.cache_clear()
         place = folder or Path(scratch)
+        given.setdefault("cache-dir", str(place / "worlds"))
         found = Rounds(RunFolder(place / "run", ""))
         _watch(patch, found)
         if cut:

@@ -1,0 +1,50 @@
+"""FedBABU on a node: train the shared body below the untrained head; fine-tune both before an evaluation.
+
+Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022, Algorithm 1 and
+Section 5, https://arxiv.org/abs/2106.06042.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, LocalPart, NodeRound, Prepared
+from fedapps.clients.training import Phase, run_plan
+from fedapps.strategies.wire import STALE_METRICS_PREFIX
+from fedapps.tasks.base import NodeData
+from fedapps.tasks.options import option
+from torch import nn
+
+
+@dataclass(frozen=True)
+class BodyAlone(LocalPart):
+    """Train the shared parameters alone. The node keeps nothing of the fine-tuning before an evaluation.
+
+    Parameters
+    ----------
+    fine_tune_epochs : int
+        Epochs in which the whole model is trained before this evaluation.
+    """
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({EVALUATED_MODEL, PHASES})
+
+    fine_tune_epochs: int = option(0, "epochs of the whole model before an evaluation", minimum=0)
+
+    def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        body = [name for name, _ in model.named_parameters() if name in node_round.received]
+        return [*plan[:-1], replace(plan[-1], trainable=body)]
+
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
+        if self.fine_tune_epochs == 0 or node_round.data.count("train") == 0:
+            return Prepared()
+        phase = Phase(node_round.settings.training.for_epochs(self.fine_tune_epochs))
+        with node_round.torch_seed("fine-tune"):
+            epochs = node_round.epochs(model, node_round.data)
+            return Prepared(run_plan(model, [phase], epochs, node_round.task.loss).steps)
+
+    def adaptation(self, phase: Phase, model: nn.Module, node_round: NodeRound) -> Phase:
+        """The phase with all parameters: a new node fine-tunes the whole model."""
+        return replace(phase, trainable=("*",))
+
+    def unprepared_prefix(self) -> str | None:
+        return STALE_METRICS_PREFIX if self.fine_tune_epochs else None
