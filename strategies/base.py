@@ -314,7 +314,7 @@ class BaseStrategy(ResumableStrategy):
         assert self._flights is not None, "the strategy has not been started"
         nodes = [self._known(message.metadata.dst_node_id) for message in messages]
         self._count(messages)
-        self._record(self._flights.launch(nodes, messages, server_round - 1, self._current, timeout), nodes)
+        self._note_failures(self._flights.launch(nodes, messages, server_round - 1, self._current, timeout), nodes)
         updates = self._read_updates(server_round, self.closing.staleness)
         opened = OpenRound(self.closing, self._flights, updates, self._wanted, self._needed_replies)
         yield from opened.replies(partial(self.registry.poll, grid))
@@ -327,7 +327,7 @@ class BaseStrategy(ResumableStrategy):
         replies = self._reply_filter("train")
         return Updates(replies, server_round - 1, self._current, staleness, self.sampler, **limits)
 
-    def _record(self, failures: Iterable[NodeFailure], nodes: Iterable[Profile]) -> None:
+    def _note_failures(self, failures: Iterable[NodeFailure], nodes: Iterable[Profile]) -> None:
         """Record messages that were not accepted."""
         if failures := list(failures):
             replies = replace(self._reply_filter("train"), profiles={node.node_id: node for node in nodes})

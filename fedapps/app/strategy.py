@@ -64,6 +64,7 @@ def build_strategy(
         "held_out": held_out_of(run),
         "privacy": central_privacy(run),
         "compression": compression_of(run),
+        "closing": run.pace.closing,
         "server_optimizer": optimizer_by_name(run.server_optimizer, run.server_learning_rate, tau=run.server_tau),
         "min_replies": run.min_replies,
         "min_nodes": run.num_nodes,

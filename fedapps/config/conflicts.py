@@ -7,6 +7,7 @@ from fedapps.methods.base import Conflict, Method
 from fedapps.tasks.base import Task
 
 from .clock import clock_conflicts
+from .pace import pace_conflicts
 from .run_config import RunConfig, held_out_of, read_allowed_groups, read_limits, robust_aggregation
 
 SECURE_AGGREGATION = (
@@ -68,6 +69,10 @@ def conflicts(
         return
     for label, method in methods.items():
         yield from method.conflicts(runs[label], task)
+    of_pace: list[Conflict] = []
+    for label, method in methods.items():
+        of_pace += [c for c in pace_conflicts(runs[label], label, method, stages) if c not in of_pace]
+    yield from of_pace
     if run.collect_after and not task.can_collect:
         yield (
             {"collect_after"},

@@ -13,17 +13,19 @@ from fedapps.strategies.compression import COMPRESSION_NAMES, compression_by_nam
 from fedapps.strategies.nodes.samplers import rounded_share
 from fedapps.strategies.optimizers import OPTIMIZER_NAMES
 from fedapps.strategies.wire import LAST_ROUND
-from fedapps.tasks.options import listed, option
+from fedapps.tasks.options import listed, option, option_fields
 from fedapps.tasks.profiles import TaskProfiles
 
 from .clock import SimulatedTime
+from .pace import Pace
 
 #: The keys that a method can set for itself, as in ``fedavg(run.learning-rate=0.01)``: how nodes train, what they
-#: send and what step the server takes, but not who takes part or how long.
+#: send, for whom the server waits and what step it takes, but not who takes part or how long.
 METHOD_KEYS = (
     *("epochs", "steps", "learning-rate", "learning-rate-schedule", "batch-size", "optimizer", "momentum"),
     *("weight-decay", "clip-norm", "linear-decay", "server-optimizer", "server-learning-rate", "server-tau"),
     *("compression", "compression-share"),
+    *option_fields(Pace),
 )
 #: Values of the key ``aggregation``.
 AGGREGATION_NAMES = ("mean", "median", "trimmed-mean", "krum", "multi-krum")
@@ -178,6 +180,7 @@ class RunConfig:
         minimum=0,
     )
 
+    pace: Pace = Pace()
     clock: SimulatedTime = SimulatedTime()
 
     def check_real_nodes(self) -> None:

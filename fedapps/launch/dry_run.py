@@ -16,6 +16,7 @@ from fedapps.app.round_config import evaluate_config, train_config
 from fedapps.app.server_app import initial_model, strategy_for
 from fedapps.clients.kept_models import CURRENT, KEEP_MODEL, KEPT_MODELS, KeptModels
 from fedapps.clients.state import DiskState
+from fedapps.config.pace import Pace
 from fedapps.config.parsing import Config
 from fedapps.methods.base import Method
 from fedapps.report.formats import format_bytes
@@ -104,10 +105,12 @@ class DryRun:
             Whether to train before the evaluation, which follows the last dry round, where the method does.
         """
         # The node of the dry run has no public key, and whether it may join is no matter of its data.
+        # One node has no pace to keep.
         run = replace(
-            config.run, num_nodes=1, min_replies=1, sampling="fixed", bind_keys=False, held_out_nodes=""
+            config.run, pace=Pace(), num_nodes=1, min_replies=1, sampling="fixed", bind_keys=False, held_out_nodes=""
         )  # fmt: skip
-        alone = replace(config, run=run)
+        own = {name: value for name, value in config.own_keys.get(method, {}).items() if not hasattr(run.pace, name)}
+        alone = replace(config, run=run, own_keys={method: own})
         seconds: dict[str, list[float]] = {"train": [], "evaluate": []}
         reports: list[RoundReport] = []
         result = cls(method, data)

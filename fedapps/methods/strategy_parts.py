@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from fedapps.strategies import BaseStrategy, ServerOptimizer
+from fedapps.strategies import BaseStrategy, BufferedAsync, ServerOptimizer
 from fedapps.strategies.optimizers import optimizer_by_name
 
 if TYPE_CHECKING:
@@ -30,8 +30,24 @@ class StrategyParts:
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, kind: type[Kind], **changes: Any) -> Kind:
-        """A strategy with the common arguments, and ``changes`` in place of them or beside them."""
-        return kind(**{**self.common, **changes})
+        """A strategy with the common arguments, and ``changes`` in place of them or beside them.
+
+        With ``mode = "async"`` it is a :class:`~fedapps.strategies.BufferedAsync`, if ``kind`` differs from
+        :class:`~fedapps.strategies.BaseStrategy` by none of the hooks of a step.
+
+        Raises
+        ------
+        ValueError
+            The strategy cannot run asynchronously.
+        """
+        arguments = {**self.common, **changes}
+        if self.run.pace.mode == "sync":
+            return kind(**arguments)
+        if hooks := kind.own_hooks():
+            raise ValueError(
+                f"mode = 'async': {kind.__name__} takes all updates of a step to come from one model ({hooks})"
+            )
+        return cast(Kind, BufferedAsync(**arguments, **self.run.pace.asynchronous(self.run.training_nodes)))
 
     def without(self, *names: str) -> StrategyParts:
         """The parts without some of the common arguments, for a strategy that fixes them itself."""

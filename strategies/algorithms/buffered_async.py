@@ -136,7 +136,7 @@ class BufferedAsync(BaseStrategy):
         """
         with timed("prepare"):
             arrays, config = self._begin(server_round, arrays, config, grid)
-            self._asked, self._resting, self._needed_replies = {}, set(), self.min_replies
+            self._asked, self._resting, self._needed_replies = {}, set(), min(self.min_replies, self.buffer)
         release()
         send = partial(self._send, server_round, arrays, config, timeout)
         return self._aggregate(server_round, self._updates(server_round, grid, send))
@@ -215,7 +215,7 @@ class BufferedAsync(BaseStrategy):
                 self._asked[node.node_id] = repeats + 1
             self._count(messages)
             refused = self.flights.launch(nodes, messages, server_round - 1, self._current, timeout)
-        self._record(refused, nodes)
+        self._note_failures(refused, nodes)
         self._resting |= {failure.node_id for failure in refused}
 
     @property

@@ -1,0 +1,77 @@
+"""The keys of the pace: what they make of a strategy, and what they cannot be combined with."""
+
+import pytest
+from fedapps.strategies import BaseStrategy, BufferedAsync, Closing, Staleness
+
+from fedapps.app.strategy import build_strategy
+from fedapps.config.parsing import ConfigError, parse
+
+RUN = {"task": "lqr", "num-nodes": 7, "collect-after": 0, "methods": "fedavg"}
+
+
+def strategy_of(label="fedavg", **keys):
+    given = RUN | {key.replace("_", "-"): value for key, value in keys.items()}
+    return build_strategy(parse(given), label)
+
+
+def test_a_run_waits_for_its_nodes_by_default():
+    strategy = strategy_of()
+    assert type(strategy) is BaseStrategy
+    assert not strategy.closing.early
+
+
+def test_the_keys_of_rounds_that_close_early():
+    strategy = strategy_of(over_selection=1.3, deadline=60, late_replies="fold", staleness="hinge")
+    assert strategy.closing == Closing(1.3, 60.0, "fold", Staleness("hinge", 10.0, 4))
+
+
+def test_the_keys_of_an_asynchronous_run():
+    strategy = strategy_of(mode="async")
+    assert isinstance(strategy, BufferedAsync)
+    assert (strategy.concurrency, strategy.buffer, strategy.staleness) == (7, 4, Staleness("polynomial", 0.5))
+    strategy = strategy_of(
+        mode="async", concurrency=5, buffer=2, async_update="mix", repeat_version=False, max_staleness=9,
+        staleness="polynomial", staleness_a=1.0, server_learning_rate=0.6, fraction_train=0.5,
+    )  # fmt: skip
+    assert (strategy.concurrency, strategy.buffer, strategy.mixing, strategy.repeat) == (5, 2, True, False)
+    assert (strategy.max_staleness, strategy.staleness.a) == (9, 1.0)
+
+
+def test_methods_of_a_run_may_differ_in_pace():
+    methods = "fedavg,fedavg(run.mode=async,run.buffer=2),fedprox(run.over-selection=1.3)"
+    labels = list(parse(RUN | {"methods": methods}).methods)
+    kinds = [type(strategy_of(label, methods=methods)) for label in labels]
+    assert kinds == [BaseStrategy, BufferedAsync, BaseStrategy]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"mode": "async", "dp": "local"}, "dp: must be 'none' with mode = 'async', because a fast node"),
+        ({"mode": "async", "aggregation": "median"}, "aggregation: must be 'mean' with mode = 'async'"),
+        ({"mode": "async", "sampling": "poisson"}, "sampling: must be 'fixed' with mode = 'async'"),
+        ({"mode": "async", "in-flight": 3}, "in-flight: must be 0 with mode = 'async'"),
+        ({"mode": "async", "drop-nodes": True}, "drop-nodes: must be false with mode = 'async'"),
+        ({"mode": "async", "over-selection": 1.3}, "over-selection: must be 1 with mode = 'async'"),
+        ({"mode": "async", "late-replies": "fold"}, "late-replies: must be 'drop' with mode = 'async'"),
+        ({"mode": "async", "collect-after": 6}, "collect-after: must be 0 with mode = 'async'"),
+        ({"mode": "async", "methods": "local"}, "'local', whose nodes do not learn together"),
+        ({"mode": "async", "methods": "apfl"}, r"'apfl', whose strategy takes all updates .* \(begin_round, fold"),
+        ({"mode": "async", "methods": "clustered", "num-nodes": 9}, "'clustered', whose strategy"),
+        ({"methods": "fedavg,fedavg(run.mode=async)", "dp": "local"}, "dp: must be 'none' with mode"),
+        ({"over-selection": 1.3, "sampling": "poisson"}, "sampling: must be 'fixed' with over-selection = 1.3"),
+        ({"over-selection": 1.3, "aggregation": "median"}, "aggregation: must be 'mean' with over-selection = 1.3"),
+        ({"deadline": 9.0, "in-flight": 2}, "in-flight: must be 0 with over-selection = 1, deadline = 9"),
+        ({"over-selection": 1.3, "drop-nodes": True}, "drop-nodes: must be false with over-selection"),
+        ({"deadline": 9.0, "late-replies": "fold", "dp": "local"}, "dp: must be 'none' with late-replies = 'fold'"),
+        ({"deadline": 9.0, "late-replies": "fold", "methods": "scaffold"}, "must be 'drop' with 'scaffold'"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_the_run(keys, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(RUN | keys)
+
+
+def test_data_in_stages_need_rounds():
+    with pytest.raises(ConfigError, match="mode = 'async': must be 'sync' with 'fedavg' and data in"):
+        parse({"task": "social", "num-nodes": 7, "collect-after": 0, "methods": "fedavg", "mode": "async"})
