@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import reduce
 from itertools import combinations
 from operator import add
-from typing import Any, ClassVar, Self, TypeVar
+from types import UnionType
+from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import Batch, Metrics, NodeData, Task
+from fedapps.tasks.files import shown
 from flwr.app import ArrayRecord, RecordDict
 from torch import nn
 
@@ -417,8 +419,17 @@ def composed(parts: Sequence[LocalPart]) -> tuple[LocalPart, ...]:
     Raises
     ------
     ValueError
-        Two parts need the same thing for themselves, or are of the same class.
+        Two parts need the same thing for themselves, or are of the same class; or one is no part.
     """
+    if not isinstance(parts, Sequence):
+        raise ValueError(f"local_parts() returned {shown(parts)}: it must return a list of parts, which can be empty")
+    for part in parts:
+        if not isinstance(part, LocalPart):
+            raise ValueError(f"local_parts() returned {shown(part)}: each must be an object of a subclass of LocalPart")
+        if not is_dataclass(part):
+            raise ValueError(
+                f"the local algorithm {type(part).__name__} must have the decorator @dataclass(frozen=True)"
+            )
     for one, other in combinations(parts, 2):
         if type(one) is type(other):
             raise ValueError(f"the local algorithm {type(one).__name__} is given twice: give it once")
@@ -462,13 +473,41 @@ class ComposedParts(LocalPart):
 
 def _combined(name: str, rule: Rule) -> Callable[..., Any]:
     def hook(self: ComposedParts, *arguments: Any) -> Any:
-        return rule([getattr(part, name) for part in self.parts or (LocalPart(),)], *arguments)
+        return rule([_checked(part, name) for part in self.parts or (LocalPart(),)], *arguments)
 
     return hook
 
 
+def _checked(part: LocalPart, name: str) -> Callable[..., Any]:
+    """The hook of a part, with a check of what it returns where the part has its own."""
+    hook: Callable[..., Any] = getattr(part, name)
+    if hasattr(hook, "rule"):
+        return hook
+
+    def checked(*arguments: Any) -> Any:
+        found = hook(*arguments)
+        if not isinstance(found, _RETURNED[name]):
+            allowed = " or ".join("None" if kind is type(None) else kind.__name__ for kind in _RETURNED[name])
+            returned = "None" if found is None else type(found).__name__  # its values may be private
+            raise TypeError(f"{type(part).__name__}.{name} returned {returned}: it must return {allowed}")
+        return found
+
+    return checked
+
+
+def _kinds(hint: Any) -> tuple[type, ...]:
+    """The classes of the values that a type hint stands for."""
+    if get_origin(hint) in (Union, UnionType):
+        return tuple(kind for part in get_args(hint) for kind in _kinds(part))
+    kind = get_origin(hint) or hint
+    return (Mapping if kind is dict else kind,)
+
+
+#: What each hook returns, for the check of hooks that other packages define.
+_RETURNED: dict[str, tuple[type, ...]] = {}
 for _name, _hook in vars(LocalPart).items():
     if hasattr(_hook, "rule"):
+        _RETURNED[_name] = _kinds(get_type_hints(_hook)["return"])
         setattr(ComposedParts, _name, _combined(_name, _hook.rule))
 
 

@@ -47,7 +47,14 @@ def option(
         Whether the option decides which data the nodes have. Results on other data are not compared with a paper's.
     search : Search, optional
         The values among which ``fedapps tune`` searches; the option is not tuned if missing.
+
+    Raises
+    ------
+    TypeError
+        ``default`` is of another type.
     """
+    if not isinstance(default, (bool, int, float, str)):
+        raise TypeError(f"option({default!r}): the default must be a number, a string or a bool, which gives the type")
     limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
     return field(default=default, metadata={"doc": doc, "path": path, "data": data, "search": search, **limits})
 

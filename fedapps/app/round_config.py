@@ -5,6 +5,7 @@ from flwr.app import ConfigRecord
 from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Round
+from fedapps.methods.checks import sent_keys
 from fedapps.strategies.wire import TIMINGS_WANTED
 from fedapps.tasks.options import option_values
 
@@ -34,7 +35,7 @@ def train_config(config: Config, label: str, run_label: str, server_round: int) 
             **timings_wanted(run),
             "stage": stage_of(run, server_round, config.num_stages),
             **option_values(run.training_in(server_round)),
-            **config.methods[label].round_config(Round(run, server_round, "train")),
+            **sent_keys(config.methods[label], Round(run, server_round, "train")),
         }
     )
 
@@ -52,6 +53,6 @@ def evaluate_config(config: Config, label: str, run_label: str, server_round: in
             "optimizer": run.training.optimizer,
             "final": server_round == run.rounds,
             "collect": server_round == run.collect_after,
-            **config.methods[label].round_config(Round(run, server_round, "evaluate")),
+            **sent_keys(config.methods[label], Round(run, server_round, "evaluate")),
         }
     )

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from fedapps.clients.local_part import composed
 from fedapps.methods.base import Conflict, Method
+from fedapps.methods.checks import check_method
 from fedapps.tasks.base import Task
 
 from .clock import clock_conflicts
@@ -60,10 +60,10 @@ def conflicts(
         return
     try:
         stages = task.num_stages
-        for method in methods.values():
+        for label, method in methods.items():
             if files_exist or not method.needs_model:
                 task.under(method.private(task))
-            composed(method.local_parts())
+            check_method(method, runs[label])
     except ValueError as error:
         yield {"task", "methods"}, str(error)
         return

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fedapps.methods.base import Method
+from fedapps.registry.classes import did_you_mean_or_install
 from fedapps.registry.expressions import read_expressions
 from fedapps.registry.methods import (
     RUN_PREFIX,
@@ -17,7 +18,7 @@ from fedapps.registry.methods import (
     typed_argument,
 )
 from fedapps.registry.tasks import profiles_class, task_class, task_names
-from fedapps.tasks.options import did_you_mean, key_of, option_values, parse_options, with_values
+from fedapps.tasks.options import key_of, option_values, parse_options, with_values
 from fedapps.trackers.base import Tracker
 
 from .keys import with_extra
@@ -167,7 +168,7 @@ def _sorted_keys(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
             of_methods[key] = value
         else:
             others = ", ".join([*task_names(), *method_names(), *TRACKERS.names()])
-            meant = did_you_mean(owner, [*task_names(), *method_names()])
+            meant = did_you_mean_or_install(owner, [*task_names(), *method_names()])
             errors.append(
                 f"{key}: unknown key; {owner!r} is neither a task, a method nor a tracker; they are {others}{meant}"
             )
@@ -181,7 +182,7 @@ def _task_options(run: RunConfig, of_tasks: Mapping[str, Any], *, others: bool) 
     known = run.task in task_names()
     if not known:
         listed = ", ".join(task_names())
-        errors.append(f"task = {run.task!r}: must be one of {listed}{did_you_mean(run.task, task_names())}")
+        errors.append(f"task = {run.task!r}: must be one of {listed}{did_you_mean_or_install(run.task, task_names())}")
     named = [key.partition(".")[0] for key in of_tasks] if others else []
     for name in dict.fromkeys([*([run.task] if known else []), *named]):
         prefix = f"{name}."

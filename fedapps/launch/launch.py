@@ -197,8 +197,25 @@ def conclude(config: Config, engine: str, begun: float) -> None:
         print(f"  {note}")
     for label, method in config.methods.items():
         print(f"  {label}: {method.line}")
+    if remark := _without_main_metric(config):
+        print(remark)
     print(f"\nfinished in {(time.monotonic() - begun) / 60:.1f} minutes on {engine}")
     print(f"summary: {path / 'summary.json'}\nreport:  {path / 'report.html'}")
+
+
+def _without_main_metric(config: Config) -> str:
+    """Why the table of results has no main metric of the task; empty if it has one, or test data are withheld."""
+    finals = [facts["final"] for facts in RunFolder(config.run.folder(0), "").summary()["methods"].values()]
+    headline = config.profiles.headline
+    if config.run.withhold_test or any(name in final for final in finals for name in headline):
+        return ""
+    found = sorted({name for final in finals for name in final if name.startswith(("test.", "validation."))})
+    reason = (
+        f"evaluate gives {', '.join(found)}; name one of them in `headline` of the task's class"
+        if found
+        else "no evaluation gave a metric; the log above has the reason"
+    )
+    return f"\nno main metric of the task ({', '.join(headline)}): {reason}"
 
 
 def unfinished(config: Config) -> list[str]:

@@ -1,7 +1,7 @@
 """Finds classes by name, in the modules of a package and at the entry points of other packages."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -70,7 +70,8 @@ class Registry(Generic[Kind]):
             return self.local()[name]
         if name not in plugins(self.group):
             listed = ", ".join(self.names())
-            raise ValueError(f"{name!r} is unknown; known {self.plural}: {listed}{did_you_mean(name, self.names())}")
+            meant = did_you_mean_or_install(name, self.names())
+            raise ValueError(f"{name!r} is unknown; known {self.plural}: {listed}{meant}")
         kind: type[Kind] = load(plugins(self.group)[name], self.parent)
         return kind
 
@@ -95,6 +96,11 @@ class Registry(Generic[Kind]):
         return lines
 
 
+def did_you_mean_or_install(name: str, known: Iterable[str]) -> str:
+    """As :func:`did_you_mean`, or how to make the name of another package known."""
+    return did_you_mean(name, known) or "; if another package has it, install that, as with pip install -e FOLDER"
+
+
 def plugins(group: str) -> Mapping[str, EntryPoint]:
     """The entry points of a group, such as ``fedapps.methods``, by name; none is loaded yet."""
     return _on_path(group, tuple(sys.path))
@@ -115,13 +121,19 @@ def load(found: EntryPoint, parent: type) -> Any:
     Raises
     ------
     ValueError
-        The import fails, or the object is no subclass of ``parent``, or its ``name`` is not the entry point's.
+        The import fails, or the object is no subclass of ``parent``, lacks what ``parent`` declares, or has another
+        ``name`` than the entry point.
     """
     loaded, where = imported(found), _where(found)
     if not (isinstance(loaded, type) and issubclass(loaded, parent)):
         raise ValueError(f"{where}: must name a subclass of {parent.__module__}.{parent.__name__}, not {loaded!r}")
     if getattr(loaded, "name", "") != found.name:
-        raise ValueError(f"{where}: must have name = {found.name!r}, not {getattr(loaded, 'name', '')!r}")
+        raise ValueError(
+            f"{where}: the class must have name = {found.name!r}, not {getattr(loaded, 'name', '')!r}; change one of "
+            "them, and reinstall the package after a change of its entry points"
+        )
+    if lacking := sorted(getattr(loaded, "__abstractmethods__", ())):
+        raise ValueError(f"{where}: the class lacks {', '.join(lacking)}; define what {parent.__name__} declares")
     return loaded
 
 
@@ -131,7 +143,10 @@ def imported(found: EntryPoint) -> Any:
         return found.load()
     except Exception as error:  # other people's module: whatever it raises, say whose it is
         reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{_where(found)} cannot be imported ({reason}): reinstall its package") from error
+        raise ValueError(
+            f"{_where(found)} cannot be imported ({reason}): correct the module, or reinstall its package if its entry "
+            "points have changed"
+        ) from error
 
 
 def _where(found: EntryPoint) -> str:

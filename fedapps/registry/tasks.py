@@ -10,9 +10,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fedapps import tasks
-from fedapps.tasks.options import did_you_mean
 
-from .classes import imported, load, plugins
+from .classes import did_you_mean_or_install, imported, load, plugins
 
 if TYPE_CHECKING:
     from fedapps.tasks.base import Task
@@ -74,7 +73,7 @@ def task_class(name: str) -> "type[Task]":
         return found
     if name not in plugins(GROUP):
         listed = ", ".join(task_names())
-        raise ValueError(f"task = {name!r}: must be one of {listed}{did_you_mean(name, task_names())}")
+        raise ValueError(f"task = {name!r}: must be one of {listed}{did_you_mean_or_install(name, task_names())}")
     other: type[Task] = load(plugins(GROUP)[name], Task)
     return other
 

@@ -324,3 +324,32 @@ class Noted(LocalPart):
 def test_two_parts_with_a_record_of_the_same_name_are_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"two local algorithms of this node use the name fisher\.precision"):
         node(tmp_path, FisherPrior("per-sample"), Noted()).train_round(initial(), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (None, r"local_parts\(\) returned None: it must return a list"),
+        ([Proximal], r"local_parts\(\) returned <class .*Proximal'>: each must be an object"),
+        ([type("Bare", (LocalPart,), {})()], r"Bare must have the decorator @dataclass"),
+    ],
+)
+def test_what_is_no_part_is_refused(parts, said):
+    with pytest.raises(ValueError, match=said):
+        composed(parts)
+
+
+def test_a_hook_that_returns_the_wrong_kind_is_named_without_the_value():
+    @dataclass(frozen=True)
+    class Forgetful(LocalPart):
+        def outgoing(self, model, node_round):
+            pass
+
+        def prior(self, shared, model, node_round):
+            return torch.ones(1)
+
+    parts = ComposedParts((Forgetful(),))
+    with pytest.raises(TypeError, match=r"^Forgetful.outgoing returned None: it must return Mapping$"):
+        parts.outgoing(None, None)
+    with pytest.raises(TypeError, match=r"^Forgetful.prior returned Tensor: it must return QuadraticPrior or None$"):
+        parts.prior({}, None, None)

@@ -23,9 +23,13 @@ def damaged(tmp_path: Path) -> Iterator[Path]:
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: damaged\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(
         "[fedapps.methods]\nbroken = damaged_module:Broken\nmisnamed = pathlib:Path\n"
-        "[fedapps.tasks]\nbroken-task = damaged_module:Broken\n[fedapps.sections]\nbroken-section = pathlib:Path\n"
+        "[fedapps.tasks]\nbroken-task = damaged_module:Broken\nhalf = half_module:Half\n"
+        "[fedapps.sections]\nbroken-section = pathlib:Path\n"
     )
     (tmp_path / "damaged_module.py").write_text("raise RuntimeError('out of order')\n")
+    (tmp_path / "half_module.py").write_text(
+        "from fedapps.tasks.base import Task\nclass Half(Task):\n    name = 'half'\n    build_model = None\n"
+    )
     sys.path.insert(0, str(tmp_path))
     importlib.invalidate_caches()
     yield tmp_path
@@ -34,7 +38,7 @@ def damaged(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("damaged")
 def test_a_run_that_names_it_says_whose_fault_it_is() -> None:
-    with pytest.raises(ConfigError, match=r"entry point 'broken' = 'damaged_module:Broken'.*out of order.*reinstall"):
+    with pytest.raises(ConfigError, match=r"entry point 'broken' = 'damaged_module:Broken'.*out of order.*correct the"):
         parse({"methods": "broken"})
     with pytest.raises(ConfigError, match=r"entry point 'misnamed'.*must name a subclass of fedapps.methods.base"):
         parse({"methods": "misnamed"})
@@ -42,6 +46,8 @@ def test_a_run_that_names_it_says_whose_fault_it_is() -> None:
         parse({"broken.key": 1})
     with pytest.raises(ConfigError, match=r"entry point 'broken-task' = 'damaged_module:Broken'.*out of order"):
         parse({"task": "broken-task"})
+    with pytest.raises(ConfigError, match=r"entry point 'half'.*the class lacks evaluate, load_all, load_node, loss"):
+        parse({"task": "half"})
     with pytest.raises(ValueError, match=re.escape("entry point 'broken-section' = 'pathlib:Path'")):
         sections()
 

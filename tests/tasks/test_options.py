@@ -126,3 +126,8 @@ def test_each_value_is_either_taken_or_explained(values):
     for key, value in values.items():
         assert (key.replace("-", "_") in arguments) != any(error.startswith((f"{key} = {value!r}", f"{key}: "))
                                                            for error in errors)  # fmt: skip
+
+
+def test_an_option_has_a_type():
+    with pytest.raises(TypeError, match=r"option\(None\): the default must be a number, a string or a bool"):
+        option(None, "help")
