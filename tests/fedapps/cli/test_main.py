@@ -36,6 +36,15 @@ def test_an_unknown_recipe_is_refused_with_the_names_of_all_recipes(capsys):
     assert names.rstrip() == ", ".join(sorted(recipes()))
 
 
+def test_a_run_without_the_main_metrics_of_its_task_says_which_there_are(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("fedapps.tasks.lqr.profile.LqrProfiles.headline", ("test.gone",))
+    quick = ["methods=fedavg", "rounds=1", "epochs=1", "lqr.trajectories=2", f"cache-dir={tmp_path / 'worlds'}"]
+    assert (
+        main(["run", "lqr", "--engine", "inline", "--output-dir", str(tmp_path), *(f"--set={k}" for k in quick)]) == 0
+    )
+    assert "no main metric of the task (test.gone): evaluate gives test.control_loss, " in capsys.readouterr().out
+
+
 def test_compare_refuses_before_any_work(tmp_path, capsys):
     given = ["compare", "lqr", "--output-dir", str(tmp_path / "runs"), "--json", str(tmp_path / "json" / "c.json")]
     assert main([*given, "--methods", "sfl,magic"]) == 2
