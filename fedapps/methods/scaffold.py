@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedapps.strategies import BaseStrategy
-from fedapps.strategies import Scaffold as ScaffoldStrategy
 from fedapps.tasks.options import option
 
 from .base import Conflict, Method, Scalar, required
@@ -36,6 +35,8 @@ class Scaffold(Method):
     Options = ScaffoldOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
+        from fedapps.strategies import Scaffold as ScaffoldStrategy  # nodes do not need it
+
         server_optimizer = parts.optimizer("sgd", self.options.global_learning_rate)
         return parts.build(ScaffoldStrategy, server_optimizer=server_optimizer)
 
@@ -51,9 +52,13 @@ class Scaffold(Method):
         yield from required(run, self.name, why, weighting="uniform", **plain)
 
     def privacy_conflict(self, dp: str) -> str:
+        from fedapps.strategies import Scaffold as ScaffoldStrategy
+
         return ScaffoldStrategy.privacy_gap
 
     def robustness_conflict(self) -> str:
+        from fedapps.strategies import Scaffold as ScaffoldStrategy
+
         return ScaffoldStrategy.robustness_gap
 
     def local_parts(self) -> "Sequence[LocalPart]":
