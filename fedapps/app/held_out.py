@@ -66,6 +66,14 @@ def held_out_results(
     return {"held_out": {"epochs": run.held_out_epochs, **_by_model(report.evaluate), **_of_nodes(report)}}
 
 
+def tracked_results(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The final metrics in the summary of a method, and those of held-out nodes as ``held-out.<model>.<metric>``."""
+    held_out = facts.get("held_out", {})
+    models = {prefix: held_out.get(prefix.removesuffix("."), {}) for prefix in HELD_OUT_PREFIXES}
+    found = {f"held-out.{prefix}{name}": value for prefix, of in models.items() for name, value in of.items()}
+    return {**facts["final"], **found}
+
+
 def _of_nodes(report: RoundReport) -> dict[str, Any]:
     return {
         "nodes": {node.node: _by_model(node.metrics) for node in report.nodes},

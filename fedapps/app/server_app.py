@@ -30,7 +30,7 @@ from fedapps.strategies.rounds.clock import clock_of
 
 from .clock import with_clock, write_devices
 from .cost import cost_to_target, simulated_time, slowest_tenth, steps_per_node, traffic
-from .held_out import held_out_results
+from .held_out import held_out_results, tracked_results
 from .privacy import check_statistics, guarantee, spent
 from .round_config import evaluate_config, stage_of, train_config
 from .strategy import build_strategy, tracked_metric
@@ -66,7 +66,7 @@ def main(grid: Grid, context: Context) -> None:
                 log(INFO, "method %s has already run to its end", method)
             else:
                 run_method(grid, config, folder, method, tracking)
-            tracking.finish(folder.summary()["methods"][method]["final"])
+            tracking.finish(tracked_results(folder.summary()["methods"][method]))
         for line in summary_table(folder).splitlines():
             log(INFO, "%s", line)
         report = write_report(folder.path)

@@ -44,8 +44,8 @@ class ColumnFormat:
     def of(cls, values: Sequence[float], halves: Sequence[float] = ()) -> ColumnFormat:
         """The format of these values, with the halves of their intervals.
 
-        The smallest value keeps two significant digits. A column that would then need more than nine digits is
-        scientific. Whole numbers below 10¹² have no decimals.
+        The smallest value keeps two significant digits, or one beside halves. A column that would then need more than
+        nine digits is scientific. Whole numbers below 10¹² have no decimals.
         """
         finite = [abs(value) for value in values if math.isfinite(value) and value]
         halves = [half for half in halves if math.isfinite(half)]
@@ -54,7 +54,7 @@ class ColumnFormat:
         largest, smallest = max(finite), min(finite)
         if largest < _LARGEST_WHOLE and not any(halves) and all(value == int(value) for value in finite):
             return cls(0)
-        places = max(decimals(finite, halves), 1 - math.floor(math.log10(smallest)))
+        places = max(decimals(finite, halves), (not any(halves)) - math.floor(math.log10(smallest)))
         if places + max(math.floor(math.log10(largest)), 0) >= _MOST_DIGITS:
             return cls(3, scientific=True)
         return cls(places)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Self, TextIO
 
 from rich.console import Console
@@ -89,8 +90,10 @@ def _writer(path: Path | None) -> Iterator[Callable[[dict[str, Any]], int]]:
     with whole_file(path) as binary:
         text = TextIOWrapper(binary, encoding="utf-8", newline="", write_through=True)
         if path.suffix == ".csv":
-            table = _Csv(text)
-            yield table.write
+            with TemporaryFile("w+", encoding="utf-8") as kept:
+                table = _Csv(kept)
+                yield table.write
+                table.copy_to(text)
         else:
             yield lambda row: _json_row(text, row)
         text.flush()
@@ -103,19 +106,25 @@ def _json_row(file: TextIO, row: dict[str, Any]) -> int:
 
 
 class _Csv:
-    """Rows of a CSV file whose columns are those of the first row; lists and objects are JSON in their cell."""
+    """Rows of a CSV file, kept in a file until all columns are known; lists and objects are JSON in their cell."""
 
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self._table: csv.DictWriter[str] | None = None
+    def __init__(self, kept: TextIO) -> None:
+        self._kept = kept
+        self._columns: dict[str, None] = {}
 
     def write(self, row: dict[str, Any]) -> int:
-        if self._table is None:
-            self._table = csv.DictWriter(self._file, list(row))
-            self._table.writeheader()
-        cells = {name: json.dumps(cell) if isinstance(cell, (list, dict)) else cell for name, cell in row.items()}
-        self._table.writerow(cells)
-        return 1
+        self._columns |= dict.fromkeys(row)
+        return _json_row(self._kept, row)
+
+    def copy_to(self, file: TextIO) -> None:
+        """Write all rows; a cell is empty where a row lacks the column."""
+        table = csv.DictWriter(file, list(self._columns))
+        if self._columns:
+            table.writeheader()
+        self._kept.seek(0)
+        for row in map(json.loads, self._kept):
+            cells = {name: json.dumps(cell) if isinstance(cell, (list, dict)) else cell for name, cell in row.items()}
+            table.writerow(cells)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from run_outputs import assert_same
 from small_runs import LQR, run_inline
 
 import fedapps
+from fedapps.app.held_out import tracked_results
 from fedapps.runs.tables import summary_table
 
 KEYS = ("robot-00", "robot-01", "robot-02", "robot-03", "robot-04")
@@ -100,3 +101,11 @@ def test_a_resumed_run_holds_out_the_same_nodes(tmp_path):
     resumed = run_inline(given | {"resume": True}, tmp_path / "again")
     assert_same(whole, resumed)
     assert held_out_of(resumed) == held_out_of(whole)
+
+
+def test_trackers_get_the_means_of_the_three_models():
+    models = {"shared": {"test.x": 3.0}, "adapted": {"test.x": 2.0}, "local": {}}
+    facts = {"final": {"test.x": 1.0}, "held_out": {"epochs": 2, "nodes": {"a": models}, **models}}
+    found = {"test.x": 1.0, "held-out.shared.test.x": 3.0, "held-out.adapted.test.x": 2.0}
+    assert tracked_results(facts) == found
+    assert tracked_results({"final": {"test.x": 1.0}}) == {"test.x": 1.0}

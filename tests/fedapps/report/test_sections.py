@@ -27,8 +27,8 @@ def test_refused_replies_are_counted(folder: Path) -> None:
     write_lines(folder / "metrics.jsonl", lines)
     text = page(folder)
     assert "5 replies were refused" in text
-    assert '<td class="reason">loss is &lt;nan&gt;</td>\n<td>1–3, 5</td>' in text
-    assert '<td class="reason">ValueError: no data<details><summary>all of it</summary>' in text
+    assert "<li><p>loss is &lt;nan&gt;</p><small><b>driver-03</b>, sfl, rounds 1–3, 5: 4×</small></li>" in text
+    assert "<li><p>ValueError: no data</p><small><b>driver-04</b>, sfl, round 6: 1×</small><details>" in text
     assert "File &lt;x&gt;" in text
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from fedapps.cli.commands import main
 from fedapps.runs.run_folder import RunFolder
 from fedapps.trained.evaluate import evaluate_run, evaluation_text
 from fedapps.trained.intervals import mean_and_interval, over_examples, share_interval
+from fedapps.trained.predict import PredictionFiles
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,15 @@ def test_rows_of_files_and_of_standard_input_come_in_their_order(robots, tmp_pat
     assert [(row["y"], row["v"]) for row in rows] == [tuple(state) for state in states]
     assert [row["u"] for row in rows] == model.control(states)[:, 0].tolist()
     assert [[row["next_y"], row["next_v"]] for row in rows] == pytest.approx(model.step(states), abs=1e-12)
+
+
+def test_a_csv_file_has_the_columns_of_all_rows(tmp_path):
+    answers = [{"text": "a", "label": "x"}, {"label": "y", "scores": [0.5, 0.25]}]
+    model = SimpleNamespace(rows=lambda inputs, batch_size: iter(answers))
+    assert PredictionFiles((), tmp_path / "out.csv", 1).write(model) == 2
+    with (tmp_path / "out.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows == [{"text": "a", "label": "x", "scores": ""}, {"text": "", "label": "y", "scores": "[0.5, 0.25]"}]
 
 
 def test_an_output_file_is_whole_or_not_there(robots, tmp_path, capsys):
