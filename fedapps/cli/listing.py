@@ -15,6 +15,7 @@ from fedapps.tasks.options import did_you_mean
 
 #: Descriptions are not wrapped into columns narrower than this.
 _NARROWEST = 30
+_FILE = 30  # the width of the names of files
 
 
 def overview() -> str:
@@ -81,6 +82,8 @@ def task_text(task: str) -> str:
     recipes_of = [name for name, keys in _recipe_keys().items() if keys.get("task") == task]
     facts = {"metrics": ", ".join(profiles_class(task).headline), "recipes": ", ".join(recipes_of)}
     lines = [f"task {task}: {task_lines()[task]}", *_facts(facts)]
+    if files := profiles_class(task).files:
+        lines += ["data, in files", *(line for name, text in files.items() for line in _entry(name, text, _FILE))]
     if options := described(task).get(f"task {task}"):
         lines += [f"options, written --set {next(iter(options))}=VALUE"]
         lines += [line for key, text in options.items() for line in _entry(key, text, max(map(len, options)))]

@@ -132,7 +132,8 @@ class Setting:
 
     def departures(self) -> list[str]:
         """The keys with which the comparison departs from its recipe; ``recipe`` if it is no recipe of this package."""
-        return self._departures(self.recipe, ("num-nodes",)) or self._departures(self.recipe, ())
+        found = [*self._departures(self.recipe, ()), *self._departures(self.recipe, ("num-nodes",))]
+        return list(dict.fromkeys(found))
 
     def _departures(self, recipe: str, nodes: Sequence[str]) -> list[str]:
         """The keys that differ from a recipe: ``nodes``, or without them those of the data."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedapps.registry.tasks import profiles_class, task_names
+from fedapps.runs.tables import reference_label
 from fedapps.sim.files import write_whole
 
 from . import write_report
@@ -199,6 +200,9 @@ def _table(
         for method in run.methods
         if method in spreads
     }
+    for reference, row in (part.references if part else {}).items():
+        if shown := {name: _Value(row[name], best=False, p_holm=math.nan) for name in names if name in row}:
+            rows[reference_label(reference)] = shown
     return _Table(title, seeds, metrics, rows)
 
 

@@ -30,6 +30,12 @@ class DrivingProfiles(TaskProfiles):
         "non_proactive.mean_cost",
     )
 
+    files: ClassVar[Mapping[str, str]] = {
+        "`*.csv`, a row per 0.1 s": (
+            "`trial, block, step, t` (a block is a node), robot `xr yr vxr vyr axr ayr` and human `xh` to "
+            "`ayh` (m and s; x along the road)"
+        ),
+    }
     floors: ClassVar[tuple[str, ...]] = (CONSTANT_VELOCITY,)
 
     @property

@@ -1,5 +1,6 @@
 """The task "images" without torch: the profiles of nodes, and the data that are made or downloaded."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,6 +22,11 @@ class ImagesProfiles(TaskProfiles):
     name: ClassVar[str] = "images"
     Options: ClassVar[type] = ImagesOptions
     options: ImagesOptions
+    files: ClassVar[Mapping[str, str]] = {
+        "`train/CLASS/*.png`, the same with `test`": "images",
+        "`*.npz`": "`images, labels`, or `x_train, y_train, x_test, y_test`",
+        "`*.parquet`": "as on the Hugging Face hub; `images.image-column`, `images.label-column`",
+    }
     floors: ClassVar[tuple[str, ...]] = (FREQUENT,)
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
 

@@ -153,6 +153,12 @@ class LqrProfiles(TaskProfiles):
         "test.excess",
     )
 
+    files: ClassVar[Mapping[str, str]] = {
+        "`robot-NAME.csv`": (
+            "`y, v, u, next_y, next_v` (position, velocity, control; the next ones), `control_weight` (R of "
+            "the cost, above 0), `split` (train, validation, test)"
+        ),
+    }
     floors: ClassVar[tuple[str, ...]] = (REST,)
 
     @cached_property  # every message asks for the folder of the world

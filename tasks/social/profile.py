@@ -47,6 +47,12 @@ class SocialProfiles(TaskProfiles):
     Options: ClassVar[type] = SocialOptions
     options: SocialOptions
     headline: ClassVar[tuple[str, ...]] = ("test.mse",)
+    files: ClassVar[Mapping[str, str]] = {
+        "`PARTICIPANT.json`": (
+            "a scene per line, as in SocNav1: `score` (0 to 100), `room`, `humans`, `objects`, `links`, "
+            "`robot` (cm, degrees)"
+        ),
+    }
     floors: ClassVar[tuple[str, ...]] = (MEAN_SCORE,)
     world_version: ClassVar[int] = 2  # 2: everybody stands at least 0.3 m from every wall
 

@@ -76,6 +76,11 @@ class TextProfiles(TaskProfiles):
     Options: ClassVar[type] = TextOptions
     options: TextOptions
     headline: ClassVar[tuple[str, ...]] = ("test.global_accuracy", "test.local_accuracy")
+    files: ClassVar[Mapping[str, str]] = {
+        "`train`, `test` (`.csv`, `.tsv`, `.jsonl`)": (
+            "any columns; `text.text-columns` and `text.label-column` choose them"
+        ),
+    }
     floors: ClassVar[tuple[str, ...]] = (FREQUENT, TFIDF)
 
     def __init__(self, options: TextOptions | None = None, privacy: PrivateParameters = SHARED) -> None:

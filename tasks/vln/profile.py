@@ -1,5 +1,6 @@
 """The profiles of the nodes of the task "vln" and the simulation of their data, without torch."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
@@ -19,6 +20,14 @@ class VlnProfiles(TaskProfiles):
     name: ClassVar[str] = "vln"
     Options: ClassVar[type] = VlnOptions
     options: VlnOptions
+    files: ClassVar[Mapping[str, str]] = {
+        "`R2R_SPLIT.json`, `rxr_SPLIT_guide.jsonl`, `SCAN_connectivity.json`": (
+            "as in Room-to-Room, Room-across-Room and Matterport3D (m, radians)"
+        ),
+        "`bbox.json` and `rooms.csv`, or `vln.feature-file`": (
+            "REVERIE's boxes and room labels, or features by `SCAN_VIEWPOINT` (HDF5, TSV, NumPy)"
+        ),
+    }
     floors: ClassVar[tuple[str, ...]] = ("random", "random walk", "forward", "constant sentence")
     headline: ClassVar[tuple[str, ...]] = (
         *("val_unseen.sr", "val_unseen.spl", "val_unseen.ndtw", "val_seen.sr"),

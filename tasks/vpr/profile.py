@@ -1,6 +1,7 @@
 """The profiles of the nodes of the task "vpr" and the simulation of their data, without torch or decoded images."""
 
 import csv
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import ClassVar
@@ -32,6 +33,14 @@ class VprProfiles(TaskProfiles):
     Options: ClassVar[type] = VprOptions
     options: VprOptions
     headline: ClassVar[tuple[str, ...]] = ("test.recall_at_1", "test.recall_at_5", "test.recall_at_10")
+    files: ClassVar[Mapping[str, str]] = {
+        "`places.csv`": (
+            "`path, sequence, role` (query, database), `lon, lat` (degrees) or `x, y` (m), optionally `city, continent`"
+        ),
+        "`train_val/CITY/{query,database}`, or `nordland_64x32.npz`": (
+            "as in Mapillary Street-Level Sequences, or Nordland"
+        ),
+    }
     floors: ClassVar[tuple[str, ...]] = (RANDOM_ORDER,)
 
     def __init__(self, options: VprOptions | None = None) -> None:

@@ -3,15 +3,17 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from fedapps.cli.commands import main
+from fedapps.cli.listing import task_text
 from fedapps.config.keys import described
 from fedapps.config.recipe_files import recipes
 from fedapps.config.trackers import TRACKERS
 from fedapps.registry.methods import method_names
-from fedapps.registry.tasks import task_names
+from fedapps.registry.tasks import own_tasks, profiles_class, task_names
 
 
 def printed(capsys, *given):
@@ -116,6 +118,14 @@ def test_a_task_and_a_recipe_of_one_name_are_both_described(capsys):
 def test_unknown_names_are_refused(given, said, capsys):
     assert main(["list", *given]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_files_of_a_task_are_listed_as_the_page_on_data_has_them():
+    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    for task in own_tasks():
+        for name, content in profiles_class(task).files.items():
+            assert f"| {name} | {content} |" in page
+            assert f"  {name:<30}  {content}" in task_text(task)
 
 
 @pytest.mark.subprocesses
