@@ -100,6 +100,8 @@ class RunStatus:
         Means over the last rounds; 0 before the first one.
     seconds_left : float or None
         An estimate; None if nothing is left or nothing is known.
+    simulated : float or None
+        Simulated time of the method that runs or ran last, in seconds; None without simulated time.
     """
 
     path: str
@@ -117,6 +119,7 @@ class RunStatus:
     seconds_per_round: float = 0.0
     bytes_per_round: float = 0.0
     seconds_left: float | None = None
+    simulated: float | None = None
 
 
 class Board:
@@ -250,6 +253,7 @@ def read_status(path: Path, folder: Path, changed: float) -> RunStatus:
         seconds_per_round=seconds,
         bytes_per_round=_mean(record.bytes_up + record.bytes_down for record in recent),
         seconds_left=seconds_left if left and recent and math.isfinite(seconds_left) else None,
+        simulated=recent[-1].clock if recent and math.isfinite(recent[-1].clock) else None,
     )
 
 

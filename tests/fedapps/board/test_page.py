@@ -37,7 +37,13 @@ def run(path: str = "lane-swap", state: str = "running", **more: Any) -> dict[st
     status = {"path": path, "changed": 0.0, "report": False, "state": state, "problem": "", "task": "driving"}
     status |= {"metric": "test loss (lower is better)", "methods": [method()], "nodes": [node()], "hidden_nodes": 0}
     status |= {"refusals": [], "notes": []}
-    return status | {"seconds_per_round": 2.0, "bytes_per_round": 3000.0, "seconds_left": 4.0, **more}
+    return status | {
+        "seconds_per_round": 2.0,
+        "bytes_per_round": 3000.0,
+        "seconds_left": 4.0,
+        "simulated": None,
+        **more,
+    }
 
 
 def page_after(*events: list[dict[str, Any]], then: str = "", reports: tuple[str, ...] = ()) -> str:

@@ -53,6 +53,14 @@ def test_a_run_appears_when_it_starts_and_its_curve_grows_with_it(tmp_path: Path
         assert (status.seconds_per_round, status.bytes_per_round) == (1.5, 3000)
 
 
+def test_a_run_in_simulated_time_shows_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    write_lines(run / "metrics.jsonl", [round_line("local", r) for r in (1, 2)])
+    assert only(tmp_path).simulated is None
+    write_lines(run / "metrics.jsonl", [round_line("local", r, clock=60.0 * r) for r in (1, 2)])
+    assert only(tmp_path).simulated == 120
+
+
 def test_a_run_is_finished_when_all_its_methods_are(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", 4)
     for done, state in (
