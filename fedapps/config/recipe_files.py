@@ -134,8 +134,8 @@ def _read(path: Path, above: tuple[Path, ...]) -> _Content:
         path = RECIPES / f"{path.name.removesuffix('.toml')}.toml"
     if not path.exists():
         named = f"base = {path.name!r} of {above[-1]}: " if above else ""
-        beside = [found.name for found in path.parent.glob("*.toml")]
-        known = ", ".join(recipes()) + did_you_mean(path.name, [*beside, *recipes()])
+        files = [found.name for found in path.parent.glob("*.toml")]
+        known = ", ".join(recipes()) + did_you_mean(path.name, [*files, *recipes()])
         raise ValueError(f"{named}no recipe {path}: give a run-config file or one of {known}")
     try:
         tables = read_toml(path)
