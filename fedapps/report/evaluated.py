@@ -91,6 +91,22 @@ def notes(changed: Mapping[str, PairedCurve], methods: int) -> list[str]:
     return [f"{', '.join(names)}: {sentence}" for sentence, names in by_sentence.items()]
 
 
+def unlike_nodes(run: RunData) -> str:
+    """A warning if the last evaluations of the methods are of different nodes; otherwise empty."""
+    last: dict[str, tuple[int, set[str]]] = {}
+    for node in run.nodes:
+        if node.phase == "evaluate":
+            number, nodes = last.get(node.method, (0, set()))
+            if node.round > number:
+                number, nodes = last[node.method] = (node.round, set())
+            if node.round == number:
+                nodes.add(node.node)
+    if run.config.get("fraction-evaluate", 1) != 1 or len({frozenset(nodes) for _, nodes in last.values()}) < 2:
+        return ""
+    counts = ", ".join(f"{method} of {counted(len(nodes), 'node')}" for method, (_, nodes) in last.items())
+    return f"The last evaluations are of different nodes, so that their values cannot be compared: {counts}."
+
+
 def pair(metric: str, rounds: Iterable[RoundRecord], nodes: Iterable[NodeRecord]) -> PairedCurve | None:
     """As :func:`paired_curve`, from the rounds of one method and the evaluations of its nodes.
 

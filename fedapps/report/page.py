@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import rendering
+from .evaluated import unlike_nodes
 from .figures import Drawing, collected
 from .formats import counted
 from .run_data import RunData, configured_methods
@@ -43,7 +44,7 @@ def _facts(run: RunData) -> list[str]:
 
 
 def _warnings(run: RunData) -> list[str]:
-    warnings = list(run.notes)
+    warnings = [*run.notes, *filter(None, [unlike_nodes(run)])]
     if run.comparison is None:
         wanted = set(configured_methods(run.config))
         if absent := sorted(wanted - set(run.methods)):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_pages import node_line, page, round_line, section, write_lines
+from report_pages import node_line, page, round_line, section, write_finished_run, write_lines
 
 from fedapps.report.evaluated import NodeChange, PairedCurve, pair
 from fedapps.report.json_files import Entry
@@ -134,3 +134,14 @@ def test_a_report_marks_the_round_and_draws_the_paired_curve(tmp_path: Path) -> 
     assert "round 1, same nodes: 0.06000" in curves
     write_lines(tmp_path / "nodes.jsonl", [line for line in nodes if line["node"] == "a"])
     assert "same nodes" not in section(page(tmp_path), "curves")
+
+
+def test_a_report_warns_if_methods_were_last_evaluated_on_different_nodes(tmp_path: Path) -> None:
+    write_finished_run(tmp_path)
+    assert "different nodes" not in page(tmp_path)
+    nodes = [node_line(m, n, 0.1) for m, n in (("local", "a"), ("local", "b"), ("sfl", "b"), ("apfl", "a"))]
+    write_lines(tmp_path / "nodes.jsonl", nodes)
+    assert "cannot be compared: local of 2 nodes, sfl of 1 node, apfl of 1 node.</p>" in page(tmp_path)
+    with (tmp_path / "config.toml").open("a") as config:
+        config.write("fraction-evaluate = 0.5\n")
+    assert "different nodes" not in page(tmp_path), "which nodes evaluate is drawn in each round"
