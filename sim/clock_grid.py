@@ -45,7 +45,7 @@ class Reading:
     steps : function of a reply
         The optimizer steps of a reply to TRAIN, ``None`` if it does not say.
     size : function of the content of a message
-        Its size in bytes.
+        The bytes to be transferred.
     """
 
     profile_query: str

@@ -5,7 +5,7 @@ import io
 from math import inf
 from pathlib import Path
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedapps.config.clock import devices_of
@@ -14,7 +14,6 @@ from fedapps.report.run_data import DEVICES
 from fedapps.sim.clock_grid import ClockGrid, Reading
 from fedapps.sim.devices.fleet import MEGABIT, Devices
 from fedapps.sim.files import write_whole
-from fedapps.strategies.replies import count_bytes
 from fedapps.strategies.wire import KEY, METRICS, PROFILE, PROFILE_QUERY, STEPS
 
 
@@ -29,7 +28,7 @@ def with_clock(grid: Grid, run: RunConfig) -> Grid:
     if not run.clock.on:
         return grid
     devices = devices_of(run.clock, run.num_nodes, run.seed)
-    reading = Reading(PROFILE_QUERY, key=_key, steps=_steps, size=count_bytes)
+    reading = Reading(PROFILE_QUERY, key=_key, steps=_steps, size=_size)
     return ClockGrid(grid, devices, reading, lost=run.clock.clock_interrupted == "lose")
 
 
@@ -52,6 +51,11 @@ def _row(devices: Devices, number: int) -> list[float | str]:
 
 def _key(reply: Message) -> str:
     return str(reply.content.get(PROFILE, {}).get(KEY, ""))
+
+
+def _size(content: RecordDict) -> int:
+    """The bytes of the arrays; those of the config depend on the name of the run and on how often it was resumed."""
+    return sum(record.count_bytes() for record in content.values() if isinstance(record, ArrayRecord))
 
 
 def _steps(reply: Message) -> float | None:

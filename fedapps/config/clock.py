@@ -30,7 +30,9 @@ class SimulatedTime:
         "lognormal(median=0.5,sigma=1) or fedscale(examples=20), the log-normal of FedScale's code for a step on 20 "
         "examples; empty = no simulated time",
     )
-    clock_uplink: str = option("", "Mbit/s from a node to the server, as for clock-step-seconds; empty = takes no time")
+    clock_uplink: str = option(
+        "", "Mbit/s of a node's arrays to the server, as for clock-step-seconds; empty = takes no time"
+    )
     clock_downlink: str = option("", "Mbit/s from the server to a node; empty = takes no time")
     clock_devices: str = option(
         "",

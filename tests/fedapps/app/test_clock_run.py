@@ -70,6 +70,7 @@ def test_a_resumed_run_goes_on_at_the_time_of_its_checkpoint(federate, monkeypat
     given = {
         "clock_devices": "",
         "clock_step_seconds": "lognormal(median=0.5,sigma=1)",
+        "clock_uplink": "0.01",
         "clock_availability": "on-off(on=uniform(low=0.001,high=0.002),off=0.0005)",
         "min_replies": 3,
     }
