@@ -62,8 +62,7 @@ class Scaffold(BaseStrategy):
 
     def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
         if self._record is None:  # the nodes of the round are known by now
-            known = self.registry.known.values()
-            self._nodes |= {node.key for node in known if not node.no_data and node.num_examples != 0}
+            self._nodes |= self.registry.with_examples()
             dtypes = {name: self._current[name].dtype for name in self._sum}
             self._record = to_record({name: array.astype(dtypes[name]) for name, array in self.control.items()})
         return {SCAFFOLD_CONTROL: self._record}

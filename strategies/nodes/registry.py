@@ -79,6 +79,10 @@ class NodeRegistry:
         """The nodes that the last call of :meth:`connected` returned, by Flower's node id. Their keys are distinct."""
         return self._known
 
+    def with_examples(self) -> set[str]:
+        """The keys of those that have training examples, or do not say how many."""
+        return {node.key for node in self._known.values() if not node.no_data and node.num_examples != 0}
+
     def connected(self, grid: Grid, *, held_out: bool = False) -> list[Profile]:
         """The connected nodes that have sent their profile, in the order of their keys. Waits as described above.
 

@@ -1,0 +1,84 @@
+"""The server of FedDyn: the mean of the trained models, corrected by what all nodes have moved so far.
+
+Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algorithm 1,
+https://arxiv.org/abs/2111.04263.
+"""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..arrays import Arrays
+from ..base import BaseStrategy, ExtraRecords
+from ..nodes.profiles import Profile
+
+_STATE = "feddyn.sum."
+
+
+class FedDyn(BaseStrategy):
+    """FedAvg with a server state h, the mean over all nodes of the linear terms that they keep.
+
+    A node that moves by D_i in a round subtracts α D_i from its linear term g_i, which starts at 0. The server
+    subtracts α Σ D_i over the nodes P of the round from Σ g_i, and the next shared parameters are mean_P y_i − h / α
+    with h = Σ g_i / N. N counts the nodes with examples that have been connected since the server started. Buffers are
+    averaged.
+
+    Parameters
+    ----------
+    alpha : float
+        α ≥ 0, the strength of the regularisation, as on the nodes. 0 is FedAvg, bit for bit.
+    **base
+        As in :class:`~fedapps.strategies.base.BaseStrategy`. ``weighting`` must be "uniform".
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range, or ``privacy`` or ``aggregation`` is not the plain mean.
+    """
+
+    privacy_gap: ClassVar[str] = "its server state adds up the noise of all rounds"
+    robustness_gap: ClassVar[str] = "its server state is the sum of the updates of all replies"
+
+    def __init__(self, *, alpha: float = 0.1, **base: Any) -> None:
+        super().__init__(**base)
+        if not alpha >= 0:
+            raise ValueError(f"alpha = {alpha}: must be at least 0")
+        self.alpha = alpha
+        self._sum: Arrays = {}
+        self._nodes: set[str] = set()
+
+    @property
+    def h(self) -> Arrays:
+        """The mean of the nodes' linear terms, float64; empty before the first round."""
+        return {name: np.asarray(total / max(len(self._nodes), 1)) for name, total in self._sum.items()}
+
+    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+        trained = self.buffers.parameters(arrays)
+        self._sum = {name: self._sum.get(name, np.zeros(array.shape)) for name, array in trained.items()}
+
+    def train_records(self, server_round: int, profile: Profile) -> ExtraRecords:
+        self._nodes |= self.registry.with_examples()  # the nodes of the round are known by now
+        return {}
+
+    def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
+        closed = super().close_round(server_round, current, aggregate)
+        if not aggregate or self.alpha == 0:
+            return closed
+        for name in self._sum:
+            moved = aggregate[name].astype(np.float64) - current[name]
+            self._sum[name] = np.asarray(self._sum[name] - self.alpha * self.report.replies * moved)
+        h = self.h
+        corrected = {name: np.asarray(closed[name] - h[name] / self.alpha, closed[name].dtype) for name in h}
+        return {**closed, **corrected}
+
+    def state(self) -> Arrays:
+        return {**super().state(), **{_STATE + name: total for name, total in self._sum.items()}}
+
+    def load_state(self, state: Arrays) -> None:
+        super().load_state(state)
+        self._sum = {name.removeprefix(_STATE): a for name, a in state.items() if name.startswith(_STATE)}
+
+    def round_info(self) -> dict[str, Any]:
+        """The number N of nodes and the Euclidean norm of h after the round."""
+        norm = float(np.sqrt(sum(np.square(array).sum() for array in self.h.values())))
+        return {"feddyn": {"nodes": len(self._nodes), "h-norm": norm}}

@@ -1,0 +1,64 @@
+"""FedDyn: by hand, at its fixed point, by its invariant, and with α = 0."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from method_worlds import Points, Quadratics, SecondWorld, run_method
+from toys import same_bits
+
+near = lambda *numbers, within=2e-6: pytest.approx(list(numbers), abs=within)  # noqa: E731
+
+
+def test_two_rounds_of_two_steps():
+    run = run_method("feddyn(alpha=0.5)", SecondWorld)
+    assert run.values() == near(-0.31, -0.540475)
+    assert [float(server["feddyn.sum.theta"][0]) / 2 for server in run.server] == near(0.0775, 0.096369)
+    assert run.memory("feddyn.gradient.theta") == near(-0.205119, 0.397856)
+    first = run_method("feddyn(alpha=0.5)", SecondWorld, rounds=1)
+    assert first.memory("feddyn.gradient.theta") == near(-0.0925, 0.2475)
+
+
+def test_with_exact_minima_it_reaches_the_optimum_of_the_mean():
+    exact = {"steps": 400}
+    run = run_method("feddyn(alpha=0.5)", Quadratics, **exact)
+    assert run.values() == near(0.476190, 0.142857)
+    assert [float(server["feddyn.sum.theta"][0]) / 2 for server in run.server] == near(-0.119048, 0.023810)
+    assert run.memory("feddyn.gradient.theta") == near(-0.952381, 1.0)
+    run = run_method("feddyn(alpha=0.5)", Quadratics, rounds=62, evaluate_every=62, **(exact | {"steps": 60}))
+    assert run.values()[-1] == pytest.approx(-0.25, abs=1e-4)
+    assert run.memory("feddyn.gradient.theta") == near(-2.25, 2.25, within=1e-3)
+
+
+def test_absent_nodes_count_in_h_but_not_in_the_mean():
+    run = run_method("feddyn(alpha=0.5)", Quadratics, rounds=1, absent={(1, 1)})
+    assert run.memory("feddyn.gradient.theta") == near(-0.5 * 0.37)
+    # y_1 = .37 with steps .1 (2 - θ - θ/2); h = -.185 / 2; θ = .37 + .0925 / .5.
+    assert run.values() == near(0.37 + 0.0925 / 0.5)
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.floats(0.01, 2), st.integers(1, 3), st.sets(st.tuples(st.integers(1, 3), st.integers(0, 1)), max_size=2))
+def test_h_is_the_mean_of_the_linear_terms(alpha, rounds, absent):
+    if any({(number, 0), (number, 1)} <= absent for number in range(1, 4)):
+        return
+    run = run_method(f"feddyn(alpha={alpha})", Quadratics, rounds=rounds, absent=absent)
+    terms = sum(run.memory("feddyn.gradient.theta"))
+    assert float(run.server[-1]["feddyn.sum.theta"][0]) == pytest.approx(terms, abs=1e-9)
+
+
+def test_without_regularisation_it_is_fedavg():
+    still, fedavg = run_method("feddyn(alpha=0)", Points), run_method("fedavg", Points)
+    assert all(map(same_bits, still.arrays, fedavg.arrays))
+
+
+def test_statistics_of_normalisations_are_averaged():
+    run, fedavg = run_method("feddyn(alpha=1)", Points, rounds=1), run_method("fedavg", Points, rounds=1)
+    assert "feddyn.sum.body.1.running_mean" not in run.server[0]
+    assert not np.array_equal(run.arrays[0]["head.bias"], fedavg.arrays[0]["head.bias"])
+
+
+@pytest.mark.parametrize(("keys", "message"), [({"weighting": "num-examples"}, "weighting"), ({"dp": "local"}, "dp")])
+def test_what_breaks_the_sum_is_refused_before_the_run(keys, message):
+    with pytest.raises(Exception, match=message):
+        run_method("feddyn", **keys)
