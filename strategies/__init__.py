@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from .nodes.samplers import Sampler as Sampler
     from .nodes.samplers import StratifiedFraction as StratifiedFraction
     from .nodes.samplers import UniformFraction as UniformFraction
+    from .nodes.speed_samplers import SpeedTiers as SpeedTiers
+    from .nodes.speed_samplers import Utility as Utility
     from .optimizers import SGD as SGD
     from .optimizers import AdaGrad as AdaGrad
     from .optimizers import Adam as Adam

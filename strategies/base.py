@@ -63,6 +63,7 @@ MAX_BUFFERED_BYTES = 2**27
 #: Records of a message in addition to ``arrays`` and ``config``, by name.
 ExtraRecords = Mapping[str, ArrayRecord | ConfigRecord]
 _OPTIMIZER = "optimizer."
+_SAMPLER = "sampler."
 _SYNCHRONOUS_HOOKS = (
     *("prepare_round", "begin_round", "train_records", "arrays_for", "refusal_reason", "aggregate_for"),
     *("fold_reply", "close_round", "configure_train", "aggregate_train", "train_round", "state"),
@@ -212,7 +213,8 @@ class BaseStrategy(ResumableStrategy):
         self._needed_replies = min_replies
         self._flights: Flights | None = None  # messages that a round need not wait for
         self._wanted = 0
-        self._seconds: dict[str, float] = {}  # from the messages of a phase to their replies, in simulated time
+        self._seconds: dict[str, float] = {}  # from the messages of a phase to their replies
+        self._timed = False  # whether these are recorded
 
     @classmethod
     def own_hooks(cls) -> list[str]:
@@ -252,6 +254,7 @@ class BaseStrategy(ResumableStrategy):
         select(initial_arrays.keys(), self.buffers.patterns)
         self.privacy.check_arrays(self.share(initial_arrays).keys())
         self._flights = Flights(grid, self.poll)
+        self.sampler.load_state({})
         return super().start(grid, initial_arrays, *positional, **named)
 
     def configure_train(
@@ -351,7 +354,18 @@ class BaseStrategy(ResumableStrategy):
         DivergedError
             The step produced invalid parameters.
         """
-        return self._aggregate(server_round, self._reply_filter("train").usable(replies))
+        return self._aggregate(server_round, self._usable(replies))
+
+    def _usable(self, replies: Iterable[Outcome]) -> Iterator[Reply]:
+        """Those of a round's replies that pass all checks, of which the sampler learns."""
+        usable = self._reply_filter("train")
+        for reply in replies:
+            sent = "" if isinstance(reply, NodeFailure) else reply.metadata.reply_to_message_id
+            for found in usable.usable([reply]):
+                self.sampler.observe(found.profile, self._seconds.get(sent, 0.0), found)
+                yield found
+                del found
+            del reply
 
     def _aggregate(self, server_round: int, replies: Iterable[Reply]) -> tuple[ArrayRecord, MetricRecord]:
         """As :meth:`aggregate_train`, from replies that have passed all checks."""
@@ -494,7 +508,7 @@ class BaseStrategy(ResumableStrategy):
         if outgoing and outgoing[0].metadata.message_type == MessageType.EVALUATE:
             timeout = min(timeout, self.closing.deadline)
         ahead = MAX_BUFFERED_BYTES // largest  # a train reply is about as large as its message
-        self._seconds = {}
+        self._seconds, self._timed = {}, is_simulated(grid)
         replies = exchange(
             grid,
             outgoing,
@@ -504,7 +518,7 @@ class BaseStrategy(ResumableStrategy):
             in_flight=self.in_flight,
             count_busy=lambda: self.registry.queries.working,
             on_wait=partial(self.registry.poll, grid),
-            on_reply=self._seconds.__setitem__ if is_simulated(grid) else lambda message_id, seconds: None,
+            on_reply=lambda sent, seconds: self._seconds.update({sent.message_id: seconds}),
         )
         return timed_items("wait", replies)
 
@@ -568,7 +582,7 @@ class BaseStrategy(ResumableStrategy):
             refusal_reason=self.refusal_reason,
             compression=self.compression,
             buffers=self.buffers,
-            seconds=self._seconds if phase == "train" else {},
+            seconds=self._seconds if phase == "train" and self._timed else {},
         )
 
     # -- hooks --------------------------------------------------------------------------------------------------------
@@ -613,11 +627,13 @@ class BaseStrategy(ResumableStrategy):
     def state(self) -> Arrays:
         """Arrays that a snapshot stores in addition to the shared parameters; :meth:`load_state` restores them."""
         moments = {_OPTIMIZER + name: array for name, array in self.server_optimizer.state().items()}
-        return {**moments, **self.registry.admission.state(), **self.registry.held_out.state()}
+        learned = {_SAMPLER + name: array for name, array in self.sampler.state().items()}
+        return {**moments, **learned, **self.registry.admission.state(), **self.registry.held_out.state()}
 
     def load_state(self, state: Arrays) -> None:
         """Restore the state of a snapshot."""
         self.server_optimizer.load_state(under(_OPTIMIZER, state))
+        self.sampler.load_state(under(_SAMPLER, state))
         self.registry.admission.load_state(state)
         self.registry.held_out.load_state(state)
 

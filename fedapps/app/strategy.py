@@ -21,8 +21,10 @@ from fedapps.strategies import (
     ExampleLimits,
     PoissonSampling,
     Sampler,
+    SpeedTiers,
     TrackedMetric,
     UniformFraction,
+    Utility,
 )
 from fedapps.strategies.optimizers import optimizer_by_name
 from fedapps.tasks.profiles import PrivateParameters
@@ -113,4 +115,7 @@ def _may_grow(config: Config, label: str) -> bool:
 def _sampler(run: RunConfig) -> Sampler:
     if run.sampling == "poisson":
         return PoissonSampling(run.fraction_train, seed=sampling_seed(run))
+    for learning in (SpeedTiers, Utility):
+        if run.sampling == learning.name:
+            return learning(run.fraction_train, run.seed)
     return DropSchedule(seed=run.seed) if run.drop_nodes else UniformFraction(run.fraction_train, seed=run.seed)

@@ -112,10 +112,16 @@ def _run_conflicts(run: RunConfig) -> Iterator[Conflict]:
             f"node-batch = {run.node_batch}: must be 1 with timings = true, because the time of a node cannot be "
             "measured while nodes train at once",
         )
-    if run.drop_nodes and run.sampling == "poisson":
+    if run.drop_nodes and run.sampling != "fixed":
         yield (
             {"drop_nodes", "sampling"},
-            "drop-nodes = true: must be false with sampling = 'poisson', which draws the nodes of a round itself",
+            f"drop-nodes = true: must be false with sampling = {run.sampling!r}, which draws the nodes itself",
+        )
+    if run.dp != "none" and run.sampling in ("tiers", "utility"):
+        yield (
+            {"dp", "sampling"},
+            f"sampling = {run.sampling!r}: must be 'fixed' or 'poisson' with dp = {run.dp!r}, because it chooses nodes "
+            "by what they report, which dp does not protect",
         )
     try:
         read_limits(run.stop_beyond)

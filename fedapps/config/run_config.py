@@ -82,8 +82,9 @@ class RunConfig:
     fraction_train: float = option(1.0, "fraction of the nodes that train in a round", above=0, maximum=1)
     sampling: str = option(
         "fixed",
-        "draw a fixed number of nodes to train, or each node independently with probability fraction-train (poisson)",
-        choices=["fixed", "poisson"],
+        "draw a fixed number of nodes to train, each node independently with probability fraction-train (poisson), "
+        "nodes of equal speed (tiers: TiFL), or nodes that are fast and whose loss is high (utility: Oort)",
+        choices=["fixed", "poisson", "tiers", "utility"],
     )
     fraction_evaluate: float = option(1.0, "fraction of the nodes that evaluate", above=0, maximum=1)
     held_out_nodes: str = option(

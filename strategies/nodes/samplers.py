@@ -22,6 +22,7 @@ from ..rounds.records import RoundStep
 from .profiles import Profile, in_key_order
 
 if TYPE_CHECKING:
+    from ..arrays import Arrays
     from ..replies import Reply
 
 
@@ -72,7 +73,14 @@ class Sampler(ABC):
         return draw(free, count, draw_generator(getattr(self, "seed", None) or 0, purpose, number, "further"))
 
     def observe(self, profile: Profile, seconds: float, reply: Reply) -> None:  # noqa: B027
-        """Called with each usable train reply where its time is measured: the seconds since its message was sent."""
+        """Called with each usable train reply, and the seconds from its message to its arrival."""
+
+    def state(self) -> Arrays:
+        """What the sampler has learned, for a snapshot."""
+        return {}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:  # noqa: B027
+        """Restore what :meth:`state` returned; empty for a new run."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,7 @@ class UniformFraction(Sampler):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_fraction("fraction", self.fraction)
+        check_fraction("fraction", self.fraction)
         require_integer("minimum", self.minimum, least=0)
         require_integer("seed", self.seed, least=0)
 
@@ -122,7 +130,7 @@ class InTurn(Sampler):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_fraction("fraction", self.fraction)
+        check_fraction("fraction", self.fraction)
         require_integer("seed", self.seed, least=0)
 
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
@@ -155,7 +163,7 @@ class PoissonSampling(Sampler):
     random_size: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_fraction("probability", self.probability)
+        check_fraction("probability", self.probability)
         if self.seed is not None:
             require_integer("seed", self.seed, least=0)
 
@@ -194,8 +202,8 @@ class StratifiedFraction(Sampler):
 
     def __post_init__(self) -> None:
         for label, fraction in self.fractions.items():
-            _check_fraction(f"fractions[{label!r}]", fraction)
-        _check_fraction("default", self.default)
+            check_fraction(f"fractions[{label!r}]", fraction)
+        check_fraction("default", self.default)
         require_integer("seed", self.seed, least=0)
 
     def sample(self, profiles: Collection[Profile], server_round: int, purpose: RoundStep) -> list[Profile]:
@@ -286,7 +294,8 @@ def _by_label(profiles: Collection[Profile], group: str) -> dict[str, list[Profi
     return members
 
 
-def _check_fraction(name: str, value: float) -> None:
+def check_fraction(name: str, value: float) -> None:
+    """Raise ``ValueError`` unless a parameter is in [0, 1]."""
     if not 0 <= value <= 1:
         raise ValueError(f"{name} = {value!r}: must be between 0 and 1")
 

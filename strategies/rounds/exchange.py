@@ -30,7 +30,7 @@ def exchange(
     in_flight: int | None = None,
     count_busy: Callable[[], int] = lambda: 0,
     on_wait: Callable[[int], None] = lambda working: None,
-    on_reply: Callable[[str, float], None] = lambda message_id, seconds: None,
+    on_reply: Callable[[Sent, float], None] = lambda sent, seconds: None,
 ) -> Iterator[Outcome]:
     """Send messages and yield one reply or failure for each, in the order of the messages.
 
@@ -59,8 +59,9 @@ def exchange(
         message is always in flight.
     on_wait : function of an int
         Called after every attempt that finds no reply, with the number of nodes that work on these messages.
-    on_reply : function of a str and a float
-        Called for every reply with the id of its message, and the seconds from sending it to the arrival of the reply.
+    on_reply : function of a Sent and a float
+        Called for every reply with its message, and the seconds from sending it to the arrival of the reply; on the
+        machine's clock, to when it was fetched.
 
     Yields
     ------
@@ -102,7 +103,7 @@ class _Mailbox:
         ahead: int,
         in_flight: int | None,
         count_busy: Callable[[], int],
-        on_reply: Callable[[str, float], None],
+        on_reply: Callable[[Sent, float], None],
     ) -> None:
         self._grid = grid
         self._clock = clock_of(grid)
@@ -180,7 +181,7 @@ class _Mailbox:
     def _pull(self, sent: _Awaited) -> Outcome | None:
         reply = pull(self._grid, sent)
         if reply is not None:
-            self._on_reply(sent.message_id, self._clock.arrived_at(sent.message_id) - sent.sent_at)
+            self._on_reply(sent, self._clock.arrived_at(sent.message_id) - sent.sent_at)
         return reply
 
     def _forget(self, sent: _Awaited) -> None:

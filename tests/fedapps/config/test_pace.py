@@ -1,7 +1,7 @@
 """The keys of the pace: what they make of a strategy, and what they cannot be combined with."""
 
 import pytest
-from fedapps.strategies import BaseStrategy, BufferedAsync, Closing, Staleness
+from fedapps.strategies import BaseStrategy, BufferedAsync, Closing, SpeedTiers, Staleness, Utility
 
 from fedapps.app.strategy import build_strategy
 from fedapps.config.parsing import ConfigError, parse
@@ -44,6 +44,11 @@ def test_methods_of_a_run_may_differ_in_pace():
     assert kinds == [BaseStrategy, BufferedAsync, BaseStrategy]
 
 
+def test_samplers_that_learn_from_replies():
+    assert strategy_of(sampling="tiers", fraction_train=0.5).sampler == SpeedTiers(0.5)
+    assert strategy_of(sampling="utility", mode="async", seed=3).sampler == Utility(1.0, 3)
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -61,6 +66,8 @@ def test_methods_of_a_run_may_differ_in_pace():
         ({"methods": "fedavg,fedavg(run.mode=async)", "dp": "local"}, "dp: must be 'none' with mode"),
         ({"over-selection": 1.3, "sampling": "poisson"}, "sampling: must be 'fixed' with over-selection = 1.3"),
         ({"over-selection": 1.3, "aggregation": "median"}, "aggregation: must be 'mean' with over-selection = 1.3"),
+        ({"sampling": "utility", "dp": "local"}, "sampling = 'utility': must be 'fixed' or 'poisson' with dp"),
+        ({"sampling": "tiers", "drop-nodes": True}, "drop-nodes = true: must be false with sampling = 'tiers'"),
         ({"deadline": 9.0, "in-flight": 2}, "in-flight: must be 0 with over-selection = 1, deadline = 9"),
         ({"over-selection": 1.3, "drop-nodes": True}, "drop-nodes: must be false with over-selection"),
         ({"deadline": 9.0, "late-replies": "fold", "dp": "local"}, "dp: must be 'none' with late-replies = 'fold'"),
