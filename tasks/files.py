@@ -229,6 +229,10 @@ def _encoding(head: bytes, named: str) -> tuple[str, bytes]:
     for mark, encoding in _MARKS:
         if head.startswith(mark):
             return encoding, mark
+    if head.startswith(b"PK\x03\x04"):
+        raise DataError(
+            f"{named}: a spreadsheet or a zip archive; save the sheet as CSV in UTF-8, or unpack the archive"
+        )
     if (at := head.find(b"\0")) >= 0:
         raise DataError(
             f"{named}, byte {at}: 0x00, which no text has in UTF-8: the file is binary, or in UTF-16 without a "

@@ -116,7 +116,8 @@ def _csv_rows(
                 continue
             if header and len(row) != len(names):
                 place = f"{path}, line {reader.line_num}"
-                raise DataError(f"{place}: {len(row)} cells; expected {len(names)}, as in the header")
+                quoted = " (cells with commas need quotes)" if kind == ".csv" and len(row) > len(names) else ""
+                raise DataError(f"{place}: {len(row)} cells; expected {len(names)}, as in the header{quoted}")
             found = names or [str(number) for number in range(1, len(row) + 1)]
             yield reader.line_num, dict(zip(found, row, strict=True))
     except csv.Error as error:

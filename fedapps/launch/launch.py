@@ -307,7 +307,7 @@ def found_in_data(given: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any
         The data are missing or malformed.
     """
     task = str(given.get("task", RunConfig.task))
-    if task not in task_names() or not folder.is_dir():
+    if task not in task_names():
         return {}, ""
     prefix = f"{task}."
     own = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from fedapps.tasks.files import COMPRESSIONS, found_in, shown
 from fedapps.tasks.profiles import DataError
+from fedapps.tasks.rows import SHEETS
 from fedapps.tasks.tables import read_table
 
 _LISTED = 8  # files that an error lists
@@ -54,6 +55,7 @@ class Layout:
     labels: tuple[str, ...]
     classes: int
     hint: str = ""  # what the error for missing files adds: the key that decides their names
+    label_hint: str = "text.labels"  # what the error for an unknown label adds
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def classes_of(rows: Sequence[Rows]) -> tuple[str, ...]:
         return tuple(sorted(found))
 
 
-def class_indices(rows: Rows, classes: Sequence[str]) -> np.ndarray:
+def class_indices(rows: Rows, classes: Sequence[str], hint: str = "text.labels") -> np.ndarray:
     """Return the index of each label in ``classes``, int64 ``[n]``.
 
     Raises
@@ -132,7 +134,7 @@ def class_indices(rows: Rows, classes: Sequence[str]) -> np.ndarray:
         if label not in index:
             raise DataError(
                 f"{rows.path}, line {line}, column {rows.label_column}: label {label!r}; expected one of "
-                f"{', '.join(classes)} (text.labels)"
+                f"{', '.join(classes)} ({hint})"
             )
     return np.array([index[label] for label in rows.labels], dtype=np.int64)
 
@@ -181,13 +183,15 @@ def read_corpus(folder: Path, layout: Layout, *, only_test: bool = False) -> Cor
     train, test = find_files(folder, layout.train), find_files(folder, layout.test)
     if not train and not (only_test and test):
         raise missing(folder, "training", layout.train, layout.hint)
-    return _read(folder, _stamped(train), _stamped(test), layout.columns, layout.labels, layout.classes)
+    return _read(folder, _stamped(train), _stamped(test), layout)
 
 
 def missing(folder: Path, which: str, candidates: Sequence[str], hint: str) -> DataError:
     """Return the error for missing texts, which lists what the folder has."""
     there = [path.name for path in found_in(folder, "*") if path.is_file()]
     found = ", ".join(there[:_LISTED]) + (", ..." if len(there) > _LISTED else "") or "no file"
+    if any(name.endswith(SHEETS) for name in there):
+        hint = f"{hint}; save spreadsheets as CSV in UTF-8"
     return DataError(
         f"{folder}: no {which} texts; expected a file {' or '.join(candidates)}, optionally with .gz or .xz; found "
         f"{found} ({hint})"
@@ -206,6 +210,12 @@ def labels_in(folder: Path, candidates: Sequence[str], columns: Columns, hint: s
     if not files:
         raise missing(folder, "training", candidates, hint)
     rows = [_rows(path, stamp, columns) for path, stamp in _stamped(files)]
+    for part in rows:
+        if blank := [line for label, line in zip(part.labels, part.lines, strict=True) if not label.strip()]:
+            raise DataError(
+                f"{part.path}, line {blank[0]}, column {columns.label}: no label; add it or remove the line "
+                f"({len(blank)} in all)"
+            )
     found, count = classes_of(rows), sum(len(part.labels) for part in rows)
     if len(found) < 2 or len(found) > max(_CLASSES, count // 10):
         what = f"only the label {shown(found[0])}" if len(found) < 2 else f"{len(found):,} different labels"
@@ -230,12 +240,11 @@ def _rows(path: Path, stamp: int, columns: Columns) -> Rows:
 
 
 @lru_cache(maxsize=8)
-def _read(
-    folder: Path, train: Stamped, test: Stamped, columns: Columns, labels: tuple[str, ...], classes: int
-) -> Corpus:
-    training = [_rows(path, stamp, columns) for path, stamp in train]
-    testing = [_rows(path, stamp, columns) for path, stamp in test]
-    found = labels or classes_of(training)
+def _read(folder: Path, train: Stamped, test: Stamped, layout: Layout) -> Corpus:
+    training, testing = ([_rows(path, stamp, layout.columns) for path, stamp in files] for files in (train, test))
+    if training and not any(text.strip() for part in training for text in part.texts):
+        raise DataError(f"{training[0].path}: all texts are empty (text.text-columns names their columns)")
+    found, classes = layout.labels or classes_of(training), layout.classes
     if len(found) != classes:
         raise DataError(
             f"{folder}: {len(found)} different labels in the training files ({', '.join(found[:9])}), but "
@@ -244,7 +253,9 @@ def _read(
     examples = [
         Examples(
             tuple(text for part in rows for text in part.texts),
-            np.concatenate([np.zeros(0, dtype=np.int64), *(class_indices(part, found) for part in rows)]),
+            np.concatenate(
+                [np.zeros(0, dtype=np.int64), *(class_indices(part, found, layout.label_hint) for part in rows)]
+            ),
         )
         for rows in (training, testing)
     ]

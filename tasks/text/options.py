@@ -240,6 +240,10 @@ class Options:
             labels,
             classes,
             self.hint,
+            "text.labels"
+            if listed(self.labels) or not known
+            else f"those of text.dataset = {self.dataset!r}; for texts "
+            "of your own, choose another name for text.dataset",
         )
 
     @property

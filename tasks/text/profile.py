@@ -125,6 +125,8 @@ class TextProfiles(TaskProfiles):
         if errors:
             return {}, ""
         options = TextOptions(**arguments)
+        if (options.source != "files" or options.finds_labels) and not folder.is_dir():
+            raise DataError(f"data-dir = {str(folder)!r}: no such folder; give the folder with the data files")
         if options.source != "files" and not find_files(folder, MADE):
             raise missing(folder, "training", MADE, options.hint)
         if not options.finds_labels:

@@ -54,7 +54,7 @@ class CommonSet:
         """Indices into ``true_rows`` of the queries with a correct match in the database; others do not count."""
         return np.flatnonzero([len(rows) > 0 for rows in self.true_rows])
 
-    def random_recalls(self) -> Metrics:
+    def random_recalls(self) -> dict[str, float]:
         """Return the expected recalls of a database in random order; empty if no query is findable.
 
         Of m images, n are found first without one of the k correct ones with probability C(m - k, n) / C(m, n).

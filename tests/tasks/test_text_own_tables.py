@@ -60,7 +60,7 @@ def test_labels_with_commas_are_counted(folder, capsys):
          r"column 2: 300 different labels in 300 training texts"),
         ({"source": "simulated"}, LINES, r"found test\.tsv, .* \(text\.source = 'simulated' reads only"),
         ({"dataset": "agnews"}, LINES, None),
-        ({"train-files": "mails.csv"}, LINES, r"expected a file mails\.csv, .*\(text\.train-files names the files\)"),
+        ({"train-files": "mails.csv"}, LINES, r"expected a file mails\.csv, .*\(text\.train-files names the files; "),
         ({"train-files": "train.xlsx"}, LINES, r"train\.xlsx: a spreadsheet; save the sheet as CSV in UTF-8"),
     ],
 )  # fmt: skip
@@ -83,3 +83,32 @@ def test_a_deployed_node_prints_the_line_that_the_recipe_lacks(folder, tmp_path)
     with pytest.raises(ValueError, match=re.escape(f"{folder}: 2 labels in 3 training texts")) as raised:
         check(recipe, columns, folder, str(tmp_path / "state"))
     assert str(raised.value).endswith("--set text.labels=ham,spam")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("ham\tx\n\ty\nspam\tz\n", r"train\.tsv, line 2, column 1: no label; add it or remove the line \(1 in all\)"),
+        ("ham\t\nspam\t\n", r"train\.tsv: all texts are empty \(text\.text-columns"),
+    ],
+)
+def test_lines_without_a_label_and_texts_without_a_word(folder, content, message):
+    (folder / "train.tsv").write_text(content)
+    with pytest.raises(DataError, match=message):
+        _read_all(folder)
+
+
+def _read_all(folder):
+    labels = resolve(given(folder, **BY_NUMBER), "runs")["text.labels"]
+    return read_corpus(folder, Options(dataset="sms", text_columns="2", label_column="1", labels=labels).layout())
+
+
+def test_labels_of_a_known_data_set_name_it(folder):
+    layout = Options(train_files="train.tsv", text_columns="2", label_column="1").layout()
+    with pytest.raises(DataError, match=r"label 'ham'; expected one of 1, 2, 3, 4 \(those of text\.dataset = 'agnews'"):
+        read_corpus(folder, layout)
+
+
+def test_a_folder_that_does_not_exist_is_named_first(tmp_path):
+    with pytest.raises(DataError, match=r"data-dir = '.*nowhere': no such folder"):
+        resolve(given(tmp_path / "nowhere", **BY_NUMBER), "runs")
