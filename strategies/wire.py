@@ -166,3 +166,6 @@ FEDWEIT_KNOWLEDGE_PREFIX = "fedweit.knowledge."
 SCAFFOLD_CONTROL = "scaffold.control"
 #: Scaffold, record of replies to TRAIN: the change of the node's control variate, in the same form.
 SCAFFOLD_CHANGE = "scaffold.control-change"
+
+#: FedNova, metric of replies to TRAIN: ‖a_i‖₁ ≥ 1, the sum of the weights of the local gradients in the update.
+FEDNOVA_NORM = "fednova.norm"

@@ -1,0 +1,101 @@
+"""The server of FedNova: the mean of updates that are divided by the length of their local training.
+
+Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020,
+Section 4, https://arxiv.org/abs/2007.07481.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..arrays import Arrays
+from ..base import BaseStrategy
+from ..replies import Reply
+from ..wire import FEDNOVA_NORM
+
+if TYPE_CHECKING:
+    from ..aggregation.mean import Aggregate
+
+
+class FedNova(BaseStrategy):
+    """w ← w − τ_eff Σ p_i (w − y_i) / ‖a_i‖₁ with τ_eff = Σ p_i ‖a_i‖₁, over the nodes of the round.
+
+    A node with many local steps does not pull the shared model towards its own optimum. A reply brings ‖a_i‖₁ ≥ 1 as
+    the metric ``fednova.norm``: the number of steps for plain SGD. If all nodes bring the same, this is FedAvg, bit for
+    bit. A server optimizer takes w − τ_eff Σ p_i (w − y_i) / ‖a_i‖₁ as the mean. Buffers are averaged with weights
+    proportional to p_i / ‖a_i‖₁.
+
+    Parameters are those of :class:`~fedapps.strategies.base.BaseStrategy`.
+    """
+
+    privacy_gap: ClassVar[str] = "the weight of an update depends on the steps of its node"
+    robustness_gap: ClassVar[str] = "nodes report themselves by how much their updates are divided"
+
+    def __init__(self, **base: Any) -> None:
+        super().__init__(**base)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._first = 0.0  # ‖a‖₁ of the first reply, in units of which the others are counted
+        self._weight = self._divided = self._length = 0.0
+
+    def begin_round(self, server_round: int, arrays: Arrays) -> None:
+        self._reset()
+
+    def refusal_reason(self, reply: Reply) -> str | None:
+        norm = reply.metrics.get(FEDNOVA_NORM)
+        if not isinstance(norm, int | float) or not 1 <= norm < float("inf"):
+            return f"{FEDNOVA_NORM} is {norm}: must be a number of at least 1, as nodes of FedNova report"
+        return None
+
+    def aggregate_for(self, reply: Reply, aggregate: Aggregate) -> Aggregate:
+        norm = float(reply.metrics[FEDNOVA_NORM])
+        self._first = self._first or norm
+        share = self._first / norm
+        self._weight += reply.weight
+        self._divided += reply.weight * share
+        self._length += reply.weight * (norm / self._first)
+        return _Scaled(aggregate, share)
+
+    def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
+        if aggregate:
+            factor = (self._length / self._weight) * (self._divided / self._weight)
+            aggregate = {**aggregate, **self._stretched(current, aggregate, factor)}
+        return super().close_round(server_round, current, aggregate)
+
+    def _stretched(self, current: Arrays, aggregate: Arrays, factor: float) -> Arrays:
+        """The parameters of the aggregate, at ``factor`` times their distance from the current ones."""
+        if factor == 1:
+            return {}
+        stretched = {}
+        for name, mean in self.buffers.parameters(aggregate).items():
+            before = current[name].astype(np.float64)
+            stretched[name] = np.asarray(before + factor * (mean - before), dtype=mean.dtype)
+        return stretched
+
+
+class _Scaled:
+    """An aggregate in which a reply counts ``share`` times its weight."""
+
+    def __init__(self, aggregate: Aggregate, share: float) -> None:
+        self._aggregate, self._share = aggregate, share
+
+    @property
+    def count(self) -> int:
+        return self._aggregate.count
+
+    @property
+    def total_weight(self) -> float:
+        return self._aggregate.total_weight
+
+    @property
+    def defined(self) -> bool:
+        return self._aggregate.defined
+
+    def add(self, arrays: Arrays, weight: float) -> None:
+        self._aggregate.add(arrays, weight * self._share)
+
+    def result(self) -> Arrays:
+        return self._aggregate.result()
