@@ -105,6 +105,7 @@ def pace_conflicts(run: "RunConfig", label: str, method: "Method", stages: int) 
     elif pace.closing.early:
         given = f"over-selection = {pace.over_selection:g}, deadline = {pace.deadline:g}"
         early = {
+            "collect_after": (run.collect_after > 0, "0", "nodes that are late would not collect data"),
             "in_flight": (run.in_flight > 0, "0", "messages that leave when others have replied are late themselves"),
             "drop_nodes": (run.drop_nodes, "false", "the node that is left out would take the place of a late one"),
         }
@@ -121,6 +122,12 @@ def pace_conflicts(run: "RunConfig", label: str, method: "Method", stages: int) 
             "dp": (run.dp != "none", "'none'", "a late update would be a second one of its node in a step"),
         }
         yield from _refusals("late-replies = 'fold'", "late_replies", fold)
+        if stages > 1:
+            yield (
+                {"late_replies", "task"},
+                f"late-replies = 'fold': must be 'drop' with data in {stages} stages, because updates of a stage would "
+                "enter the next one",
+            )
         if hooks := own_hooks(method, run):
             yield (
                 {"late_replies", "methods"},

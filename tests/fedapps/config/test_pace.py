@@ -69,6 +69,7 @@ def test_samplers_that_learn_from_replies():
         ({"sampling": "utility", "dp": "local"}, "sampling = 'utility': must be 'fixed' or 'poisson' with dp"),
         ({"sampling": "tiers", "drop-nodes": True}, "drop-nodes = true: must be false with sampling = 'tiers'"),
         ({"deadline": 9.0, "in-flight": 2}, "in-flight: must be 0 with over-selection = 1, deadline = 9"),
+        ({"deadline": 9.0, "collect-after": 6}, "collect-after: must be 0 with over-selection = 1, deadline = 9"),
         ({"over-selection": 1.3, "drop-nodes": True}, "drop-nodes: must be false with over-selection"),
         ({"deadline": 9.0, "late-replies": "fold", "dp": "local"}, "dp: must be 'none' with late-replies = 'fold'"),
         ({"deadline": 9.0, "late-replies": "fold", "methods": "scaffold"}, "must be 'drop' with 'scaffold'"),
@@ -80,5 +81,8 @@ def test_what_cannot_work_is_refused_before_the_run(keys, message):
 
 
 def test_data_in_stages_need_rounds():
+    run = {"task": "social", "num-nodes": 7, "collect-after": 0, "methods": "fedavg"}
     with pytest.raises(ConfigError, match="mode = 'async': must be 'sync' with 'fedavg' and data in"):
-        parse({"task": "social", "num-nodes": 7, "collect-after": 0, "methods": "fedavg", "mode": "async"})
+        parse(run | {"mode": "async"})
+    with pytest.raises(ConfigError, match="late-replies = 'fold': must be 'drop' with data in"):
+        parse(run | {"deadline": 9.0, "late-replies": "fold"})
