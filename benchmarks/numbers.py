@@ -12,7 +12,7 @@ from fedapps.comparison.papers import paper_of
 from fedapps.report.metrics import describe
 
 from .experiments import experiments
-from .results import Estimate, Result, result
+from .results import FOLDER, Estimate, Result, result
 
 #: The functions by name. Names of results are those of experiments; methods are in canonical form.
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -21,6 +21,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 def _function(function: Callable[..., Any]) -> Callable[..., Any]:
     FUNCTIONS[function.__name__] = function
     return function
+
+
+@_function
+def measured(name: str) -> bool:
+    """Whether an experiment has a result."""
+    return name in experiments() and (FOLDER / f"{name}.json").exists()
 
 
 @_function

@@ -15,6 +15,7 @@ from fedapps.report.metrics import (
     STEPS_PER_NODE,
     STEPS_TO_TARGET,
     TIME_TO_TARGET,
+    bare,
 )
 from fedapps.strategies.wire import EVALUATION_STEPS, STEPS
 
@@ -77,15 +78,16 @@ def slowest_tenth(run: RunConfig, nodes: Sequence[Mapping[str, Any]], speeds: Ma
     Returns
     -------
     dict
-        ``slowest_tenth.METRIC``, the mean of the tracked metric over these nodes in the last evaluation, and
-        ``slowest_tenth.replies``, their share of the accepted train replies; empty without simulated time.
+        ``slowest_tenth.METRIC``, the mean of the tracked metric, whose prefix ``test.`` is left out, over these nodes
+        in the last evaluation, and ``slowest_tenth.replies``, their share of the accepted train replies; empty without
+        simulated time.
     """
     slow = set(slowest(speeds))
     trained = [row["node"] in slow for row in nodes if row["phase"] == "train"]
     evaluated = [row for row in nodes if row["phase"] == "evaluate"]
     last = [row for row in evaluated if row["round"] == evaluated[-1]["round"] and row["node"] in slow]
     values = _numbers(last, run.track_metric)
-    found = {f"{SLOWEST_TENTH}{run.track_metric}": fmean(values)} if values else {}
+    found = {f"{SLOWEST_TENTH}{bare(run.track_metric)}": fmean(values)} if values else {}
     return found | ({f"{SLOWEST_TENTH}replies": fmean(trained)} if slow and trained else {})
 
 
