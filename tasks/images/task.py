@@ -31,6 +31,7 @@ class ImagesTask(ImagesProfiles, Task):
     normalised, and ``common``, the test images common to all nodes, if there are any.
     """
 
+    validation_options: ClassVar[Mapping[str, object]] = {"validation_share": 0.1}
     trained_model: ClassVar[str] = "fedapps.tasks.images.trained:ImagesTrained"
 
     @property

@@ -26,6 +26,8 @@ from fedapps.sim.traffic.drivers import lane_swap_drivers
 from fedapps.sim.traffic.styles import read_styles
 from fedapps.tasks.driving.data import read_folder
 from fedapps.tasks.files import read_toml
+from fedapps.tasks.images.formats import read_folder as read_image_folder
+from fedapps.tasks.images.options import Options as ImageOptions
 from fedapps.tasks.lqr.profile import read_rollouts, robot_files
 from fedapps.tasks.profiles import DataError
 from fedapps.tasks.social.scenes import participant_files, read_participant, split_scenes
@@ -45,6 +47,7 @@ from fedapps.tasks.vpr.options import Options as PlaceOptions
 from flwr.common.config import parse_config_args
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from image_files import drawn, hub_dataset
 from PIL import Image
 
 from fedapps.config.keys import flattened
@@ -254,6 +257,35 @@ def read_all_places(folder: Path) -> None:
     ImageStore(places.store.source, capacity=0).load(places.image[:2], (4, 5))
 
 
+# -- images of classes -----------------------------------------------------------------------------------------
+
+
+def class_folders() -> Files:
+    return {
+        "train/cat/a.png": image("PNG"), "train/cat/b.jpg": image("JPEG"), "train/dog/c.png": image("PNG", "L"),
+        "test/dog/d.png": image("PNG"),
+    }  # fmt: skip
+
+
+def class_archives() -> Files:
+    pixels, labels = drawn(4)
+    return {"train.npz": npz(images=pixels, labels=labels % 2), "test.npz": npz(x=pixels / 255, y=labels % 2)}
+
+
+def class_parquet() -> Files:
+    pixels, labels = drawn(4)
+    file = io.BytesIO()
+    hub_dataset(pixels, labels % 2, classes=("cat", "dog")).to_parquet(file)
+    return {"data/train-00000-of-00001.parquet": file.getvalue()}
+
+
+def read_labelled(folder: Path) -> None:
+    layout = ImageOptions(dataset="pets", classes=2, height=6).layout()
+    for images in read_image_folder(folder, layout).splits.values():
+        images.pictures.require_readable(np.arange(len(images)))
+        assert images.pixels(np.arange(len(images)), layout.size).shape == (len(images), 3, 6, 6)
+
+
 # -- houses ----------------------------------------------------------------------------------------------------
 
 
@@ -448,6 +480,9 @@ READERS = {
     "word vectors of gensim": Reader(vectors_of_gensim, read_vectors),
     "vocabularies": Reader(tokenizers, read_vocabularies),
     "images": Reader(images, read_images),
+    "folders of classes": Reader(class_folders, read_labelled),
+    "archives of classes": Reader(class_archives, read_labelled),
+    "Parquet files of classes": Reader(class_parquet, read_labelled),
     "a table of places": Reader(place_table, read_all_places),
     "MSLS": Reader(streets, read_all_places),
     "the tower": Reader(tower, read_all_places),

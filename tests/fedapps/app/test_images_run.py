@@ -28,13 +28,14 @@ def test_one_node_is_centralised_training(worlds, tmp_path):
 
 
 def test_nodes_that_train_together_train_as_they_do_alone(worlds, tmp_path):
-    given = GIVEN | worlds | {"methods": "fedavg,fedprox", "steps": 3, "images.model": "resnet8"}
+    given = (
+        GIVEN | worlds | {"methods": "fedavg", "rounds": 1, "evaluate-every": 1, "steps": 2, "images.model": "resnet8"}
+    )
     alone = run_inline(given, tmp_path)
     together = run_inline(given | {"node-batch": 4, "name": "together"}, tmp_path)
-    for method in ("fedavg", "fedprox"):
-        for node, metrics in last_evaluation(alone, method).items():
-            found = last_evaluation(together, method)[node]
-            assert found["test.global_loss"] == pytest.approx(metrics["test.global_loss"], rel=1e-3)
+    found = last_evaluation(together, "fedavg")
+    for node, metrics in last_evaluation(alone, "fedavg").items():
+        assert found[node]["test.global_loss"] == pytest.approx(metrics["test.global_loss"], rel=1e-3)
 
 
 def test_nodes_with_folders_of_their_own_that_lack_classes(tmp_path):
