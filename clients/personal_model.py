@@ -7,18 +7,21 @@ and it is what the node evaluates, keeps, loads and adapts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from fedapps.sim.seeding import TorchState
 from fedapps.tasks.base import NodeData
-from torch import nn
+from torch import Tensor, nn
 
 from .arrays import PREFIX, Arrays, get_arrays, load_arrays, matches, memory_of, private_names
+from .limits import spend_step
 from .local_part import EVALUATED_MODEL, PARAMETER_NAMES, LocalPart, NodeRound
-from .training import Phase
+from .training import Phase, Update
 
+_SHARED = "shared."
 _PERSONAL = "personal."
 
 
@@ -40,7 +43,7 @@ class PersonalModel(LocalPart):
     """Keep a personal model, which starts as the shared one is received in the node's first round.
 
     The model of the round is a :class:`TwoModels`. A subclass says how both are trained: by :meth:`loss`, or by a phase
-    with a step (:attr:`~fedapps.clients.training.Phase.step`) in :meth:`plan`, which it passes to
+    with a step (:attr:`~fedapps.clients.training.Phase.step`) in :meth:`plan`, such as :func:`step_both`; it calls
     ``super().plan(...)``. Without either, both would get the gradient of the task's loss of the shared model, which is
     none for the personal one. A new node adapts the personal model with the shared one frozen
     (:mod:`fedapps.clients.new_node`).
@@ -74,7 +77,7 @@ class PersonalModel(LocalPart):
 
     def shared_parameters(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, nn.Parameter]:
         named = model.named_parameters()
-        return {name: p for name, p in named if name.removeprefix("shared.") in node_round.received}
+        return {name: p for name, p in named if name.removeprefix(_SHARED) in node_round.received}
 
     def private(self, model: nn.Module, node_round: NodeRound) -> Arrays:
         shared = two_models(model).shared
@@ -98,6 +101,34 @@ class PersonalModel(LocalPart):
 
     def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
         return model_bytes
+
+
+def step_both(update: Update, shared: Callable[[], Tensor], personal: Callable[[], Tensor]) -> Tensor:
+    """Take one optimizer step of both models and return the loss of the personal one.
+
+    The shared model trains as it would without the other one, to the bit: the losses see the same random numbers, and
+    each gradient is clipped for itself.
+
+    Parameters
+    ----------
+    update : Update
+    shared, personal : callable
+        The loss of each model on the batch, a scalar tensor, with a gradient in this model alone.
+    """
+    spend_step()
+    update.optimizer.zero_grad(set_to_none=True)
+    again = TorchState()
+    shared().backward()
+    with again:
+        loss = personal()
+        loss.backward()
+    if update.phase.prior is not None:
+        update.phase.prior.add_gradient(update.named)
+    if norm := update.phase.training.clip_norm:
+        for prefix in (_SHARED, _PERSONAL):
+            nn.utils.clip_grad_norm_([p for name, p in update.named.items() if name.startswith(prefix)], norm)
+    update.take()
+    return loss
 
 
 def two_models(model: nn.Module) -> TwoModels:
