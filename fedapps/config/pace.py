@@ -114,6 +114,7 @@ def pace_conflicts(run: "RunConfig", label: str, method: "Method", stages: int) 
         over = {
             "sampling": (run.sampling == "poisson", "'fixed'", "chance decides how many nodes take part"),
             "aggregation": (run.aggregation != "mean", "'mean'", "Byzantine nodes could be the first to reply"),
+            "fraction_train": (run.training_nodes >= run.participants, "below 1", "no other node is left to ask"),
         }
         yield from _refusals(f"over-selection = {pace.over_selection:g}", "over_selection", over)
     if pace.mode == "sync" and pace.late_replies == "fold":

@@ -188,6 +188,31 @@ def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         fleet.assert_same_as_replayed(tmp_path / "replay")
 
 
+@pytest.mark.parametrize("pace", [{"mode": "async", "buffer": 5}, {"deadline": 15.0}])
+def test_a_node_that_sleeps_delays_no_other(tmp_path: Path, pace: dict[str, Any]) -> None:
+    given = {"methods": "fedavg", "num-nodes": 6, "rounds": 6, "evaluate-every": 6, "node-wait": 10.0, "deadline": 15.0}
+    with faulty(tmp_path, 6, LQR | given | pace) as fleet:
+        fleet.start()
+        fleet.submit()
+        fleet.wait_for_round(1)
+        with fleet.hanging(5):
+            fleet.wait_for_round(2)
+            fleet.kill_server()
+            fleet.deployed.start_superlink()
+            fleet.deployed.wait_until_connected()
+            fleet.submit(resume=True)
+            fleet.wait_until_ended()
+            assert fleet.has_finished(), fleet.said  # while the node sleeps, and long before its time is over
+        rows = fleet.folder.lines("metrics.jsonl")
+        assert [row["round"] for row in rows] == list(range(1, 7))
+        assert all(fleet.trained(f"robot-0{index}") for index in range(5))
+        assert not any("no reply within" in reason for _, _, reason in fleet.refused())
+        if "mode" in pace:
+            assert [row["replies"] for row in rows] == [5] * 6
+        else:
+            fleet.assert_every_round_once()
+
+
 TEXT = {
     "task": "text",
     "methods": "fedvocab",

@@ -21,7 +21,7 @@ def test_a_run_waits_for_its_nodes_by_default():
 
 
 def test_the_keys_of_rounds_that_close_early():
-    strategy = strategy_of(over_selection=1.3, deadline=60, late_replies="fold", staleness="hinge")
+    strategy = strategy_of(over_selection=1.3, fraction_train=0.5, deadline=60, late_replies="fold", staleness="hinge")
     assert strategy.closing == Closing(1.3, 60.0, "fold", Staleness("hinge", 10.0, 4))
 
 
@@ -38,7 +38,7 @@ def test_the_keys_of_an_asynchronous_run():
 
 
 def test_methods_of_a_run_may_differ_in_pace():
-    methods = "fedavg,fedavg(run.mode=async,run.buffer=2),fedprox(run.over-selection=1.3)"
+    methods = "fedavg,fedavg(run.mode=async,run.buffer=2),fedprox(run.deadline=9.0)"
     labels = list(parse(RUN | {"methods": methods}).methods)
     kinds = [type(strategy_of(label, methods=methods)) for label in labels]
     assert kinds == [BaseStrategy, BufferedAsync, BaseStrategy]
@@ -64,6 +64,7 @@ def test_samplers_that_learn_from_replies():
         ({"mode": "async", "methods": "apfl"}, r"'apfl', whose strategy takes all updates .* \(begin_round, fold"),
         ({"mode": "async", "methods": "clustered", "num-nodes": 9}, "'clustered', whose strategy"),
         ({"methods": "fedavg,fedavg(run.mode=async)", "dp": "local"}, "dp: must be 'none' with mode"),
+        ({"over-selection": 1.3}, "fraction-train: must be below 1 with over-selection = 1.3, because no other node"),
         ({"over-selection": 1.3, "sampling": "poisson"}, "sampling: must be 'fixed' with over-selection = 1.3"),
         ({"over-selection": 1.3, "aggregation": "median"}, "aggregation: must be 'mean' with over-selection = 1.3"),
         ({"sampling": "utility", "dp": "local"}, "sampling = 'utility': must be 'fixed' or 'poisson' with dp"),
