@@ -47,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
     if not isinstance(grid, InProcessGrid):
         config.run.check_separate_nodes()
         if not simulates_nodes(grid):
-            config.run.check_real_nodes()
+            config.check_real_nodes()
     if config.run.dp != "none":
         for method in config.methods:
             model = initial_model(config, method)

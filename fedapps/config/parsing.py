@@ -64,6 +64,11 @@ class Config:
         """The run as the method of this label sees it."""
         return with_values(self.run, self.own_keys.get(label, {}))
 
+    def check_real_nodes(self) -> None:
+        """Check the keys of every method for nodes that are no simulation; raises as :class:`RunConfig` does."""
+        for label in self.methods:
+            self.run_of(label).check_real_nodes()
+
     @cached_property
     def task(self) -> "Task":
         """The task with its options, before a method leaves parameters to the nodes."""

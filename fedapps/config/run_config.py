@@ -185,7 +185,18 @@ class RunConfig:
     clock: SimulatedTime = SimulatedTime()
 
     def check_real_nodes(self) -> None:
-        """Check the keys for nodes that are no simulation. Raises ``ValueError`` for simulated time."""
+        """Check the keys for nodes that are no simulation.
+
+        Raises
+        ------
+        ValueError
+            Time is simulated, or an asynchronous run could wait for a node that sleeps.
+        """
+        if self.pace.mode == "async" and not self.pace.deadline:
+            raise ValueError(
+                f"deadline = 0: must be above 0 on a fleet with mode = 'async', or an evaluation waits up to timeout = "
+                f"{self.timeout:g} s for a node that sleeps; take the seconds that a usual node trains"
+            )
         if self.clock.on:
             raise ValueError(
                 "clock-step-seconds, clock-devices: must be empty on a fleet, whose nodes take their own time; "

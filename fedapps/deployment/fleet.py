@@ -122,7 +122,7 @@ class LocalFleet(Runner):
 
     def check(self, config: Config) -> None:
         config.run.check_separate_nodes()
-        config.run.check_real_nodes()
+        config.check_real_nodes()
         path = RunFolder.check(config, run_id=0)
         self._data(config)
         fleet_folder(path, resume=config.run.resume)

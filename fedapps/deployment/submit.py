@@ -78,7 +78,7 @@ def check_deployable(config: Config) -> None:
         part of a package.
     """
     config.run.check_separate_nodes()
-    config.run.check_real_nodes()
+    config.check_real_nodes()
     if pooled := [label for label, method in config.methods.items() if method.pools_data]:
         others = ",".join(label for label in config.methods if label not in pooled)
         raise ValueError(

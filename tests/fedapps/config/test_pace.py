@@ -44,6 +44,13 @@ def test_methods_of_a_run_may_differ_in_pace():
     assert kinds == [BaseStrategy, BufferedAsync, BaseStrategy]
 
 
+def test_a_fleet_needs_a_deadline_for_evaluations_that_wait_for_no_sleeper():
+    methods = "fedavg,fedavg(run.mode=async)"
+    with pytest.raises(ValueError, match="deadline = 0: must be above 0 on a fleet with mode = 'async'"):
+        parse(RUN | {"methods": methods}).check_real_nodes()
+    parse(RUN | {"methods": methods, "deadline": 30.0}).check_real_nodes()
+
+
 def test_samplers_that_learn_from_replies():
     assert strategy_of(sampling="tiers", fraction_train=0.5).sampler == SpeedTiers(0.5)
     assert strategy_of(sampling="utility", mode="async", seed=3).sampler == Utility(1.0, 3)
