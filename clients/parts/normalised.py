@@ -4,11 +4,11 @@ Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Feder
 Section 4.1, https://arxiv.org/abs/2007.07481.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.strategies.wire import FEDNOVA_NORM
+from fedapps.tasks.base import Metrics
 from fedapps.tasks.options import option
 from torch import nn
 
@@ -25,7 +25,7 @@ class NormalisedUpdate(LocalPart):
 
     proximal: float = option(0.0, "the weight µ", minimum=0)
 
-    def metrics(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, float]:
+    def metrics(self, model: nn.Module, node_round: NodeRound) -> Metrics:
         training = node_round.settings.training
         return {FEDNOVA_NORM: length(node_round.steps, training.momentum, training.learning_rate * self.proximal)}
 

@@ -47,8 +47,9 @@ class FedNova(Method):
 
     def conflicts(self, run: "RunConfig", task: "Task") -> Iterator[Conflict]:
         why = "updates are divided by the length of steps of SGD at one learning rate"
-        momentum = {"momentum": 0.0} if self.options.mu else {}
-        plain = {"optimizer": "sgd", "linear_decay": False, "plateau_patience": 0, **momentum}
+        plain: dict[str, Scalar] = {"optimizer": "sgd", "linear_decay": False, "plateau_patience": 0}
+        if self.options.mu:
+            plain["momentum"] = 0.0
         yield from required(run, self.name, why, **plain)
         rate = run.training.learning_rate
         if self.options.mu * rate >= 1:

@@ -6,7 +6,7 @@ Section 4, https://arxiv.org/abs/2007.07481.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class FedNova(BaseStrategy):
         return None
 
     def aggregate_for(self, reply: Reply, aggregate: Aggregate) -> Aggregate:
-        norm = float(reply.metrics[FEDNOVA_NORM])
+        norm = float(cast(float, reply.metrics[FEDNOVA_NORM]))
         self._first = self._first or norm
         share = self._first / norm
         self._weight += reply.weight

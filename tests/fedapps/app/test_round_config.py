@@ -26,7 +26,7 @@ def test_a_train_message_has_all_that_training_needs():
     assert train == {
         "run": "run-x", "method": "fedavg", "stage": 0, "epochs": 2, "steps": 0, "learning-rate": 0.1,
         "batch-size": 16, "optimizer": "sgd", "weight-decay": 0.01, "plateau-patience": 4, "plateau-factor": 0.5,
-        "min-learning-rate": 1e-5, "clip-norm": 3.0, "linear-decay": False,
+        "min-learning-rate": 1e-5, "clip-norm": 3.0, "linear-decay": False, "momentum": 0.0,
     }  # fmt: skip
     decaying, _ = configs("fedavg", 1, GIVEN | {"plateau-patience": 0, "linear-decay": True})
     assert decaying == train | {"plateau-patience": 0, "linear-decay": True}
