@@ -1,0 +1,83 @@
+"""MOON on a node: draw the representation to that of the received model, away from that of the node's last model.
+
+Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, Section 3.2 and Algorithm 1,
+https://arxiv.org/abs/2103.16257.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from fedapps.clients.arrays import Arrays, get_arrays, load_arrays, matches, memory_of
+from fedapps.clients.local_part import LocalPart, NodeRound
+from fedapps.clients.personal_model import copy_of
+from fedapps.clients.training import Loss
+from fedapps.tasks.base import Batch
+from fedapps.tasks.options import option
+from fedapps.tasks.roles import with_features
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, softplus
+
+_LAST = "moon.last."
+
+
+@dataclass(frozen=True)
+class ModelContrast(LocalPart):
+    """Add µ · mean −log(exp(s_g/T) / (exp(s_g/T) + exp(s_p/T))) over the examples of a batch to its loss.
+
+    s_g is the cosine of an example's features under the model in training and under the received one; s_p that with the
+    model that this node trained last. Both are frozen and in evaluation mode, as in the authors' code. The node keeps
+    the last model. In its first round it has none, and trains plainly: the paper starts the last model at the initial
+    one, where both terms cancel. A new stage of the data is a first round.
+
+    Parameters
+    ----------
+    contrast : float
+        µ ≥ 0. With 0 this is FedAvg, and nothing is kept.
+    contrast_temperature : float
+        T > 0.
+    """
+
+    contrast: float = option(0.0, "the weight µ", minimum=0)
+    contrast_temperature: float = option(0.5, "the temperature T", above=0)
+
+    def loss(self, loss: Loss, model: nn.Module, node_round: NodeRound) -> Loss:
+        last = _last(node_round)
+        if self.contrast == 0 or not last:
+            return loss
+        received_model, last_model = _frozen(model, {}), _frozen(model, last)
+        task = node_round.task
+
+        def contrasted(model: nn.Module, batch: Batch) -> Tensor:
+            value, features = with_features(task, loss, model, batch)
+            with torch.no_grad():
+                near, far = task.features(received_model, batch), task.features(last_model, batch)
+            gap = cosine_similarity(features, far) - cosine_similarity(features, near)
+            return value + self.contrast * softplus(gap / self.contrast_temperature).mean()
+
+        return contrasted
+
+    def remember(self, model: nn.Module, node_round: NodeRound) -> Arrays:
+        if self.contrast == 0:
+            return {}
+        names = [name for name in model.state_dict() if not matches(name, node_round.task.fixed)]
+        return {_LAST + name: array for name, array in get_arrays(model, names).items()}
+
+    def static_parameters(self, shared: Mapping[str, nn.Parameter], memory: Arrays) -> int:
+        last = sum(array.size for name, array in memory.items() if name.startswith(_LAST))
+        return 2 * last
+
+    def bytes_on_disk(self, model_bytes: int, version_bytes: int, stages: int) -> int:
+        return model_bytes
+
+
+def _last(node_round: NodeRound) -> Arrays:
+    """The model as the node's last round left it; empty before the first."""
+    memory = memory_of(node_round.kept)
+    return {name.removeprefix(_LAST): a for name, a in memory.items() if name.startswith(_LAST)}
+
+
+def _frozen(model: nn.Module, arrays: Arrays) -> nn.Module:
+    copied = copy_of(model)
+    load_arrays(copied, arrays)
+    return copied.requires_grad_(False).eval()

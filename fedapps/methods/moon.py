@@ -1,0 +1,50 @@
+"""MOON: a contrast of representations holds the nodes near the shared model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedapps.tasks.options import option
+from fedapps.tasks.search import Range
+
+from .base import Method, Round, Scalar
+
+if TYPE_CHECKING:
+    from fedapps.clients.local_part import LocalPart
+
+
+@dataclass(frozen=True)
+class MoonOptions:
+    """The options of MOON."""
+
+    mu: float = option(
+        1.0,
+        "weight µ of the contrast between the representations of the received and of the node's last model; 0 = FedAvg",
+        minimum=0,
+        search=Range(0.1, 10, log=True),
+    )
+    temperature: float = option(0.5, "temperature of the contrast", above=0)
+
+
+class Moon(Method):
+    """The nodes draw their representation to that of the shared model, away from that of their last one.
+
+    The representation is the task's (:meth:`fedapps.tasks.base.Task.features`), the input of the head; the paper puts
+    two further linear layers, its projection head, before it.
+    """
+
+    name = "moon"
+    line = "MOON: FedAvg, with the nodes' representations drawn to that of the shared model, away from their last one"
+    citation = "Li et al., Model-Contrastive Federated Learning, CVPR 2021, https://arxiv.org/abs/2103.16257"
+    Options = MoonOptions
+    needs = ("features",)
+
+    def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
+        if server_round.message == "evaluate":
+            return {}
+        return {"contrast": self.options.mu, "contrast-temperature": self.options.temperature}
+
+    def local_parts(self) -> "Sequence[LocalPart]":
+        from fedapps.clients.parts.contrastive import ModelContrast
+
+        return [ModelContrast()]
