@@ -8,6 +8,7 @@ worker is a fork of the latter, handles one message and ends.
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -127,6 +128,8 @@ def main() -> None:
 def _run_superexec(libraries: Sequence[str]) -> None:
     """Run the SuperExec of a node, with the arguments in the first line of the standard input, until its node ends."""
     name_process(_SUPEREXEC)
+    # Flower's SuperExec raises it when its node has ended. A job in the background would ignore it and stay.
+    signal.signal(signal.SIGINT, lambda *_: sys.exit())
     if call := sys.stdin.readline():
         workers = Fork(_WORKER, partial(serve, _WORKER, libraries))
         run_flower(_SUPEREXEC, json.loads(call), replace=_WORKER, start=workers.start)

@@ -1,10 +1,14 @@
 """The command of a SuperNode and how often it polls."""
 
+import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 import tomli_w
+from fedapps.sim.processes import free_port
 from flwr.common.config import parse_config_args
 
 from fedapps.deployment.supernode import LIBRARIES, SuperNode
@@ -47,6 +51,37 @@ def test_a_node_config_that_cannot_be_read(tmp_path: Path, content: bytes, messa
     (tmp_path / "node.toml").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         SuperNode().command(["--node-config", str(tmp_path / "node.toml")])
+
+
+@pytest.mark.subprocesses
+def test_nothing_is_left_of_a_node_that_cannot_start_as_a_job_in_the_background(tmp_path: Path) -> None:
+    """Jobs in the background ignore SIGINT, with which Flower's SuperExec ends itself after its node."""
+    (tmp_path / "flower").mkdir()
+    command = SuperNode(()).command([
+        "--superlink", f"127.0.0.1:{free_port()}", "--insecure", "--max-retries", "1", "--port", str(free_port())
+    ])  # fmt: skip
+    with (tmp_path / "log").open("w") as log:
+        started = subprocess.Popen(
+            command, stdout=log, stderr=log, env=os.environ | {"FLWR_HOME": str(tmp_path / "flower")},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN), start_new_session=True,
+        )  # fmt: skip
+    assert started.wait(60) != 0
+    while any(session == started.pid for session in map(session_of, running())):
+        time.sleep(0.1)
+    said = (tmp_path / "log").read_text()
+    assert "Failed to initialize the connection to the SuperLink" in said or "Exit Code" in said
+    assert "Traceback" not in said
+
+
+def running() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def session_of(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 @pytest.mark.subprocesses
