@@ -169,6 +169,17 @@ class BaseStrategy(ResumableStrategy):
         for name, patterns in (("shared", shared), ("buffers", buffers)):
             if isinstance(patterns, str):
                 raise ValueError(f"{name} = {patterns!r}: must be a list of patterns, for example [{patterns!r}]")
+        parts = (
+            ("sampler", sampler, Sampler),
+            ("evaluate_sampler", evaluate_sampler, Sampler),
+            ("aggregation", aggregation, RobustAggregation),
+            ("server_optimizer", server_optimizer, ServerOptimizer),
+            ("privacy", privacy, PrivacyMechanism),
+            ("compression", compression, Compression),
+        )
+        for name, part, kind in parts:
+            if part is not None and not isinstance(part, kind):
+                raise ValueError(f"{name} = {part!r}: must be an object of a class of {kind.__module__}, or None")
         numbers = (("min_replies", min_replies, 0), ("min_nodes", min_nodes, 1), ("in_flight", in_flight, 1))
         for name, value, least in numbers:
             if value is not None and value < least:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from math import inf, isfinite
+from numbers import Real
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -25,7 +26,7 @@ def require_integer(name: str, value: int, *, least: int) -> None:
 
 def require_positive(name: str, value: float) -> None:
     """Raise ``ValueError`` unless a parameter is finite and above 0."""
-    if not (isfinite(value) and value > 0):
+    if not (isinstance(value, Real) and isfinite(value) and value > 0):
         raise ValueError(f"{name} = {value!r}: must be finite and above 0")
 
 

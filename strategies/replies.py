@@ -333,6 +333,9 @@ class ReplyFilter:
             log(WARNING, "refused the %s reply of node %s: %s", self.phase, profile.key, reason)
             self.report.refused.append(Refusal(profile.key, self.phase, reason))
             return None
+        if self._asked_for_compression(reply):
+            advice = "its ClientApp has no @app.train(mods=[compression_mod])"
+            log(WARNING, "the train reply of node %s is not compressed: %s", profile.key, advice)
         if usable.left_out:
             found = [LeftOut(profile.key, self.phase, name, str(value)) for name, value in usable.left_out.items()]
             said = ", ".join(f"{metric.metric} = {metric.value}" for metric in found)
@@ -353,6 +356,12 @@ class ReplyFilter:
             )
         )
         return usable
+
+    def _asked_for_compression(self, reply: Outcome) -> bool:
+        """Whether the reply should be compressed and is not; only the first round is looked at."""
+        if self.compression is None or self.phase != "train" or self.report.round != 1:
+            return False
+        return isinstance(reply, Message) and not any(name.startswith(wire.COMPRESSED_PREFIX) for name in reply.content)
 
     def _reason_to_refuse(self, reply: Reply) -> str | None:
         return (

@@ -236,10 +236,8 @@ class _RoundLoop:
 
     def run(self, arrays: ArrayRecord, *, resume: bool) -> Result:
         """Run the remaining rounds; see :meth:`ResumableStrategy.start`."""
-        if self.num_rounds < 1 or self.evaluate_every < 1:
-            raise ValueError(
-                f"num_rounds = {self.num_rounds}, evaluate_every = {self.evaluate_every}: both must be at least 1"
-            )
+        require_integer("num_rounds", self.num_rounds, least=1)
+        require_integer("evaluate_every", self.evaluate_every, least=1)
         if self.num_rounds > wire.LAST_ROUND:
             raise ValueError(f"num_rounds = {self.num_rounds}: must be at most {wire.LAST_ROUND}")
         require_integer("max_failed_evaluations", self.max_failed_evaluations, least=0)

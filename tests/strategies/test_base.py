@@ -106,6 +106,20 @@ def test_a_pattern_without_a_match_is_an_error(start):
         federate(BaseStrategy(shared=["haed.*"]), app, START, num_nodes=1, num_rounds=1, start=start)
 
 
+@pytest.mark.parametrize(
+    ("part", "given", "module"),
+    [("sampler", 0.5, "samplers"), ("compression", "int8", "compression"), ("server_optimizer", "yogi", "optimizers")],
+)
+def test_a_part_must_be_an_object_of_its_kind(part, given, module):
+    with pytest.raises(ValueError, match=rf"{part} = {given!r}: must be an object of a class of .*{module}, or None"):
+        BaseStrategy(**{part: given})
+
+
+def test_the_number_of_rounds_of_a_run_config_must_be_a_number():
+    with pytest.raises(ValueError, match="num_rounds = '3'"):
+        federate(BaseStrategy(), arithmetic_app(add_partition), START, num_nodes=1, num_rounds="3")
+
+
 def test_shared_must_be_a_list():
     with pytest.raises(ValueError, match=r"shared = 'encoder\.\*': must be a list"):
         BaseStrategy(shared="encoder.*")

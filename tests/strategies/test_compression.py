@@ -216,12 +216,16 @@ def step(partition, arrays, config):
     return {"w": moved, "steps": arrays["steps"] + 1}, {"num-examples": 2}
 
 
-@pytest.mark.parametrize("app", [compressing(step), arithmetic_app(step)], ids=["with the mod", "without it"])
-def test_top_k_with_all_values_is_fedavg(app):
+@pytest.mark.parametrize(
+    ("app", "warned"), [(compressing(step), 0), (arithmetic_app(step), 3)], ids=["with the mod", "without it"]
+)
+def test_top_k_with_all_values_is_fedavg(app, warned, caplog):
     """The numbers are sums of powers of two, so that no difference is rounded."""
     plain = federate(BaseStrategy(), arithmetic_app(step), START, num_nodes=3, num_rounds=3)
     result = federate(BaseStrategy(compression=TopK(1.0)), app, START, num_nodes=3, num_rounds=3)
     assert same_bits(arrays_of(result.arrays), arrays_of(plain.arrays))
+    uncompressed = [line for line in caplog.messages if "is not compressed: its ClientApp has no" in line]
+    assert len(uncompressed) == warned, "one for each node, in the first round"
 
 
 def test_nodes_send_few_bytes_and_get_there_by_error_feedback():

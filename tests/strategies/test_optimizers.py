@@ -203,6 +203,7 @@ def test_arrays_of_another_form_are_refused_before_anything_moves(optimizer):
     [
         (SGD, {"learning_rate": 0.0}, r"learning_rate = 0\.0: must be finite and above 0"),
         (Adam, {"learning_rate": float("nan")}, "learning_rate = nan"),
+        (Adam, {"learning_rate": "0.1"}, r"learning_rate = '0\.1': must be finite and above 0"),
         (Momentum, {"momentum": 1.0}, r"momentum = 1\.0: must be at least 0 and below 1"),
         (Adam, {"beta1": -0.1}, r"beta1 = -0\.1"),
         (Yogi, {"beta2": 1.5}, r"beta2 = 1\.5"),
