@@ -5,7 +5,7 @@ import io
 from math import inf
 from pathlib import Path
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedapps.config.clock import devices_of
@@ -14,7 +14,7 @@ from fedapps.report.run_data import DEVICES
 from fedapps.sim.clock_grid import ClockGrid, Reading
 from fedapps.sim.devices.fleet import MEGABIT, Devices
 from fedapps.sim.files import write_whole
-from fedapps.strategies.wire import KEY, METRICS, PROFILE, PROFILE_QUERY, STEPS
+from fedapps.strategies.wire import KEY, PROFILE, PROFILE_QUERY, STEPS
 
 
 def with_clock(grid: Grid, run: RunConfig) -> Grid:
@@ -50,7 +50,8 @@ def _row(devices: Devices, number: int) -> list[float | str]:
 
 
 def _key(reply: Message) -> str:
-    return str(reply.content.get(PROFILE, {}).get(KEY, ""))
+    record = reply.content.get(PROFILE)
+    return str(record.get(KEY, "")) if isinstance(record, ConfigRecord) else ""
 
 
 def _size(content: RecordDict) -> int:
@@ -59,5 +60,6 @@ def _size(content: RecordDict) -> int:
 
 
 def _steps(reply: Message) -> float | None:
-    stated = reply.content.get(METRICS, {}).get(STEPS)
+    record = next((record for record in reply.content.values() if isinstance(record, MetricRecord)), MetricRecord())
+    stated = record.get(STEPS)
     return float(stated) if isinstance(stated, int | float) and 0 <= stated < inf else None
