@@ -16,6 +16,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from fedapps.config.keys import described
+from fedapps.launch.choice import HEAD, choices, remarks
 from fedapps.registry.methods import method_class, method_lines
 from fedapps.registry.tasks import own_tasks
 
@@ -76,6 +77,7 @@ def generated() -> Iterator[tuple[str, str]]:
     """Paths and texts of the pages that are made from code and notebooks."""
     yield "reference/keys.md", keys_page(described())
     yield "reference/methods.md", methods_page()
+    yield "reference/choice.md", choice_page()
     yield "reference/strategies.md", strategies_page()
     for name, modules in MODULES.items():
         yield f"reference/{name}.md", f"# {name}\n\n" + "\n\n".join(_documented(module, "##") for module in modules)
@@ -106,6 +108,18 @@ def methods_page() -> str:
         lines += [f"- {fact}: {_escaped(text)}" for fact, text in facts.items() if text]
         for key, text in options.get(f"method {name}", {}).items():
             lines += ["", f"`{key}`", f":   {_escaped(text)}"]
+    return "\n".join(lines) + "\n"
+
+
+def choice_page() -> str:
+    """The methods for each task, as ``fedapps list --for TASK`` gives them."""
+    lines = ["# Methods by task", "", "Bytes are those of a node in a round, with the task's default model; `+` says",
+             "what comes beside the parameters or the work of FedAvg."]  # fmt: skip
+    for task in own_tasks():
+        found = list(choices(task))
+        table = [HEAD, ("---",) * len(HEAD), *(choice.cells for choice in found if not choice.refused)]
+        lines += ["", f"## {task}", "", *(f"| {' | '.join(map(_escaped, row))} |" for row in table), ""]
+        lines += [f"- {_escaped(remark)}" for remark in remarks(found)]
     return "\n".join(lines) + "\n"
 
 

@@ -88,6 +88,10 @@ def list_names(given: argparse.Namespace) -> int:
         raise ValueError("--task and --methods choose the keys to list: add --keys")
     if given.name:
         print(described_name(given.name))
+    elif given.for_task:
+        from fedapps.launch.choice import choice_text
+
+        print(choice_text(given.for_task))
     else:
         print(keys_text(given.task, given.methods) if given.keys else overview())
     return 0

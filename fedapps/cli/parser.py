@@ -72,11 +72,18 @@ def _add_list(commands: Commands) -> None:
     command = add_command(
         commands, "list", "List tasks, methods and recipes.",
         "With --keys, list the keys of the run config instead; with NAME, describe that task, method or recipe.",
-        "list", "list fedprox", "list lane-swap", "list --keys --task driving --methods fedavg,spfl",
+        "list", "list fedprox", "list lane-swap", "list --for text", "list --keys --task driving --methods fedavg,spfl",
     )  # fmt: skip
     what = command.add_mutually_exclusive_group()
     what.add_argument("name", nargs="?", metavar="NAME", help="describe the task, method or recipe of this name")
     what.add_argument("--keys", action="store_true", help="list the keys of the run config by run, task and method")
+    what.add_argument(
+        "--for",
+        dest="for_task",
+        default="",
+        metavar="TASK",
+        help="the methods that apply to a task: what stays on a node, what travels, costs beside FedAvg, when it helps",
+    )
     command.add_argument("--task", default="", help="with --keys: list the keys of this task only")
     command.add_argument("--methods", default="", help="with --keys: list the keys of these methods only")
     add_method_files(command)

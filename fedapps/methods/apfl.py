@@ -31,6 +31,9 @@ class Apfl(PersonalisationMethod):
     name = "apfl"
     line = "FedAvg, then each node personalises at rates from the variance across nodes"
     citation = "Nakanoya et al., Personalized Federated Learning of Driver Prediction Models, 2021, Algorithm 1"
+    keeps = "personal copy"
+    work = "+ personal epochs"
+    helps = "nodes differ in some parameters only"
     Options = ApflOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

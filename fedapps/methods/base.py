@@ -88,6 +88,14 @@ class Method:
     line: ClassVar[str]
     #: Authors, title, year, URL.
     citation: ClassVar[str] = ""
+    #: For ``fedapps list --for``, in a few words each: what a node keeps between rounds beside private parameters, what
+    #: travels in place of the shared parameters, the computation of a node, and for which data the method is made.
+    keeps: ClassVar[str] = ""
+    sends: ClassVar[str] = ""
+    work: ClassVar[str] = "as FedAvg"
+    helps: ClassVar[str] = ""
+    #: The size of a TRAIN message and of its reply, in sizes of the shared arrays, with the further records.
+    copies: ClassVar[tuple[float, float]] = (1.0, 1.0)
     #: Other names, each with the arguments that it stands for, such as ``{"fedavg-ewc": "ewc(local=false)"}``.
     aliases: ClassVar[Mapping[str, str]] = {}
     #: A frozen dataclass of ``fedapps.tasks.options.option`` fields; ``fedprox.mu`` is the key of the field ``mu``.

@@ -42,6 +42,7 @@ class Clustered(Method):
         "Briggs, Fan and Andras, Federated Learning with Hierarchical Clustering of Local Updates, 2020, "
         "https://arxiv.org/abs/2004.11791"
     )
+    helps = "groups of nodes whose data contradict"
     Options = ClusteredOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

@@ -92,6 +92,9 @@ class Ewc(ContinualMethod):
         "Kirkpatrick et al., Overcoming Catastrophic Forgetting in Neural Networks, PNAS 2017, "
         "https://arxiv.org/abs/1612.00796"
     )
+    keeps = "earlier solution, its Fisher"
+    work = "+ Fisher estimate"
+    helps = "stages; forgetting matters"
     aliases: ClassVar = {"fedavg-ewc": "ewc(mu=0)", "local-ewc": "ewc(local=true)", "fedprox-ewc": "ewc(mu=0.05)"}
     Options = EwcOptions
 
@@ -127,6 +130,8 @@ class L2Transfer(ContinualMethod):
     name = "l2-transfer"
     line = "L2 transfer: nodes are held near the parameters of their last stage"
     citation = "Li and Hoiem, Learning without Forgetting, 2017, Section 4, https://arxiv.org/abs/1606.09282"
+    keeps = "earlier solution"
+    helps = "stages; a simple anchor"
     aliases: ClassVar = {"fedavg-l2t": "l2-transfer(mu=0)", "local-l2t": "l2-transfer(local=true)"}
     Options = L2TransferOptions
 
@@ -161,6 +166,8 @@ class Apd(ContinualMethod):
         "Yoon et al., Scalable and Order-robust Continual Learning with Additive Parameter Decomposition, ICLR 2020, "
         "https://arxiv.org/abs/1902.09432"
     )
+    keeps = "parameters of its stages"
+    helps = "stages with little forgetting"
     aliases: ClassVar = {"fedavg-apd": "apd(mu=0)", "local-apd": "apd(local=true)", "fedprox-apd": "apd(mu=0.05)"}
     Options = ApdOptions
 

@@ -34,6 +34,9 @@ class Ditto(Method):
         "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, "
         "https://arxiv.org/abs/2012.04221"
     )
+    keeps = "personal model"
+    work = "2 models"
+    helps = "uneven data; a few false nodes"
     Options = DittoOptions
 
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:

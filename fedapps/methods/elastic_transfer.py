@@ -40,6 +40,11 @@ class ElasticTransfer(FisherMethod):
         "Guerdan and Gunes, Decentralized Robot Learning for Personalization and Privacy, 2022, Algorithm 1, "
         "https://arxiv.org/abs/2201.05527"
     )
+    keeps = "earlier solution, its Fisher"
+    sends = "+ Fisher, priors"
+    work = "+ Fisher estimate"
+    helps = "data of nodes that change by stages"
+    copies = (3.0, 2.0)
     Options = ElasticTransferOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

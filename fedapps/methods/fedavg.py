@@ -40,6 +40,7 @@ class FedAvg(Method):
         "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, "
         "https://arxiv.org/abs/1602.05629"
     )
+    helps = "like data; the yardstick"
     aliases: ClassVar = {"sfl": ""}
     Options = FedAvgOptions
 

@@ -41,6 +41,8 @@ class FedBabu(PartialMethod):
         "Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022, "
         "https://arxiv.org/abs/2106.06042"
     )
+    work = "+ fine-tuning"
+    helps = "uneven labels; new nodes adapt fast"
     needs = ("head",)
     Options = FedBabuOptions
 

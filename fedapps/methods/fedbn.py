@@ -21,6 +21,7 @@ class FedBN(Method):
         "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021, "
         "https://arxiv.org/abs/2102.07623"
     )
+    helps = "inputs differ (sensors, light)"
     needs = ("normalisation",)
     needs_model = True
 

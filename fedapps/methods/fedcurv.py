@@ -56,6 +56,11 @@ class FedCurv(FisherMethod):
         "Shoham et al., Overcoming Forgetting in Federated Learning on Non-IID Data, 2019, "
         "https://arxiv.org/abs/1910.07796"
     )
+    keeps = "Fisher information"
+    sends = "+ Fisher, priors"
+    work = "+ Fisher estimate"
+    helps = "uneven data, few rounds"
+    copies = (3.0, 2.0)
     Options = FedCurvOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

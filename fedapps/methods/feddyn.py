@@ -36,6 +36,8 @@ class FedDyn(Method):
     citation = (
         "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, https://arxiv.org/abs/2111.04263"
     )
+    keeps = "linear term"
+    helps = "uneven data, all nodes in few rounds"
     Options = FedDynOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

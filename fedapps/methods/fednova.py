@@ -35,6 +35,7 @@ class FedNova(Method):
         "Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS "
         "2020, https://arxiv.org/abs/2007.07481"
     )
+    helps = "nodes take different numbers of steps"
     Options = FedNovaOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

@@ -49,6 +49,7 @@ class FedAdagrad(FedOpt):
     name = "fedadagrad"
     line = "FedAdagrad: AdaGrad at the server"
     citation = _REDDI
+    helps = "rare features; few nodes a round"
     optimizer = "adagrad"
     Options = FedAdagradOptions
 
@@ -59,6 +60,7 @@ class FedAdam(FedOpt):
     name = "fedadam"
     line = "FedAdam: Adam at the server"
     citation = _REDDI
+    helps = "noisy rounds; layers of other scales"
     optimizer = "adam"
 
 
@@ -68,6 +70,7 @@ class FedAvgM(FedOpt):
     name = "fedavgm"
     line = "FedAvgM: momentum at the server"
     citation = "Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution, 2019, https://arxiv.org/abs/1909.06335"
+    helps = "few nodes a round; uneven labels"
     optimizer = "momentum"
 
 
@@ -77,4 +80,5 @@ class FedYogi(FedOpt):
     name = "fedyogi"
     line = "FedYogi: Yogi at the server"
     citation = _REDDI
+    helps = "noisy rounds, where Adam is unstable"
     optimizer = "yogi"

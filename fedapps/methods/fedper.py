@@ -18,6 +18,7 @@ class FedPer(PartialMethod):
     citation = (
         "Arivazhagan et al., Federated Learning with Personalization Layers, 2019, https://arxiv.org/abs/1912.00818"
     )
+    helps = "labels mean different things on nodes"
     needs = ("head",)
 
     def private(self, task: "TaskProfiles") -> PrivateParameters:

@@ -33,6 +33,7 @@ class FedProx(Method):
     citation = (
         "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, https://arxiv.org/abs/1812.06127"
     )
+    helps = "uneven data, long local training"
     Options = FedProxOptions
 
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:

@@ -37,6 +37,8 @@ class FedRecon(PartialMethod):
         "Singhal et al., Federated Reconstruction: Partially Local Federated Learning, NeurIPS 2021, "
         "https://arxiv.org/abs/2102.03448"
     )
+    work = "+ reconstruction"
+    helps = "nodes without memory; own words"
     task = "text"
     patterns = ("embedding*private",)
     Options = FedReconOptions

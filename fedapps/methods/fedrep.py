@@ -34,6 +34,8 @@ class FedRep(PartialMethod):
         "Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021, "
         "https://arxiv.org/abs/2102.07078"
     )
+    work = "head, then body"
+    helps = "one representation, different outputs"
     needs = ("head",)
     Options = FedRepOptions
 

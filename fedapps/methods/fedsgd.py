@@ -17,6 +17,8 @@ class FedSgd(Method):
         "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, "
         "Section 2, https://arxiv.org/abs/1602.05629"
     )
+    work = "one step"
+    helps = "fast links; exact gradients"
 
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
         if server_round.message == "evaluate":

@@ -48,6 +48,8 @@ class FedVc(Method):
         "Hsu, Qi and Brown, Federated Visual Classification with Real-World Data Distribution, ECCV 2020, "
         "https://arxiv.org/abs/2003.08082"
     )
+    work = "equal for all"
+    helps = "nodes of very different size"
     Options = FedVcOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

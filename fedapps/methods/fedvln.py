@@ -47,6 +47,7 @@ class FedVln(Method):
         "Zhou and Wang, FedVLN: Privacy-preserving Federated Vision-and-Language Navigation, ECCV 2022, Section 4.2, "
         "https://arxiv.org/abs/2203.14936"
     )
+    helps = "new houses without instructions"
     aliases: ClassVar = {
         "fed-lan-seen": "",
         "fed-lan": "fedvln(seen-fraction=0)",

@@ -51,6 +51,8 @@ class FedVocab(PartialMethod):
     name = "fedvocab"
     line = "FedVocab: vocabulary and embedding stay private, with adaptive updating"
     citation = "Zhang et al., Federated Model Decomposition with Private Vocabulary for Text Classification, EMNLP 2022"
+    work = "+ adaptive updating"
+    helps = "each node has words that others lack"
     task = "text"
     patterns = ("embedding.*",)
     Options = FedVocabOptions

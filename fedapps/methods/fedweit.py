@@ -48,6 +48,10 @@ class FedWeit(Method):
         "Yoon et al., Federated Continual Learning with Weighted Inter-client Transfer, ICML 2021, "
         "https://arxiv.org/abs/2003.03196"
     )
+    keeps = "parameters, masks of its stages"
+    sends = "masked, + others' stages"
+    helps = "stages shared between nodes"
+    copies = (3.0, 1.5)  # with the adaptive parameters of two nodes, when a stage begins
     Options = FedWeitOptions
     needs_stages = True
     queries = ("adaptive",)

@@ -75,6 +75,7 @@ class HFl(Method):
     name = "h-fl"
     line = "hierarchical FL: a model for each cluster of nodes, averaged every few rounds"
     citation = "Dutto et al., Collaborative Visual Place Recognition through Federated Learning, 2024, Section 4.4"
+    helps = "known groups: cities, robot types"
     Options = HFlOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

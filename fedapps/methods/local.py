@@ -49,6 +49,7 @@ class Local(Alone):
 
     name = "local"
     line = "every node alone with its own data"
+    helps = "much data on each node; the floor"
     Options = LocalOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:
@@ -82,6 +83,7 @@ class Stl(Alone):
 
     name = "stl"
     line = "single-task learning: every node alone, a fresh model in every stage"
+    helps = "stages without anything in common"
     needs_stages = True
 
     def local_parts(self) -> "Sequence[LocalPart]":

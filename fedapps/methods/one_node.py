@@ -48,6 +48,8 @@ class Centralized(OneNode):
 
     name = "centralized"
     line = "one node trains on the data of all nodes; no privacy (Cloud in the paper of APFL)"
+    sends = "all data, simulated"
+    helps = "the reference without privacy"
     aliases: ClassVar = {"cloud": ""}
     pools_data = True
     Options = CentralizedOptions
@@ -77,6 +79,8 @@ class Untrained(OneNode):
 
     name = "untrained"
     line = "no training: the initial model, for example with weights from a file"
+    work = "none"
+    helps = "pretrained weights; the floor"
     tuned_keys: ClassVar[tuple[str, ...]] = ()
 
     @property

@@ -43,6 +43,7 @@ class LgFedAvg(PartialMethod):
     name = "lg-fedavg"
     line = "LG-FedAvg: the body of the model stays on the nodes, only the head is averaged"
     citation = "Liang et al., Think Locally, Act Globally, 2020, https://arxiv.org/abs/2001.01523"
+    helps = "inputs differ, outputs mean the same"
     needs = ("body",)
 
     def private(self, task: "TaskProfiles") -> PrivateParameters:

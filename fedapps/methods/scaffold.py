@@ -32,6 +32,10 @@ class Scaffold(Method):
         "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020, "
         "https://arxiv.org/abs/1910.06378"
     )
+    keeps = "control variate"
+    sends = "+ control variate"
+    helps = "uneven data, many local steps of SGD"
+    copies = (2.0, 2.0)
     Options = ScaffoldOptions
 
     def strategy(self, parts: StrategyParts) -> BaseStrategy:

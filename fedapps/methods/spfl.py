@@ -58,6 +58,9 @@ class Spfl(PersonalisationMethod):
     name = "spfl"
     line = "FedAvg, then each node personalises all parameters at the same rate"
     citation = "Nakanoya et al., Personalized Federated Learning of Driver Prediction Models, 2021, Section III"
+    keeps = "personal copy"
+    work = "+ personal epochs"
+    helps = "enough own data to fine-tune"
     Options = SpflOptions
 
     @property

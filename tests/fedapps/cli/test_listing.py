@@ -135,3 +135,24 @@ def test_the_keys_of_all_tasks_are_listed_without_torch():
         "assert 'vpr.backbone' in keys_text() and 'text.model' in all_keys(); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_methods_for_a_task_with_costs_and_reasons(capsys):
+    """LQR has 8 float32 parameters, of which the head has 2; SCAFFOLD sends a control variate of the same size."""
+    lines = printed(capsys, "--for", "lqr")
+    rows = {line.split()[0]: line for line in lines}
+    assert rows["fedavg"].split()[1:7] == ["nothing", "parameters", "32", "B", "32", "B"]
+    assert "25% of the model" in rows["fedper"]
+    assert "24 B" in rows["fedper"]
+    assert rows["scaffold"].count("64 B") == 2
+    needs, *refused = [line for line in lines if line.startswith(("with ", "not here, "))]
+    assert needs.startswith("with optimizer = sgd: ")
+    assert "scaffold" in needs
+    assert "not here, its model has no normalisation layers: fedbn" in refused
+    assert "fedvocab" not in rows
+    assert max(map(len, lines)) < 150
+
+
+def test_methods_for_an_unknown_task(capsys):
+    assert main(["list", "--for", "lqrr"]) == 2
+    assert "did you mean 'lqr'" in capsys.readouterr().err

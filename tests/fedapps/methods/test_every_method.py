@@ -34,6 +34,7 @@ def test_a_method(method, tmp_path):
     whole = run_here(method, tmp_path / "whole")
     survives(method, whole)
     keeps_to_itself(method, whole)
+    sends_what_it_says(method, whole)
     repeats(whole, run_here(method, tmp_path / "cut", cut=3))
 
 
@@ -65,3 +66,23 @@ def keeps_to_itself(method, run):
         assert not [name for name in names if matches(name, private)], (kind, node)
         assert not [name for name in names if name.startswith(("memory.", "personal."))], (kind, node)
         assert kind != "evaluate" or not names
+
+
+def sends_what_it_says(method, run):
+    """The records of the largest TRAIN message and reply are at most ``copies`` times the shared arrays."""
+    described = method_class(method)()
+    trained = [found for found in run.messages if found[0] == "train"]
+    shared = max(values(message["arrays"]) for _, _, message, _ in trained)
+    down, up = (max(total(found[place]) for found in trained) for place in (2, 3))
+    if described.helps and shared:
+        for size, copies in zip((down, up), described.copies, strict=True):
+            assert size <= 1.05 * copies * shared
+
+
+def total(content):
+    """The numbers in all arrays of a message."""
+    return sum(values(record) for record in content.values() if isinstance(record, ArrayRecord))
+
+
+def values(record):
+    return sum(int(np.prod(array.shape)) for array in record.values())

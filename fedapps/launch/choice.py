@@ -1,0 +1,147 @@
+"""Which methods suit a task, what each keeps on a node and sends, what it costs beside FedAvg, and when it helps."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from fedapps.app.server_app import initial_model, strategy_for
+from fedapps.config.conflicts import conflicts
+from fedapps.config.parsing import Config, read
+from fedapps.registry.methods import METHODS
+from fedapps.registry.tasks import profiles_class
+from fedapps.report.formats import format_bytes
+from fedapps.tasks.options import key_of
+
+#: The columns of the table of a task.
+HEAD = ("method", "stays on the node", "travels", "down", "up", "local work", "helps")
+#: A plain run of FedAvg beside the defaults; a method whose algorithm needs one of these keys is shown with it.
+_PLAIN = {"optimizer": "sgd", "weighting": "uniform"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method on a task.
+
+    Attributes
+    ----------
+    method : str
+    refused : str
+        Why the method does not apply to the task; the other fields are then empty.
+    keys : tuple of str
+        Keys of the run that the method needs, such as ``optimizer = sgd``.
+    keeps, sends, work, helps : str
+        The texts of the method's class; ``keeps`` with the share of the model that stays.
+    bytes_down, bytes_up : int
+        Of a training message to one node and of its reply, without names and settings.
+    """
+
+    method: str
+    refused: str = ""
+    keys: tuple[str, ...] = ()
+    keeps: str = ""
+    sends: str = ""
+    work: str = ""
+    helps: str = ""
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells under :data:`HEAD`."""
+        down, up = map(format_bytes, (self.bytes_down, self.bytes_up))
+        return self.method, self.keeps, self.sends, down, up, self.work, self.helps
+
+
+def choices(task: str) -> Iterator[Choice]:
+    """The methods on a task with its default options, those of other packages last.
+
+    Raises
+    ------
+    ValueError
+        There is no such task.
+    """
+    profiles_class(task)
+    for name in METHODS.usable():
+        yield _choice(task, name)
+
+
+def choice_text(task: str) -> str:
+    """The methods that apply to a task as a table, and below it those that do not, by reason."""
+    found = list(choices(task))
+    rows = [choice.cells for choice in found if not choice.refused]
+    title = f"methods for the task {task}; bytes are those of a node in a round, with the default model"
+    return "\n".join([title, _aligned([HEAD, *rows]), *remarks(found)])
+
+
+def remarks(found: Sequence[Choice]) -> list[str]:
+    """Which methods need keys of the run, and which do not apply, each by reason."""
+    reasons: dict[str, list[str]] = {}
+    for choice in found:
+        for key in choice.keys:
+            reasons.setdefault(f"with {key}", []).append(choice.method)
+    for choice in found:
+        if choice.refused:
+            reasons.setdefault(f"not here, {choice.refused}", []).append(choice.method)
+    return [f"{reason}: {', '.join(names)}" for reason, names in reasons.items()]
+
+
+def _choice(task: str, name: str) -> Choice:
+    config = _config(task, name)
+    method = config.methods[name]
+    if method.task not in ("", task):
+        return Choice(name, f"for the task {method.task}")
+    if method.needs_stages and config.num_stages == 1:
+        return Choice(name, "its data have no stages")
+    keys: dict[str, None] = {}
+    for fields, message in _conflicts(config, name):
+        fixed = {key for field in fields if (key := key_of(field)) in _PLAIN}
+        if not fixed:
+            return Choice(name, _short(message, name))
+        keys |= dict.fromkeys(f"{key} = {_PLAIN[key]}" for key in sorted(fixed))
+    model = initial_model(config, name)
+    strategy, initial = strategy_for(config, name, model)
+    shared, whole = _bytes(strategy.share(initial)), _bytes(ArrayRecord(model.state_dict()))
+    share = f"{1 - shared / whole:.0%} of the model" if method.private(config.task).patterns else ""
+    down, up = method.copies
+    return Choice(
+        name,
+        keys=tuple(keys),
+        keeps=" + ".join(filter(None, (share, method.keeps))) or "nothing",
+        sends=method.sends or ("parameters" if shared else "nothing"),
+        work=method.work,
+        helps=method.helps,
+        bytes_down=round(down * shared),
+        bytes_up=round(up * shared),
+    )
+
+
+def _config(task: str, name: str) -> Config:
+    stages = read({"task": task}).num_stages
+    return read({"task": task, "methods": name, "collect-after": 0, "rounds": 2 * stages})
+
+
+def _conflicts(config: Config, name: str) -> list[tuple[set[str], str]]:
+    return list(conflicts(config.run, config.task, config.methods, {name: config.run_of(name)}))
+
+
+def _bytes(arrays: ArrayRecord) -> int:
+    return sum(prod(array.shape) * np.dtype(array.dtype).itemsize for array in arrays.values())
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def _short(message: str, name: str) -> str:
+    """The reason of a conflict, without the advice for a run config."""
+    return (
+        message.removeprefix(f"methods: {name!r} has no meaning for task ")
+        .partition("because ")[2]
+        .removesuffix(": leave it out")
+        or message
+    )
