@@ -40,6 +40,9 @@ class FedAla(Method):
         "Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023, "
         "https://arxiv.org/abs/2212.01197"
     )
+    keeps = "mixing weights, its last model"
+    work = "+ fit of the weights"
+    helps = "uneven labels, personal evaluation"
     Options = FedAlaOptions
 
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:

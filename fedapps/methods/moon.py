@@ -36,6 +36,9 @@ class Moon(Method):
     name = "moon"
     line = "MOON: FedAvg, with the nodes' representations drawn to that of the shared model, away from their last one"
     citation = "Li et al., Model-Contrastive Federated Learning, CVPR 2021, https://arxiv.org/abs/2103.16257"
+    keeps = "its last model"
+    work = "+ 2 forward passes"
+    helps = "images; uneven labels"
     Options = MoonOptions
     needs = ("features",)
 
