@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -109,9 +110,12 @@ def read_run(folder: Path) -> RunData:
     ]
     rounds = [read_round(entry) for entry in records["metrics.jsonl"]]
     _check_once(rounds)
-    nodes = {(n.method, n.phase, n.round, n.node): n for n in map(read_node, records["nodes.jsonl"])}
+    nodes = {  # in asynchronous runs, whose replies have seconds, a node can reply several times before a step
+        (n.method, n.phase, n.round, n.node, place if math.isfinite(n.seconds) else 0): n
+        for place, n in enumerate(map(read_node, records["nodes.jsonl"]))
+    }
     methods = read_methods(summary) if summary else None
-    node_of = {path_name(key): key for _, _, _, key in nodes}
+    node_of = {path_name(key): key for _, _, _, key, _ in nodes}
     return RunData(
         name=str(config.get("name", "") or (comparison.recipe if comparison else "") or folder.name),
         task=str(config.get("task", "")),

@@ -1,5 +1,7 @@
 """The section on simulated time: the use of a fleet by hand, and what the page shows of it."""
 
+import json
+
 import pytest
 from report_pages import page, round_line, section, write_finished_run, write_lines
 
@@ -41,6 +43,12 @@ def test_the_use_of_a_fleet_by_hand(timed):
     assert use.participation == [0.75, 0.25, 0]
     assert (use.staleness, use.most_stale) == (1, 3)
     assert (use.slowest, use.everyone) == (0.6, pytest.approx(0.3))
+
+
+def test_a_node_that_replies_twice_before_a_step_counts_twice(timed):
+    with (timed / "nodes.jsonl").open("a") as file:
+        file.write(2 * (json.dumps(train_line("b", 3, 5)) + "\n"))
+    assert fleet_use(read_run(timed), "sfl", METRIC).participation == [0.5, 0.5, 0]
 
 
 def test_the_slowest_tenth_is_at_least_one_node():
