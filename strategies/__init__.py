@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .algorithms.clustered import UpdateSketch as UpdateSketch
     from .algorithms.feddyn import FedDyn as FedDyn
     from .algorithms.fednova import FedNova as FedNova
+    from .algorithms.fedproto import FedProto as FedProto
     from .algorithms.fedweit import FedWeIT as FedWeIT
     from .algorithms.fisher_exchange import FisherExchange as FisherExchange
     from .algorithms.hierarchical import HierarchicalFedAvg as HierarchicalFedAvg

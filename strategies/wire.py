@@ -169,3 +169,10 @@ SCAFFOLD_CHANGE = "scaffold.control-change"
 
 #: FedNova, metric of replies to TRAIN: ‖a_i‖₁ ≥ 1, the sum of the weights of the local gradients in the update.
 FEDNOVA_NORM = "fednova.norm"
+
+#: FedProto, record of TRAIN and EVALUATE: the global prototypes, ``classes`` int64 ``[k]``, ascending, and
+#: ``prototypes`` float32 ``[k, d]``; missing before there are any.
+FEDPROTO_GLOBAL = "fedproto.global"
+#: FedProto, record of replies to TRAIN: ``classes`` and ``prototypes`` in the same form, of the classes of the node,
+#: and ``counts`` int64 ``[k]``, its examples of each.
+FEDPROTO_LOCAL = "fedproto.local"
