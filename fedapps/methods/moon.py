@@ -18,7 +18,7 @@ class MoonOptions:
     """The options of MOON."""
 
     mu: float = option(
-        1.0,
+        0.1,
         "weight µ of the contrast between the representations of the received and of the node's last model; 0 = FedAvg",
         minimum=0,
         search=Range(0.1, 10, log=True),
