@@ -58,6 +58,7 @@ def whole(tmp_path_factory, worlds):
 def test_a_run_leaves_everything_it_promises(whole):
     assert {path.name for path in whole.path.iterdir()} == {
         "config.toml", "label", "metrics.jsonl", "nodes.jsonl", "checkpoints", "nodes", "summary.json", "report.html",
+        "references.json",
     }  # fmt: skip
     config = tomllib.loads((whole.path / "config.toml").read_text())
     assert parse(config).flat() == config
