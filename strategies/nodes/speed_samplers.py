@@ -152,9 +152,9 @@ class Utility(LearningSampler):
 
     The utility of a node is U (T / t)^α where t > T, and U otherwise. t is its time, and U its statistical utility: its
     number of examples times its training loss, at most the 95 % quantile, divided by the largest, plus
-    √(0.1 ln R / L), where L is the round R in which the node was last chosen. The paper takes the root of the mean
-    squared loss; nodes report the mean loss, which is at most as large. A node that reports no loss has U = 0 but for
-    the second term.
+    √(0.1 ln R / L), where R is the round and L that in which the node was last chosen. The paper takes the root of the
+    mean squared loss; nodes report the mean loss, which is at most as large. A node that reports no loss has U = 0 but
+    for the second term. T is a quantile of the nodes' times, in place of the paper's pacer.
 
     A share ε of the nodes are new ones, drawn with equal probabilities. The others are drawn, with probabilities
     proportional to their utility, from those with at least 95 % of the utility of the last that would be taken in the
