@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Arrays, check_alike, check_kinds, is_discrete, is_float
+from ..arrays import Arrays, Buffers, check_alike, check_kinds, is_discrete, is_float
 from ..blocks import BLOCK, aligned, blocks, spread
 
 IntegerPolicy = Literal["newest", "round"]
@@ -133,6 +133,48 @@ class StreamingMean:
         remainder = offset - lower
         upwards = (remainder > 0.5) | ((remainder == 0.5) & (integer % 2 != 0))
         return np.asarray(integer + upwards).astype(template.dtype)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """The same aggregate, in which a reply counts ``share`` > 0 times its weight."""
+
+    aggregate: Aggregate
+    share: float
+
+    @property
+    def count(self) -> int:
+        """Number of replies added."""
+        return self.aggregate.count
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the scaled weights."""
+        return self.aggregate.total_weight
+
+    @property
+    def defined(self) -> bool:
+        """Whether there is a result."""
+        return self.aggregate.defined
+
+    def add(self, arrays: Arrays, weight: float) -> None:
+        """Add one reply."""
+        self.aggregate.add(arrays, weight * self.share)
+
+    def result(self) -> Arrays:
+        """The aggregate."""
+        return self.aggregate.result()
+
+
+def stretched(current: Arrays, mean: Arrays, factor: float, buffers: Buffers) -> Arrays:
+    """The mean with its parameters at ``factor`` times their distance from the current ones; 1 returns it as it is."""
+    if factor == 1:
+        return mean
+    moved = {}
+    for name, array in buffers.parameters(mean).items():
+        before = current[name].astype(np.float64)
+        moved[name] = np.asarray(before + factor * (array - before), dtype=array.dtype)
+    return {**mean, **moved}
 
 
 def fold(mean: NDArray[np.float64], value: NDArray[Any], share: float) -> None:

@@ -4,19 +4,13 @@ Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Feder
 Section 4, https://arxiv.org/abs/2007.07481.
 """
 
-from __future__ import annotations
+from typing import Any, ClassVar, cast
 
-from typing import TYPE_CHECKING, Any, ClassVar, cast
-
-import numpy as np
-
+from ..aggregation.mean import Aggregate, Scaled, stretched
 from ..arrays import Arrays
 from ..base import BaseStrategy
 from ..replies import Reply
 from ..wire import FEDNOVA_NORM
-
-if TYPE_CHECKING:
-    from ..aggregation.mean import Aggregate
 
 
 class FedNova(BaseStrategy):
@@ -57,45 +51,10 @@ class FedNova(BaseStrategy):
         self._weight += reply.weight
         self._divided += reply.weight * share
         self._length += reply.weight * (norm / self._first)
-        return _Scaled(aggregate, share)
+        return Scaled(aggregate, share)
 
     def close_round(self, server_round: int, current: Arrays, aggregate: Arrays) -> Arrays:
         if aggregate:
             factor = (self._length / self._weight) * (self._divided / self._weight)
-            aggregate = {**aggregate, **self._stretched(current, aggregate, factor)}
+            aggregate = stretched(current, aggregate, factor, self.buffers)
         return super().close_round(server_round, current, aggregate)
-
-    def _stretched(self, current: Arrays, aggregate: Arrays, factor: float) -> Arrays:
-        """The parameters of the aggregate, at ``factor`` times their distance from the current ones."""
-        if factor == 1:
-            return {}
-        stretched = {}
-        for name, mean in self.buffers.parameters(aggregate).items():
-            before = current[name].astype(np.float64)
-            stretched[name] = np.asarray(before + factor * (mean - before), dtype=mean.dtype)
-        return stretched
-
-
-class _Scaled:
-    """An aggregate in which a reply counts ``share`` times its weight."""
-
-    def __init__(self, aggregate: Aggregate, share: float) -> None:
-        self._aggregate, self._share = aggregate, share
-
-    @property
-    def count(self) -> int:
-        return self._aggregate.count
-
-    @property
-    def total_weight(self) -> float:
-        return self._aggregate.total_weight
-
-    @property
-    def defined(self) -> bool:
-        return self._aggregate.defined
-
-    def add(self, arrays: Arrays, weight: float) -> None:
-        self._aggregate.add(arrays, weight * self._share)
-
-    def result(self) -> Arrays:
-        return self._aggregate.result()
