@@ -74,11 +74,11 @@ class Quadratics(_Tiny):
     name: ClassVar[str] = "quadratics"
     #: Subclasses change these: (a_i, b_i) of the nodes, their numbers of examples, and the start.
     nodes: ClassVar[tuple[tuple[float, float], ...]] = Q
-    examples: ClassVar[tuple[int, ...]] = (2, 2)
+    sizes: ClassVar[tuple[int, ...]] = (2, 2)
     start: ClassVar[float] = 0.0
 
     def node(self, index: int) -> NodeData:
-        (a, b), count = self.nodes[index], self.examples[index]
+        (a, b), count = self.nodes[index], self.sizes[index]
         split = {
             "a": torch.full((count, 1), a, dtype=torch.float64), "b": torch.full((count, 1), b, dtype=torch.float64)
         }  # fmt: skip

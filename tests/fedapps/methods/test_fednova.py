@@ -15,14 +15,14 @@ class Uneven(Quadratics):
     """One example on the first node, three on the second: as many steps."""
 
     name = "uneven"
-    examples = (1, 3)
+    sizes = (1, 3)
 
 
 class SecondUneven(SecondWorld):
     """Two examples on the first node, four on the second."""
 
     name = "second-uneven"
-    examples = (2, 4)
+    sizes = (2, 4)
 
 
 def test_two_rounds_by_hand():
@@ -63,7 +63,7 @@ def test_with_a_proximal_term_and_equal_numbers_of_steps_it_is_fedprox():
 def test_small_steps_end_where_the_mean_loss_is_least_whatever_their_numbers(counts):
     class Counted(Quadratics):
         name = f"counted-{counts[0]}-{counts[1]}"
-        examples = counts
+        sizes = counts
 
     rounds = {"rounds": 150, "evaluate_every": 150, "learning_rate": 0.01}
     assert run_method("fednova", Counted, **ONE_PASS, **rounds).values()[-1] == pytest.approx(-0.25, abs=0.03)
