@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .algorithms.fisher_exchange import FisherExchange as FisherExchange
     from .algorithms.hierarchical import HierarchicalFedAvg as HierarchicalFedAvg
     from .algorithms.partial_aggregation import PartialAggregation as PartialAggregation
+    from .algorithms.q_fedavg import QFedAvg as QFedAvg
     from .algorithms.scaffold import Scaffold as Scaffold
     from .algorithms.virtual_clients import IndependentDraws as IndependentDraws
     from .algorithms.virtual_clients import VirtualClients as VirtualClients

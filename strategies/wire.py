@@ -176,3 +176,6 @@ FEDPROTO_GLOBAL = "fedproto.global"
 #: FedProto, record of replies to TRAIN: ``classes`` and ``prototypes`` in the same form, of the classes of the node,
 #: and ``counts`` int64 ``[k]``, its examples of each.
 FEDPROTO_LOCAL = "fedproto.local"
+
+#: QFedAvg, metric of replies to TRAIN: F_k ≥ 0, the loss of the received model on all training examples of the node.
+Q_FFL_LOSS = "q-ffl.loss"
