@@ -26,6 +26,7 @@ from flwr.serverapp import Grid
 from .devices.availability import Finish, Mark
 from .devices.fleet import Devices
 from .flower_internals import error_reply, set_message_id, unavailable_reply
+from .inprocess import MessageGrid
 
 _PAUSE, _LONGEST, _GROWTH = 0.005, 0.25, 1.5  # seconds between attempts to fetch what another process computes
 _REMEMBERED = 1000  # arrivals of replies that were pulled, in addition to one for each node
@@ -58,7 +59,7 @@ class Reading:
 class _Sent:
     """A message that takes time. ``begun`` is when its device turns to it, ``received`` when it is downloaded or lost.
 
-    ``arrival`` is None until the reply was computed; ``reply`` is None before, and if nobody wants it.
+    ``arrival`` and ``reply`` are None until the reply was computed.
     """
 
     message: Message
@@ -68,10 +69,9 @@ class _Sent:
     received: float = 0.0
     arrival: float | None = None
     reply: Message | None = None
-    wanted: bool = True
 
 
-class ClockGrid(Grid):
+class ClockGrid(MessageGrid):
     """A :class:`flwr.serverapp.Grid` whose replies arrive in virtual time; see the module.
 
     Before the time begins, all nodes are connected and answer the profile query; the device of a node follows from the
@@ -88,7 +88,6 @@ class ClockGrid(Grid):
     lost : bool
         Whether a device that turns off loses what it was working on; the server learns it at once, from an error reply.
         Otherwise the device goes on when it turns on again.
-
     """
 
     def __init__(self, grid: Grid, devices: Devices, reading: Reading, *, lost: bool = False) -> None:
@@ -135,7 +134,9 @@ class ClockGrid(Grid):
         if until <= self._now or any(i in self._instant for i in (self._instant if messages is None else messages)):
             return
         watched = self._in_flight if messages is None else [i for i in messages if i in self._in_flight]
-        at = until if messages is not None else min(until, self._next_start())
+        at = until
+        if messages is None and self._device:
+            at = min(until, self.devices.availability.next_start(self._now))
         for sent in sorted((self._in_flight[i] for i in watched), key=lambda sent: sent.received):
             if sent.received > at:
                 break
@@ -161,19 +162,13 @@ class ClockGrid(Grid):
     # -- Flower's interface ---------------------------------------------------------------------------------------
 
     def set_run(self, run: Any) -> None:
-        """Pass on to the other grid."""
+        """Pass it on to the grid of the nodes."""
         self._grid.set_run(run)
 
     @property
     def run(self) -> Any:
-        """The run of the other grid."""
+        """The run of the grid of the nodes."""
         return self._grid.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        """Create a message, for apps that ask the grid for it."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
         """The nodes that are on; all of them before the time begins and within :meth:`evaluation`."""
@@ -207,24 +202,21 @@ class ClockGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send messages and wait for their replies, at most ``timeout`` seconds of virtual time."""
-        waiting = list(self.push_messages(messages))
+        waiting = set(self.push_messages(messages))
         until = inf if timeout is None else self._now + timeout
-        replies: list[Message] = []
-        while True:
-            replies += (arrived := list(self.pull_messages(waiting)))
-            done = {reply.metadata.reply_to_message_id for reply in arrived}
-            waiting = [i for i in waiting if i not in done]
-            if not waiting or self._now >= until:
-                self.forget(waiting)
-                return replies
+        replies = list(self.pull_messages(waiting))
+        while (waiting := waiting - {r.metadata.reply_to_message_id for r in replies}) and self._now < until:
             self.wait(until, waiting)
+            replies += self.pull_messages(waiting)
+        self.forget(waiting)
+        return replies
 
     def forget(self, message_ids: Iterable[str]) -> None:
         """Drop the replies to messages that nobody will pull. Their nodes work on them all the same."""
         for message_id in message_ids:
             self._instant.pop(message_id, None)
             if sent := self._in_flight.pop(message_id, None):
-                sent.wanted, sent.reply = False, None
+                self._arrival_of(sent)  # and nothing keeps its message in memory
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -279,10 +271,8 @@ class ClockGrid(Grid):
         """When the reply to a message arrives, which the node computes now if it has not yet."""
         if sent.arrival is None:
             del self._working[sent.node]
-            sent.arrival, reply = self._computed(sent)
+            sent.arrival, sent.reply = self._computed(sent)
             self._free[sent.node] = sent.arrival
-            if sent.wanted:
-                sent.reply = reply
         return sent.arrival
 
     def _computed(self, sent: _Sent) -> tuple[float, Message]:
@@ -315,9 +305,6 @@ class ClockGrid(Grid):
             time.sleep(pause)
             pause = min(pause * _GROWTH, _LONGEST)
         return replies[0]
-
-    def _next_start(self) -> float:
-        return self.devices.availability.next_start(self._now) if self._device else inf
 
 
 def _turned_off(finish: Finish) -> str:

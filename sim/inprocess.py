@@ -26,7 +26,22 @@ class NodeError(RuntimeError):
     """A node's app raised an exception. The message names node, round and message type, with the traceback."""
 
 
-class InProcessGrid(Grid):
+class MessageGrid(Grid):
+    """A grid that makes messages itself."""
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message, for apps that ask the grid for it."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+
+class InProcessGrid(MessageGrid):
     """A :class:`flwr.serverapp.Grid` whose nodes are function calls.
 
     Parameters
@@ -83,17 +98,6 @@ class InProcessGrid(Grid):
     def run(self) -> Any:
         """An empty run with the id of the only run."""
         return empty_run(_RUN_ID)
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message, for apps that ask the grid for it."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of all nodes, in the order of ``node_configs``."""

@@ -195,12 +195,19 @@ def test_only_replies_that_are_waited_for_are_computed():
     grid.wait(100, [ids[0]])
     assert (grid.now(), nodes.computed) == (4, [(0, 1)])
     assert pulled(grid, [ids[0]]) == [(4, 0)]
-    grid.forget([ids[1]])
-    assert pulled(grid, ids) == [(2, 2)]
-    assert nodes.computed == [(0, 1), (2, 1)]
-    later = send(grid, 1, size=1, number=2)  # it worked on the forgotten message until 3, and is sent this one at 4
-    assert nodes.computed[2:] == [(1, 1)]
-    assert arrivals(grid, later) == [(7, 0)]
+    assert pulled(grid, ids) == [(2, 2), (3, 1)]
+    assert nodes.computed == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_a_node_works_on_a_message_whose_reply_nobody_wants():
+    nodes = Nodes([5])
+    grid = enrolled(nodes, devices([2.0]))
+    ids = send(grid, 0)
+    grid.wait(4, ids)
+    grid.forget(ids)
+    assert nodes.computed == [(0, 1)]
+    assert pulled(grid, ids) == []
+    assert arrivals(grid, send(grid, 0, number=2)) == [(20, 0)]
 
 
 def test_faults_of_nodes_arrive_as_errors_after_the_download():
