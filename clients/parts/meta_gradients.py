@@ -1,0 +1,144 @@
+"""Per-FedAvg on a node: train the model for its loss after one step of gradient descent on the node's data.
+
+Fallah et al., Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach,
+NeurIPS 2020, Algorithm 1 and Section 5 (the variants FO and HF), https://arxiv.org/abs/2002.07948.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from fedapps.clients.limits import spend_step
+from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, TRAINING_STEP, LocalPart, NodeRound, Prepared
+from fedapps.clients.settings import LocalTraining
+from fedapps.clients.training import Loss, ModelWithLoss, Phase, Update, run_plan
+from fedapps.strategies.wire import STALE_METRICS_PREFIX
+from fedapps.tasks.base import Batch, NodeData
+from fedapps.tasks.options import option
+from torch import Tensor, nn
+
+_Named = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class MetaGradients(LocalPart):
+    """Take the steps of training with the gradient of f(θ − α ∇f(θ; D); D′), where f is the task's loss.
+
+    D, D′ and, for the Hessian, D″ are different examples of the step's batch: each has one half or third of it; a part
+    has at least two examples, so a batch that is too small serves more than once. Before an evaluation θ takes one step
+    at α with the gradient over all training examples.
+
+    Parameters
+    ----------
+    inner_rate : float
+        α ≥ 0. With 0 this is plain training.
+    meta_gradient : str
+        "first-order" takes d = ∇f(θ − α ∇f(θ; D); D′) for the gradient, "hessian-free" d − α H d, where the product
+        with the Hessian is (∇f(θ + δ d; D″) − ∇f(θ − δ d; D″)) / 2δ.
+    """
+
+    exclusive: ClassVar[frozenset[str]] = frozenset({EVALUATED_MODEL, PHASES, TRAINING_STEP})
+
+    inner_rate: float = option(0.0, "the learning rate α", minimum=0)
+    meta_gradient: str = option("first-order", "the gradient", choices=("first-order", "hessian-free"))
+
+    # -- training --------------------------------------------------------------------------------------------------
+
+    def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
+        if self.inner_rate == 0:
+            return plan
+        loss = node_round.task.loss
+
+        def step(model: nn.Module, batch: Batch, update: Update) -> Tensor:
+            return self._step(ModelWithLoss(model, loss), batch, update)
+
+        return [replace(phase, step=step) for phase in plan]
+
+    def _step(self, of: ModelWithLoss, batch: Batch, update: Update) -> Tensor:
+        """Take the step of a batch, and return the loss after the step at α."""
+        theta = {name: p for name, p in update.named.items() if p.requires_grad}
+        exact = self.meta_gradient == "hessian-free"
+        for_step, for_gradient, *for_hessian = parts_of(batch, 3 if exact else 2)
+        adapted = _moved(theta, -self.inner_rate, _gradients(of, theta, for_step)[1])
+        loss, meta = _gradients(of, adapted, for_gradient)
+        if exact and (length := _norm(meta)):
+            here = next(iter(theta.values()))
+            delta = torch.finfo(here.dtype).eps ** (1 / 3) * (1 + _norm(theta)) / length
+            sides = [_gradients(of, _moved(theta, sign * delta, meta), for_hessian[0])[1] for sign in (1, -1)]
+            slope = {name: (sides[0][name] - sides[1][name]) / (2 * delta) for name in sides[0]}
+            meta = _moved(meta, -self.inner_rate, slope)
+            spend_step()
+        update(torch.stack([(theta[name] * gradient).sum() for name, gradient in meta.items()]).sum())
+        return loss
+
+    # -- evaluation ------------------------------------------------------------------------------------------------
+
+    def before_evaluation(self, model: nn.Module, node_round: NodeRound) -> Prepared:
+        if self.inner_rate == 0 or node_round.data.count("train") == 0:
+            return Prepared()
+        epochs = node_round.epochs(model, node_round.data)
+        with node_round.torch_seed("adapt"):
+            return Prepared(run_plan(model, [self._descent(1, node_round)], epochs, node_round.task.loss).steps)
+
+    def adaptation(self, phase: Phase, model: nn.Module, node_round: NodeRound) -> Phase:
+        """As many steps at α as ``phase`` has epochs, each with the gradient over all training examples."""
+        return self._descent(phase.training.epochs, node_round) if self.inner_rate else phase
+
+    def unprepared_prefix(self) -> str | None:
+        return STALE_METRICS_PREFIX if self.inner_rate else None
+
+    def _descent(self, steps: int, node_round: NodeRound) -> Phase:
+        """A phase of gradient descent, where the batches of a whole epoch make a step."""
+        given, task = node_round.settings.training, node_round.task
+
+        def step(model: nn.Module, _: Batch, update: Update) -> Tensor:
+            batches = task.training_batches(model, node_round.data, given.batch_size)
+            return descend(task.loss, model, batches, update, node_round.device)
+
+        training = LocalTraining(
+            steps=steps, learning_rate=self.inner_rate, batch_size=given.batch_size, optimizer="sgd"
+        )
+        return Phase(training, epoch=lambda _: iter([{}]), step=step)
+
+
+def parts_of(batch: Batch, number: int) -> list[Batch]:
+    """``number`` parts of a batch, of two or more examples each; one is there several times if the batch is small."""
+    different = max(1, min(number, len(next(iter(batch.values()))) // 2))
+    parts = [{name: rows[first::different] for name, rows in batch.items()} for first in range(different)]
+    return [parts[index % different] for index in range(number)]
+
+
+def descend(loss: Loss, model: nn.Module, batches: Iterator[Batch], update: Update, device: torch.device) -> Tensor:
+    """Take one step with the mean gradient over the examples of all batches, and return their mean loss."""
+    update.optimizer.zero_grad(set_to_none=True)
+    total, examples = torch.zeros((), device=device), 0
+    for batch in batches:
+        if examples:
+            spend_step()
+        here = {name: tensor.to(device) for name, tensor in batch.items()}
+        size = len(next(iter(here.values())))
+        summed = loss(model, here) * size
+        summed.backward()
+        total, examples = total + summed.detach(), examples + size
+    for parameter in update.named.values():
+        if parameter.grad is not None:
+            parameter.grad /= examples
+    update.take()
+    return total / examples
+
+
+def _gradients(of: ModelWithLoss, at: _Named, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of a batch at some parameters, and its gradients, without those of parameters that it does not use."""
+    leaves = {name: tensor.detach().requires_grad_() for name, tensor in at.items()}
+    loss = of.with_parameters(leaves, batch)
+    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    return loss.detach(), {name: g for name, g in zip(leaves, found, strict=True) if g is not None}
+
+
+def _moved(at: _Named, distance: float, along: _Named) -> dict[str, Tensor]:
+    return {name: t.detach() + distance * along[name] if name in along else t.detach() for name, t in at.items()}
+
+
+def _norm(named: _Named) -> float:
+    return float(torch.stack([tensor.detach().norm() for tensor in named.values()]).norm()) if named else 0.0
