@@ -30,7 +30,10 @@ class Apfl(PersonalisationMethod):
 
     name = "apfl"
     line = "FedAvg, then each node personalises at rates from the variance across nodes"
-    citation = "Nakanoya et al., Personalized Federated Learning of Driver Prediction Models, 2021, Algorithm 1"
+    citation = (
+        "Nakanoya et al., Personalized Federated Learning of Driver Prediction Models, 2021, Algorithm 1; another "
+        "method than the APFL of Deng et al., which is apfl-deng"
+    )
     keeps = "personal copy"
     work = "+ personal epochs"
     helps = "nodes differ in some parameters only"
