@@ -41,6 +41,9 @@ class PFedMe(Method):
         "T. Dinh et al., Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, "
         "https://arxiv.org/abs/2006.08848"
     )
+    keeps = "personal model"
+    work = "5 gradients a step"
+    helps = "uneven data, personal evaluation"
     Options = PFedMeOptions
 
     def round_config(self, server_round: Round) -> Mapping[str, Scalar]:
