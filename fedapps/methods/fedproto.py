@@ -49,6 +49,9 @@ class FedProto(Method):
         "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022, "
         "https://arxiv.org/abs/2105.00243"
     )
+    sends = "mean features by class"
+    work = "+ 1 forward pass"
+    helps = "few classes on each node; slow links"
     needs = ("features", "classes")
     needs_model = True
     Options = FedProtoOptions
@@ -74,11 +77,6 @@ class FedProto(Method):
         from fedapps.strategies import FedProto as FedProtoStrategy
 
         return FedProtoStrategy.robustness_gap
-
-    def compression_conflict(self) -> str:
-        from fedapps.strategies import FedProto as FedProtoStrategy
-
-        return FedProtoStrategy.compression_gap
 
     def local_parts(self) -> "Sequence[LocalPart]":
         from fedapps.clients.parts.prototypes import Prototypes

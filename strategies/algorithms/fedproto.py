@@ -23,7 +23,7 @@ _LARGEST = 1e30  # float64 sums of squares stay finite
 
 
 class FedProto(BaseStrategy):
-    """Nodes share no parameters, but the mean representation of each of their classes.
+    """Nodes share no parameters, but the mean representation of each of their classes, which is not compressed.
 
     The prototype of a class is the mean of those that the replies of a round bring, each weighted by
     ``weighting(n)`` for the node's n examples of the class: "num-examples" is Equation 6, "uniform" the plain mean of
@@ -38,14 +38,13 @@ class FedProto(BaseStrategy):
     Raises
     ------
     ValueError
-        An argument is out of range, or ``privacy``, ``aggregation`` or ``compression`` is set.
+        An argument is out of range, or ``privacy`` or ``aggregation`` is set.
     """
 
     privacy_gap: ClassVar[str] = (
         "nodes send the mean representation and the number of examples of each of their classes"
     )
     robustness_gap: ClassVar[str] = "it averages prototypes, no parameters"
-    compression_gap: ClassVar[str] = "nodes send prototypes, no parameters"
 
     def __init__(self, **base: Any) -> None:
         super().__init__(**base)

@@ -77,6 +77,7 @@ def test_rounds_by_hand():
     assert run.private("theta") == near(1.04465, -0.044)
     assert run_method("fedproto", Embedded, rounds=1).private("theta") == near(1.19, 0.04)
     assert means(run_method("fedproto", Embedded)) == near(0.635, 0.6143)  # with equal weights
+    assert means(run_method("fedproto", Embedded, compression="int8")) == near(0.635, 0.6143)
 
 
 def told(classes, prototypes, counts, examples=None):
@@ -209,7 +210,6 @@ def test_without_weight_it_is_training_alone(task):
     [
         (Quadratics, {}, "no representation of single examples.*no classes"),
         (Points, {"dp": "local"}, "mean representation"),
-        (Points, {"compression": "int8"}, "no parameters"),
         (Points, {"aggregation": "median"}, "prototypes"),
         (OtherSize, {"min_replies": 2}, "dimensions"),
         (DeepHead, {"method": "fedproto(predict=prototypes)"}, "set fedproto.predict to 'head'"),
