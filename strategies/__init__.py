@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .algorithms.fedweit import FedWeIT as FedWeIT
     from .algorithms.fisher_exchange import FisherExchange as FisherExchange
     from .algorithms.hierarchical import HierarchicalFedAvg as HierarchicalFedAvg
+    from .algorithms.ifca import IteratedClusters as IteratedClusters
     from .algorithms.partial_aggregation import PartialAggregation as PartialAggregation
     from .algorithms.q_fedavg import QFedAvg as QFedAvg
     from .algorithms.scaffold import Scaffold as Scaffold

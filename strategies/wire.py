@@ -179,3 +179,9 @@ FEDPROTO_LOCAL = "fedproto.local"
 
 #: QFedAvg, metric of replies to TRAIN: F_k ≥ 0, the loss of the received model on all training examples of the node.
 Q_FFL_LOSS = "q-ffl.loss"
+
+#: IteratedClusters (IFCA), prefix of records of TRAIN and EVALUATE: ``ifca.model.<j>`` is the j-th model, counted from
+#: 0, in the form of the shared arrays, which are the model 0.
+IFCA_MODEL_PREFIX = "ifca.model."
+#: IteratedClusters (IFCA), metric of replies to TRAIN: the number j of the model that the node trained.
+IFCA_CHOICE = "ifca.choice"
