@@ -13,6 +13,7 @@ from fedapps.clients.limits import spend_step
 from fedapps.clients.local_part import EVALUATED_MODEL, PHASES, TRAINING_STEP, LocalPart, NodeRound, Prepared
 from fedapps.clients.settings import LocalTraining
 from fedapps.clients.training import Loss, ModelWithLoss, Phase, Update, run_plan
+from fedapps.sim.seeding import TorchState
 from fedapps.strategies.wire import STALE_METRICS_PREFIX
 from fedapps.tasks.base import Batch, NodeData
 from fedapps.tasks.options import option
@@ -35,7 +36,8 @@ class MetaGradients(LocalPart):
         α ≥ 0. With 0 this is plain training.
     meta_gradient : str
         "first-order" takes d = ∇f(θ − α ∇f(θ; D); D′) for the gradient, "hessian-free" d − α H d, where the product
-        with the Hessian is (∇f(θ + δ d; D″) − ∇f(θ − δ d; D″)) / 2δ.
+        with the Hessian is (∇f(θ + δ d; D″) − ∇f(θ − δ d; D″)) / 2δ. Where the curvature along d is above 1 / α, the
+        latter turns the step round, and training can diverge.
     """
 
     exclusive: ClassVar[frozenset[str]] = frozenset({EVALUATED_MODEL, PHASES, TRAINING_STEP})
@@ -65,8 +67,11 @@ class MetaGradients(LocalPart):
         if exact and (length := _norm(meta)):
             here = next(iter(theta.values()))
             delta = torch.finfo(here.dtype).eps ** (1 / 3) * (1 + _norm(theta)) / length
-            sides = [_gradients(of, _moved(theta, sign * delta, meta), for_hessian[0])[1] for sign in (1, -1)]
-            slope = {name: (sides[0][name] - sides[1][name]) / (2 * delta) for name in sides[0]}
+            same_draws = TorchState()  # of dropout, or the difference would be one of masks
+            up = _gradients(of, _moved(theta, delta, meta), for_hessian[0])[1]
+            with same_draws:
+                down = _gradients(of, _moved(theta, -delta, meta), for_hessian[0])[1]
+            slope = {name: (up[name] - down[name]) / (2 * delta) for name in up}
             meta = _moved(meta, -self.inner_rate, slope)
             spend_step()
         update(torch.stack([(theta[name] * gradient).sum() for name, gradient in meta.items()]).sum())

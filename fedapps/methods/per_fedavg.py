@@ -30,7 +30,7 @@ class PerFedAvgOptions:
     gradient: str = option(
         "first-order",
         "first-order: leave out how the step at α changes with the model; hessian-free: measure it by two further "
-        "gradients",
+        "gradients; it needs an inner-rate below 1 / the curvature of the loss",
         choices=["first-order", "hessian-free"],
     )
 

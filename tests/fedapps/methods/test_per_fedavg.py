@@ -62,6 +62,16 @@ def cubic(model, batch):
     return (batch["a"] * model.theta**3 + batch["b"] * model.theta).mean(0).sum()
 
 
+def moved(model, rate, loss, batch):
+    """Take a step of the Hessian-free variant at learning rate 1."""
+    part = MetaGradients(rate, "hessian-free")
+    phase = Phase(
+        LocalTraining(steps=1, learning_rate=1.0, optimizer="sgd"),
+        step=lambda model, batch, update: part._step(ModelWithLoss(model, loss), batch, update),
+    )
+    run_plan(model, [phase], lambda size: iter([batch]), loss)
+
+
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=2), st.floats(0.01, 0.5), st.integers(6, 9))
 def test_the_hessian_free_gradient_is_that_of_the_loss_after_a_step(theta, rate, size):
@@ -72,14 +82,16 @@ def test_the_hessian_free_gradient_is_that_of_the_loss_after_a_step(theta, rate,
     inner = 3 * 0.7 * before**2 - 0.4
     after = before - rate * inner
     (expected,) = torch.autograd.grad((0.7 * after**3 - 0.4 * after).sum(), before)
-    part = MetaGradients(rate, "hessian-free")
-    phase = Phase(
-        LocalTraining(steps=1, learning_rate=1.0, optimizer="sgd"),
-        step=lambda model, batch, update: part._step(ModelWithLoss(model, cubic), batch, update),
-    )
-    run_plan(model, [phase], lambda size: iter([batch]), cubic)
+    moved(model, rate, cubic, batch)
     assert (before - model.theta).detach().numpy() == pytest.approx(expected.numpy(), abs=1e-6)
     assert model.idle.item() == 1.0
+
+
+def test_random_numbers_of_the_loss_do_not_count_as_curvature():
+    model = Cubic([0.5, -0.5])
+    moved(model, 0.1, lambda model, batch: (torch.rand(2) * model.theta).sum(), {"a": torch.zeros(6)})
+    step = torch.tensor([0.5, -0.5]) - model.theta
+    assert ((step >= 0) & (step < 1)).all()
 
 
 def test_the_parts_of_a_batch_share_no_example_unless_it_is_small():
