@@ -14,6 +14,7 @@ from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.messages import read_arrays
 from fedapps.clients.training import mean_loss
 from fedapps.strategies.wire import IFCA_CHOICE, IFCA_MODEL_PREFIX
+from fedapps.tasks.base import Metrics
 from flwr.app import RecordDict
 from torch import nn
 
@@ -55,7 +56,7 @@ class NearestModel(LocalPart):
             best = losses.index(min(losses))
         return replace(node_round, received=models[best], found={**node_round.found, IFCA_CHOICE: best})
 
-    def metrics(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, float]:
+    def metrics(self, model: nn.Module, node_round: NodeRound) -> Metrics:
         return {IFCA_CHOICE: float(node_round.found[IFCA_CHOICE])}
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fedapps.clients.local_part import LocalPart, NodeRound
 from fedapps.clients.training import mean_loss
 from fedapps.strategies.wire import Q_FFL_LOSS
+from fedapps.tasks.base import Metrics
 from torch import nn
 
 
@@ -23,5 +24,5 @@ class ReceivedLoss(LocalPart):
         loss = mean_loss(node_round.task, model, node_round.data, "train", node_round.device)
         return {Q_FFL_LOSS: loss}
 
-    def metrics(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, float]:
+    def metrics(self, model: nn.Module, node_round: NodeRound) -> Metrics:
         return {Q_FFL_LOSS: node_round.found[Q_FFL_LOSS]}
