@@ -67,7 +67,11 @@ def _of_comparison(compared: Mapping[str, Any], plan: Mapping[str, Any]) -> dict
         rows = [row for row in compared["rows"] if not at or row["varied"]["value"] == part["value"]]
         for label, of_method in seed_values(rows).items():
             kept = set(columns(of_method))
-            methods[canonical(label) + at] = {name: values for name, values in of_method.items() if name in kept}
+            seconds = [row["seconds"] for row in rows if row["method"] == label and "seconds" in row]
+            methods[canonical(label) + at] = {
+                **{name: values for name, values in of_method.items() if name in kept},
+                "seconds": seconds,
+            }
         methods |= _held_out(rows, at)
         for name, row in part.get("references", {}).items():
             methods[name + at] = {metric: [facts["mean"]] for metric, facts in row.items()}

@@ -34,7 +34,7 @@ from fedapps.strategies import RunEndedError
 from .held_out import held_out_row
 from .matrix import Plan, Vary
 from .references import references_of
-from .summary import summarise
+from .summary import summarise, worst_tenth
 from .tables import comparison_text
 
 
@@ -196,7 +196,8 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     Returns
     -------
     dict
-        ``method``, ``seed``, the final ``metrics`` without the prefix ``test.``, ``curves``: the rounds and values of
+        ``method``, ``seed``, the final ``metrics`` without the prefix ``test.`` and those of the :func:`worst_tenth
+        <fedapps.comparison.summary.worst_tenth>` of the nodes, the ``seconds`` of the run, ``curves``: the rounds and values of
         the main metrics, ``paired``: those in which the evaluated nodes change (see :func:`_paired`), and ``nodes``:
         the rows of the last evaluation by node. Runs with stages also have
         ``matrices``: the train-test matrix of each metric. Runs with held-out nodes have ``held_out``
@@ -221,13 +222,16 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     evaluated = [row for row in folder.lines("nodes.jsonl") if row["phase"] == "evaluate"]
     last = max((row["round"] for row in evaluated), default=0)
     run = parse(config).run
+    final = [row for row in evaluated if row["round"] == last]
+    worst = worst_tenth([row["metrics"] for row in final], profiles_class(run.task).headline)
     row = {
         "method": method,
         "seed": seed,
-        "metrics": {bare(name): value for name, value in found["final"].items()},
+        "metrics": {bare(name): value for name, value in found["final"].items()} | worst,
+        "seconds": found["seconds"],
         "curves": _curves(folder.lines("metrics.jsonl"), profiles_class(run.task).headline),
         "paired": _paired(folder.lines("metrics.jsonl"), evaluated, profiles_class(run.task).headline),
-        "nodes": [row for row in evaluated if row["round"] == last],
+        "nodes": final,
     }
     matrices = _matrices(folder.lines("metrics.jsonl"), run.rounds)
     return row | ({"matrices": matrices} if matrices else {}) | held_out_row(found)

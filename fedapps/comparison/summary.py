@@ -1,13 +1,14 @@
 """The content of ``compare.json``: runs, means, curves, tests and claims, beside the paper's numbers."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, isfinite
 from statistics import mean
 from typing import Any
 
 from fedapps.config.run_config import RunConfig
 from fedapps.registry.tasks import profiles_class
 from fedapps.report.floors import below_floors
-from fedapps.report.metrics import bare
+from fedapps.report.metrics import WORST_TENTH, bare, describe
 from fedapps.runs.continual import measure_names
 
 from .held_out import held_out_table
@@ -21,7 +22,7 @@ Table = dict[str, dict[str, dict[str, float | None]]]
 
 #: The fields of a run in ``compare.json``; only runs with stages have ``matrices``, those with held-out nodes
 #: ``held_out``.
-_KEPT = ("method", "seed", "metrics", "matrices", "held_out")
+_KEPT = ("method", "seed", "metrics", "seconds", "matrices", "held_out")
 
 
 def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequence[Table]) -> dict[str, Any]:
@@ -186,3 +187,29 @@ def node_means(rows: Iterable[Mapping[str, Any]], metrics: Iterable[str]) -> dic
         method: {name: {node: mean(found) for node, found in nodes.items()} for name, nodes in of_method.items()}
         for method, of_method in values.items()
     }
+
+
+def worst_tenth(nodes: Sequence[Mapping[str, Any]], metrics: Iterable[str]) -> dict[str, float]:
+    """What a model gives to the nodes that it serves worst.
+
+    Parameters
+    ----------
+    nodes : sequence of mappings
+        The metrics of each node in one evaluation.
+    metrics : iterable of str
+        Those of them to summarise; those whose name does not say what is better are left out.
+
+    Returns
+    -------
+    dict
+        ``worst_tenth.METRIC``, the mean over the tenth of the nodes with the worst finite values, rounded up to whole
+        nodes; of metrics that at least two nodes report.
+    """
+    found = {}
+    for name in metrics:
+        given = [node[name] for node in nodes if isinstance(node.get(name), int | float)]
+        better, values = describe(name).better, sorted(value for value in given if isfinite(value))
+        if better and len(values) > 1:
+            tenth = ceil(len(values) / 10)
+            found[WORST_TENTH + bare(name)] = mean(values[:tenth] if better > 0 else values[-tenth:])
+    return found

@@ -48,9 +48,11 @@ ROUNDS_TO_TARGET, STEPS_TO_TARGET, BYTES_TO_TARGET, TIME_TO_TARGET = (
 SIMULATED_TIME = "simulated_time"
 #: Prefix of the metrics of the tenth of the nodes whose devices are slowest.
 SLOWEST_TENTH = "slowest_tenth."
+#: Prefix of the metrics of the tenth of the nodes with the worst values.
+WORST_TENTH = "worst_tenth."
 #: Prefix of the metrics of the shared model, for methods that also have a model per node or cluster.
 SHARED = "shared."
-_LAST = ("validation.", SHARED, STALE_METRICS_PREFIX, SLOWEST_TENTH)
+_LAST = ("validation.", SHARED, STALE_METRICS_PREFIX, SLOWEST_TENTH, WORST_TENTH)
 _COUNTS = frozenset({"num-examples", "num_examples", "count"})
 
 

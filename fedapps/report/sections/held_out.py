@@ -46,8 +46,8 @@ def _tables(run: RunData, found: Mapping[str, HeldOut]) -> list[tuple[Metric, li
     styles = plot_styles(run.methods)
     there = list(dict.fromkeys(name for of_method in found.values() for name in of_method.metrics))
     main = [bare(name) for name in profiles_class(run.task).headline] if run.task in task_names() else []
-    names = [name for name in there if bare(name) in main] or there[:1]
-    names.sort(key=lambda name: main.index(bare(name)) if main else 0)
+    tested = (name for name in there if bare(name) in main)  # not in trials, whose test data are withheld
+    names = sorted(tested, key=lambda name: main.index(bare(name))) or there[:1]
     tables = []
     for name in names:
         rows = [

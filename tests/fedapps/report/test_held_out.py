@@ -37,3 +37,13 @@ def test_a_comparison_shows_intervals(tmp_path):
 
 def test_without_held_out_nodes_there_is_no_section(tmp_path):
     assert section(page(write_finished_run(tmp_path)), "held-out") == ""
+
+
+def test_without_test_data_the_first_metric_is_shown(tmp_path):
+    """A trial of a tuning has no metric on test data."""
+    write_finished_run(tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    models = {model: {"validation.elbo": found["test.elbo"]} for model, found in MODELS.items()}
+    summary["methods"]["sfl"]["held_out"] = {"epochs": 3, "nodes": {"c": models}, "refused": {}, **models}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert "★ 0.2500" in section(page(tmp_path), "held-out")

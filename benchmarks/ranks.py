@@ -1,0 +1,219 @@
+"""All methods side by side on every data set, and their ranks over data sets (Demšar, 2006).
+
+python -m benchmarks.ranks --json ranks.json
+
+A data set is one block: the mean over its seeds ranks the methods, 1 is best. Friedman's test in the form of Iman and
+Davenport says whether the ranks differ at all; two methods differ if their mean ranks are a critical difference apart
+(Nemenyi). J. Demšar, Statistical Comparisons of Classifiers over Multiple Data Sets, JMLR 7, 2006, Section 3.2.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import f, friedmanchisquare, rankdata, studentized_range
+
+from fedapps.report.metrics import WORST_TENTH, describe
+
+from .numbers import FUNCTIONS, shown
+from .recipe_runs import exit_status
+from .results import FOLDER, Estimate, Result, result
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set on which all methods are compared.
+
+    Parameters
+    ----------
+    experiment : str
+    name : str
+        For readers.
+    own, common : str
+        The metrics on a node's own data, and on data common to all nodes, which may be empty.
+    """
+
+    experiment: str
+    name: str
+    own: str
+    common: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a result."""
+        return (FOLDER / f"{self.experiment}.json").exists()
+
+    def rows(self) -> dict[str, dict[str, Estimate]]:
+        """The estimates by the name of a method and by column, the best method on its own data first.
+
+        The columns are ``own``, ``common``, ``worst``, the worst tenth of the nodes on their own data, ``new``, the
+        adapted model of nodes that were held out, ``bytes``, ``steps`` and ``seconds``; unknown ones are left out.
+        """
+        found = result(self.experiment)
+        metrics = {"own": self.own, "common": self.common, "worst": WORST_TENTH + self.own}
+        metrics |= {"bytes": "bytes_per_client_round", "steps": "steps_per_node", "seconds": "seconds"}
+        rows = {}
+        for label, of_method in found.methods.items():
+            if self.own in of_method and ": " not in label:
+                row = {column: of_method[metric] for column, metric in metrics.items() if metric in of_method}
+                new = found.methods.get(f"{label}: adapted", {}).get(self.own)
+                rows[name_of(label)] = row | ({"new": new} if new else {})
+        return dict(sorted(rows.items(), key=lambda row: -self.better * row[1]["own"].mean))
+
+    @property
+    def better(self) -> int:
+        """1 if higher is better on the own data, -1 if lower is."""
+        return describe(self.own).better or 1
+
+    def as_good(self, column: str) -> tuple[str, list[str]]:
+        """The best method in a column, and those whose paired difference to it may be 0 (95 % interval)."""
+        rows = {method: row[column] for method, row in self.rows().items() if column in row}
+        best = max(rows, key=lambda method: self.better * rows[method].mean)
+        paired = Result("", "", methods={method: {column: one} for method, one in rows.items()})
+        near = []
+        for method in rows:
+            gap = paired.difference(column, best, method) if method != best else None
+            if gap and gap.low is not None and gap.high is not None and gap.low <= 0 <= gap.high:
+                near.append(method)
+        return best, near
+
+
+DATA_SETS = (
+    DataSet("methods-digits", "Digits, few classes a node (α = .1)", "local_accuracy", "global_accuracy"),
+    DataSet("methods-digits-even", "Digits, more even (α = 1)", "local_accuracy", "global_accuracy"),
+    DataSet("methods-texts", "Texts: AG News, 50 nodes", "local_accuracy", "global_accuracy"),
+    DataSet("methods-places", "Places: simulated cities", "recall_at_1"),
+    DataSet("methods-drivers", "Recorded drivers", "elbo"),
+    DataSet("methods-social", "Social navigation", "mse"),
+    DataSet("methods-lqr", "LQR", "total_loss"),
+)
+
+
+def name_of(label: str) -> str:
+    """The name of a method without its arguments."""
+    return label.partition("(")[0]
+
+
+def known_data_sets() -> list[DataSet]:
+    """The data sets with a result."""
+    return [data for data in DATA_SETS if data.known]
+
+
+def has_ranks() -> bool:
+    """Whether the ranks over data sets are a result."""
+    return (FOLDER / "methods-ranks.json").exists()
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The mean ranks of methods over data sets.
+
+    Attributes
+    ----------
+    ranks : mapping of str to float
+        By method, the best first.
+    data_sets : int
+    p : float
+        Of the hypothesis that no method differs (Iman and Davenport).
+    critical_difference : float
+        Of two mean ranks, at the level .05 (Nemenyi).
+    """
+
+    ranks: Mapping[str, float]
+    data_sets: int
+    p: float
+    critical_difference: float
+
+    @classmethod
+    def of(cls, scores: Sequence[Mapping[str, float]]) -> "Ranks":
+        """The ranks of the methods that all data sets have.
+
+        Parameters
+        ----------
+        scores : sequence of mappings
+            By method, a number for each data set; higher is better.
+
+        Raises
+        ------
+        ValueError
+            There are fewer than two data sets, or fewer than three methods that all of them have.
+        """
+        methods = [method for method in scores[0] if all(method in of for of in scores)] if scores else []
+        count, blocks = len(methods), len(scores)
+        if blocks < 2 or count < 3:
+            raise ValueError(f"{count} methods on {blocks} data sets: ranks need three methods and two data sets")
+        table = np.array([[of[method] for method in methods] for of in scores])
+        mean = rankdata(-table, axis=1).mean(axis=0)
+        chi2 = float(friedmanchisquare(*table.T).statistic)
+        most = blocks * (count - 1)
+        f_value = inf if chi2 >= most else (blocks - 1) * chi2 / (most - chi2)
+        p = float(f.sf(f_value, count - 1, (count - 1) * (blocks - 1)))
+        apart = float(studentized_range.ppf(0.95, count, inf)) / sqrt(2) * sqrt(count * (count + 1) / (6 * blocks))
+        order = sorted(zip(methods, mean.tolist(), strict=True), key=lambda pair: pair[1])
+        return cls(dict(order), blocks, p, apart)
+
+
+def method_table(data: DataSet) -> str:
+    """A row per method: the columns of :meth:`DataSet.rows` as Markdown."""
+    heads = {"own": "own data", "common": "common data", "worst": "worst tenth", "new": "new nodes", "bytes": "kB up",
+             "steps": "steps", "seconds": "seconds"}  # fmt: skip
+    rows = data.rows()
+    columns = [column for column in heads if any(column in row for row in rows.values())]
+    lines = [["", *(heads[column] for column in columns)], ["---"] * (len(columns) + 1)]
+    lines += [[f"`{method}`", *(_cell(row.get(column), column) for column in columns)] for method, row in rows.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def verdicts(data: DataSet) -> str:
+    """For each column of a metric, the best method and those as good, in a sentence."""
+    said = {"own": "on a node's own data", "common": "on common data", "worst": "for the worst tenth of the nodes",
+            "new": "for new nodes that adapt"}  # fmt: skip
+    rows, parts = data.rows(), []
+    for column, where in said.items():
+        if any(column in row for row in rows.values()):
+            best, near = data.as_good(column)
+            few = ", ".join(f"`{method}`" for method in near[:4]) + (f" and {len(near) - 4} more" if near[4:] else "")
+            parts.append(f"{where} `{best}`" + (f" (not below it: {few})" if near else ""))
+    return f"Best {'; '.join(parts)}."
+
+
+def _cell(known: Estimate | None, column: str) -> str:
+    if known is None:
+        return "-"
+    if column in ("bytes", "steps", "seconds"):
+        return shown(known.mean / (1000 if column == "bytes" else 1), 0)
+    return shown(known.mean) + (f" ± {shown(known.half)}" if known.half else "")
+
+
+FUNCTIONS.update({function.__name__: function for function in (known_data_sets, has_ranks, method_table, verdicts)})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the ranks over all data sets with a result: 0, or 2 if there are too few."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks", description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", default="", metavar="FILE", help="also write the ranks to this file")
+    given = parser.parse_args(arguments)
+    return exit_status("ranks", lambda: _report(given.json))
+
+
+def _report(path: str) -> None:
+    data_sets = known_data_sets()
+    scores = [{m: data.better * row["own"].mean for m, row in data.rows().items()} for data in data_sets]
+    found = Ranks.of(scores)
+    head: dict[str, Any] = {"data sets": [data.name for data in data_sets], "p": found.p}
+    rows = [head | {"critical difference": found.critical_difference}]
+    rows += [{"method": method, "mean rank": rank} for method, rank in found.ranks.items()]
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    print(lines, end="")
+    if path:
+        Path(path).write_text(lines, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
