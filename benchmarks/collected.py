@@ -32,6 +32,7 @@ def of_folder(folder: Path) -> dict[str, Any]:
     run = run_folder(folder)
     if (comparison := run / "compare.json").exists():
         return _of_comparison(
+            run,
             json.loads(comparison.read_text(encoding="utf-8")),
             json.loads((run / "plan.json").read_text(encoding="utf-8")),
         )
@@ -58,7 +59,13 @@ def provenance() -> dict[str, Any]:
     return {"date": date.today().isoformat(), "machine": machine, "versions": versions}
 
 
-def _of_comparison(compared: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
+def _seconds(run: Path, label: str, seed: int) -> float:
+    """What a run of a comparison took; it is not part of ``compare.json``, which a resumed comparison repeats."""
+    summary = json.loads((run / f"{label}-{seed}" / "summary.json").read_text(encoding="utf-8"))
+    return float(summary["methods"][label]["seconds"])
+
+
+def _of_comparison(run: Path, compared: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
     methods: dict[str, Any] = {}
     differences: list[dict[str, Any]] = []
     parts = compared["varied"]["values"] if "varied" in compared else [compared]
@@ -67,11 +74,9 @@ def _of_comparison(compared: Mapping[str, Any], plan: Mapping[str, Any]) -> dict
         rows = [row for row in compared["rows"] if not at or row["varied"]["value"] == part["value"]]
         for label, of_method in seed_values(rows).items():
             kept = set(columns(of_method))
-            seconds = [row["seconds"] for row in rows if row["method"] == label and "seconds" in row]
-            methods[canonical(label) + at] = {
-                **{name: values for name, values in of_method.items() if name in kept},
-                "seconds": seconds,
-            }
+            methods[canonical(label) + at] = {name: values for name, values in of_method.items() if name in kept}
+            if not at:
+                methods[canonical(label)]["seconds"] = [_seconds(run, label, seed) for seed in plan["seeds"]]
         methods |= _held_out(rows, at)
         for name, row in part.get("references", {}).items():
             methods[name + at] = {metric: [facts["mean"]] for metric, facts in row.items()}

@@ -197,7 +197,7 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
     -------
     dict
         ``method``, ``seed``, the final ``metrics`` without the prefix ``test.`` and those of the :func:`worst_tenth
-        <fedapps.comparison.summary.worst_tenth>` of the nodes, the ``seconds`` of the run, ``curves``: the rounds and values of
+        <fedapps.comparison.summary.worst_tenth>` of the nodes, ``curves``: the rounds and values of
         the main metrics, ``paired``: those in which the evaluated nodes change (see :func:`_paired`), and ``nodes``:
         the rows of the last evaluation by node. Runs with stages also have
         ``matrices``: the train-test matrix of each metric. Runs with held-out nodes have ``held_out``
@@ -228,7 +228,6 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
         "method": method,
         "seed": seed,
         "metrics": {bare(name): value for name, value in found["final"].items()} | worst,
-        "seconds": found["seconds"],
         "curves": _curves(folder.lines("metrics.jsonl"), profiles_class(run.task).headline),
         "paired": _paired(folder.lines("metrics.jsonl"), evaluated, profiles_class(run.task).headline),
         "nodes": final,

@@ -22,7 +22,7 @@ Table = dict[str, dict[str, dict[str, float | None]]]
 
 #: The fields of a run in ``compare.json``; only runs with stages have ``matrices``, those with held-out nodes
 #: ``held_out``.
-_KEPT = ("method", "seed", "metrics", "seconds", "matrices", "held_out")
+_KEPT = ("method", "seed", "metrics", "matrices", "held_out")
 
 
 def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequence[Table]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from fedapps.comparison.compare import compare_recipe, execute, resume_compariso
 from fedapps.comparison.matrix import Vary
 from fedapps.comparison.papers import paper_of
 from fedapps.comparison.significance import all_tests, half_width
-from fedapps.comparison.summary import curves_of, metrics_to_test, node_means, table_of
+from fedapps.comparison.summary import curves_of, metrics_to_test, node_means, table_of, worst_tenth
 from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import RECIPES
 from fedapps.launch.runner import RunFailedError
@@ -369,3 +369,11 @@ def test_methods_with_stages_are_compared_by_the_average_over_stages():
     rows = [{"metrics": {"mse": 3.0, "amse": 2.0, "bwt": 1.0}}]
     assert metrics_to_test("social", rows) == ["test.amse"]
     assert metrics_to_test("social", [{"metrics": {"mse": 3.0}}]) == ["test.mse"]
+
+
+def test_the_worst_tenth_of_eleven_nodes_are_two():
+    """Accuracies 0 to 10, of which 0 and 1 are the worst; losses 0 to 10, of which 9 and 10 are; one is not finite."""
+    nodes = [{"test.accuracy": float(i), "test.loss": float(i), "test.size": 1.0} for i in range(11)]
+    found = worst_tenth([*nodes, {"test.loss": math.nan}], ["test.accuracy", "test.loss", "test.size", "test.mse"])
+    assert found == {"worst_tenth.accuracy": 0.5, "worst_tenth.loss": 9.5}
+    assert worst_tenth(nodes[:1], ["test.loss"]) == {}

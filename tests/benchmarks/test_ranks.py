@@ -1,0 +1,57 @@
+"""Ranks of methods over data sets, and the page that shows all methods."""
+
+from math import sqrt
+
+import pytest
+from benchmarks import ranks
+from benchmarks.ranks import DataSet, Ranks
+from benchmarks.results import Estimate, Result
+
+
+def test_ranks_of_three_methods_on_four_data_sets():
+    """Ranks 1, 2, 3 three times and 1, 3, 2 once: means 1, 2.25, 2.75.
+
+    χ² = 12·4/(3·4)·(1² + 2.25² + 2.75² − 3·4²/4) = 6.5, and Iman and Davenport's F = 3·6.5/(4·2 − 6.5) = 13. With 2 and
+    6 degrees of freedom, P(F > x) = (1 + x/3)⁻³. Demšar's table has q = 2.343 for three methods.
+    """
+    found = Ranks.of([{"a": 3, "b": 2, "c": 1}] * 3 + [{"a": 9, "b": -2, "c": -1, "only here": 5}])
+    assert found.ranks == pytest.approx({"a": 1, "b": 2.25, "c": 2.75})
+    assert found.p == pytest.approx((1 + 13 / 3) ** -3)
+    assert found.critical_difference == pytest.approx(2.343 * sqrt(3 * 4 / (6 * 4)), abs=1e-3)
+
+
+def test_equal_values_share_a_rank():
+    assert Ranks.of([{"a": 1, "b": 1, "c": 0}, {"a": 1, "b": 0, "c": 0}]).ranks["a"] == pytest.approx(1.25)
+
+
+@pytest.mark.parametrize("scores", [[], [{"a": 1, "b": 2, "c": 3}], [{"a": 1, "b": 2}] * 2])
+def test_ranks_need_three_methods_on_two_data_sets(scores):
+    with pytest.raises(ValueError, match="ranks need"):
+        Ranks.of(scores)
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A data set with three methods and two seeds; ``close`` is below ``best`` in one of them."""
+    values = {"close(run.learning-rate=1)": (0.8, 0.7), "worst": (0.1, 0.2), "best": (0.7, 0.9)}
+    methods = {label: {"own": Estimate.of(of)} for label, of in values.items()}
+    methods["best"] |= {"worst_tenth.own": Estimate.of([0.5]), "bytes_per_client_round": Estimate.of([12_345])}
+    methods["best: adapted"] = {"own": Estimate.of([0.6])}
+    (tmp_path / "methods-toy.json").write_text(Result("methods-toy", "toys", methods=methods).text())
+    monkeypatch.setattr(ranks, "FOLDER", tmp_path)
+    monkeypatch.setattr(ranks, "result", lambda name: Result.read(tmp_path / f"{name}.json"))
+    return DataSet("methods-toy", "Toys", "own")
+
+
+def test_a_table_has_a_row_for_each_method_and_the_columns_that_are_known(data):
+    assert data.known
+    head, _, *rows = ranks.method_table(data).splitlines()
+    assert head == "|  | own data | worst tenth | new nodes | kB up |"
+    assert [row.split(" | ")[0] for row in rows] == ["| `best`", "| `close`", "| `worst`"]
+    assert rows[0].endswith("| .500 | .600 | 12 |")
+    assert rows[1].endswith("| - | - | - |")
+
+
+def test_the_best_method_and_those_that_may_be_as_good(data):
+    assert data.as_good("own") == ("best", ["close"])
+    assert ranks.verdicts(data).startswith("Best on a node's own data `best` (not below it: `close`); for the")
