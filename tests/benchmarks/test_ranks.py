@@ -3,6 +3,7 @@
 from math import sqrt
 
 import pytest
+
 from benchmarks import ranks
 from benchmarks.ranks import DataSet, Ranks
 from benchmarks.results import Estimate, Result
