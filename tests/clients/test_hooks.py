@@ -151,8 +151,13 @@ class Measured(LocalPart):
         return {"measured.loss": node_round.found["measured"]}
 
 
+@dataclass(frozen=True)
+class Plain(LocalPart):
+    """No hook."""
+
+
 @pytest.mark.parametrize(("part", "metrics"), [(Measured(), {"measured.loss": 0.5}), (Nearest(), {"nearest.start": 1}),
-                                               (LocalPart(), {})])  # fmt: skip
+                                               (Plain(), {})])  # fmt: skip
 def test_what_parts_measure_is_in_the_metrics_of_the_reply(part, metrics, tmp_path):
     client = node(tmp_path, part, task=TWO, data=TWO.node(0))
     reply = client.train_round({"theta": np.ones(1, np.float32), "scale": np.ones(2, np.float32)}, RoundSettings())

@@ -50,7 +50,7 @@ def test_the_personal_model_of_the_first_round_is_that_of_fedprox():
         assert all(map(np.array_equal, personal(run, node).values(), replies[node]))
 
 
-@settings(deadline=None, max_examples=5)
+@settings(deadline=None, max_examples=3)
 @given(st.floats(0, 4), st.floats(0.5, 3), st.floats(-3, 3))
 def test_a_personal_model_ends_between_its_own_optimum_and_the_shared_one(weight, curvature, optimum):
     class World(Quadratics):
