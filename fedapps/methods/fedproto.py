@@ -25,7 +25,7 @@ class FedProtoOptions:
     """The options of FedProto."""
 
     weight: float = option(
-        1.0,
+        0.1,
         "weight λ of the distance to the prototypes in the loss; 0 = every node alone, if its head predicts",
         minimum=0,
         search=Range(0.01, 10, log=True),

@@ -72,12 +72,12 @@ def means(run):
 
 
 def test_rounds_by_hand():
-    run = run_method("fedproto", Embedded, weighting="num-examples")
+    run = run_method("fedproto(weight=1)", Embedded, weighting="num-examples")
     assert means(run) == near(0.3575, 0.195162)
     assert run.private("theta") == near(1.04465, -0.044)
-    assert run_method("fedproto", Embedded, rounds=1).private("theta") == near(1.19, 0.04)
-    assert means(run_method("fedproto", Embedded)) == near(0.635, 0.6143)  # with equal weights
-    assert means(run_method("fedproto", Embedded, compression="int8")) == near(0.635, 0.6143)
+    assert run_method("fedproto(weight=1)", Embedded, rounds=1).private("theta") == near(1.19, 0.04)
+    assert means(run_method("fedproto(weight=1)", Embedded)) == near(0.635, 0.6143)  # with equal weights
+    assert means(run_method("fedproto(weight=1)", Embedded, compression="int8")) == near(0.635, 0.6143)
 
 
 def told(classes, prototypes, counts, examples=None):
