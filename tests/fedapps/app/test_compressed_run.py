@@ -17,7 +17,7 @@ REFUSED = {
     "apfl": "the deviation of the replies", "clustered": "the models of their clusters",
     "h-fl": "the models of their clusters", "fedcurv": "its exact parameters",
     "elastic-transfer": "its exact parameters", "fedweit": "the units of their masks",
-    "fedvc": "one compression error for several replies",
+    "fedvc": "one compression error for several replies", "ifca": "the model that they choose",
 }  # fmt: skip
 
 

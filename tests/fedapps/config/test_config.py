@@ -119,7 +119,7 @@ def test_a_wrong_option_is_told_once_whoever_uses_it(methods):
 
 def test_no_method_is_an_error():
     (line,) = errors({"methods": " , "})
-    assert line.startswith("methods = ' , ': names no method; known methods: apd, apfl, centralized")
+    assert line.startswith("methods = ' , ': names no method; known methods: apd, apfl, apfl-deng, centralized")
 
 
 def test_whole_numbers_are_numbers_but_truth_values_are_not():
