@@ -51,7 +51,8 @@ class Choice:
     @property
     def cells(self) -> tuple[str, ...]:
         """The cells under :data:`HEAD`."""
-        down, up = map(format_bytes, (self.bytes_down, self.bytes_up))
+        records_alone = not self.bytes_down and self.sends != "nothing"
+        down, up = ("small",) * 2 if records_alone else map(format_bytes, (self.bytes_down, self.bytes_up))
         return self.method, self.keeps, self.sends, down, up, self.work, self.helps
 
 

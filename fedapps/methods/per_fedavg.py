@@ -44,7 +44,7 @@ class PerFedAvg(Method):
         "Fallah et al., Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning "
         "Approach, NeurIPS 2020, https://arxiv.org/abs/2002.07948"
     )
-    work = "+ 1 step before evaluations"
+    work = "+ 1 step to evaluate"
     helps = "uneven data; new nodes adapt fast"
     Options = PerFedAvgOptions
 

@@ -150,6 +150,7 @@ def test_methods_for_a_task_with_costs_and_reasons(capsys):
     assert "scaffold" in needs
     assert "not here, its model has no normalisation layers: fedbn" in refused
     assert "fedvocab" not in rows
+    assert rows["local"].split()[6:10] == ["0", "B", "0", "B"]
     assert max(map(len, lines)) < 150
 
 
