@@ -95,6 +95,15 @@ DATA_SETS = (
 )
 
 
+#: The columns that the page shows, and where they are measured.
+_SHOWN = {
+    "own": "on a node's own data",
+    "common": "on common data",
+    "worst": "for the worst tenth of the nodes",
+    "new": "for new nodes that adapt",
+}
+
+
 def name_of(label: str) -> str:
     """The name of a method without its arguments."""
     return label.partition("(")[0]
@@ -159,36 +168,32 @@ class Ranks:
         return cls(dict(order), blocks, p, apart)
 
 
-def method_table(data: DataSet) -> str:
-    """A row per method: the columns of :meth:`DataSet.rows` as Markdown."""
-    heads = {"own": "own data", "common": "common data", "worst": "worst tenth", "new": "new nodes", "bytes": "kB up",
-             "steps": "steps", "seconds": "seconds"}  # fmt: skip
-    rows = data.rows()
-    columns = [column for column in heads if any(column in row for row in rows.values())]
-    lines = [["", *(heads[column] for column in columns)], ["---"] * (len(columns) + 1)]
-    lines += [[f"`{method}`", *(_cell(row.get(column), column) for column in columns)] for method, row in rows.items()]
+def method_table(data_sets: Sequence[DataSet]) -> str:
+    """A row per method, a column per data set, as Markdown: own data, common data, worst tenth, new nodes.
+
+    Methods stand in the order of the first data set. A mean that is unknown is left out, with a dash.
+    """
+    rows = [data.rows() for data in data_sets]
+    lines = [["", *(data.name for data in data_sets)], ["---"] * (len(rows) + 1)]
+    for method in dict.fromkeys(method for of in rows for method in of):
+        cells = [" ".join(_cell(of.get(method, {}).get(column)) for column in _SHOWN) for of in rows]
+        lines.append([f"`{method}`", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def verdicts(data: DataSet) -> str:
     """For each column of a metric, the best method and those as good, in a sentence."""
-    said = {"own": "on a node's own data", "common": "on common data", "worst": "for the worst tenth of the nodes",
-            "new": "for new nodes that adapt"}  # fmt: skip
     rows, parts = data.rows(), []
-    for column, where in said.items():
+    for column, where in _SHOWN.items():
         if any(column in row for row in rows.values()):
             best, near = data.as_good(column)
-            few = ", ".join(f"`{method}`" for method in near[:4]) + (f" and {len(near) - 4} more" if near[4:] else "")
+            few = ", ".join(f"`{method}`" for method in near[:3]) + (f" and {len(near) - 3} more" if near[3:] else "")
             parts.append(f"{where} `{best}`" + (f" (not below it: {few})" if near else ""))
     return f"Best {'; '.join(parts)}."
 
 
-def _cell(known: Estimate | None, column: str) -> str:
-    if known is None:
-        return "-"
-    if column in ("bytes", "steps", "seconds"):
-        return shown(known.mean / (1000 if column == "bytes" else 1), 0)
-    return shown(known.mean) + (f" ± {shown(known.half)}" if known.half else "")
+def _cell(known: Estimate | None) -> str:
+    return "-" if known is None else shown(known.mean)
 
 
 FUNCTIONS.update({function.__name__: function for function in (known_data_sets, has_ranks, method_table, verdicts)})

@@ -44,13 +44,12 @@ def data(tmp_path, monkeypatch):
     return DataSet("methods-toy", "Toys", "own")
 
 
-def test_a_table_has_a_row_for_each_method_and_the_columns_that_are_known(data):
+def test_a_table_has_a_row_for_each_method_and_the_means_that_are_known(data):
     assert data.known
-    head, _, *rows = ranks.method_table(data).splitlines()
-    assert head == "|  | own data | worst tenth | new nodes | kB up |"
-    assert [row.split(" | ")[0] for row in rows] == ["| `best`", "| `close`", "| `worst`"]
-    assert rows[0].endswith("| .500 | .600 | 12 |")
-    assert rows[1].endswith("| - | - | - |")
+    head, _, *rows = ranks.method_table([data]).splitlines()
+    assert head == "|  | Toys |"
+    assert rows == ["| `best` | .800 - .500 .600 |", "| `close` | .750 - - - |", "| `worst` | .150 - - - |"]
+    assert data.rows()["best"]["bytes"].mean == 12_345
 
 
 def test_the_best_method_and_those_that_may_be_as_good(data):
