@@ -9,7 +9,7 @@ from fedapps.tasks.privacy.sharing import Observation
 from fedapps.tasks.privacy.sparse import MISFIT, most_named, occurrence, word_frequencies, word_powers
 from fedapps.tasks.privacy.tokens import TokenTable
 from fedapps.tasks.text.privacy import SHARINGS
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from updated_victims import SENTENCES, WRITTEN, clipped_noise, rounded_to, updated_victim
@@ -82,6 +82,7 @@ def test_neither_the_scale_of_rows_and_vectors_nor_the_order_of_words_matters(se
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 2**31), st.integers(1, 5), st.booleans())
 def test_few_words_are_read_from_the_gradient_and_from_its_signs(seed, count, signs):
+    assume(count > 1 or not signs)  # the signs of one vector can be nearer to another one
     generator = torch.Generator().manual_seed(seed)
     table = TokenTable(tuple(map(str, range(60))), torch.randn(60, 20, generator=generator))
     written = torch.randperm(60, generator=generator)[:count]

@@ -97,7 +97,7 @@ def test_degrees_far_from_a_city_change_no_distance_in_it(tmp_path):
             "path,sequence,role,x,y,city,continent\n1,s,query,0,0,rome,europe\n2,t,query,0,0,rome,asia\n",
             r"city rome has the continents",
         ),
-        ("", r"no column path, sequence, role; found none$"),
+        ("", r"no column path, sequence, role; found none \(the first line"),
     ],
 )
 def test_tables_that_are_not_understood(tmp_path, text, message):

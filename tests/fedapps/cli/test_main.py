@@ -48,7 +48,7 @@ def test_a_run_without_the_main_metrics_of_its_task_says_which_there_are(tmp_pat
 def test_compare_refuses_before_any_work(tmp_path, capsys):
     given = ["compare", "lqr", "--output-dir", str(tmp_path / "runs"), "--json", str(tmp_path / "json" / "c.json")]
     assert main([*given, "--methods", "sfl,magic"]) == 2
-    assert "methods: 'magic' is unknown; known methods: apd, apfl, centralized" in said(capsys)
+    assert "methods: 'magic' is unknown; known methods: apd, apfl, apfl-deng" in said(capsys)
     assert main([*given, "--seeds", "0"]) == 2
     assert said(capsys) == "fedapps: --seeds 0: must be at least 1\n"
     assert main([*given, "--set", "rounds=0"]) == 2

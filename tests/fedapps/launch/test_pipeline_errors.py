@@ -91,6 +91,7 @@ def test_the_folder_of_another_run_is_never_resumed_as_a_pipeline(place, tmp_pat
 class NeedsModel(Method):
     """A method that looks at the model."""
 
+    name = "needs-model"
     needs_model = True
 
     def private(self, task):
