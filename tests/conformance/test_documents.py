@@ -7,13 +7,18 @@ import json
 import re
 import shlex
 import tomllib
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from flwr.common.config import parse_config_args
 
+from fedapps.cli.commands import assignments
 from fedapps.cli.parser import command_parser
 from fedapps.config.keys import all_keys
-from fedapps.config.recipe_files import RECIPES, read_pipeline, recipes
+from fedapps.config.parsing import parse
+from fedapps.config.recipe_files import RECIPES, read_pipeline, read_recipe, recipes
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -99,6 +104,36 @@ def test_links_of_notebooks_lead_to_files_and_headings():
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=name)
 def test_commands_name_what_exists(page):
     assert {" ".join(words): unknown for words in commands(page.read_text()) if (unknown := unknown_in(words))} == {}
+
+
+def run_configs(text: str) -> list[dict[str, Any]]:
+    """The run configs of the commands that start runs of a published recipe, or of the app with ``flwr run .``."""
+    found = []
+    for words in map(partial(shlex.split, comments=True), re.findall(r"^flwr run .+$", text, re.MULTILINE)):
+        if "--run-config" in words:
+            found.append(parse_config_args([words[words.index("--run-config") + 1]]))
+    for words in commands(text):
+        if words[0] == "make":
+            continue
+        given, _ = command_parser().parse_known_args(words[words.index("fedapps") + 1 :])
+        if given.command not in ("run", "compare", "tune") or given.recipe not in recipes():
+            continue
+        if read_pipeline(RECIPES / f"{given.recipe}.toml") is None:
+            methods = {"methods": given.methods} if getattr(given, "methods", None) else {}
+            found.append(read_recipe(RECIPES / f"{given.recipe}.toml", assignments(given.set or ()) | methods))
+    return found
+
+
+#: Pages with commands that need the reader's data or packages, or that run in other folders.
+ELSEWHERE = ("data.md", "python.md")
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in WITH_COMMANDS if "examples" not in page.parts and page.name not in ELSEWHERE], ids=name
+)
+def test_the_run_configs_of_commands_are_accepted(page):
+    for config in run_configs(page.read_text()):
+        parse(config)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
