@@ -19,6 +19,7 @@ from fedapps.cli.parser import command_parser
 from fedapps.config.keys import all_keys
 from fedapps.config.parsing import parse
 from fedapps.config.recipe_files import RECIPES, read_pipeline, read_recipe, recipes
+from fedapps.config.run_config import RunConfig
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -110,8 +111,9 @@ def run_configs(text: str) -> list[dict[str, Any]]:
     """The run configs of the commands that start runs of a published recipe, or of the app with ``flwr run .``."""
     found = []
     for words in map(partial(shlex.split, comments=True), re.findall(r"^flwr run .+$", text, re.MULTILINE)):
-        if "--run-config" in words:
-            found.append(parse_config_args([words[words.index("--run-config") + 1]]))
+        given, nodes = (parse_config_args([words[words.index(f"--{of}-config") + 1]]) for of in ("run", "federation"))
+        assert nodes["num-supernodes"] == given.get("num-nodes", RunConfig.num_nodes)
+        found.append(given)
     for words in commands(text):
         if words[0] == "make":
             continue
