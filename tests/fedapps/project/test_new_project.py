@@ -85,10 +85,12 @@ def test_the_tests_of_the_project_pass(kind: str, installed: Callable[[Path], No
 def test_the_flower_app_of_the_project_runs_its_recipe(installed: Callable[[Path], None], tmp_path: Path) -> None:
     from fedapps.sim.inprocess import run_inprocess
     from flwr.cli.build import build_fab_from_disk
+    from flwr.cli.config_utils import load_and_validate
 
     project = make(tmp_path, KINDS["both"])
     installed(project)
     build_fab_from_disk(project)  # Flower's checks of pyproject.toml
+    load_and_validate(project / "pyproject.toml")  # and of its modules, before `flwr run`
     server_app, client_app, config = load_example(project)
     flat = flattened(config)  # as Flower does
     assert flat == flattened(tomllib.loads((project / "wet-days.toml").read_text()))
