@@ -89,9 +89,9 @@ DATA_SETS = (
     DataSet("methods-digits-even", "Digits, more even (α = 1)", "local_accuracy", "global_accuracy"),
     DataSet("methods-texts", "Texts: AG News, 50 nodes", "local_accuracy", "global_accuracy"),
     DataSet("methods-places", "Places: simulated cities", "recall_at_1"),
-    DataSet("methods-drivers", "Recorded drivers", "elbo"),
-    DataSet("methods-social", "Social navigation", "mse"),
-    DataSet("methods-lqr", "LQR", "total_loss"),
+    DataSet("methods-drivers", "Recorded drivers (loss)", "elbo"),
+    DataSet("methods-social", "Social navigation (error)", "mse"),
+    DataSet("methods-lqr", "LQR (loss)", "total_loss"),
 )
 
 
