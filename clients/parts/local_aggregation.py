@@ -23,7 +23,7 @@ _LAST = "fedala.last."
 _WEIGHT = "fedala.weight."
 _WEIGHTS = "fedala.weights"
 _PASSES = "fedala.passes"
-#: The weights are settled when the losses of so many passes have a standard deviation below the limit.
+#: The weights are settled when the losses of the last ten passes have a standard deviation below the limit.
 _SETTLED_PASSES = 10
 _SETTLED_BELOW = 0.1
 
@@ -47,7 +47,7 @@ class LocalAggregation(LocalPart):
     ala_share : float
         The share of the node's batches that train W, in (0, 1]; at least one batch.
     ala_passes : int
-        ≥ 1. When a node trains W for the first time, it stops after so many passes, or as soon as the standard
+        ≥ 1. When a node trains W for the first time, it stops after this number of passes, or as soon as the standard
         deviation of the losses of ten passes is below 0.1; later it takes one pass per round.
     """
 

@@ -108,7 +108,7 @@ def _add_nodes(commands: Commands) -> None:
         "--write",
         default="",
         metavar="DIR",
-        help="also copy the files of each node into a folder of its own below DIR, as a deployed node has them",
+        help="also copy the files of each node into one folder for each node below DIR, as a deployed node has them",
     )
     add_set(command)
 
