@@ -13,6 +13,8 @@ from typing import Any
 TABLE = Path(__file__).with_name("experiments.toml")
 #: The word that stands for the folder of the published data sets.
 DATA = "data"
+#: The word that stands for the folder of the pretrained encoder (:mod:`benchmarks.minilm`).
+MINILM = "minilm"
 _BRACES = re.compile(r"\{([\w-]+)\}")
 
 
@@ -26,7 +28,7 @@ class Experiment:
     answers : str
         The question that it answers, in a line.
     run : str
-        What follows ``python -m``; ``{data}`` and the names of other experiments in braces stand for folders.
+        What follows ``python -m``; ``{data}``, ``{minilm}`` and names of other experiments in braces stand for folders.
     minutes : float
         About, on two cores.
     page : str
@@ -47,8 +49,13 @@ class Experiment:
         """Whether it needs the published data sets."""
         return f"{{{DATA}}}" in self.run
 
+    @property
+    def needs_minilm(self) -> bool:
+        """Whether it needs the pretrained encoder."""
+        return f"{{{MINILM}}}" in self.run
+
     def command(self, folders: Mapping[str, str]) -> list[str]:
-        """The command; ``folders`` has that of the data and the run folder of each experiment in ``after``."""
+        """The command; ``folders`` has those of data and encoder, and the run folder of each experiment in ``after``."""
         return [sys.executable, "-m", *(_filled(word, folders) for word in shlex.split(self.run))]
 
     @property

@@ -109,6 +109,10 @@ def test_what_has_finished_is_skipped_and_what_is_missing_is_named(
     assert found.command == "python -m program --set data-dir={data}/x 'two words' {method}"
     assert found.versions["python"] == sys.version.partition(" ")[0]
     assert "2 finished before" in told()[1]
+    encoded = Experiment("encoded", "Is it encoded?", "program {minilm}", 1, "benchmarks")
+    monkeypatch.setenv("FEDAPPS_MINILM", "/nowhere")
+    assert run_all([encoded], *places, data="", again=False) == 0
+    assert "encoded skipped: get the encoder with: python -m benchmarks.minilm" in capsys.readouterr().out
     assert "[2/2] second" in told(again=True)[1]
 
 
