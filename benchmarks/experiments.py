@@ -55,7 +55,7 @@ class Experiment:
         return f"{{{MINILM}}}" in self.run
 
     def command(self, folders: Mapping[str, str]) -> list[str]:
-        """The command; ``folders`` has those of data and encoder, and the run folder of each experiment in ``after``."""
+        """The command; ``folders`` has those of data, encoder, and each experiment in ``after``."""
         return [sys.executable, "-m", *(_filled(word, folders) for word in shlex.split(self.run))]
 
     @property
