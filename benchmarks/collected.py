@@ -68,6 +68,7 @@ def _seconds(run: Path, label: str, seed: int) -> float:
 def _of_comparison(run: Path, compared: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
     methods: dict[str, Any] = {}
     differences: list[dict[str, Any]] = []
+    failed: list[dict[str, Any]] = []
     parts = compared["varied"]["values"] if "varied" in compared else [compared]
     for part in parts:
         at = f" at {part['value']}" if "value" in part else ""
@@ -76,8 +77,10 @@ def _of_comparison(run: Path, compared: Mapping[str, Any], plan: Mapping[str, An
             kept = set(columns(of_method))
             methods[canonical(label) + at] = {name: values for name, values in of_method.items() if name in kept}
             if not at:
-                methods[canonical(label)]["seconds"] = [_seconds(run, label, seed) for seed in plan["seeds"]]
+                finished = [row["seed"] for row in rows if row["method"] == label]
+                methods[canonical(label)]["seconds"] = [_seconds(run, label, seed) for seed in finished]
         methods |= _held_out(rows, at)
+        failed += [{**one, "method": canonical(one["method"]) + at} for one in part.get("failed", [])]
         for name, row in part.get("references", {}).items():
             methods[name + at] = {metric: [facts["mean"]] for metric, facts in row.items()}
         for test in part["tests"]:
@@ -93,6 +96,7 @@ def _of_comparison(run: Path, compared: Mapping[str, Any], plan: Mapping[str, An
         "seeds": plan["seeds"],
         "methods": _estimates(methods),
         "differences": differences,
+        "failed": failed,
     }
 
 

@@ -107,7 +107,8 @@ def table(
             metric, _, own = key.partition(":")
             known = found.methods[method + at].get(metric)
             bracket = printed.get(method, {}).get(metric)
-            cells.append(_cell(known, bracket, int(own or digits)))
+            few = f" ({known.seeds} of {len(found.seeds)})" if known and found.lacks_seeds(method + at) else ""
+            cells.append(_cell(known, bracket, int(own or digits)) + few)
         lines.append(cells)
     return _markdown(lines)
 

@@ -66,6 +66,10 @@ class DataSet:
                 rows[name_of(label)] = row | ({"new": new} if new else {})
         return dict(sorted(rows.items(), key=lambda row: -self.better * row[1]["own"].mean))
 
+    def lacking(self) -> set[str]:
+        """The names of the methods of which runs failed: they are not ranked."""
+        return {name_of(one["method"]) for one in result(self.experiment).failed}
+
     @property
     def better(self) -> int:
         """1 if higher is better on the own data, -1 if lower is."""
@@ -74,6 +78,7 @@ class DataSet:
     def as_good(self, column: str) -> tuple[str, list[str]]:
         """The best method in a column, and those whose paired difference to it may be 0 (95 % interval)."""
         rows = {method: row[column] for method, row in self.rows().items() if column in row}
+        rows = {method: one for method, one in rows.items() if method not in self.lacking()}
         best = max(rows, key=lambda method: self.better * rows[method].mean)
         paired = Result("", "", methods={method: {column: one} for method, one in rows.items()})
         near = []
@@ -171,12 +176,16 @@ class Ranks:
 def method_table(data_sets: Sequence[DataSet]) -> str:
     """A row per method, a column per data set, as Markdown: own data, common data, worst tenth, new nodes.
 
-    Methods stand in the order of the first data set. A mean that is unknown is left out, with a dash.
+    Methods stand in the order of the first data set. A mean that is unknown is left out, with a dash. Cells of methods
+    of which runs failed say how many seeds they have.
     """
     rows = [data.rows() for data in data_sets]
     lines = [["", *(data.name for data in data_sets)], ["---"] * (len(rows) + 1)]
     for method in dict.fromkeys(method for of in rows for method in of):
         cells = [" ".join(_cell(of.get(method, {}).get(column)) for column in _SHOWN) for of in rows]
+        for place, (data, of) in enumerate(zip(data_sets, rows, strict=True)):
+            if method in data.lacking() & of.keys():
+                cells[place] += f" ({of[method]['own'].seeds} of {len(result(data.experiment).seeds)} seeds)"
         lines.append([f"`{method}`", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -209,7 +218,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(path: str) -> None:
     data_sets = known_data_sets()
-    scores = [{m: data.better * row["own"].mean for m, row in data.rows().items()} for data in data_sets]
+    scores = [
+        {m: data.better * row["own"].mean for m, row in data.rows().items() if m not in data.lacking()}
+        for data in data_sets
+    ]
     found = Ranks.of(scores)
     head: dict[str, Any] = {"data sets": [data.name for data in data_sets], "p": found.p}
     rows = [head | {"critical difference": found.critical_difference}]

@@ -2,8 +2,8 @@
 
 A file says what ran (``experiment``, ``command``, ``recipe``, ``keys``, ``seeds``, ``date``, ``minutes``, ``machine``,
 ``versions``) and what came out: for runs with seeds ``methods``, an estimate by method and metric, and ``differences``
-of two methods; for measurements of speed ``rows``. Where a key is varied, its value follows the method: ``fedavg at
-random``. What is not known is left out.
+of two methods, and ``failed`` runs; for measurements of speed ``rows``. Where a key is varied, its value follows the
+method: ``fedavg at random``. What is not known is left out.
 """
 
 import json
@@ -93,6 +93,11 @@ class Result:
     methods: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
     differences: Sequence[Mapping[str, Any]] = ()
     rows: Sequence[Mapping[str, Any]] = ()
+    failed: Sequence[Mapping[str, Any]] = ()
+
+    def lacks_seeds(self, method: str) -> bool:
+        """Whether a run of a method failed, so that its estimates are those of the other seeds."""
+        return any(one["method"] == method for one in self.failed)
 
     def of(self, method: str, metric: str) -> Estimate:
         """The estimate of a metric; raises ``KeyError`` with what there is."""
@@ -112,9 +117,10 @@ class Result:
                 found = Estimate(**{key: known[key] for key in known.keys() & _ESTIMATE})
                 return found if known["a"] == a else found.negated()
         left, right = self.of(a, metric), self.of(b, metric)
-        if len(left.values) == len(right.values) > 0:
-            paired = paired_difference(left.values, right.values)
-            return Estimate(paired.mean, left.seeds, low=paired.low, high=paired.high)
+        paired = not self.lacks_seeds(a) and not self.lacks_seeds(b)
+        if paired and len(left.values) == len(right.values) > 0:
+            gap = paired_difference(left.values, right.values)
+            return Estimate(gap.mean, left.seeds, low=gap.low, high=gap.high)
         mean, seeds = left.mean - right.mean, min(left.seeds, right.seeds)
         if seeds < 2 or left.sd is None or right.sd is None:
             return Estimate(mean, seeds)

@@ -139,8 +139,9 @@ def _add_compare(commands: Commands) -> None:
         commands, "compare", "Compare methods over several seeds, beside the paper's numbers.",
         "Run every method with every seed, print means, 95 % intervals, the paper's claims and tests, and write a "
         "report. Tests are paired over seeds. Five seeds give no p-value below 0.0625; use ten where a claim depends "
-        "on it. On recorded data, results hold for new training runs on these data, not for other data. In the path of "
-        "a file, {method} and {seed} stand for those of each run.",
+        "on it. A run that diverges is reported, and the others make the table: the exit status is 1 only if every "
+        "run fails, and --resume repeats those that failed. On recorded data, results hold for new training runs on "
+        "these data, not for other data. In the path of a file, {method} and {seed} stand for those of each run.",
         "compare lqr --methods fedavg,spfl,apfl --seeds 10",
         'compare lqr --methods "spfl,spfl(rate-scale=0.2),apfl(power=0.5)"',
         "compare fedvln-augmented --set vln.speaker-file=speaker.safetensors "

@@ -1,6 +1,7 @@
 """Comparisons: runs of several methods with several seeds, and the table, tests and report of them all."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -31,6 +32,7 @@ from fedapps.sim.matrix import Workers, run_matrix
 from fedapps.sim.ray_cluster import RayCluster, WorkerLostError
 from fedapps.strategies import RunEndedError
 
+from .failures import failed_row, failures, finished_rows, where
 from .held_out import held_out_row
 from .matrix import Plan, Vary
 from .references import references_of
@@ -54,6 +56,9 @@ def compare_recipe(
     json_path: Path | None = None,
 ) -> Path:
     """Run a comparison, print its table and tests, and write ``compare.json`` and the report.
+
+    A run that fails, such as one that diverges, does not end the comparison: ``compare.json`` and the table say which
+    runs failed, and :func:`resume_comparison` repeats them.
 
     Parameters
     ----------
@@ -92,7 +97,7 @@ def compare_recipe(
     ValueError
         Before anything runs, if the recipe, a method, an override or a varied value is invalid.
     RunFailedError
-        If a run fails.
+        If all runs fail.
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: must be at least 1")
@@ -111,7 +116,7 @@ def compare_recipe(
 def resume_comparison(folder: Path, *, jobs: int = 0, cluster: str = "", json_path: Path | None = None) -> Path:
     """Resume an interrupted comparison.
 
-    Finished runs are not repeated; the others are resumed from their last checkpoints.
+    Finished runs are not repeated; the others, also those that failed, are resumed from their last checkpoints.
 
     Parameters
     ----------
@@ -130,7 +135,7 @@ def resume_comparison(folder: Path, *, jobs: int = 0, cluster: str = "", json_pa
     ValueError
         If the folder has no valid plan, or another process works in it.
     RunFailedError
-        If a run fails.
+        If all runs fail.
     """
     plan = Plan.load(folder)
     check_free(folder)
@@ -165,9 +170,13 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, cluster: Workers | None, jso
     jobs = 1 if plan.engine == "ray" else jobs
     try:
         with MatrixProgress(len(cells)) as progress:
-            rows = run_matrix(cells, run_cell, jobs=jobs, cluster=cluster, watch=progress, log_of=log_of)
+            rows = run_matrix(cells, tried_cell, jobs=jobs, cluster=cluster, watch=progress, log_of=log_of)
     except WorkerLostError as error:
         raise RunFailedError(f"{error}; the folder {folder} has everything that was trained") from error
+    failed = _failed_text(cells, rows)
+    if not finished_rows(rows):
+        first = failures(rows)[0]["reason"]
+        raise RunFailedError(f"{failed}\nthe first: {first}\nthe folder {folder} has everything that was trained")
     comparison = summarise(plan, rows, references)
     text = json.dumps(comparison, indent=2) + "\n"
     (folder / "compare.json").write_text(text, encoding="utf-8")
@@ -176,7 +185,33 @@ def _carry_out(plan: Plan, folder: Path, jobs: int, cluster: Workers | None, jso
     print(f"\n{comparison_text(comparison)}\n\nreport: {write_report(folder)}")
     written = write_formats(folder, ("tex", "md", "csv", "pdf"))
     print(f"for a paper: {', '.join(path.name for path in written[:3])}, and {len(written) - 3} figures in figures/")
+    if failed:
+        print(f"\n{failed}\nthe table has the other runs; fedapps compare --resume {folder} repeats those that failed")
     return folder
+
+
+def _failed_text(cells: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> str:
+    """The runs that failed, one a line; empty if none did."""
+    failed = [(cell, row) for cell, row in zip(cells, rows, strict=True) if "failed" in row]
+    lines = [f"  {_said(**cell)} {where(failures([row])[0])}" for cell, row in failed]
+    return "\n".join([f"{len(failed)} of {len(rows)} runs failed:", *lines]) if failed else ""
+
+
+def tried_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: str = "") -> dict[str, Any]:
+    """:func:`run_cell`, or if the run fails a :func:`~fedapps.comparison.failures.failed_row`."""
+    try:
+        return run_cell(method, seed, config, engine, at)
+    except RunFailedError as error:
+        print(error, file=sys.stderr)
+        recorded = RunFolder(Path(config["output-dir"]) / config["name"], "").lines("metrics.jsonl")
+        last = max((row["round"] for row in recorded), default=0)
+        reason = str(error.__cause__ or f"it ended early; logs/{log_of({'config': config}).name} says why")
+        return failed_row(method, seed, last, reason)
+
+
+def _said(method: str, seed: int, at: str = "", **_: Any) -> str:
+    """A run in words."""
+    return f"{method} with seed {seed}{f' and {at}' if at else ''}"
 
 
 def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: str = "") -> dict[str, Any]:
@@ -209,13 +244,13 @@ def run_cell(method: str, seed: int, config: dict[str, Any], engine: str, at: st
         If the run fails.
     """
     folder = RunFolder(Path(config["output-dir"]) / config["name"], "")
-    failed = f"{method} with seed {seed}{f' and {at}' if at else ''} failed"
+    failed = f"{_said(method, seed, at)} failed"
     if not folder.finished(method):
         await_free(folder.path)  # one that was lost with its host can have died a moment ago
         try:
             execute(parse(config | {"resume": begun(folder.path)}), engine)
         except RunEndedError as error:
-            raise RunFailedError(f"{failed}: {error}\ntrained models are in {folder.path}") from None
+            raise RunFailedError(f"{failed}: {error}\ntrained models are in {folder.path}") from error
     if not folder.finished(method):
         raise RunFailedError(f"{failed}; see the log {log_of({'config': config})} and the folder {folder.path}")
     found = folder.summary()["methods"][method]

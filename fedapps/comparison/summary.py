@@ -11,13 +11,15 @@ from fedapps.report.floors import below_floors
 from fedapps.report.metrics import WORST_TENTH, bare, describe
 from fedapps.runs.continual import measure_names
 
+from .failures import about_failures, complete_rows, failures, finished_rows, with_counts
 from .held_out import held_out_table
 from .matrix import Plan
 from .papers import Setting, checked_claims, paper_of
 from .significance import Values, all_tests, seed_values, spread_of
 
 #: By method or reference and metric: ``mean``, ``std`` (the sample standard deviation) and ``half``, half the width of
-#: the 95 % confidence interval of the mean (Student's t), which is ``None`` with one seed.
+#: the 95 % confidence interval of the mean (Student's t), which is ``None`` with one seed. Those of methods that lack
+#: seeds also have ``finished`` and ``planned`` (:func:`~fedapps.comparison.failures.with_counts`).
 Table = dict[str, dict[str, dict[str, float | None]]]
 
 #: The fields of a run in ``compare.json``; only runs with stages have ``matrices``, those with held-out nodes
@@ -32,7 +34,8 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
     ----------
     plan : Plan
     rows : sequence of mappings
-        The results of :func:`~fedapps.comparison.compare.run_cell` in the order of ``plan.cells``.
+        The results of :func:`~fedapps.comparison.compare.tried_cell` in the order of ``plan.cells``, not all of which
+        failed.
     references : sequence of mappings
         Those of each value of the varied key (:func:`~fedapps.comparison.references.references_of`), or only one.
 
@@ -41,46 +44,54 @@ def summarise(plan: Plan, rows: Sequence[Mapping[str, Any]], references: Sequenc
     dict
         ``recipe``, ``rows``, ``table`` (see :func:`table_of`), ``curves`` (:func:`curves_of`), ``nodes``
         (:func:`node_means`), ``tests``, ``paper`` (the paper's numbers), ``claims`` and, if there are any,
-        ``references``, ``held_out`` (:func:`~fedapps.comparison.held_out.held_out_table`) and ``notes``, sentences to
-        stand below the table. If a key is varied,
-        ``varied`` has these fields for each value except ``recipe``, ``rows`` and ``claims``; in the whole, ``table``,
-        ``curves``, ``nodes`` and ``tests`` are then empty, and claims compare methods at values, such as ``fedavg at
-        random``. The paper's numbers for a recipe are shown at the value that the recipe itself sets.
+        ``references``, ``held_out`` (:func:`~fedapps.comparison.held_out.held_out_table`), ``notes``, sentences to
+        stand below the table, and ``failed``, the runs without a row (:func:`~fedapps.comparison.failures.failures`).
+        If a key is varied, ``varied`` has these fields for each value except ``recipe``, ``rows`` and ``claims``; in
+        the whole, ``table``, ``curves``, ``nodes`` and ``tests`` are then empty, and claims compare methods at values,
+        such as ``fedavg at random``. The paper's numbers for a recipe are shown at the value that the recipe itself
+        sets.
     """
     setting = setting_of(plan)
     paper = paper_of(plan.recipe, plan.methods, setting=setting)
     task = str(plan.config.get("task", RunConfig.task))
-    metrics, main = metrics_to_test(task, rows), profiles_class(task).headline
-    kept = [{key: row[key] for key in _KEPT if key in row} for row in rows]
-    head = {"recipe": plan.recipe, "rows": kept, "paper": paper}
+    metrics, main = metrics_to_test(task, finished_rows(rows)), profiles_class(task).headline
+    head = {"recipe": plan.recipe, "rows": _kept(rows), "paper": paper}
     if not plan.vary:
-        claims = checked_claims(plan.recipe, seed_values(rows), setting)
-        notes = _about_floors(task, table_of(rows), references[0])
+        complete = complete_rows(rows)
+        claims = checked_claims(plan.recipe, seed_values(complete), setting)
+        notes = [*about_failures(rows), *_about_floors(task, table_of(complete), references[0])]
         return {
             **head,
             **_measured(rows, plan.methods, metrics),
-            **_given(references=references[0], held_out=held_out_table(rows, main)),
+            **_given(references=references[0], held_out=held_out_table(complete, main), failed=failures(rows)),
             "claims": claims,
-            **_given(notes=[*notes, *_about_paper(plan, setting, seed_values(rows))]),
+            **_given(notes=[*notes, *_about_paper(plan, setting, seed_values(complete))]),
         }
     parts: list[dict[str, Any]] = []
+    kept: list[dict[str, Any]] = []
     at_values: dict[str, dict[str, list[float]]] = {}
     size = len(plan.seeds) * len(plan.methods)
     for place, (value, of_value) in enumerate(zip(plan.vary.values, references, strict=True)):
-        there = slice(place * size, (place + 1) * size)
-        for row in kept[there]:
-            row["varied"] = {"key": plan.vary.key, "value": value}
+        there = rows[place * size : (place + 1) * size]
+        complete = complete_rows(there)
+        kept += [{**row, "varied": {"key": plan.vary.key, "value": value}} for row in _kept(there)]
         there_too = paper if value == plan.own_value else {}
         own = paper_of(plan.recipe, plan.methods, plan.vary.key, value, setting) or there_too
-        measured = _measured(rows[there], plan.methods, metrics)
-        notes = _about_floors(task, table_of(rows[there]), of_value)
-        given = _given(references=of_value, held_out=held_out_table(rows[there], main), notes=notes)
+        measured = _measured(there, plan.methods, metrics)
+        notes = [*about_failures(there), *_about_floors(task, table_of(complete), of_value)]
+        held_out = held_out_table(complete, main)
+        given = _given(references=of_value, held_out=held_out, notes=notes, failed=failures(there))
         parts.append({"value": value, **measured, **given, "paper": own})
-        at_values |= {f"{method} at {value}": found for method, found in seed_values(rows[there]).items()}
+        at_values |= {f"{method} at {value}": found for method, found in seed_values(complete).items()}
     claims = checked_claims(plan.recipe, at_values, setting)
     varied = {"key": plan.vary.key, "values": parts}
     given = _given(notes=_about_paper(plan, setting, at_values))
-    return {**head, **_measured([], (), ()), "claims": claims, **given, "varied": varied}
+    return {**head, "rows": kept, **_measured([], (), ()), "claims": claims, **given, "varied": varied}
+
+
+def _kept(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What ``compare.json`` has of the runs that finished."""
+    return [{key: row[key] for key in _KEPT if key in row} for row in finished_rows(rows)]
 
 
 def _about_paper(plan: Plan, setting: Setting, values: Values) -> list[str]:
@@ -110,11 +121,12 @@ def _about_floors(task: str, table: Table, references: Table) -> list[str]:
 
 def _measured(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], metrics: Sequence[str]) -> dict[str, Any]:
     """What follows from the runs alone."""
+    complete = complete_rows(rows)
     return {
-        "table": table_of(rows),
-        "curves": curves_of(rows),
-        "nodes": node_means(rows, metrics),
-        "tests": all_tests(rows, methods, metrics),
+        "table": with_counts(table_of(finished_rows(rows)), rows),
+        "curves": curves_of(complete),
+        "nodes": node_means(complete, metrics),
+        "tests": all_tests(complete, methods, metrics),
     }
 
 
@@ -125,7 +137,7 @@ def metrics_to_test(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [average if bare(average) in found else main for main, average in averages.items()]
 
 
-def _given(**tables: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+def _given(**tables: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     """The tables and notes that are not empty."""
     return {name: table for name, table in tables.items() if table}
 

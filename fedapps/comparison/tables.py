@@ -104,7 +104,8 @@ def _parts(ours: Mapping[str, float | None] | None, printed: float | None) -> tu
     mean = float(ours["mean"] or 0.0)
     exact = mean.is_integer() and not ours["std"]
     half = "" if ours["half"] is None else f"± {ours['half']:.2g}"
-    return f"{mean:,.0f}" if exact else number(mean), half, bracket
+    counted = f"({ours['finished']} of {ours['planned']})" if "planned" in ours else ""
+    return f"{mean:,.0f}" if exact else number(mean), f"{half} {counted}".strip(), bracket
 
 
 def _note(tests: Sequence[Mapping[str, Any]]) -> str:

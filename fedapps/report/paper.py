@@ -114,7 +114,7 @@ def _csv(run: RunData, folder: Path) -> list[Path]:
             for name, value in row.items():
                 spread = value.spread
                 limits = spread.mean - spread.half, spread.mean + spread.half
-                numbers = [spread.mean, spread.std, *limits, table.seeds, value.p_holm]
+                numbers = [spread.mean, spread.std, *limits, spread.finished or table.seeds, value.p_holm]
                 at = [table.title] if key else []
                 lines.writerow([*at, method, name, *("" if math.isnan(number) else number for number in numbers)])
     return [_written(folder / "table.csv", text.getvalue())]
@@ -164,6 +164,8 @@ def _laid_out(
             ": mean with the half width of its 95 % confidence interval (Student's t); bold: best mean; "
             f"*: differs from the best (sign-flip test, Holm-corrected p < {SIGNIFICANT:g})"
         )
+    if any(value.spread.planned for table in tables for row in table.rows.values() for value in row.values()):
+        note += "; (k of n): the runs of the other seeds failed"
     head = [*map(text, key), "method", *(text(metric.axis) + arrows[metric.better] for metric in metrics)]
     yield head, rows, note + "."
 
@@ -187,7 +189,8 @@ def _table(
     found = {name for row in spreads.values() for name in row}
     names = [name for name in dict.fromkeys(map(bare, [*tested, *main])) if name in found] or sorted(found)
     metrics = tuple(describe(name) for name in names)
-    best = best_methods(metrics, {m: {n: s.mean for n, s in row.items()} for m, row in spreads.items()})
+    ranked = part.complete if part else spreads
+    best = best_methods(metrics, {m: {n: s.mean for n, s in row.items()} for m, row in ranked.items()})
     p_values = {(bare(t.metric), frozenset((t.a, t.b))): t.p_holm for t in part.tests} if part else {}
 
     def value(method: str, name: str) -> _Value:
@@ -214,14 +217,14 @@ def _latex_cell(value: _Value, decimals: int) -> str:
     mean = f"{value.spread.mean:.{decimals}f}"
     half = "" if math.isnan(value.spread.half) else rf" \pm {value.spread.half:.{decimals}f}"
     strong = rf"\mathbf{{{mean}}}" if value.best else mean
-    return f"${strong}{half}{'^{*}' if value.p_holm < SIGNIFICANT else ''}$"
+    return f"${strong}{half}{'^{*}' if value.p_holm < SIGNIFICANT else ''}$ {value.spread.counted}".rstrip()
 
 
 def _markdown_cell(value: _Value, decimals: int) -> str:
     mean = f"{value.spread.mean:.{decimals}f}"
     half = "" if math.isnan(value.spread.half) else f" ± {value.spread.half:.{decimals}f}"
     strong = f"**{mean}**" if value.best else mean
-    return f"{strong}{half}{' *' if value.p_holm < SIGNIFICANT else ''}"
+    return f"{strong}{half}{' *' if value.p_holm < SIGNIFICANT else ''} {value.spread.counted}".rstrip()
 
 
 def _escaped(text: str) -> str:

@@ -15,6 +15,7 @@ from .records import (
     Course,
     Curve,
     Difference,
+    FailedRun,
     HeldOut,
     HeldOutMetric,
     LeftOut,
@@ -164,6 +165,10 @@ def _comparison(entry: Entry, recipe: str, lines: Sequence[Entry]) -> Comparison
         curves=_curves(entry.inner("curves")),
         nodes=_node_means(entry.inner("nodes")),
         notes=entry.words("notes"),
+        failed=tuple(
+            FailedRun(run.text("method"), run.integer("seed"), run.integer("round"), run.text("reason"))
+            for run in entry.items("failed")
+        ),
         held_out={name: _held_out(entry.inner("held_out").inner(name)) for name in entry.inner("held_out").fields},
     )
 
@@ -219,7 +224,8 @@ def _spreads(table: Entry) -> dict[str, dict[str, Spread]]:
 
 
 def _spread(entry: Entry) -> Spread:
-    return Spread(entry.number("mean"), entry.number("std"), entry.number("half", math.nan))
+    finished, planned = entry.integer("finished", 0), entry.integer("planned", 0)
+    return Spread(entry.number("mean"), entry.number("std"), entry.number("half", math.nan), finished, planned)
 
 
 def _difference(entry: Entry) -> Difference:

@@ -98,12 +98,19 @@ class Difference:
 class Spread:
     """A metric over seeds: its mean, its standard deviation, and half the width of the mean's 95 % interval.
 
-    ``half`` is NaN with one seed.
+    ``half`` is NaN with one seed. If runs of the method failed, ``finished`` of ``planned`` seeds count.
     """
 
     mean: float
     std: float
     half: float = math.nan
+    finished: int = 0
+    planned: int = 0
+
+    @property
+    def counted(self) -> str:
+        """Such as ``(3 of 5)`` if runs failed; otherwise empty."""
+        return f"({self.finished} of {self.planned})" if self.planned else ""
 
 
 @dataclass(frozen=True)
@@ -206,6 +213,16 @@ class CheckedClaim:
 
 
 @dataclass(frozen=True)
+class FailedRun:
+    """A run of a comparison that failed after a round, 0 before the first one."""
+
+    method: str
+    seed: int
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Comparison:
     """A comparison of methods over seeds.
 
@@ -235,6 +252,7 @@ class Comparison:
         By method, what it gives to nodes that were held out; empty if there were none.
     notes : tuple of str
         Sentences below the table, such as which methods are below a floor.
+    failed : tuple of FailedRun
     varied : Varied, optional
         If a key of the run config was varied, the comparison at each of its values; the other fields are empty then.
     """
@@ -251,6 +269,7 @@ class Comparison:
     curves: Mapping[str, Mapping[str, Course]] = field(default_factory=dict)
     nodes: Mapping[str, Mapping[str, Metrics]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    failed: tuple[FailedRun, ...] = ()
     varied: Varied | None = None
 
     @property
@@ -259,6 +278,12 @@ class Comparison:
         if self.varied is None:
             return {"": self}
         return {f"{self.varied.key} = {value}": part for value, part in self.varied.values}
+
+    @property
+    def complete(self) -> Mapping[str, Mapping[str, Spread]]:
+        """The table of the methods of which no run failed, which can be ranked."""
+        lacking = {run.method for run in self.failed}
+        return {method: row for method, row in self.table.items() if method not in lacking}
 
     @property
     def seeds(self) -> int:

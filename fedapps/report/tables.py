@@ -28,6 +28,8 @@ class Cell:
         Half the width of its 95 % interval over seeds.
     paper : float or None
         The value in the paper.
+    counted : str
+        The number of seeds that count, if some failed.
     missing : str
         What is shown in place of a value.
     """
@@ -36,6 +38,7 @@ class Cell:
     best: bool = False
     half: float | None = None
     paper: float | None = None
+    counted: str = ""
     missing: str = "–"
 
 

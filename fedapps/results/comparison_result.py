@@ -40,10 +40,10 @@ class ComparisonResult(ReportedResult):
 
     @cached_property
     def runs(self) -> dict[tuple[Any, ...], RunResult]:
-        """The result of each run by (method, seed), or by (method, seed, value) if a key was varied."""
-        cells = self._plan.cells(self.folder)
+        """The result of each finished run by (method, seed), or by (method, seed, value) if a key was varied."""
         return {
-            tuple(self._place(cell).values()): RunResult(self.folder / str(cell["config"]["name"])) for cell in cells
+            tuple(self._place(cell).values()): RunResult(self.folder / str(cell["config"]["name"]))
+            for cell in self._cells
         }
 
     @cached_property
@@ -77,7 +77,7 @@ class ComparisonResult(ReportedResult):
     def table(self) -> pd.DataFrame:
         """Mean, standard deviation (``std``) and half the width of the mean's 95 % interval (``half``) over the seeds.
 
-        A row per method and metric; ``half`` is NaN with one seed.
+        A row per method and metric; ``half`` is NaN with one seed. ``seeds`` counts those that finished.
         """
         return pd.DataFrame(
             [
@@ -88,6 +88,7 @@ class ComparisonResult(ReportedResult):
                     "mean": spread.mean,
                     "std": spread.std,
                     "half": spread.half,
+                    "seeds": spread.finished or part.seeds,
                 }
                 for place, part in self._parts()
                 for method, metrics in part.table.items()
@@ -100,13 +101,26 @@ class ComparisonResult(ReportedResult):
         """The paired tests over seeds, a row per metric and pair of methods; ``p_holm`` is corrected."""
         return pd.DataFrame([{**place, **asdict(test)} for place, part in self._parts() for test in part.tests])
 
+    @cached_property
+    def failed(self) -> pd.DataFrame:
+        """The runs that failed, a row per run, with their last ``round`` and the ``reason``."""
+        names = ["method", "seed", "round", "reason"]
+        rows = [{**asdict(run), **place} for place, part in self._parts() for run in part.failed]
+        return pd.DataFrame(rows, columns=None if rows else names)
+
     def _repr_html_(self) -> str:
-        index = [name for name in self.table.columns if name not in ("metric", "mean", "std", "half")]
+        index = [name for name in self.table.columns if name not in ("metric", "mean", "std", "half", "seeds")]
         return str(self.table.pivot(index=index, columns="metric", values="mean").to_html())
 
     @cached_property
     def _plan(self) -> Plan:
         return Plan.load(self.folder)
+
+    @cached_property
+    def _cells(self) -> list[dict[str, Any]]:
+        """The finished runs."""
+        failed = {tuple(row.values()) for row in self.failed.drop(columns=["round", "reason"]).to_dict("records")}
+        return [cell for cell in self._plan.cells(self.folder) if tuple(self._place(cell).values()) not in failed]
 
     def _place(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         """The method, the seed and the varied key of a run."""
@@ -122,7 +136,7 @@ class ComparisonResult(ReportedResult):
         return [({whole.varied.key: value}, part) for value, part in whole.varied.values]
 
     def _joined(self, frame: Callable[[RunResult], pd.DataFrame]) -> pd.DataFrame:
-        places = [self._place(cell) for cell in self._plan.cells(self.folder)]
+        places = [self._place(cell) for cell in self._cells]
         frames = [
             with_columns(frame(run), {name: value for name, value in place.items() if name != "method"}, after="method")
             for place, run in zip(places, self.runs.values(), strict=True)

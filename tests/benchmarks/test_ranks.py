@@ -52,6 +52,17 @@ def test_a_table_has_a_row_for_each_method_and_the_means_that_are_known(data):
     assert data.rows()["best"]["bytes"].mean == 12_345
 
 
+def test_a_method_with_failed_runs_is_not_ranked_and_says_how_many_seeds_it_has(data, tmp_path):
+    methods = data.rows()
+    failed = [{"method": "best", "seed": 2, "round": 4, "reason": "diverged"}]
+    kept = {"worst": methods["worst"], "close": methods["close"], "best": {"own": Estimate.of([0.9, 0.9])}}
+    text = Result("methods-toy", "toys", seeds=(0, 1, 2), methods=kept, failed=failed).text()
+    (tmp_path / "methods-toy.json").write_text(text)
+    rows = ranks.method_table([data]).splitlines()[2:]
+    assert rows[0] == "| `best` | .900 - - - (2 of 3 seeds) |"
+    assert data.as_good("own")[0] == "close"
+
+
 def test_the_best_method_and_those_that_may_be_as_good(data):
     assert data.as_good("own") == ("best", ["close"])
     assert ranks.verdicts(data).startswith("Best on a node's own data `best` (not below it: `close`); for the")

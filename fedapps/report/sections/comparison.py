@@ -71,7 +71,7 @@ def _part(run: RunData, title: str, found: Comparison) -> _Part:
 def _table(run: RunData, found: Comparison, names: Sequence[str]) -> MetricTable:
     styles = plot_styles(run.methods)
     metrics = [describe(name) for name in names]
-    means = {method: {name: spread.mean for name, spread in row.items()} for method, row in found.table.items()}
+    means = {method: {name: spread.mean for name, spread in row.items()} for method, row in found.complete.items()}
     best = best_methods(metrics, means)
 
     def cells(row: Mapping[str, Spread], method: str = "") -> list[Cell]:
@@ -82,6 +82,7 @@ def _table(run: RunData, found: Comparison, names: Sequence[str]) -> MetricTable
                 best=bool(method) and best[name] == method,
                 half=row[name].half if name in row else None,
                 paper=paper.get(name),
+                counted=row[name].counted if name in row else "",
             )
             for name in names
         ]

@@ -94,7 +94,7 @@ def varied_sentence(run: RunData) -> Markup | str:
     if leading is None or run.comparison is None or run.comparison.varied is None:
         return ""
     key, values = run.comparison.varied.key, run.comparison.varied.values
-    tables = [part.table for _, part in values]
+    tables = [part.complete for _, part in values]
     found = [leading.best({m: row[leading.name].mean for m, row in t.items() if leading.name in row}) for t in tables]
     wins = Counter(method for method in found if method)
     if not wins:
@@ -129,7 +129,7 @@ def _doubt(run: RunData, metric: str, best: str, other: str) -> str:
 
 def _values(run: RunData, name: str) -> dict[str, float]:
     if run.comparison:
-        table = run.comparison.table
+        table = run.comparison.complete
         return {method: row[name].mean for method, row in table.items() if name in row}
     return {method: row[name] for method, row in final_metrics(run).items() if name in row}
 

@@ -43,7 +43,7 @@ def _figure(run: RunData, varied: Varied, metric: Metric) -> Markup:
     texts = {place: str(value) for place, (value, _) in zip(places, varied.values, strict=True)}
     lines = {}
     for method in run.methods:
-        spreads = [part.table.get(method, {}).get(metric.name) for _, part in varied.values]
+        spreads = [part.complete.get(method, {}).get(metric.name) for _, part in varied.values]
         points = sorted(
             (x, s.mean, 0.0 if math.isnan(s.half) else s.half) for x, s in zip(places, spreads, strict=True) if s
         )

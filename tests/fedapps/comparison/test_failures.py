@@ -1,0 +1,132 @@
+"""Comparisons of which some runs fail: the others make the table, which says what is missing."""
+
+import json
+
+import pytest
+from fedapps.strategies import DivergedError
+
+import fedapps.comparison.compare
+from fedapps.cli.commands import main
+from fedapps.comparison.compare import compare_recipe, execute, resume_comparison
+from fedapps.comparison.failures import about_failures, complete_rows, failed_row, finished_rows, with_counts
+from fedapps.comparison.summary import table_of
+from fedapps.config.recipe_files import RECIPES
+from fedapps.results.comparison_result import ComparisonResult
+
+TINY = {"rounds": 1, "epochs": 1, "evaluate-every": 1}
+REASON = "round 2: after the step of SGD, parameter A is not finite"
+
+
+def row(method, seed, x):
+    return {"method": method, "seed": seed, "metrics": {"x": x}, "curves": {}, "nodes": []}
+
+
+ROWS = [
+    row("a", 0, 1.0),
+    row("b", 0, 5.0),
+    row("a", 1, 3.0),
+    failed_row("b", 1, 1, REASON),
+    failed_row("c", 0, 0, "no"),
+]
+
+
+def test_a_mean_over_fewer_seeds_says_so():
+    table = with_counts(table_of(finished_rows(ROWS)), ROWS)
+    assert table["b"]["x"] == {"mean": 5.0, "std": 0.0, "half": None, "finished": 1, "planned": 2}
+    assert "planned" not in table["a"]["x"]
+    assert "c" not in table
+    assert [found["method"] for found in complete_rows(ROWS)] == ["a", "a"]
+
+
+def test_the_sentences_name_method_seed_round_and_reason():
+    assert about_failures(ROWS[:3]) == []
+    b, c, _ = about_failures(ROWS)
+    assert b == f"b: 1 of 2 runs failed (seed 1 after round 1: {REASON})."
+    assert c == "c: 1 of 1 runs failed (seed 0 after round 0: no)."
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """The folder of a comparison of which one run diverged, and what it printed."""
+    folder = tmp_path_factory.mktemp("failed")
+
+    def diverging(config, engine):
+        if config.run.seed == 1 and "fedprox" in config.methods:
+            raise DivergedError(REASON)
+        return execute(config, engine)
+
+    def in_this_process(cells, work, *, jobs, cluster, watch, log_of):
+        return [work(**cell) for cell in cells]
+
+    said = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+        patch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
+        patch.setattr(fedapps.comparison.compare, "execute", diverging)
+        patch.setattr("builtins.print", lambda *parts, **_: said.append(" ".join(map(str, parts))))
+        worlds = {"cache-dir": str(tmp_path_factory.mktemp("worlds"))}
+        methods = ["sfl", "fedprox", "fedavg"]
+        recipe = RECIPES / "lqr.toml"
+        made = compare_recipe(recipe, methods=methods, seeds=2, overrides=TINY | worlds, output_dir=str(folder))
+    return made, said
+
+
+def test_a_run_that_diverges_leaves_the_table_of_the_others(compared):
+    folder, said = compared
+    comparison = json.loads((folder / "compare.json").read_text())
+    assert comparison["failed"] == [{"method": "fedprox", "seed": 1, "round": 0, "reason": REASON}]
+    assert len(comparison["rows"]) == 5
+    table = comparison["table"]
+    assert (table["fedprox"]["excess"]["finished"], table["fedprox"]["excess"]["planned"]) == (1, 2)
+    assert {name for test in comparison["tests"] for name in (test["a"], test["b"])} == {"sfl", "fedavg"}
+    assert comparison["curves"].keys() == {"sfl", "fedavg"}
+    text = "\n".join(said)
+    assert "(1 of 2)" in text
+    assert f"\n1 of 6 runs failed:\n  fedprox with seed 1 after round 0: {REASON}\nthe table has the other runs" in text
+
+
+def test_report_and_tables_for_papers_say_what_is_missing(compared):
+    folder, _ = compared
+    page = (folder / "report.html").read_text()
+    assert "fedprox: 1 of 2 runs failed (seed 1 after round 0" in page
+    assert "<small>(1 of 2)</small>" in page
+    for name in ("table.md", "table.tex"):
+        text = (folder / name).read_text()
+        line = next(line for line in text.splitlines() if "fedprox" in line)
+        assert "(1 of 2)" in line
+        assert "bf{" not in line
+        assert "**" not in line
+        assert "(k of n): the runs of the other seeds failed" in text
+    csv = [line.split(",") for line in (folder / "table.csv").read_text().splitlines()]
+    seeds = {line[0]: line[csv[0].index("seeds")] for line in csv[1:]}
+    assert [seeds[method] for method in ("sfl", "fedprox", "fedavg")] == ["2", "1", "2"]
+
+
+def test_python_has_the_finished_runs_and_the_failed_ones(compared):
+    result = ComparisonResult(compared[0])
+    assert result.failed.to_dict("records") == [{"method": "fedprox", "seed": 1, "round": 0, "reason": REASON}]
+    assert ("fedprox", 1) not in result.runs
+    assert len(result.runs) == 5
+    assert set(result.rounds["method"]) == {"sfl", "fedprox", "fedavg"}
+
+
+@pytest.mark.slow
+def test_a_resumed_comparison_repeats_what_failed(compared, monkeypatch):
+    monkeypatch.setattr("fedapps.app.server_app.write_report", lambda folder: folder)
+    comparison = json.loads((resume_comparison(compared[0], jobs=1) / "compare.json").read_text())
+    assert "failed" not in comparison
+    assert len(comparison["rows"]) == 6
+
+
+def test_the_command_fails_only_if_every_run_fails(tmp_path, monkeypatch, capsys):
+    def diverging(config, engine):
+        raise DivergedError(REASON)
+
+    def in_this_process(cells, work, **_):
+        return [work(**cell) for cell in cells]
+
+    monkeypatch.setattr(fedapps.comparison.compare, "run_matrix", in_this_process)
+    monkeypatch.setattr(fedapps.comparison.compare, "execute", diverging)
+    monkeypatch.setattr(fedapps.comparison.compare, "references_of", lambda plan, folder: [{}])
+    assert main(["compare", "lqr", "--methods", "sfl", "--seeds", "1", "--output-dir", str(tmp_path)]) == 1
+    assert f"1 of 1 runs failed:\n  sfl with seed 0 after round 0: {REASON}" in capsys.readouterr().err
