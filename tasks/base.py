@@ -124,9 +124,6 @@ class Task(TaskProfiles):
     #: same weight, "geometric" is the geometric mean with equal weights, and a :class:`PooledMetric` is computed from
     #: sums over all nodes.
     metric_means: ClassVar[Mapping[str, MetricRule]] = {}
-    #: Glob patterns of parameters that are never trained. Every node builds them itself: they are neither sent nor
-    #: stored.
-    fixed: ClassVar[tuple[str, ...]] = ()
     #: What ``fedapps audit`` attacks, as ``package.module:Class`` of a
     #: :class:`~fedapps.tasks.privacy.subject.AuditSubject`; empty if the examples have no words.
     audit_subject: ClassVar[str] = ""
@@ -170,6 +167,13 @@ class Task(TaskProfiles):
             are any.
         """
         return self.build_model()
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Glob patterns of parameters that are never trained. Every node builds them itself: they are neither sent nor
+        stored.
+        """
+        return ()
 
     @property
     def num_stages(self) -> int:

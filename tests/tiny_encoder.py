@@ -3,6 +3,13 @@
 from pathlib import Path
 
 import torch
+from fedapps.tasks.text.options import Options
+from fedapps.tasks.text.transformer import Transformer, transformer
+
+
+def classifier(folder: Path | str, classes: int, *, dropout: float = 0.0, weights: str = "pretrained") -> Transformer:
+    """A classifier with the encoder of a folder; its layers above the encoder are drawn from torch's generator."""
+    return transformer(Options(model=str(folder), dropout=dropout, weights=weights), classes)
 
 
 def encoder_folder(folder: Path, kind: str = "distilbert") -> Path:

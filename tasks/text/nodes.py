@@ -13,8 +13,10 @@ from torch import Tensor
 
 from .corpus import Corpus, Examples
 from .options import Options, PrivateWords
+from .pieces import PieceVocabulary
 from .profile import groups_of, node_key, partitions, splits_of
-from .vocabulary import Vocabulary, WordVocabulary, padded
+from .states import with_states
+from .vocabulary import TokenizerVocabulary, Vocabulary, WordVocabulary, padded
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Words:
         The vocabulary of all nodes; None if each node has its own.
     kept : PrivateWords
         With ``DIGITS``, each node replaces the digit words of ``public`` by those of its own training texts. The tokens
-        of a tokenizer stay unchanged.
+        of a tokenizer stay unchanged; with ``ALL``, the node's are those of its training texts (:mod:`.pieces`).
     """
 
     public: Vocabulary | None
@@ -92,34 +94,38 @@ def _node(
     vocabulary = own or public
     assert vocabulary is not None
     splits = {
-        name: _examples(corpus.train, rows, vocabulary, options.length) for name, rows in kept.items() if len(rows)
+        name: with_states(_examples(corpus.train, rows, vocabulary, options.length), options)
+        for name, rows in kept.items()
+        if len(rows)
     }
+    if words.kept is PrivateWords.ALL and isinstance(vocabulary, TokenizerVocabulary):
+        vocabulary = PieceVocabulary.of(vocabulary, splits["train"]["ids"], splits["train"]["length"])
     extra: dict[str, object] = {"vocabulary": vocabulary, "classes": corpus.classes}
     if len(test):
-        tested = _encoded_test(corpus, public, options.length)
+        tested = _encoded_test(corpus, public, options)
         translation = (
             own.translation(tested.vocabulary) if own and isinstance(tested.vocabulary, WordVocabulary) else None
         )
         splits["test"] = translated(_chosen(tested.examples, test), translation)
         if common:
-            drawn = _common_examples(corpus, public, options.length, options.global_examples, options.partition_seed)
+            drawn = _common_examples(corpus, public, options)
             extra["common_test"] = CommonTest(drawn, translation)
     return NodeData(key, splits, groups_of(corpus, train), extra)
 
 
 @lru_cache(maxsize=8)
-def _encoded_test(corpus: Corpus, public: Vocabulary | None, max_length: int) -> _Encoded:
+def _encoded_test(corpus: Corpus, public: Vocabulary | None, options: Options) -> _Encoded:
     """All test examples in the public vocabulary or, without one, in a vocabulary of all their words."""
     vocabulary = public or WordVocabulary.of(corpus.test.texts)
     every = np.arange(len(corpus.test.texts))
-    return _Encoded(vocabulary, _examples(corpus.test, every, vocabulary, max_length))
+    return _Encoded(vocabulary, with_states(_examples(corpus.test, every, vocabulary, options.length), options))
 
 
 @lru_cache(maxsize=8)
-def _common_examples(corpus: Corpus, public: Vocabulary | None, max_length: int, count: int, seed: int) -> Batch:
-    """``count`` random test examples; all of them if ``count`` is 0 or exceeds their number."""
-    tested = _encoded_test(corpus, public, max_length).examples
-    rows = common_rows(len(tested["label"]), count, seed)
+def _common_examples(corpus: Corpus, public: Vocabulary | None, options: Options) -> Batch:
+    """``global_examples`` random test examples; all of them if it is 0 or exceeds their number."""
+    tested = _encoded_test(corpus, public, options).examples
+    rows = common_rows(len(tested["label"]), options.global_examples, options.partition_seed)
     return tested if len(rows) == len(tested["label"]) else _chosen(tested, rows)
 
 

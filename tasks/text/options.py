@@ -16,6 +16,8 @@ from .published import PUBLISHED, HubDataset
 #: The columns of the files of a simulated or downloaded corpus.
 WRITTEN = Columns(("text",), "label")
 MADE = ("train.jsonl",)
+#: The tensor of a split with the states of its texts above frozen layers, float32 ``[n, L, width]``.
+STATES = "states"
 LSTM = "lstm"
 DEFAULT_LENGTH = 128
 
@@ -93,6 +95,30 @@ class Options:
         "Initial weights of a transformer: pretrained, or random ones according to its configuration",
         choices=("pretrained", "random"),
     )
+    pooling: str = option(
+        "first",
+        "What a transformer's classifier reads: the state of the first token, through the encoder's pooler if it has "
+        "one; or the mean of the states of all tokens, for encoders tuned for it",
+        choices=("first", "mean"),
+    )
+    frozen_layers: int = option(
+        0,
+        "Lowest layers of a transformer that are not trained and have no dropout; every node reads them from its own "
+        "files, and they are neither sent nor kept",
+        minimum=0,
+    )
+    frozen_embedding: bool = option(False, "The same for the embedding of a transformer, under methods that share it")
+    cached_states: bool = option(
+        False,
+        "Compute the states of each text above the frozen embedding and layers once and keep them in memory, 4 bytes a "
+        "number; training gives the same results",
+    )
+    precision: str = option(
+        "float32",
+        "Numbers of a transformer's matrix products; weights and sums are float32. bfloat16 is faster on processors "
+        "that have it",
+        choices=("float32", "bfloat16"),
+    )
     hidden: int = option(300, "Units of the LSTM in each direction", minimum=1)
     embedding_width: int = option(300, "Numbers per word vector of the LSTM", minimum=1)
     dropout: float = option(0.5, "Dropout rate in training", minimum=0, maximum=0.9)
@@ -137,6 +163,7 @@ class Options:
         "draws random vectors",
         path=True,
     )
+    train_examples: int = option(0, "Training examples of each node that are used, drawn once; 0 = all", minimum=0)
     global_examples: int = option(
         0, "Examples of the common test set on which every node is evaluated, drawn once; 0 = all", minimum=0
     )
@@ -189,6 +216,7 @@ class Options:
                 "text.weights = 'random' applies to transformers only, because the LSTM always starts from random "
                 "weights: set text.weights = 'pretrained'"
             )
+        self.check_frozen()
         if self.vocabulary == "file" and not self.words_file:
             raise DataError(
                 "text.vocabulary = 'file': name the file in text.vocabulary-file, or a file of vectors in text.glove"
@@ -201,6 +229,25 @@ class Options:
         if self.vocabulary == "shared":
             self.check_shared()
         self.layout()
+
+    def check_frozen(self) -> None:
+        """Raise :class:`DataError` for options of transformers with the LSTM, or states that are no result of frozen
+        parameters alone.
+        """
+        for name in ("pooling", "frozen_layers", "frozen_embedding", "cached_states", "precision"):
+            if self.recurrent and (value := getattr(self, name)) != getattr(Options, name):
+                key = name.replace("_", "-")
+                raise DataError(f"text.{key} = {value!r} applies to transformers only: name one in text.model")
+        if self.cached_states and self.weights == "random":
+            raise DataError(
+                "text.cached-states = true with text.weights = 'random': states are computed with the pretrained "
+                "weights; set text.weights = 'pretrained', or text.cached-states = false"
+            )
+        if self.cached_states and not self.frozen_embedding:
+            raise DataError(
+                "text.cached-states = true: the states of texts change while the embedding is trained; set "
+                "text.frozen-embedding = true, or text.cached-states = false"
+            )
 
     def check_shared(self) -> None:
         """Raise :class:`DataError` if the server could not build the embedding of a vocabulary shared by all nodes."""
@@ -346,6 +393,15 @@ def vocabulary_source(options: Options, privacy: PrivateParameters) -> Vocabular
         return "file"
     options.check_shared()
     return "shared"
+
+
+def check_trained_words(options: Options, privacy: PrivateParameters) -> None:
+    """Raise :class:`DataError` if all that a method keeps private is a frozen embedding."""
+    if options.frozen_embedding and privacy.patterns and all(one.startswith("embedding") for one in privacy.patterns):
+        raise DataError(
+            f"text.frozen-embedding = true: the method keeps only {', '.join(privacy.patterns)} private, which would "
+            "not be trained; set it to false for this method"
+        )
 
 
 def check_initial_vectors(options: Options, privacy: PrivateParameters) -> None:

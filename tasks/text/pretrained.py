@@ -10,6 +10,7 @@ from fedapps.tasks.profiles import DataError
 from torch import Tensor
 
 from .networks import SplitEmbedding
+from .pieces import OwnRows
 from .transformer import Transformer
 from .vocabulary import TokenizerVocabulary
 
@@ -67,6 +68,9 @@ def _embeddings(model: Transformer) -> dict[str, Tensor]:
             del state[f"{name}.private"]
             with torch.no_grad():
                 state[f"{name}.weight"] = part(torch.arange(len(part.places), device=part.places.device))
+        if isinstance(part, OwnRows):
+            del state[f"{name}.public"]
+            state[f"{name}.weight"] = part.whole()
     return state
 
 

@@ -18,6 +18,7 @@ from fedapps.tasks.profiles import PrivateParameters
 from fedapps.tasks.text.corpus import Examples, read_corpus
 from fedapps.tasks.text.networks import TextClassifier
 from fedapps.tasks.text.options import vocabulary_source, word_table
+from fedapps.tasks.text.pieces import OwnRows, PieceVocabulary
 from fedapps.tasks.text.task import TextTask
 from fedapps.tasks.text.vocabulary import (
     UNKNOWN,
@@ -127,7 +128,8 @@ def choose_sentences(
 def with_sentences(data: NodeData, sentences: Sequence[Sentence]) -> NodeData:
     """Return ``data`` with the ``sentences`` as additional training examples.
 
-    New words are added at the end of a vocabulary of words. A tokenizer stays unchanged.
+    New words are added at the end of a vocabulary of words. A tokenizer stays unchanged, but the node's pieces are also
+    those of the sentences.
     """
     vocabulary = data.extra["vocabulary"]
     assert isinstance(vocabulary, (WordVocabulary, TokenizerVocabulary))
@@ -145,6 +147,8 @@ def with_sentences(data: NodeData, sentences: Sequence[Sentence]) -> NodeData:
         "length": torch.cat([train["length"], added["length"]]),
         "label": torch.cat([train["label"], torch.tensor([one.label for one in sentences])]),
     }
+    if isinstance(vocabulary, PieceVocabulary):
+        vocabulary = PieceVocabulary.of(vocabulary, joined["ids"], joined["length"])
     return replace(data, splits={**data.splits, "train": joined}, extra={**data.extra, "vocabulary": vocabulary})
 
 
@@ -194,7 +198,8 @@ class TextSubject(AuditSubject):
         return with_sentences(data, sentences), sentences
 
     def victim(self, task: TextTask, model: nn.Module, data: NodeData) -> Victim:
-        vectors = model.get_submodule(word_table(task.options)).weight
+        embedding = model.get_submodule(word_table(task.options))
+        vectors = embedding.whole() if isinstance(embedding, OwnRows) else embedding.weight
         assert isinstance(vectors, Tensor)
         # Every row of the table needs a distinct name, including ids that have no token.
         named = _vocabulary(data).words[: len(vectors)]

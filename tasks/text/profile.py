@@ -14,7 +14,7 @@ from fedapps.tasks.partitioners import Part, flower_partition
 from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, PrivateParameters, TaskProfiles, check_partition
 
 from .corpus import Corpus, find_files, labels_in, missing, read_corpus
-from .options import MADE, Options, check_initial_vectors, vocabulary_source
+from .options import MADE, Options, check_initial_vectors, check_trained_words, vocabulary_source
 from .options import Options as TextOptions
 from .partition import deal, dirichlet_shares, label_shares
 from .published import fetch
@@ -60,7 +60,8 @@ def splits_of(train: Part, options: Options, key: str) -> dict[str, Part]:
     """Split a node's examples into those for training and those for validation."""
     order = generator(options.partition_seed, "text.validation", key).permutation(train)
     held = int(options.validation_share * len(train))
-    return {"train": np.sort(order[held:]), "validation": np.sort(order[:held])}
+    used = held + options.train_examples if options.train_examples else len(order)
+    return {"train": np.sort(order[held:used]), "validation": np.sort(order[:held])}
 
 
 def groups_of(corpus: Corpus, train: Part) -> dict[str, str]:
@@ -98,11 +99,13 @@ class TextProfiles(TaskProfiles):
         ------
         DataError
             The options are incompatible with ``privacy`` (:func:`~fedapps.tasks.text.options.vocabulary_source`,
-            :func:`~fedapps.tasks.text.options.check_initial_vectors`).
+            :func:`~fedapps.tasks.text.options.check_initial_vectors`,
+            :func:`~fedapps.tasks.text.options.check_trained_words`).
         """
         if privacy not in self._under:
             vocabulary_source(self.options, privacy)
             check_initial_vectors(self.options, privacy)
+            check_trained_words(self.options, privacy)
             self._under[privacy] = type(self)(self.options, privacy)
         return self._under[privacy]
 
@@ -116,7 +119,8 @@ class TextProfiles(TaskProfiles):
     @property
     def roles(self) -> ModelRoles:
         """The head is the classifier, with the layer before it that some encoders have."""
-        return ModelRoles(head=("*classifier.*",), body=("embedding.*", "encoder.*"), features=True)
+        body = ("encoder.*",) if self.options.frozen_embedding else ("embedding.*", "encoder.*")
+        return ModelRoles(head=("*classifier.*",), body=body, features=True)
 
     @classmethod
     def found_keys(cls, values: Mapping[str, object], folder: Path) -> tuple[dict[str, str | int], str]:

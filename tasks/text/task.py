@@ -16,9 +16,10 @@ from .corpus import Corpus, read_corpus
 from .floors import node_floors
 from .networks import TextClassifier, recurrent_model
 from .nodes import CommonTest, Words, node_data, shared_vocabulary, translated, whole_data
-from .options import PrivateWords, private_words, vocabulary_source
+from .options import STATES, PrivateWords, private_words, vocabulary_source
+from .pieces import PUBLIC, PieceVocabulary, keep_own_rows
 from .profile import TextProfiles, folder_key, node_key
-from .transformer import facts_of, load_config, load_tokenizer, shaped, transformer_model
+from .transformer import facts_of, frozen_of, load_config, load_tokenizer, shaped, transformer_model
 from .vocabulary import RESERVED, SPECIAL, TOKENIZER, Vocabulary, WordVocabulary, read_tokenizer, read_vocabulary
 from .word_vectors import assigned_start, node_vectors, vectors_are_here
 
@@ -70,7 +71,8 @@ class TextTask(TextProfiles, Task):
 
     @property
     def _kept(self) -> PrivateWords:
-        return private_words(self.options, self.privacy)
+        """The words whose vectors never leave the node and are trained there."""
+        return PrivateWords.NONE if self.options.frozen_embedding else private_words(self.options, self.privacy)
 
     def _public_vocabulary(self, key: str | None) -> Vocabulary | None:
         """The vocabulary that depends on no texts, or ``None``; ``key`` is the node's."""
@@ -83,6 +85,11 @@ class TextTask(TextProfiles, Task):
             path = Path(chosen.words_file).expanduser()
             return read_vocabulary(path, chosen.vocabulary_size, option, chosen.embedding_width)
         return None
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The frozen layers, and the rows of a private embedding that a node's texts do not use (:mod:`.pieces`)."""
+        return () if self.options.recurrent else (PUBLIC, *frozen_of(self.options))
 
     # -- trained models ------------------------------------------------------------------------------------
 
@@ -99,6 +106,8 @@ class TextTask(TextProfiles, Task):
         if not classes or vocabulary is None:
             raise DataError("the classes and the words of the model are those of the nodes' texts, which are not here")
         facts: dict[str, Any] = {"classes": list(classes)}
+        if isinstance(vocabulary, PieceVocabulary):
+            facts["pieces"] = list(vocabulary.own)
         if isinstance(vocabulary, WordVocabulary):
             facts["words"] = list(vocabulary.words)
         if not self.options.recurrent:
@@ -110,7 +119,10 @@ class TextTask(TextProfiles, Task):
     def model_of(self, facts: Mapping[str, Any], files: Path | None) -> TextClassifier:
         words, classes = self.vocabulary_of(facts, files), len(facts["classes"])
         if not self.options.recurrent:
-            return shaped(facts["encoder"], facts.get("embedding"), words.words, self.options, self._kept, classes)
+            model = shaped(facts["encoder"], facts.get("embedding"), words.words, self.options, self._kept, classes)
+            if "pieces" in facts:
+                keep_own_rows(model.embedding, tuple(facts["pieces"]))
+            return model
         source = vocabulary_source(self.options, self.privacy)
         unread = replace(self.options, glove="", own_starts="", vocabulary=source)
         return recurrent_model(unread, self.privacy, classes, words, None)
@@ -191,7 +203,7 @@ class TextTask(TextProfiles, Task):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy."""
-        return cross_entropy(model(batch["ids"], batch["length"]), batch["label"])
+        return cross_entropy(_logits(model, batch), batch["label"])
 
     def batches(self, data: NodeData, split: str, batch_size: int) -> Iterator[Batch]:
         """Yield the same batches as other tasks, each padded only to its own longest text."""
@@ -208,9 +220,12 @@ class TextTask(TextProfiles, Task):
         ``test.local_*`` are test examples with the node's label shares, ``test.global_*`` those common to all nodes,
         and ``validation.*`` the node's own. Examples with the node's label shares are evaluated in
         :func:`~fedapps.tasks.label_shares.own_label_shares`. ``vocabulary.words`` is the number of words, and
-        ``vocabulary.in_glove`` the share of them that started from a GloVe vector.
+        ``vocabulary.in_glove`` the share of them that started from a GloVe vector. Of a transformer, they are the
+        pieces of the node's training texts under a private embedding.
         """
         metrics: Metrics = {}
+        if isinstance(pieces := data.extra["vocabulary"], PieceVocabulary):
+            metrics["vocabulary.words"] = float(len(pieces.own))
         if isinstance(common := data.extra.get("common_test"), CommonTest):
             batches = (translated(batch, common.translation) for batch in _by_length(common.examples, CHUNK))
             metrics |= _accuracy("test.global_", model, batches)
@@ -238,12 +253,19 @@ def _tokens(encoder: str, length: int) -> Vocabulary:
     return load_tokenizer(encoder)
 
 
+def _logits(model: nn.Module, batch: Batch) -> Tensor:
+    """The logits of a batch, from the states above frozen layers where these are kept."""
+    inputs = [batch["ids"], batch["length"], *([batch[STATES]] if STATES in batch else [])]
+    logits: Tensor = model(*inputs)
+    return logits
+
+
 def _trimmed(examples: Batch, order: Tensor, batch_size: int) -> Iterator[Batch]:
     """Yield batches of ``examples`` (``ids``, ``length``, ``label``) in this order, padded to their longest text."""
     for chosen in torch.split(order, batch_size):
         longest = int(examples["length"][chosen].max())
         batch = {name: tensor[chosen] for name, tensor in examples.items()}
-        yield {**batch, "ids": batch["ids"][:, :longest]}
+        yield {**batch, **{name: batch[name][:, :longest] for name in ("ids", STATES) if name in batch}}
 
 
 def _by_length(examples: Batch, batch_size: int) -> Iterator[Batch]:
@@ -256,7 +278,7 @@ def _accuracy(prefix: str, model: nn.Module, batches: Iterator[Batch]) -> Metric
     device = next(model.parameters()).device
     correct = total = 0
     for batch in batches:
-        logits = model(batch["ids"].to(device), batch["length"])
+        logits = _logits(model, {name: tensor.to(device) for name, tensor in batch.items()})
         correct += int((logits.argmax(dim=1).cpu() == batch["label"]).sum())
         total += len(batch["label"])
     return {f"{prefix}accuracy": correct / total, f"{prefix}accuracy.count": float(total)}

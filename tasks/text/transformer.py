@@ -12,46 +12,137 @@ from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.profiles import DataError, PrivateParameters, need
 from torch import Tensor, nn
 
+from .layers import frozen_patterns, layers_of, only_layers
 from .networks import SplitEmbedding, TextClassifier
 from .options import Options, PrivateWords, is_private, private_words
+from .pieces import PieceVocabulary, keep_own_rows
 from .vocabulary import TokenizerVocabulary, Vocabulary, is_digits
 from .word_vectors import assigned_start, private_seed
 
+_SPLIT = 8  # texts from which a batch is computed in two halves if they are of different lengths
+
 
 class Transformer(TextClassifier):
-    """An encoder of the library ``transformers`` with a classifier on its first token.
+    """An encoder of the library ``transformers`` with a classifier on its first token, or on the mean of its tokens.
 
     ``embedding`` is the encoder's module ``embeddings``: words, positions, normalisation. The state of the first token
     passes through the encoder's pooler, as in BERT, or, without a pooler, as in DistilBERT, through a layer
-    ``pre_classifier`` with ReLU; then through ``dropout`` in [0, 1) and ``classifier``.
+    ``pre_classifier`` with ReLU; the mean of all states passes through neither. Then follow ``dropout`` in [0, 1) and
+    ``classifier``.
+
+    Parameters
+    ----------
+    encoder : PreTrainedModel
+    classes : int
+    options : Options
+        Those of the head (``pooling``, ``dropout``), of what is frozen, and of the ``precision``. Frozen layers are
+        computed without dropout.
     """
 
-    def __init__(self, encoder: Any, classes: int, *, dropout: float) -> None:
+    def __init__(self, encoder: Any, classes: int, options: Options) -> None:
         super().__init__()
         width = encoder.config.hidden_size
         self.embedding = encoder.embeddings
         self.encoder = encoder
         self.encoder.embeddings = _Given()
+        self.means = options.pooling == "mean"
+        if self.means and hasattr(encoder, "pooler"):
+            encoder.pooler = None
         self.pools = getattr(encoder, "pooler", None) is not None
-        if not self.pools:
+        if not self.pools and not self.means:
             self.pre_classifier = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(options.dropout)
         self.classifier = nn.Linear(width, classes)
+        self.brief = options.precision == "bfloat16"
+        self.given, self.frozen = options.model, options.frozen_layers
+        self.still: tuple[nn.Module, ...] = ()
+        if self.frozen:
+            frozen_patterns(encoder, self.given, self.frozen, embedding=False)  # checks the number
+            self.still = tuple(layers_of(encoder, self.given)[1][: self.frozen])
+        if options.frozen_embedding:
+            self.still = (*self.still, self.embedding)
+        for module in self.still:
+            module.requires_grad_(False)
         self.train()
 
-    def body(self, embedded: Tensor, length: Tensor) -> Tensor:
-        places = torch.arange(embedded.shape[1], device=embedded.device)
-        mask = places < length.to(embedded.device)[:, None]
-        output = self.encoder(inputs_embeds=embedded, attention_mask=mask.long())
-        logits: Tensor = self.classifier(self.dropout(self._pooled(output)))
+    def train(self, mode: bool = True) -> "Transformer":
+        """Set the mode; frozen modules stay in evaluation mode."""
+        super().train(mode)
+        for module in self.still:
+            module.eval()
+        return self
+
+    def forward(self, ids: Tensor, length: Tensor, states: Tensor | None = None) -> Tensor:
+        """Compute logits ``[b, classes]`` of ``ids [b, L]``, or of the ``states [b, L, width]`` above frozen layers."""
+        inputs, vectors = (ids, self.vectors) if states is None else (states, self.vectors_above)
+        if torch.compiler.is_compiling() or not _padded_much(length):
+            return self.head(vectors(inputs, length))
+        length = length.to(inputs.device)
+        order = length.argsort(descending=True, stable=True)
+        halves = [
+            vectors(inputs.index_select(0, rows)[:, : int(length[rows[0]])], length[rows]) for rows in order.chunk(2)
+        ]
+        return self.head(torch.cat(halves).index_select(0, order.argsort()))
+
+    def vectors(self, ids: Tensor, length: Tensor) -> Tensor:
+        """Compute a vector of each text, ``[b, width]``, from ids ``[b, L]``."""
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=self.brief):
+            return self.pooled(self.embedding(ids), length)
+
+    def vectors_above(self, states: Tensor, length: Tensor) -> Tensor:
+        """Compute a vector of each text, ``[b, width]``, from the states above frozen layers, ``[b, L, width]``."""
+        with (
+            torch.autocast(states.device.type, torch.bfloat16, enabled=self.brief),
+            only_layers(self.encoder, self.given, self.frozen, None),
+        ):
+            return self.pooled(states, length)
+
+    @torch.no_grad()
+    def frozen_states(self, ids: Tensor, length: Tensor) -> Tensor:
+        """Compute the states ``[b, L, width]`` above a frozen embedding and frozen layers."""
+        with (
+            torch.autocast(ids.device.type, torch.bfloat16, enabled=self.brief),
+            only_layers(self.encoder, self.given, 0, self.frozen),
+        ):
+            return self._states(self.embedding(ids), length).last_hidden_state.float()
+
+    def head(self, vectors: Tensor) -> Tensor:
+        """Compute logits ``[b, classes]`` from vectors of texts ``[b, width]``."""
+        logits: Tensor = self.classifier(self.dropout(vectors))
         return logits
 
-    def _pooled(self, output: Any) -> Tensor:
+    def body(self, embedded: Tensor, length: Tensor) -> Tensor:
+        return self.head(self.pooled(embedded, length))
+
+    def pooled(self, embedded: Tensor, length: Tensor) -> Tensor:
+        """Compute a vector of each text, ``[b, width]``, from what goes into the encoder, ``[b, L, width]``."""
+        output = self._states(embedded, length)
+        if self.means:
+            mask = _mask(output.last_hidden_state, length)[..., None]
+            return (output.last_hidden_state.float() * mask).sum(1) / mask.sum(1)
         if self.pools:
             pooled: Tensor = output.pooler_output
-            return pooled
+            return pooled.float()
         first: Tensor = self.pre_classifier(output.last_hidden_state[:, 0])
-        return first.relu()
+        return first.relu().float()
+
+    def _states(self, embedded: Tensor, length: Tensor) -> Any:
+        return self.encoder(inputs_embeds=embedded, attention_mask=_mask(embedded, length).long())
+
+
+def _mask(states: Tensor, length: Tensor) -> Tensor:
+    """Which places ``[b, L]`` are within their texts."""
+    return torch.arange(states.shape[1], device=states.device) < length.to(states.device)[:, None]
+
+
+def _padded_much(length: Tensor) -> bool:
+    """Whether a batch costs at least a fifth less as two, of its longer and of its shorter texts."""
+    if len(length) < _SPLIT:
+        return False
+    longest = length.sort(descending=True).values
+    halves = longest.chunk(2)
+    cost = sum(len(half) * int(half[0]) for half in halves)
+    return cost <= 0.8 * len(length) * int(longest[0])
 
 
 class _Given(nn.Module):
@@ -63,29 +154,28 @@ class _Given(nn.Module):
         return embedded
 
 
-def transformer(name: str, classes: int, *, dropout: float, pretrained: bool) -> Transformer:
+def transformer(options: Options, classes: int) -> Transformer:
     """Return an encoder, from a folder or by its name on the Hugging Face hub, as a classifier.
+
+    Its weights are loaded, or drawn from torch's global generator according to the configuration
+    (``options.weights``). The layers above are always drawn.
 
     Parameters
     ----------
-    name : str
-        The folder or the name.
+    options : Options
+        ``model`` is the folder or the name.
     classes : int
         The number of classes.
-    dropout : float
-        The dropout in [0, 1).
-    pretrained : bool
-        Whether to load the encoder's weights. Otherwise they are drawn from torch's global generator according to the
-        configuration. The layers above are always drawn.
 
     Raises
     ------
     DataError
         The encoder is not available or has no embeddings.
     """
-    encoder = deepcopy(_pretrained(name)) if pretrained else _drawn(name)
+    name = options.model
+    encoder = deepcopy(_pretrained(name)) if options.weights == "pretrained" else _drawn(name)
     _embeddings(encoder, name)
-    return Transformer(encoder, classes, dropout=dropout)
+    return Transformer(encoder, classes, options)
 
 
 def embeddings_of(name: str, *, pretrained: bool) -> nn.Module:
@@ -180,7 +270,7 @@ def shaped(
         The words whose vectors stayed on the node.
     classes : int
     """
-    model = Transformer(_of_config(encoder), classes, dropout=options.dropout)
+    model = Transformer(_of_config(encoder), classes, options)
     if embedding is not None:
         model.embedding = _of_config(embedding).embeddings
     if kept is PrivateWords.DIGITS:
@@ -195,6 +285,16 @@ def _of_config(facts: Mapping[str, Any]) -> Any:
     return AutoModel.from_config(type(AutoConfig.for_model(facts["model_type"])).from_dict(dict(facts)))
 
 
+@lru_cache(maxsize=8)
+def frozen_of(options: Options) -> tuple[str, ...]:
+    """Return glob patterns of what the options freeze."""
+    if not options.frozen_layers:
+        return ("embedding.*",) if options.frozen_embedding else ()
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        encoder = _drawn(options.model)
+    return frozen_patterns(encoder, options.model, options.frozen_layers, embedding=options.frozen_embedding)
+
+
 def transformer_model(
     options: Options, privacy: PrivateParameters, classes: int, vocabulary: Vocabulary, key: str | None
 ) -> Transformer:
@@ -206,16 +306,17 @@ def transformer_model(
         The embeddings do not suit the method: they have no table of words, another width than the encoder's, or a
         shared part although the node starts with the embeddings of another encoder.
     """
-    model = transformer(options.model, classes, dropout=options.dropout, pretrained=options.weights == "pretrained")
+    model = transformer(options, classes)
     seed = private_seed(int(torch.randint(2**62, ())), privacy, key)
     if private_words(options, privacy) is PrivateWords.DIGITS:
         _split(model.embedding, vocabulary.words, options)
-    if not privacy.own_start or key is None:
-        return model
-    if dealt := assigned_start(options, privacy, key):
-        _exchange(model, dealt, options, privacy, seed)
-    else:
-        _draw(model.embedding, privacy, seed, load_config(options.model))
+    if privacy.own_start and key is not None:
+        if dealt := assigned_start(options, privacy, key):
+            _exchange(model, dealt, options, privacy, seed)
+        else:
+            _draw(model.embedding, privacy, seed, load_config(options.model))
+    if isinstance(vocabulary, PieceVocabulary):
+        keep_own_rows(model.embedding, vocabulary.own)
     return model
 
 

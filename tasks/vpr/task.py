@@ -42,7 +42,6 @@ class VprTask(VprProfiles, Task):
     """
 
     vectorises: ClassVar[bool] = False
-    fixed: ClassVar[tuple[str, ...]] = (FROZEN,)
     trained_model: ClassVar[str] = "fedapps.tasks.vpr.trained:VprTrained"
     metric_means: ClassVar[Mapping[str, MetricRule]] = {
         f"{name}.recall_at_{n}": "uniform" for name in ("test", "validation") for n in AMONG
@@ -58,6 +57,10 @@ class VprTask(VprProfiles, Task):
 
     def model_of(self, facts: Mapping[str, Any], files: Path | None) -> PlaceNetwork:
         return unloaded_network(self.options, cast(Normalisation, facts["normalisation"]))
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        return (FROZEN,)
 
     # -- data ----------------------------------------------------------------------------------------------
 

@@ -14,11 +14,10 @@ from fedapps.tasks.privacy.sharing import Victim
 from fedapps.tasks.privacy.tokens import TokenTable
 from fedapps.tasks.text.networks import BiLstm
 from fedapps.tasks.text.privacy import SHARINGS, above_words
-from fedapps.tasks.text.transformer import transformer
 from fedapps.tasks.text.vocabulary import is_digits
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_encoder import encoder_folder
+from tiny_encoder import classifier, encoder_folder
 from torch import nn
 
 WORDS = ("<pad>", *(f"word{number}" for number in range(20)), *map(str, range(10)))
@@ -81,7 +80,7 @@ def test_a_method_says_whether_it_shares_the_first_layer(model, sharing):
 
 @pytest.mark.parametrize("kind", ["distilbert", "bert"])
 def test_above_its_words_a_transformer_is_the_same_and_can_be_matched(kind, tmp_path):
-    model = transformer(str(encoder_folder(tmp_path, kind)), 4, dropout=0.5, pretrained=True)
+    model = classifier(encoder_folder(tmp_path, kind), 4, dropout=0.5)
     body, words = above_words(model), model.embedding.word_embeddings.weight.detach()
     ids, length = torch.tensor([[2, 4, 5, 3], [2, 6, 3, 0]]), torch.tensor([4, 3])
     torch.testing.assert_close(body(words[ids], length), model.eval()(ids, length))
@@ -127,8 +126,8 @@ def test_what_attackers_hold(victim, start):
 
 def test_parameters_that_are_not_shared_are_the_attackers_own(tmp_path):
     folder = str(encoder_folder(tmp_path))
-    start = Victim(above_words(transformer(folder, 4, dropout=0.0, pretrained=True)), table_of(torch.randn(31, 8)))
-    victim = Victim(above_words(transformer(folder, 4, dropout=0.0, pretrained=True)), start.table)
+    start = Victim(above_words(classifier(folder, 4)), table_of(torch.randn(31, 8)))
+    victim = Victim(above_words(classifier(folder, 4)), start.table)
     with torch.no_grad():
         for parameter in victim.body.parameters():
             parameter += 1

@@ -9,11 +9,10 @@ from fedapps.tasks.privacy.sharing import Observation, Sharing, Victim
 from fedapps.tasks.privacy.tokens import TokenTable
 from fedapps.tasks.text.networks import BiLstm
 from fedapps.tasks.text.privacy import SHARINGS, above_words
-from fedapps.tasks.text.transformer import transformer
 from fedapps.tasks.text.vocabulary import is_digits
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tiny_encoder import encoder_folder
+from tiny_encoder import classifier, encoder_folder
 from torch import nn
 
 PLAIN = nn.Identity()
@@ -107,7 +106,7 @@ def test_the_first_projections_of_a_transformer_give_the_words(kind, tmp_path):
     torch.manual_seed(1)
     folder = str(encoder_folder(tmp_path, kind))
     torch.manual_seed(1)
-    model = transformer(folder, 4, dropout=0.5, pretrained=True)
+    model = classifier(folder, 4, dropout=0.5)
     table = TokenTable(tuple("PUCSabcd"), model.embedding.word_embeddings.weight.detach(), "P")
     victim = Victim(above_words(model), table)
     for sentences in ([list("CbaS")], [list("CaS"), list("CdS")]):

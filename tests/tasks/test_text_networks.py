@@ -4,10 +4,11 @@ import pytest
 import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.text.networks import BiLstm, SplitEmbedding, places_of
-from fedapps.tasks.text.transformer import Transformer, embeddings_of, load_tokenizer, transformer
+from fedapps.tasks.text.options import Options
+from fedapps.tasks.text.transformer import Transformer, embeddings_of, load_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_encoder import encoder_folder
+from tiny_encoder import classifier, encoder_folder
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -53,8 +54,8 @@ def test_distilbert_and_bert_have_the_sizes_of_the_papers():
     from transformers import AutoModel, BertConfig, DistilBertConfig
 
     with torch.device("meta"):
-        distilbert = Transformer(AutoModel.from_config(DistilBertConfig()), 4, dropout=0.0)
-        bert = Transformer(AutoModel.from_config(BertConfig()), 4, dropout=0.0)
+        distilbert = Transformer(AutoModel.from_config(DistilBertConfig()), 4, Options(model="distilbert"))
+        bert = Transformer(AutoModel.from_config(BertConfig()), 4, Options(model="bert"))
     assert (numbers(distilbert.embedding), numbers(distilbert.encoder)) == (23_835_648, 42_527_232)
     assert (numbers(bert.embedding), numbers(bert.encoder)) == (23_837_184, 85_054_464 + 590_592)
     assert groups(distilbert) == {"embedding", "encoder", "pre_classifier", "classifier"}
@@ -92,7 +93,7 @@ def test_padding_never_changes_what_the_lstm_says_or_learns(texts, more):
 
 @pytest.mark.parametrize("kind", ["distilbert", "bert"])
 def test_padding_never_changes_what_a_transformer_says_or_learns(tmp_path, kind):
-    model = transformer(str(encoder_folder(tmp_path, kind)), 3, dropout=0.0, pretrained=True).eval()
+    model = classifier(encoder_folder(tmp_path, kind), 3).eval()
     texts = [[2, 4, 5, 3], [2, 6, 3], [2, 3]]
     length = torch.tensor([len(text) for text in texts])
     alone = torch.cat([model(torch.tensor([text]), torch.tensor([len(text)])) for text in texts])
@@ -114,7 +115,7 @@ def test_a_published_encoder_says_what_the_library_makes_of_it(tmp_path, kind):
 
     folder = encoder_folder(tmp_path, kind)
     torch.manual_seed(0)
-    model = transformer(str(folder), 3, dropout=0.5, pretrained=True).eval()
+    model = classifier(folder, 3, dropout=0.5).eval()
     ids, length = torch.tensor([[2, 4, 7, 3], [2, 6, 3, 0]]), torch.tensor([4, 3])
     original = AutoModel.from_pretrained(folder)
     output = original(input_ids=ids, attention_mask=(torch.arange(4) < length[:, None]).long())
@@ -130,7 +131,7 @@ def test_weights_are_read_or_drawn_as_asked(tmp_path):
 
     def made(seed, pretrained):
         torch.manual_seed(seed)
-        return transformer(folder, 3, dropout=0.0, pretrained=pretrained).state_dict()
+        return classifier(folder, 3, weights="pretrained" if pretrained else "random").state_dict()
 
     def equal(one, other):
         return {name for name in one if torch.equal(one[name], other[name])}
@@ -147,13 +148,13 @@ def test_weights_are_read_or_drawn_as_asked(tmp_path):
 
 def test_a_model_that_was_trained_leaves_the_next_one_as_published(tmp_path):
     folder = str(encoder_folder(tmp_path))
-    first = transformer(folder, 3, dropout=0.0, pretrained=True)
+    first = classifier(folder, 3)
     before = {name: tensor.clone() for name, tensor in first.state_dict().items() if name.startswith("encoder.")}
     assert first.training
     optimizer = torch.optim.SGD(first.parameters(), 1.0)
     cross_entropy(first(torch.tensor([[2, 4, 3]]), torch.tensor([3])), torch.tensor([0])).backward()
     optimizer.step()
-    after = transformer(folder, 3, dropout=0.0, pretrained=True).state_dict()
+    after = classifier(folder, 3).state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
@@ -166,7 +167,7 @@ def test_tokens_of_a_published_tokenizer(tmp_path):
 
 def test_the_embeddings_of_an_encoder_alone(tmp_path):
     folder = str(encoder_folder(tmp_path))
-    whole = transformer(folder, 3, dropout=0.0, pretrained=True).embedding.state_dict()
+    whole = classifier(folder, 3).embedding.state_dict()
     alone = embeddings_of(folder, pretrained=True)
     assert all(torch.equal(tensor, whole[name]) for name, tensor in alone.state_dict().items())
     with torch.no_grad():
@@ -178,7 +179,7 @@ def test_encoders_that_are_not_there(tmp_path):
     (tmp_path / "empty").mkdir()
     for pretrained in (True, False):
         with pytest.raises(DataError, match=r"'.*empty' \(text\.model, .*config\.json.* found neither in a folder"):
-            transformer(str(tmp_path / "empty"), 3, dropout=0.0, pretrained=pretrained)
+            classifier(tmp_path / "empty", 3, weights="pretrained" if pretrained else "random")
     with pytest.raises(DataError, match=r"encoder '.*empty' .*: tokenizer\.json found neither"):
         load_tokenizer(str(tmp_path / "empty"))
 
@@ -188,7 +189,7 @@ def test_a_model_without_embeddings_of_its_own(tmp_path):
 
     GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9).save_pretrained(tmp_path)
     with pytest.raises(DataError, match="has no module `embeddings`; use an encoder such as BERT"):
-        transformer(str(tmp_path), 3, dropout=0.0, pretrained=False)
+        classifier(tmp_path, 3, weights="random")
 
 
 def table(rows, width=3):

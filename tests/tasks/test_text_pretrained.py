@@ -5,6 +5,8 @@ import pytest
 import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.text.networks import SplitEmbedding
+from fedapps.tasks.text.options import Options
+from fedapps.tasks.text.pieces import OwnRows
 from fedapps.tasks.text.pretrained import logits_of, sequence_classifier
 from fedapps.tasks.text.transformer import Transformer
 
@@ -21,7 +23,7 @@ def classifier_on(kind, **changes):
 
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**SMALL | changes)
-    return Transformer(getattr(transformers, f"{kind}Model")(config), len(CLASSES), dropout=0.1).eval()
+    return Transformer(getattr(transformers, f"{kind}Model")(config), len(CLASSES), Options(model=kind)).eval()
 
 
 def logits_of_both(model):
@@ -38,10 +40,12 @@ def test_logits_are_those_of_the_classifier(kind):
     np.testing.assert_allclose(*logits_of_both(classifier_on(kind)), atol=1e-6)
 
 
-def test_two_parts_of_a_table_become_one():
+@pytest.mark.parametrize("kind", ["digits", "pieces"])
+def test_two_parts_of_a_table_become_one(kind):
     model = classifier_on("Bert")
     table = model.embedding.word_embeddings.weight.detach()
-    model.embedding.word_embeddings = SplitEmbedding.of(table, [number in (5, 6) for number in range(len(table))])
+    private = [number in (5, 6) for number in range(len(table))]
+    model.embedding.word_embeddings = SplitEmbedding.of(table, private) if kind == "digits" else OwnRows(table, (5, 6))
     np.testing.assert_allclose(*logits_of_both(model), atol=1e-6)
     found = sequence_classifier(model, CLASSES).bert.embeddings.word_embeddings.weight
     assert torch.equal(found, table)
