@@ -1,7 +1,7 @@
 """Cost of aggregating replies: ours, Flower's ``aggregate_arrayrecords``, and NumPy alone.
 
-Ours decodes each reply, checks names, shapes, dtypes and values, and adds it to the mean, in float64. Flower's function
-decodes and adds in float32 and checks nothing. NumPy alone adds arrays that are already decoded, in float32.
+Ours decodes each reply, checks names, shapes, dtypes and values, and adds it to the mean. Flower's function decodes and
+adds in float32 and checks nothing. NumPy alone adds arrays that are already decoded, in float32.
 
 Both the CPU time and the time of the wall clock are compared: other programs disturb the first less, and only the
 second shows what threads gain. ``OMP_NUM_THREADS`` sets the number of threads.
@@ -74,7 +74,9 @@ def ours(records: Sequence[ArrayRecord], expected: Arrays) -> ArrayRecord:
     mean = StreamingMean()
     for record in records:
         mean.add(read_arrays(record, expected), 1.0)
-    return to_record(mean.result())
+    result = mean.result()
+    del mean
+    return to_record(result)
 
 
 def flower(records: Sequence[ArrayRecord]) -> ArrayRecord:

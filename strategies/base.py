@@ -392,7 +392,9 @@ class BaseStrategy(ResumableStrategy):
             raise TooFewRepliesError(too_few(self.report, metrics.count, self._needed_replies, self.registry.absent()))
         self.report.replies = metrics.count
         with timed("step"):
-            closed = self.close_round(server_round, self._current, aggregate.result() if aggregate.defined else {})
+            arrays = aggregate.result() if aggregate.defined else {}
+            del aggregate  # frees its memory
+            closed = self.close_round(server_round, self._current, arrays)
         if fault := check_values(self._current, closed):
             raise DivergedError(f"round {server_round}: after the step of {self.server_optimizer}, {fault}")
         self._current = closed

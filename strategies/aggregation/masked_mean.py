@@ -6,14 +6,15 @@ Yoon et al., Federated Continual Learning with Weighted Inter-client Transfer, I
 
 from collections.abc import Iterator, Mapping
 from math import prod
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ..arrays import Arrays, check_alike, is_float
 from ..blocks import BLOCK
-from .mean import IntegerPolicy, StreamingMean, fold
+from .mean import IntegerPolicy, RunningMean, StreamingMean
 
 #: Name -> which units of a floating-point array were sent: a boolean array with as many dimensions as the array and
 #: length 1 along dimensions that the mask does not distinguish ([8, 1] for the rows of an [8, 3] matrix). An array
@@ -25,8 +26,8 @@ _COMPLETE = np.ones((), dtype=np.bool_)
 class MaskedMean:
     """Σ_k w_k M_k θ_k / Σ_k w_k M_k for every unit, over replies k of weight w_k with masks M_k of zeros and ones.
 
-    This is the running form of :class:`StreamingMean` with a total weight for every unit: if all masks are one, or if
-    there are no masks, the result is the same bit for bit. A unit that no reply contains is 0.
+    Until a reply leaves out a unit of an array, its mean is that of :class:`StreamingMean`, bit for bit; after that it
+    is a running mean in float64 with a total weight for every unit. A unit that no reply contains is 0.
 
     Parameters
     ----------
@@ -36,6 +37,7 @@ class MaskedMean:
 
     def __init__(self, integers: IntegerPolicy = "newest") -> None:
         self._discrete = StreamingMean(integers)
+        self._complete: dict[str, RunningMean] = {}  # until a reply leaves a unit of the array out
         self._means: Arrays = {}
         self._weights: dict[str, NDArray[np.float64]] = {}
         self._template: Arrays = {}
@@ -83,9 +85,13 @@ class MaskedMean:
         """
         discrete = self._discrete.result()
         return {
-            name: discrete[name] if name in discrete else self._means[name].astype(template.dtype)
+            name: discrete[name] if name in discrete else self._mean(name, template.dtype)
             for name, template in self._template.items()
         }
+
+    def _mean(self, name: str, dtype: DTypeLike) -> NDArray[Any]:
+        known = self._complete.get(name)
+        return known.result(dtype) if known else self._means[name].astype(dtype)
 
     def sent_units(self) -> dict[str, NDArray[np.bool_]]:
         """For every floating-point array, the units that at least one reply contained.
@@ -103,16 +109,17 @@ class MaskedMean:
 
     def _fold(self, name: str, value: NDArray[Any], weight: float, mask: NDArray[np.bool_]) -> None:
         before = self._weights.get(name, np.zeros(()))
+        if not before.ndim and mask.all():
+            mask = _COMPLETE
         total = self._weights[name] = np.asarray(before + weight * mask)
+        if mask is _COMPLETE and name not in self._means:  # all replies so far were complete
+            self._complete.setdefault(name, RunningMean()).add(value, weight)
+            return
+        if known := self._complete.pop(name, None):
+            self._means[name] = known.result(np.float64)
         mean = self._means.setdefault(name, np.zeros(value.shape))
         new = mask & (before == 0)  # 0 + 1 · −0 would lose the sign
         share = np.divide(weight * mask, total, out=np.zeros_like(total), where=total > 0)
-        if not total.ndim:  # all replies so far were complete
-            if new:
-                mean[...] = value
-            else:
-                fold(mean, value, float(share))
-            return
         for rows in _row_blocks(value.shape):
             part, wide = mean[rows], value[rows].astype(np.float64)
             np.copyto(part, wide, where=_rows_of(new, rows))
@@ -130,14 +137,17 @@ class _MaskedView(StreamingMean):
         self._mean.add(arrays, weight, self._masks)
 
 
-def _row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
-    """Slices of the first axis, so that what is computed for one of them fits the processor's cache."""
+def _row_blocks(shape: tuple[int, ...]) -> Iterator[slice | EllipsisType]:
+    """Slices of the first axis, if there is one, so that what is computed for one fits the processor's cache."""
+    if not shape:
+        yield ...
+        return
     rows = max(1, BLOCK // max(1, prod(shape[1:])))
     for start in range(0, shape[0], rows):
         yield slice(start, start + rows)
 
 
-def _rows_of(array: NDArray[Any], rows: slice) -> NDArray[Any]:
+def _rows_of(array: NDArray[Any], rows: slice | EllipsisType) -> NDArray[Any]:
     """The rows of an array that is broadcast along its first axis if this has the length 1."""
     return array if array.ndim == 0 or array.shape[0] == 1 else array[rows]
 

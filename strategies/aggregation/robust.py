@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ..arrays import Arrays, Buffers, check_alike, check_kinds, is_float
 from ..checks import require_integer
 from ..rounds.records import TooFewRepliesError
-from .mean import Aggregate, IntegerPolicy, StreamingMean
+from .mean import Aggregate, IntegerPolicy, RunningMean, StreamingMean
 
 #: How many values of every reply are compared at a time.
 BLOCK = 2**14
@@ -262,10 +262,10 @@ def _middle_of(arrays: Sequence[NDArray[Any]], cut: int) -> NDArray[Any]:
         block = np.stack([array[start : start + BLOCK] for array in flat], axis=1)
         block.sort(axis=1)
         if is_float(result):
-            mean = StreamingMean()  # of ascending values: rounding never leads out of their range
+            mean = RunningMean()  # in float64 and of ascending values: rounding never leads out of their range
             for place in range(cut, len(arrays) - cut):
-                mean.add({"": block[:, place]}, 1.0)
-            result[start : start + BLOCK] = mean.result()[""]
+                mean.add(block[:, place].astype(np.float64), 1.0)
+            result[start : start + BLOCK] = mean.result(np.float64)
         else:
             result[start : start + BLOCK] = block[:, (len(arrays) - 1) // 2]
     return result.reshape(arrays[0].shape)

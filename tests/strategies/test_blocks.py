@@ -34,7 +34,7 @@ def small_blocks(monkeypatch):
 
 def whole_fold(mean, value, share):
     """The fold as one expression."""
-    mean -= share * (mean - value.astype(np.float64))
+    mean -= share * (mean - value.astype(mean.dtype))
 
 
 def drawn(shape, dtype, seed):
@@ -48,9 +48,10 @@ def drawn(shape, dtype, seed):
 @pytest.mark.parametrize("layout_of_mean", ["C", "Fortran", "swapped axes"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize("dtype_of_mean", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(5, 7, 3), (64, 2), (1, 9), (9, 1), (0, 4)])
-def test_a_fold_has_the_bits_of_the_expression(shape, dtype, layout, layout_of_mean):
-    mean = np.array(LAYOUTS[layout_of_mean](drawn(shape, np.float64, 1)))
+def test_a_fold_has_the_bits_of_the_expression(shape, dtype, layout, layout_of_mean, dtype_of_mean):
+    mean = np.array(LAYOUTS[layout_of_mean](drawn(shape, dtype_of_mean, 1)))
     value = LAYOUTS[layout](drawn(shape, dtype, 2))
     expected, before = mean.copy(order="K"), value.copy()
     whole_fold(expected, value, 0.3)
@@ -69,7 +70,7 @@ def test_a_mean_has_the_bits_of_the_expression(data):
     for weight, reply in enumerate(replies, start=1):
         mean.add({"w": reply}, weight)
         total += weight
-        expected = np.array(reply, np.float64) if expected is None else expected
+        expected = np.array(reply, np.float64 if dtype is np.float64 else np.float32) if expected is None else expected
         whole_fold(expected, reply, weight / total)
     result = mean.result()["w"]
     assert (result.dtype, result.shape) == (dtype, shape)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from fedapps.strategies.aggregation.mean import StreamingMean
+from fedapps.strategies.aggregation.mean import GROUP, StreamingMean
 from fedapps.strategies.algorithms.adaptive_rates import StreamingDeviation
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,11 +56,32 @@ def test_the_mean_is_that_of_numpy(data):
     weights = data.draw(st.lists(WEIGHTS, min_size=len(values), max_size=len(values)))
     result = mean_of([{"w": value} for value in values], weights)["w"]
     oracle = np.average(np.array(values, np.float64), axis=0, weights=weights)
-    rounding = np.finfo(dtype).eps
-    np.testing.assert_allclose(result, oracle, rtol=2 * rounding, atol=1e-10 + rounding)
-    slack = 1e-9 if dtype is np.float64 else 0
-    assert np.all(result >= np.min(values, axis=0) - slack)
-    assert np.all(result <= np.max(values, axis=0) + slack)
+    error = 1e-9 if dtype is np.float64 else (GROUP + 6) * 2.0**-24 * np.abs(values).max(axis=0)
+    rounding = np.finfo(dtype).eps * np.abs(oracle) + np.finfo(dtype).tiny
+    assert np.all(np.abs(result - oracle) <= error + rounding)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), count=st.integers(GROUP, 4 * GROUP), spread=st.floats(0, 8))
+def test_the_error_of_many_replies_is_bounded_and_asking_early_changes_no_bit(seed, count, spread):
+    rng = np.random.default_rng(seed)
+    replies = [{"w": rng.normal(1, 1, 20).astype(np.float32)} for _ in range(count)]
+    weights = 10 ** rng.uniform(-spread, spread, count)
+    mean = StreamingMean()
+    for reply, weight in zip(replies, weights, strict=True):
+        mean.add(reply, weight)
+        mean.result()
+    values = np.array([reply["w"] for reply in replies], np.float64)
+    bound = (GROUP + 7) * 2.0**-24 * np.abs(values).max(axis=0)  # and the rounding of the result
+    assert np.all(np.abs(mean.result()["w"] - np.average(values, axis=0, weights=weights)) <= bound)
+    assert mean.result()["w"].tobytes() == mean_of(replies, weights)["w"].tobytes()
+
+
+def test_groups_are_exact_where_float32_is():
+    values = [float(k << 16) for k in range(2 * GROUP)]
+    weights = [1.0, *(2.0**k for k in range(GROUP - 1))] * 2  # every share is a half
+    result = mean_of([{"w": np.array([value], np.float32)} for value in values], weights)["w"]
+    assert result.tolist() == [np.average(values, weights=weights)]
 
 
 def test_replies_are_neither_kept_nor_changed():

@@ -139,9 +139,9 @@ def test_multi_krum_that_selects_all_is_the_mean_bit_for_bit(replies, integers):
 @settings(max_examples=40, deadline=None)
 @given(stacks(np.float32))
 def test_trimming_nothing_is_the_mean_of_the_ascending_values_bit_for_bit(replies):
-    ascending = [{"w": row} for row in np.sort([reply["w"] for reply in replies], axis=0)]
+    ascending = [{"w": row.astype(np.float64)} for row in np.sort([reply["w"] for reply in replies], axis=0)]
     result = aggregated(TrimmedMean(0), replies)
-    assert np.array_equal(result["w"], mean_of(ascending)["w"])
+    assert np.array_equal(result["w"], mean_of(ascending)["w"].astype(np.float32))
     np.testing.assert_allclose(result["w"], mean_of(replies)["w"], rtol=1e-6, atol=1e-5)
 
 
