@@ -55,10 +55,10 @@ def held_out_results(
     dict
         ``held_out``, for the summary of the method: ``epochs``; the mean metrics of the three models as ``shared``,
         ``adapted`` and ``local``; ``nodes``, the same by node; and ``refused``, the reasons by node. Empty if the run
-        holds out no node.
+        holds out no node, or withholds test data.
     """
     run = config.run
-    if not run.held_out_nodes:
+    if not run.held_out_nodes or run.withhold_test:
         return {}
     asked = new_node_config(config, label, run_label, last, run.held_out_epochs)
     asked[HELD_OUT] = True
