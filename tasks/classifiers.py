@@ -1,4 +1,4 @@
-"""The classifiers of torchvision, and batch normalisation whose state can be averaged.
+"""The classifiers of torchvision and EfficientNet-Lite0, and batch normalisation whose state can be averaged.
 
 torchvision is imported when a network is built, because its import takes as long as that of torch.
 """
@@ -6,6 +6,8 @@ torchvision is imported when a network is built, because its import takes as lon
 from collections.abc import Callable, Mapping
 
 from torch import nn
+
+from .efficientnet_lite import efficientnet_lite0
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -25,10 +27,11 @@ class BatchNorm(nn.BatchNorm2d):
 
 
 def classifiers() -> Mapping[str, Callable[..., nn.Module]]:
-    """Return the functions that build torchvision's classifiers, by name."""
+    """Return the functions that build torchvision's classifiers and EfficientNet-Lite0, by name."""
     from torchvision import models
 
-    return {name: models.get_model_builder(name) for name in models.list_models(module=models)}
+    known = {name: models.get_model_builder(name) for name in models.list_models(module=models)}
+    return known | {"efficientnet_lite0": efficientnet_lite0}
 
 
 def without_counters(network: nn.Module) -> nn.Module:

@@ -52,6 +52,31 @@ def resnet18(state, x, stages):
     return x
 
 
+def efficientnet_lite0(state, x):
+    """EfficientNet-Lite0 up to its last convolution, from a state with the names of its published file."""
+
+    def layer(name, norm, x, stride=1, active=True):
+        weight = state[f"{name}.weight"]
+        # As in TensorFlow: ceil(size / stride) outputs, and the larger half of the padding on the right and below.
+        more = [max((-(-size // stride) - 1) * stride + weight.shape[-1] - size, 0) for size in x.shape[-2:]]
+        sides = [part for sum_ in reversed(more) for part in (sum_ // 2, sum_ - sum_ // 2)]
+        groups = x.shape[1] // weight.shape[1]
+        x = functional.conv2d(functional.pad(x, sides), weight, stride=stride, groups=groups)
+        kinds = ("running_mean", "running_var", "weight", "bias")
+        x = functional.batch_norm(x, *(state[f"{norm}.{kind}"] for kind in kinds), eps=1e-3)
+        return functional.relu6(x) if active else x
+
+    x = layer("_conv_stem", "_bn0", x, stride=2)
+    for block in range(16):
+        at, given = f"_blocks.{block}", x
+        if block > 0:
+            x = layer(f"{at}._expand_conv", f"{at}._bn0", x)
+        x = layer(f"{at}._depthwise_conv", f"{at}._bn1", x, stride=2 if block in (1, 3, 5, 11) else 1)
+        x = layer(f"{at}._project_conv", f"{at}._bn2", x, active=False)
+        x = x + given if x.shape == given.shape else x
+    return layer("_conv_head", "_bn1", x)
+
+
 FORMULAS = {
     "resnet18-layer3": lambda state, x: resnet18(state, x, 3),
     "resnet18": lambda state, x: resnet18(state, x, 4),

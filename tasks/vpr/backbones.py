@@ -1,4 +1,4 @@
-"""Classifiers of torchvision, cut after a layer and divided into frozen layers and trained layers.
+"""Classifiers of torchvision and EfficientNet-Lite0, cut after a layer and divided into frozen and trained layers.
 
 The choice of trained layers follows Berton et al., *Deep Visual Geo-localization Benchmark*, CVPR 2022, and FedVPR,
 Section 5.2. torchvision is imported when a network is built, because its import takes as long as that of torch.
@@ -14,15 +14,17 @@ from types import MappingProxyType
 import torch
 from fedapps.tasks.base import DataError
 from fedapps.tasks.classifiers import classifiers, without_counters
+from fedapps.tasks.efficientnet_lite import PUBLISHED_NAMES
 from torch import Tensor, nn
 
 from .layers import Parts, divide
-from .options import require_backbone
+from .options import HEAD, require_backbone
 
 #: Parts of names in published files, and torchvision's names for them, by the beginning of the classifier's name.
 _RENAMED: Mapping[str, Mapping[str, str]] = {
     "squeezenet": {".squeeze1x1.": ".squeeze."},
     "densenet": {f".{layer}.{number}.": f".{layer}{number}." for layer in ("norm", "conv") for number in (1, 2)},
+    "efficientnet_lite0": PUBLISHED_NAMES,
 }
 #: Arguments with which torchvision builds the networks of its published weights.
 _ARGUMENTS = {name: {"transform_input": True, "init_weights": True} for name in ("googlenet", "inception_v3")}
@@ -32,7 +34,7 @@ _TRIED = ((224, 224), (256, 320))
 
 @dataclass(frozen=True)
 class Backbone:
-    """A classifier of ``torchvision.models`` and its division.
+    """A classifier of :func:`fedapps.tasks.classifiers.classifiers` and its division.
 
     Attributes
     ----------
@@ -41,7 +43,7 @@ class Backbone:
     last : str
         The layer after which it is cut.
     first : str
-        The first layer that is trained; '' if all are.
+        The first layer that is trained; '' if all are, ``HEAD`` if none is.
     omitted : str
         A layer that is left out.
     """
@@ -99,9 +101,10 @@ def backbone(name: str, trained_from: str = "", *, train_all: bool = False) -> B
     Parameters
     ----------
     name : str
-        A name in ``BACKBONES``, or ``NETWORK@LAYER``: a classifier of torchvision, cut after one of its layers.
+        A name in ``BACKBONES``, or ``NETWORK@LAYER``: a classifier, cut after one of its layers.
     trained_from : str
-        The first layer that is trained. By default it is that of ``BACKBONES``, or the layer of the cut.
+        The first layer that is trained; ``HEAD`` if none is. By default it is that of ``BACKBONES``, or the layer of
+        the cut.
     train_all : bool
         Whether to train all layers.
 
@@ -115,9 +118,7 @@ def backbone(name: str, trained_from: str = "", *, train_all: bool = False) -> B
     chosen = BACKBONES.get(name, Backbone(network, layer, layer))
     if chosen.network not in (known := classifiers()):
         near = get_close_matches(network, known, 5) or sorted(known)
-        raise DataError(
-            f"vpr.backbone = {name!r}: torchvision has no classifier {network!r}; close names: {', '.join(near)}"
-        )
+        raise DataError(f"vpr.backbone = {name!r}: there is no classifier {network!r}; close names: {', '.join(near)}")
     chosen = replace(chosen, first="" if train_all else trained_from or chosen.first)
     try:
         _division(chosen)
@@ -139,13 +140,16 @@ def _division(chosen: Backbone) -> _Division:
     """Divide a network without allocating it. Raise ``ValueError`` with the reason if that is impossible."""
     with torch.device("meta"):
         network = _built(chosen)
-        parts = divide(network, chosen.last, chosen.first or None)
+        head_only = chosen.first == HEAD
+        parts = divide(network, chosen.last, None if head_only else chosen.first or None)
+        if head_only:
+            parts = Parts(frozen=parts.trained, trained=parts.frozen)
         frozen, trained = parts.of(network)
         learned = [module for module in trained.modules() if not isinstance(module, nn.BatchNorm2d)]
-        if not any(list(module.parameters(recurse=False)) for module in learned):
+        if not (head_only or any(list(module.parameters(recurse=False)) for module in learned)):
             raise ValueError(
                 "no trained layer has weights other than those of batch normalisation; set vpr.trained-from to an "
-                "earlier layer"
+                f"earlier layer, or to {HEAD!r} to freeze the backbone"
             )
         width = _width(nn.Sequential(frozen, trained).eval(), chosen.last)
     return _Division(parts, width, frozenset(network.state_dict()))

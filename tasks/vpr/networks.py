@@ -1,8 +1,8 @@
 """Networks that describe a place by one vector (FedVPR, Section 5.2 and Appendix B).
 
-The names of frozen parameters begin with ``frozen.``, those of trained ones with ``trained.`` and ``pooling.``. Only
-the latter are shared if all nodes have the same weights for the former. :func:`check_network` checks, before
-training, that weights and image size fit the network.
+The names of frozen parameters begin with ``frozen.``, those of trained ones with ``trained.``, ``pooling.`` and
+``projection.``. Only the latter are shared if all nodes have the same weights for the former. :func:`check_network`
+checks, before training, that weights and image size fit the network.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from .weights import IMAGENET_MEAN, fitted, published_weights, read_weights
 #: Glob pattern of the parameters that are never trained.
 FROZEN = "frozen.*"
 
-Normalisation = Literal["imagenet", "caffe"]
+Normalisation = Literal["imagenet", "caffe", "tensorflow"]
 BatchNorms = Literal["frozen", "trained"]
 
 
@@ -30,7 +30,8 @@ class Normalise(nn.Module):
     """Normalises RGB images ``[b, 3, height, width]``, uint8 or floats in [0, 1], for the first layer.
 
     ``imagenet``: scale to [0, 1], subtract ImageNet's mean, divide by its standard deviation. ``caffe``: scale to [0,
-    255], subtract the mean, and reverse the order of the channels (BGR).
+    255], subtract the mean, and reverse the order of the channels (BGR). ``tensorflow``: scale to [0, 255], subtract
+    127, divide by 128.
     """
 
     shift: Tensor
@@ -39,9 +40,11 @@ class Normalise(nn.Module):
     def __init__(self, kind: Normalisation) -> None:
         super().__init__()
         self.kind = kind
-        caffe = kind == "caffe"
-        shift = [123.68, 116.779, 103.939] if caffe else [*IMAGENET_MEAN]
-        scale = [1.0, 1.0, 1.0] if caffe else [0.229, 0.224, 0.225]
+        shift, scale = {
+            "imagenet": ([*IMAGENET_MEAN], [0.229, 0.224, 0.225]),
+            "caffe": ([123.68, 116.779, 103.939], [1.0] * 3),
+            "tensorflow": ([127 / 255] * 3, [128 / 255] * 3),
+        }[kind]
         # These constants belong to the weights of the first layer and never change, so they are not in the state.
         self.register_buffer("shift", torch.tensor(shift).view(3, 1, 1), persistent=False)
         self.register_buffer("scale", torch.tensor(scale).view(3, 1, 1), persistent=False)
@@ -59,9 +62,11 @@ class Normalise(nn.Module):
 
 
 class PlaceNetwork(nn.Module):
-    """Maps images to descriptors of length 1 through frozen layers, trained layers and a pooling.
+    """Maps images to descriptors of length 1 through frozen layers, trained layers, a pooling and a projection.
 
-    Local features are normalised to length 1 at every position before pooling, as in the benchmark of Berton et al.
+    Local features are normalised to length 1 at every position before pooling, and pooled features before the
+    projection, as in the benchmark of Berton et al. The projection begins as an orthogonal matrix, so a square one
+    leaves the distances between descriptors as they are.
 
     Parameters
     ----------
@@ -72,7 +77,9 @@ class PlaceNetwork(nn.Module):
     pooling : str
         A name in ``POOLINGS``.
     normalisation : str
-        The normalisation of images, "imagenet" or "caffe".
+        The normalisation of images (:class:`Normalise`).
+    projection : int
+        The width of the linear layer after the pooling; 0 for none.
     batch_norms : str
         Batch normalisation in the trained layers. ``"frozen"`` keeps statistics and scales, as small batches require,
         so that only convolutions and the pooling are trained. ``"trained"`` normalises by batch statistics and updates
@@ -88,12 +95,16 @@ class PlaceNetwork(nn.Module):
         *,
         normalisation: Normalisation = "imagenet",
         batch_norms: BatchNorms,
+        projection: int = 0,
     ) -> None:
         super().__init__()
-        self.width = width
+        self.width = projection or width
         self.normalise = Normalise(normalisation)
         self.frozen, self.trained = frozen, trained
         self.pooling = POOLINGS[pooling]()
+        self.projection = nn.Linear(width, projection, bias=False) if projection else None
+        if self.projection is not None:
+            nn.init.orthogonal_(self.projection.weight)
         self.frozen.requires_grad_(False)
         self._kept: list[nn.Module] = [self.frozen]
         if batch_norms == "frozen":
@@ -121,7 +132,8 @@ class PlaceNetwork(nn.Module):
     def trained_part(self, maps: Tensor) -> Tensor:
         """Compute the descriptors ``[b, width]`` from the maps of :meth:`frozen_part`."""
         local = normalize(self.trained(maps), dim=1)
-        return normalize(self.pooling(local), dim=1)
+        pooled = normalize(self.pooling(local), dim=1)
+        return pooled if self.projection is None else normalize(self.projection(pooled), dim=1)
 
     def frozen_names(self) -> set[str]:
         """Return the names in the state that training does not change."""
@@ -138,6 +150,7 @@ def place_network(
     normalisation: Normalisation | None = None,
     batch_norms: BatchNorms = "frozen",
     train_all: bool = False,
+    projection: int = 0,
 ) -> PlaceNetwork:
     """Return a network.
 
@@ -153,9 +166,8 @@ def place_network(
     trained_from : str
         The first layer that is trained; '' for the backbone's own choice.
     normalisation : str, optional
-        The normalisation with which the weights were trained. The default is ``"caffe"`` for an ``.npz`` file and
-        otherwise torchvision's ``"imagenet"``.
-    batch_norms : str
+        The normalisation with which the weights were trained. The default is that of :func:`normalisation_for`.
+    batch_norms, projection
         See :class:`PlaceNetwork`.
     train_all : bool
         Whether to freeze no layer.
@@ -170,18 +182,25 @@ def place_network(
     chosen = backbone(name, trained_from, train_all=train_all)
     parts = chosen.parts() if weights is None else _loaded(name, chosen, weights)
     if normalisation is None:
-        normalisation = normalisation_for(weights)
-    return PlaceNetwork(*parts, chosen.width, pooling, normalisation=normalisation, batch_norms=batch_norms)
+        normalisation = normalisation_for(name, weights)
+    return PlaceNetwork(
+        *parts, chosen.width, pooling, normalisation=normalisation, batch_norms=batch_norms, projection=projection
+    )
 
 
-def normalisation_for(weights: Path | str | None) -> Normalisation:
-    """The normalisation of images with which weights were trained, by the kind of their file."""
+def normalisation_for(name: str, weights: Path | str | None) -> Normalisation:
+    """The normalisation of images with which the weights of a backbone were trained.
+
+    It is that of TensorFlow for EfficientNet-Lite, that of Caffe for an ``.npz`` file, and otherwise torchvision's.
+    """
+    if name.startswith("efficientnet_lite"):
+        return "tensorflow"
     return "caffe" if isinstance(weights, Path) and weights.suffix == ".npz" else "imagenet"
 
 
 def network_of(options: Options) -> PlaceNetwork:
     """Return the network that ``options`` describe, as :func:`place_network` does."""
-    return _network(options, options.given_weights, normalisation_for(options.given_weights))
+    return _network(options, options.given_weights, normalisation_for(options.backbone, options.given_weights))
 
 
 def unloaded_network(options: Options, normalisation: Normalisation) -> PlaceNetwork:
@@ -198,6 +217,7 @@ def _network(options: Options, weights: Path | str | None, normalisation: Normal
         normalisation=normalisation,
         batch_norms=cast(BatchNorms, options.batch_norms),
         train_all=options.train_all,
+        projection=options.projection,
     )
 
 

@@ -15,6 +15,8 @@ from .mining import Anywhere, NearestSequences, Pool
 # torch.
 BACKBONES = ("resnet18-layer3", "resnet18", "vgg16", "squeezenet1_1", "squeezenet1_1-stride8")
 POOLINGS = ("gem", "spoc", "mac")
+#: The value of ``trained_from`` that freezes the whole backbone.
+HEAD = "head"
 #: The radius in metres of a Proximity client: the paper's, and a smaller one for simulated cities of a few streets.
 RADIUS, WORLD_RADIUS = 2000.0, 50.0
 
@@ -147,12 +149,12 @@ class Options:
     backbone: str = option(
         "resnet18-layer3",
         f"Convolutional network before the pooling: {', '.join(BACKBONES)}, or NETWORK@LAYER, a classifier of "
-        "torchvision cut after one of its layers (resnet50@layer3)",
+        "torchvision or efficientnet_lite0, cut after one of its layers (resnet50@layer3)",
     )
     trained_from: str = option(
         "",
         "First layer of the backbone that is trained, by torchvision's name (layer2, features.10); '' = the layer of "
-        "NETWORK@LAYER, or the last stage of the other backbones",
+        f"NETWORK@LAYER, or the last stage of the other backbones; {HEAD} = none: only pooling and projection are",
     )
     weights: str = option(
         "",
@@ -161,6 +163,9 @@ class Options:
         path=True,
     )
     pooling: str = option("gem", "Pooling of local features into a descriptor", choices=POOLINGS)
+    projection: int = option(
+        0, "Width of a linear layer after the pooling, which gives the descriptor; 0 = no layer", minimum=0
+    )
     train_all: bool = option(
         False, "Train the first layers as well, which random weights require; false = keep them frozen"
     )
@@ -247,6 +252,11 @@ class Options:
             raise DataError(
                 f"vpr.trained-from = {self.trained_from!r} and vpr.train-all = true: these options are mutually "
                 "exclusive; set one of them"
+            )
+        if self.trained_from == HEAD and self.pooling != "gem" and not self.projection:
+            raise DataError(
+                f"vpr.trained-from = {HEAD!r} with vpr.pooling = {self.pooling!r} leaves nothing to train; set "
+                "vpr.projection to a width, or vpr.pooling = 'gem'"
             )
         if self.near > self.far:
             raise DataError(f"vpr.near = {self.near:g}: must be at most vpr.far = {self.far:g}")

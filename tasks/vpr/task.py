@@ -34,8 +34,8 @@ class VprTask(VprProfiles, Task):
     which all nodes' models are evaluated, by name (:class:`~fedapps.tasks.vpr.evaluation.CommonSet`). Because the
     images of an epoch depend on the model, only :meth:`training_batches` yields batches.
 
-    Only ``trained.*`` and ``pooling.*`` are shared. ``frozen.*`` never changes and is the same on all nodes, from the
-    weight file or the run's seed.
+    Only ``trained.*``, ``pooling.*`` and ``projection.*`` are shared. ``frozen.*`` never changes and is the same on all
+    nodes, from the weight file or the run's seed.
 
     .. [1] Dutto et al., Collaborative Visual Place Recognition through Federated Learning, 2024,
        https://arxiv.org/abs/2404.13324.
@@ -52,8 +52,8 @@ class VprTask(VprProfiles, Task):
         return network_of(self.options)
 
     def facts(self, data: NodeData | None) -> Mapping[str, Any]:
-        """Return the ``normalisation`` of images, which depends on the file of the first weights."""
-        return {"normalisation": normalisation_for(self.options.given_weights)}
+        """Return the ``normalisation`` of images, which depends on the first weights."""
+        return {"normalisation": normalisation_for(self.options.backbone, self.options.given_weights)}
 
     def model_of(self, facts: Mapping[str, Any], files: Path | None) -> PlaceNetwork:
         return unloaded_network(self.options, cast(Normalisation, facts["normalisation"]))

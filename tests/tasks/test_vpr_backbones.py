@@ -225,12 +225,16 @@ def test_other_classifiers_of_torchvision(name, trained_from, width, trained):
         ("maxvit_t@blocks.3", "", "does not take images of 256x320, but must take images of any size"),
         ("swin_t@features.5", "", r"gives \[1, 14, 14, 384\], with channels last; name a later layer \(permute\)"),
         ("resnet18@fc", "", r"gives \[1, 1000\], not a map \[images, channels, height, width\]"),
-        ("resnet18@relu", "", "no trained layer has weights .*; set vpr.trained-from to an earlier layer"),
+        (
+            "resnet18@relu",
+            "",
+            "no trained layer has weights .*; set vpr.trained-from to an earlier layer, or to 'head'",
+        ),
         ("resnet18@bn1", "", "no trained layer has weights other than those of batch normalisation"),
         ("resnet18@layer9", "", "there is no layer 'layer9'; the network has conv1, bn1, relu, maxpool, layer1,"),
         ("resnet18-layer3", "layer4", "'layer4' comes after the layer 'layer3'"),
         ("densenet121@features.denseblock3.denselayer4", "", "does not take exactly one tensor"),
-        ("resnt18@layer3", "", "torchvision has no classifier 'resnt18'; close names: resnet18,"),
+        ("resnt18@layer3", "", "there is no classifier 'resnt18'; close names: resnet18,"),
         ("resnet18@", "", "must be one of resnet18-layer3, .*, or NETWORK@LAYER"),
     ],
 )

@@ -48,7 +48,9 @@ def test_normalisation_by_hand():
     torch.testing.assert_close(found, torch.tensor(expected))
     caffe = torch.tensor([30 - 103.939, 20 - 116.779, 10 - 123.68])
     torch.testing.assert_close(Normalise("caffe")(pixel).flatten(), caffe)
-    for kind in ("imagenet", "caffe"):
+    signed = torch.tensor([(10 - 127) / 128, (20 - 127) / 128, (30 - 127) / 128])
+    torch.testing.assert_close(Normalise("tensorflow")(pixel).flatten(), signed)
+    for kind in ("imagenet", "caffe", "tensorflow"):
         torch.testing.assert_close(Normalise(kind)(pixel / 255), Normalise(kind)(pixel))
 
 
@@ -71,6 +73,36 @@ def test_a_descriptor_by_hand(pooling):
         "gem": [((0.216 + 1) / 2) ** (1 / 3), ((0.512 + 1e-18) / 2) ** (1 / 3)],
     }[pooling]
     torch.testing.assert_close(model.trained_part(maps)[0], torch.tensor(pooled) / np.linalg.norm(pooled).item())
+
+
+def test_a_square_projection_begins_as_a_rotation_and_a_narrow_one_gives_its_width():
+    plain, turned = network(), network(projection=512)
+    with torch.no_grad():
+        before, after = plain(images(4)), turned(images(4))
+    assert not torch.allclose(before, after)
+    torch.testing.assert_close(before @ before.T, after @ after.T)
+    narrow = network(projection=3)
+    narrow.trained, narrow.pooling = torch.nn.Identity(), torch.nn.Flatten()
+    narrow.projection = torch.nn.Linear(2, 1, bias=False)
+    narrow.projection.weight.data = torch.tensor([[1.0, -2.0]])
+    assert narrow.width == 3
+    assert narrow.trained_part(torch.tensor([3.0, 4.0]).view(1, 2, 1, 1)).tolist() == [[-1.0]]  # 0.6 - 1.6 < 0
+
+
+def test_a_frozen_backbone_trains_the_head_alone_on_its_cached_maps():
+    usual, head = network(), network(trained_from="head", projection=512)
+    assert trained_names(head) == {"pooling.p", "projection.weight"}
+    assert all(name.startswith("frozen.") for name in head.state_dict() if name not in trained_names(head))
+    maps = frozen_maps(head, images(4))
+    with torch.no_grad():
+        assert torch.equal(maps, usual.trained(usual.frozen_part(images(4))))
+    assert torch.equal(describe_maps(head, maps), describe(head, images(4)))
+    before = {name: tensor.clone() for name, tensor in head.state_dict().items()}
+    one_step(head, images(4))
+    assert {name for name, tensor in head.state_dict().items() if not torch.equal(tensor, before[name])} == {
+        "pooling.p",
+        "projection.weight",
+    }
 
 
 @pytest.mark.parametrize("pooling", ["gem", "spoc", "mac"])
@@ -207,7 +239,7 @@ def test_made_up_data_do_not_hide_weights_that_do_not_fit(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"vpr.backbone": "resne50@layer3"}, "torchvision has no classifier 'resne50'; close names: resnet50,"),
+        ({"vpr.backbone": "resne50@layer3"}, "there is no classifier 'resne50'; close names: resnet50,"),
         ({"vpr.backbone": "vit_b_16@encoder"}, "the network does not take images of 256x320, but must take images of"),
         ({"vpr.trained-from": "layer1.1.conv2"}, "vpr.trained-from = 'layer1.1.conv2': data pass beside the layer"),
         ({"vpr.height": 16, "vpr.width": 16, "vpr.backbone": "squeezenet1_1"}, "too small for vpr.backbone"),

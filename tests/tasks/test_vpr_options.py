@@ -35,6 +35,7 @@ def test_the_defaults_are_allowed():
         ({"backbone": "alexnet"}, "vpr.backbone = 'alexnet': must be one of resnet18-layer3, .*, or NETWORK@LAYER"),
         ({"backbone": "@layer3"}, "vpr.backbone = '@layer3': must be one of"),
         ({"trained_from": "layer2", "train_all": True}, "vpr.trained-from = 'layer2' and vpr.train-all = true"),
+        ({"trained_from": "head", "pooling": "mac"}, "vpr.pooling = 'mac' leaves nothing to train; set vpr.projection"),
         ({"nordland_regions": 9, "nordland_stretches": 3}, "vpr.nordland-regions = 9: must be at most"),
     ],
 )

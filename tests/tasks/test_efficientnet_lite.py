@@ -1,0 +1,48 @@
+"""EfficientNet-Lite0: its size, its padding, and the names of its published file."""
+
+import pytest
+import torch
+from fedapps.tasks.efficientnet_lite import PUBLISHED_NAMES, _Strided, efficientnet_lite0
+from fedapps.tasks.vpr.networks import normalisation_for, place_network
+from network_formulas import efficientnet_lite0 as formula
+
+
+def published(state):
+    """A network's state under the names of the published file."""
+    old = {own: name for name, own in PUBLISHED_NAMES.items()}
+    beginnings = {name: max((own for own in old if name.startswith(own)), key=len) for name in state}
+    return {old[own] + name.removeprefix(own): state[name] for name, own in beginnings.items()}
+
+
+def test_size_of_the_published_network():
+    """4.652 million parameters (release notes of EfficientNet-Lite)."""
+    with torch.device("meta"):
+        network = efficientnet_lite0()
+    assert sum(parameter.numel() for parameter in network.parameters()) == 4_652_008
+    assert len(published(network.state_dict())) == len(network.state_dict())
+
+
+@pytest.mark.parametrize(("size", "sums"), [(4, [9, 6, 6, 4]), (5, [4, 6, 4, 6, 9, 6, 4, 6, 4])])
+def test_padding_by_hand(size, sums):
+    """Sums over 3x3 with stride 2: zeros stand beyond the last row and column of 4, and on both sides of 5."""
+    layer = _Strided(1, 1, 3, 2, bias=False)
+    torch.nn.init.ones_(layer.weight)
+    assert layer(torch.ones(1, 1, size, size)).flatten().tolist() == sums
+
+
+@pytest.mark.parametrize("size", [(64, 96), (33, 47)])
+def test_a_published_file_gives_the_network_of_the_formula(tmp_path, size):
+    torch.manual_seed(0)
+    whole = efficientnet_lite0().eval()
+    for module in whole.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.uniform_(module.running_mean, -0.1, 0.1)
+            torch.nn.init.uniform_(module.running_var, 0.5, 2)
+    state = published(whole.state_dict())
+    torch.save(state, tmp_path / "lite0.pth")
+    model = place_network("efficientnet_lite0@features.8", weights=tmp_path / "lite0.pth").eval()
+    shown = torch.randint(256, (2, 3, *size), dtype=torch.uint8)
+    with torch.no_grad():
+        found = model.trained(model.frozen_part(shown))
+        torch.testing.assert_close(found, formula(state, (shown.float() - 127) / 128), atol=1e-4, rtol=1e-4)
+    assert normalisation_for("efficientnet_lite0@features.8", None) == "tensorflow"
