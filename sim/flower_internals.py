@@ -8,10 +8,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from logging import WARNING
 from typing import Any, TypeVar
 
 from flwr.app import Array, Error, Message
-from flwr.common.constant import FAB_EXCLUDE_PATTERNS, FAB_INCLUDE_PATTERNS, ErrorCode
+from flwr.common import log
+from flwr.common.constant import FAB_EXCLUDE_PATTERNS, FAB_INCLUDE_PATTERNS, ErrorCode, Status
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 __all__ = [
     "FAB_EXCLUDE_PATTERNS",
     "FAB_INCLUDE_PATTERNS",
+    "answer_lost_messages",
     "direct_arrays",
     "empty_run",
     "error_reply",
@@ -143,3 +146,70 @@ class _Clock:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
+
+
+def answer_lost_messages() -> None:
+    """Let the SuperNode of this process answer every message, also one whose worker leaves no reply.
+
+    Flower's SuperNode takes the next message after it has sent the reply to the last one. It waits for that reply
+    without limit, and replies itself, with an error, only if a worker that has fetched its message sends no heartbeat
+    for 60 s. In all other cases, the node would never take part again: the worker falls silent after it has started
+    its task and before it fetches the message; it ends without a reply; it falls silent while it uploads the reply.
+    With this function, the SuperNode replies with the same error as soon as the run has no task that waits or works,
+    and it sends a reply after it has all of it.
+    """
+    module = import_module("flwr.supernode.nodestate.in_memory_nodestate")
+    kind = module.InMemoryNodeState
+    name = "get_messages_legacy" if hasattr(kind, "get_messages_legacy") else "get_messages"
+    get_messages = getattr(kind, name)
+
+    def get_messages_and_errors(state: Any, *, is_reply: bool | None = None, **filters: Any) -> list[Message]:
+        if is_reply:
+            _reply_to_lost(state, module.CLIENT_APP_CRASHED_ERROR)
+        found: list[Message] = list(get_messages(state, is_reply=is_reply, **filters))
+        partial = [message for message in found if is_reply and not _is_complete(message, state)]
+        for message in partial:
+            state.msg_store[message.metadata.message_id].is_retrieved = False
+        return [message for message in found if message not in partial]
+
+    setattr(kind, name, get_messages_and_errors)
+
+
+def _reply_to_lost(state: Any, error: Error) -> None:
+    """Store an error as the reply to each message of a SuperNode's state for which no other reply can come."""
+    unfinished = state.get_tasks(statuses=[Status.PENDING, Status.STARTING, Status.RUNNING])
+    open_runs = {task.run_id for task in unfinished}
+    with state.lock_msg_store:
+        entries = [entry for entry in state.msg_store.values() if entry.message.metadata.run_id not in open_runs]
+        for entry in entries:
+            message_id = entry.message.metadata.message_id
+            if not _replied(entry):
+                state.object_store.delete(message_id)  # no worker will fetch them
+            elif not entry.is_retrieved and not _is_complete(entry.message, state):
+                state.delete_messages(message_ids=[message_id])
+                state.object_store.delete(message_id)
+        replied = {_replied(entry) for entry in state.msg_store.values()}
+        lost = [entry for entry in entries if not _replied(entry) and entry.message.metadata.message_id not in replied]
+        for entry in lost:
+            entry.is_retrieved = True  # Flower replies to no other
+            message_id = entry.message.metadata.message_id
+            log(WARNING, "No reply to message %s: its worker has ended or fallen silent", message_id)
+            if message_id not in state.time_store:
+                state.record_message_processing_start(message_id)
+        state._store_error_replies({entry.message.metadata.run_id for entry in lost}, error)
+
+
+def _replied(entry: Any) -> str:
+    """The id of the message to which an entry of a SuperNode's state replies; empty if it is no reply."""
+    return str(entry.message.metadata.reply_to_message_id)
+
+
+def _is_complete(message: Message, state: Any) -> bool:
+    """Whether the SuperNode has all objects of a message."""
+    waiting = [state.object_store.get_object_tree(message.metadata.message_id)]
+    while waiting:
+        tree = waiting.pop()
+        if state.object_store.get(tree.object_id) == b"":
+            return False
+        waiting += tree.children
+    return True

@@ -8,6 +8,10 @@ imported after the first call has started, so that a command that does not need 
 
 A fork starts like a new process: the app is not imported yet, and NumPy's global generator has a new seed. It ends with
 its exit functions, so calls have nothing in common but the imported libraries.
+
+A call whose process is killed by a signal is repeated once. A worker of Flower that is killed, as when memory is
+exhausted, thus starts its task, or fails at once if the first process has started it; the SuperNode learns of the
+failure from it, and does not wait for 60 s for a heartbeat.
 """
 
 import json
@@ -82,6 +86,12 @@ def _call(command: str, function: Callable[[], object], arguments: Sequence[str]
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with open(os.devnull, encoding="utf-8") as nothing:
         os.dup2(nothing.fileno(), 0)
+    if first := os.fork():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to all: it is for the first
+        _, status = os.waitpid(first, 0)
+        if not os.WIFSIGNALED(status):
+            os._exit(os.waitstatus_to_exitcode(status))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     name_process(command)
     sys.argv = [command, *arguments]
     for name in [name for name in sys.modules if name.partition(".")[0] == __package__.partition(".")[0]]:

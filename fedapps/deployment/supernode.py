@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 
 from fedapps.config.keys import flattened
-from fedapps.sim.flower_internals import poll_every
+from fedapps.sim.flower_internals import answer_lost_messages, poll_every
 from fedapps.tasks.files import read_toml, shown
 
 from .flower_command import load_command, name_process, run_and_exit, run_flower
@@ -122,6 +122,7 @@ def main() -> None:
     load_command(_SUPERNODE)  # before the fork, which then has what the command imports
     superexec = Fork(_SUPEREXEC, partial(_run_superexec, [name for name in libraries.split(",") if name]))
     poll_every(float(interval))
+    answer_lost_messages()
     run_flower(_SUPERNODE, options, replace=_SUPEREXEC, start=superexec.start)
 
 

@@ -4,6 +4,8 @@ import ast
 import inspect
 import re
 import time
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +15,15 @@ from fedapps.sim.flower_internals import direct_arrays, flower_identity, set_mes
 from fedapps.sim.inprocess import run_inprocess
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
+from flwr.common.constant import SubStatus
 from flwr.serverapp import ServerApp
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.superexec.executor import SubprocessExecutor
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal
+from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
 from fedapps.deployment.supernode import POLL_INTERVAL
 
@@ -202,6 +208,76 @@ def test_the_supernode_pauses_through_its_module_time(monkeypatch):
     start_client_internal.time.sleep(0.125)
     assert pauses == [0.25, 0.125]
     assert start_client_internal.time.monotonic is time.monotonic
+
+
+@pytest.fixture
+def node_state(monkeypatch):
+    """The state of a SuperNode, and a message that it has received and whose task a worker has started."""
+    name = "get_messages_legacy" if hasattr(InMemoryNodeState, "get_messages_legacy") else "get_messages"
+    monkeypatch.setattr(InMemoryNodeState, name, getattr(InMemoryNodeState, name))  # is given back after the test
+    flower_internals.answer_lost_messages()
+    state = InMemoryNodeState(ObjectStoreFactory(":memory:").store())
+    state.set_node_id(2)
+    with flower_identity():
+        content = RecordDict({"arrays": ArrayRecord({"w": Array(np.ones(3, np.float32))})})
+        message = Message(content, dst_node_id=2, message_type="train")
+        task = state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="0" * 64)
+        start_client_internal._insert_message(message, state, state.object_store)
+    assert state.claim_task(task)
+    assert state.activate_task(task)
+    return partial(getattr(state, name), run_ids=[1]), state, message, task
+
+
+def fall_silent(state, task):
+    state.task_token_store[task].active_until -= timedelta(hours=1)
+
+
+def fail(state, task):
+    assert state.finish_task(task, SubStatus.FAILED, "killed")
+
+
+@pytest.mark.parametrize("end", [fall_silent, fail])
+@pytest.mark.parametrize("fetched", [False, True])
+def test_a_supernode_replies_to_a_message_whose_worker_leaves_no_reply(node_state, end, fetched):
+    get_messages, state, message, task = node_state
+    assert not get_messages(is_reply=True), "the worker still works"
+    if fetched:
+        (of_worker,) = get_messages(is_reply=False, limit=1)
+        assert of_worker == message
+        state.record_message_processing_start(message.metadata.message_id)
+    end(state, task)
+    (reply,) = get_messages(is_reply=True)
+    assert reply.error.reason == "ClientApp stopped responding."
+    assert reply.metadata.reply_to_message_id == message.metadata.message_id
+    assert state.get_message_processing_duration(message.metadata.message_id) >= 0
+    assert message.metadata.message_id not in state.object_store
+    assert not get_messages(is_reply=True)
+    assert not get_messages(is_reply=False), "no other worker fetches it"
+
+
+@pytest.mark.parametrize("end", [fall_silent, fail])
+@pytest.mark.parametrize("uploaded", [False, True])
+def test_a_supernode_sends_complete_replies_alone(node_state, end, uploaded):
+    get_messages, state, message, task = node_state
+    get_messages(is_reply=False, limit=1)
+    state.record_message_processing_start(message.metadata.message_id)
+    with flower_identity(node_id=2):
+        reply = Message(RecordDict({"metrics": MetricRecord({"n": 1})}), reply_to=message)
+    set_message_id(reply, reply.object_id)
+    session = state.start_session(1)
+    _, missing = state.store_message_and_object_tree(reply, get_object_tree(reply), session)
+    objects = get_all_nested_objects(reply)
+    assert set(missing) == set(objects)
+    assert not get_messages(is_reply=True)
+    for object_id in missing if uploaded else missing[:1]:
+        assert state.store_object(1, session, object_id, objects[object_id].deflate())
+    if not uploaded:
+        assert not get_messages(is_reply=True)
+    end(state, task)
+    (sent,) = get_messages(is_reply=True)
+    assert sent.has_error() != uploaded
+    assert (sent.metadata.message_id == reply.metadata.message_id) == uploaded
+    assert sent.metadata.reply_to_message_id == message.metadata.message_id
 
 
 def test_the_supernode_and_its_superexec_start_commands_by_name():

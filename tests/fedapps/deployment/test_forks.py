@@ -19,6 +19,9 @@ import numpy
 
 def main():
     path, *words = sys.argv[1:]
+    if "--killed" in words and not os.path.exists(path + ".killed"):
+        open(path + ".killed", "w").close()
+        os.kill(os.getpid(), 9)
     found = {
         "command": sys.argv[0], "words": words, "parent": os.getppid(), "input": sys.stdin.read(),
         "library": "colorsys" in sys.modules, "app": "fedapps" in sys.modules, "draw": int(numpy.random.randint(2**31)),
@@ -59,13 +62,21 @@ def test_every_call_is_a_new_process_that_finds_the_libraries_imported(
     server: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     first, second, third = (call(server, tmp_path / name, "a b", "--c") for name in ("one", "two", "three"))
-    assert {first["parent"], second["parent"], third["parent"]} == {server.pid}
+    assert len({first["parent"], second["parent"], third["parent"], server.pid}) == 4
     assert (first["command"], first["words"], first["name"]) == ("probe", ["a b", "--c"], "probe")
     assert first["input"] == "", "a worker cannot read the requests of others"
     assert not first["library"], "the first worker does not wait for them"
     assert third["library"]
     assert not third["app"], "the app is loaded from what the server sent"
     assert len({first["draw"], second["draw"], third["draw"]}) == 3, "generators do not share a seed"
+
+
+def test_a_call_whose_process_is_killed_is_repeated(server: subprocess.Popen[str], tmp_path: Path) -> None:
+    undisturbed, killed = call(server, tmp_path / "one"), call(server, tmp_path / "two", "--killed")
+    while Path(f"/proc/{undisturbed['parent']}").exists():  # it ends with its call
+        assert server.poll() is None
+    assert killed["parent"] == server.pid
+    assert (killed["words"], killed["name"]) == (["--killed"], "probe")
 
 
 def test_the_server_ends_with_its_standard_input(server: subprocess.Popen[str], tmp_path: Path) -> None:
