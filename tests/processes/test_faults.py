@@ -118,7 +118,7 @@ def limited(pids: Sequence[int], most: int) -> None:
 
 def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
     # It is cut off when all have taken part again, however long that takes.
-    with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 40, "evaluate-every": 40, "timeout": 150.0}) as fleet:
+    with faulty(tmp_path, 4, LQR | {"num-nodes": 3, "rounds": 40, "evaluate-every": 40, "timeout": 100.0}) as fleet:
         fleet.start(3)
         fleet.submit()
         robot = RobotOfPage(fleet.state(0) / "models" / "run" / "apfl" / "robot-00")
@@ -141,8 +141,8 @@ def test_nodes_that_are_killed_hang_join_late_or_return(tmp_path: Path) -> None:
         fleet.assert_every_round_once()
         rounds = range(1, fleet.ended().round + 1)
         told = fleet.refused()
-        late = "no reply within 150 s"
-        # A worker that ends before it has fetched its message is replaced; later, the SuperNode replies with an error.
+        late = "no reply within 100 s"
+        # A worker that ends before it has started its task is replaced; later, the SuperNode replies with an error.
         reasons = ("stopped responding", late)
         killed = [
             number for number, node, reason in told if node == "robot-02" and any(text in reason for text in reasons)
