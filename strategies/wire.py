@@ -72,6 +72,9 @@ COMPRESSED_STEPS = COMPRESSED_PREFIX + "steps"
 #: Record of replies under "top-k": the flat positions of the values of each array, uint32, ascending.
 COMPRESSED_PLACES = COMPRESSED_PREFIX + "places"
 
+#: Config key of TRAIN and EVALUATE: the digest of what is never trained and never sent, which the node must build from
+#: the same files as the server, a string; missing if there is nothing to compare.
+FIXED_DIGEST = "fixed-digest"
 #: Config key of TRAIN and EVALUATE: whether the reply has the record ``timings``; false if missing.
 TIMINGS_WANTED = "timings"
 #: Record of replies: seconds that the node took for each phase of its work, floats ≥ 0.

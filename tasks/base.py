@@ -176,6 +176,18 @@ class Task(TaskProfiles):
         return ()
 
     @property
+    def fixed_digest(self) -> str:
+        """What tells apart the values of :attr:`fixed`, such as a hash; nodes with another one than the server's are
+        refused. Empty if all nodes draw the values from the seed of the run.
+        """
+        return ""
+
+    @property
+    def fixed_source(self) -> str:
+        """The key and the file that the values of :attr:`fixed` come from, for the message."""
+        return ""
+
+    @property
     def num_stages(self) -> int:
         """The number of data stages that every node meets in sequence; 1 except in continual learning."""
         return 1

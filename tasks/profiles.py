@@ -12,6 +12,10 @@ class DataError(ValueError):
     """Missing or malformed data. The message names the file and the line, and says what is expected."""
 
 
+class OtherFilesError(DataError):
+    """The parameters that are never trained, which each node builds from its own files, are not those of the server."""
+
+
 @dataclass(frozen=True)
 class NodeProfile:
     """The profile of a node, which the server asks for.
@@ -60,6 +64,27 @@ class PrivateParameters:
 
 
 @dataclass(frozen=True)
+class LowRank:
+    """Adapters of low rank: each adds ``scale * B @ A`` to a frozen weight.
+
+    Parameters
+    ----------
+    a, b : str
+        Names of A ``[rank, inputs]`` and B ``[outputs, rank]``, with a ``*`` that stands for the same text in all
+        three, such as ``encoder.*.lora_A.default.weight``.
+    weight : str
+        The same of the frozen weights ``[outputs, inputs]``.
+    scale : float
+        Not 0.
+    """
+
+    a: str
+    b: str
+    weight: str
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
 class ModelRoles:
     """Which parameters of a task's model play which role, for methods that treat them differently.
 
@@ -72,11 +97,17 @@ class ModelRoles:
         The same of all other parameters that are trained.
     features : bool
         Whether :meth:`fedapps.tasks.base.Task.features` gives the representation.
+    factors : LowRank, optional
+        The adapters of low rank, if the model has any.
+    factors_key : str
+        The key and its value that give the model such adapters, for messages; empty if no key does.
     """
 
     head: tuple[str, ...] = ()
     body: tuple[str, ...] = ()
     features: bool = False
+    factors: LowRank | None = None
+    factors_key: str = ""
 
 
 class TaskProfiles(ABC):

@@ -26,7 +26,7 @@ def missing(task: Task, role: str) -> str:
     Parameters
     ----------
     task : Task
-    role : "head", "body", "features", "classes" or "normalisation"
+    role : "head", "body", "features", "classes", "factors" or "normalisation"
         The last one builds the task's model.
     """
     roles = task.roles
@@ -34,11 +34,16 @@ def missing(task: Task, role: str) -> str:
         "head": "" if roles.head else "its model has no head",
         "body": "" if roles.body else "its model has no body under a head",
         "features": "" if roles.features else "its model has no representation of single examples",
+        "factors": "" if roles.factors else _no_factors(roles.factors_key),
         "classes": "" if task.num_classes else "its examples have no classes",
     }
     if role in reasons:
         return reasons[role]
     return "" if normalisation_names(task) else "its model has no normalisation layers"
+
+
+def _no_factors(key: str) -> str:
+    return "its model has no adapters of low rank" + (f" (set {key})" if key else "")
 
 
 @lru_cache(maxsize=32)

@@ -19,13 +19,14 @@ from fedapps.clients.limits import LimitError
 from fedapps.sim.console import accept_all_text
 from fedapps.sim.files import UnwritableError
 from fedapps.strategies.checks import truncate
-from fedapps.tasks.profiles import DataError
+from fedapps.tasks.profiles import DataError, OtherFilesError
 
 Handler = Callable[[Message, Context], Message]
 #: Key of the node config: a developer's switch, which sends the details of errors to the server.
 SEND_ERRORS = "send-errors"
 #: Errors whose kind tells the server's operator enough to ask for the right thing. These texts hold no data.
 _KINDS: Mapping[type[Exception], str] = {
+    OtherFilesError: "the node has other files of the frozen weights than the server; give it the server's",
     DataError: "the node's data are missing or cannot be used",
     UnwritableError: "the node cannot write a file, its disk may be full",
     LimitError: "the message asks for more steps or time than the node gives",

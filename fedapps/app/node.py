@@ -27,9 +27,9 @@ from fedapps.methods.base import Method
 from fedapps.sim.files import UnwritableError
 from fedapps.strategies.arrays import from_record, to_record
 from fedapps.strategies.stopwatch import timed
-from fedapps.strategies.wire import ARRAYS, CONFIG, HELD_OUT, HELD_OUT_PREFIXES, METRICS, NUM_EXAMPLES
+from fedapps.strategies.wire import ARRAYS, CONFIG, FIXED_DIGEST, HELD_OUT, HELD_OUT_PREFIXES, METRICS, NUM_EXAMPLES
 from fedapps.tasks.base import NodeData, Task
-from fedapps.tasks.profiles import PrivateParameters
+from fedapps.tasks.profiles import OtherFilesError, PrivateParameters
 
 Client = TypeVar("Client", bound=FederatedClient)
 
@@ -91,6 +91,7 @@ class Node:
 
     def _client(self, kind: type[Client]) -> Client:
         run, task = self.config.run, self._task()
+        self._check_files(task)
         own = self._data(task, pooled=False)
         state = self._state(own.key)
         return kind(
@@ -104,6 +105,15 @@ class Node:
             guard=self._guard(),
             keep=partial(self._keep, task, own) if self._keeps_models() else None,
         )
+
+    def _check_files(self, task: Task) -> None:
+        """Raise :class:`OtherFilesError` if what is never trained differs from the server's."""
+        given = self.round_config.get(FIXED_DIGEST)
+        if given and (own := task.fixed_digest) != given:
+            raise OtherFilesError(
+                f"{task.fixed_source}: the frozen weights here have the digest {own[:12]}, those of the server "
+                f"{str(given)[:12]}; give this node a copy of the server's files"
+            )
 
     def _as_new_node(self) -> RoundResult:
         """The metrics of the model that came, of the same after adaptation, and of one trained alone for as long."""

@@ -6,7 +6,7 @@ from fedapps.config.parsing import Config
 from fedapps.config.run_config import RunConfig
 from fedapps.methods.base import Round
 from fedapps.methods.checks import sent_keys
-from fedapps.strategies.wire import TIMINGS_WANTED
+from fedapps.strategies.wire import FIXED_DIGEST, TIMINGS_WANTED
 from fedapps.tasks.options import option_values
 
 
@@ -25,6 +25,12 @@ def timings_wanted(run: RunConfig) -> dict[str, bool]:
     return {TIMINGS_WANTED: True} if run.timings else {}
 
 
+def fixed_digest(config: Config) -> dict[str, str]:
+    """The key with which nodes check what they build from their own files, only where there is such a thing."""
+    found = config.task.fixed_digest
+    return {FIXED_DIGEST: found} if found else {}
+
+
 def train_config(config: Config, label: str, run_label: str, server_round: int) -> ConfigRecord:
     """The config of the TRAIN messages of the method ``label``; ``run_label`` names the folder of private states."""
     run = config.run_of(label)
@@ -33,6 +39,7 @@ def train_config(config: Config, label: str, run_label: str, server_round: int) 
             "run": run_label,
             "method": label,
             **timings_wanted(run),
+            **fixed_digest(config),
             "stage": stage_of(run, server_round, config.num_stages),
             **option_values(run.training_in(server_round)),
             **sent_keys(config.methods[label], Round(run, server_round, "train")),
@@ -48,6 +55,7 @@ def evaluate_config(config: Config, label: str, run_label: str, server_round: in
             "run": run_label,
             "method": label,
             **timings_wanted(run),
+            **fixed_digest(config),
             "stage": stage_of(run, server_round, config.num_stages),
             "batch-size": run.training.batch_size,
             "optimizer": run.training.optimizer,

@@ -19,6 +19,8 @@ MADE = ("train.jsonl",)
 #: The tensor of a split with the states of its texts above frozen layers, float32 ``[n, L, width]``.
 STATES = "states"
 LSTM = "lstm"
+#: The value of ``adapter_targets`` for all linear layers of the encoder.
+ALL_LINEAR = "all-linear"
 DEFAULT_LENGTH = 128
 
 
@@ -119,6 +121,19 @@ class Options:
         "that have it",
         choices=("float32", "bfloat16"),
     )
+    adapter: str = option(
+        "",
+        "Freeze a pretrained transformer and train adapters in it and the classifier, which alone are sent and kept: "
+        "lora or ia3, made by PEFT; '' = train the whole model. All nodes need the same encoder files",
+        choices=("", "lora", "ia3"),
+    )
+    adapter_rank: int = option(8, "Rank of the LoRA adapters", minimum=1, maximum=1024)
+    adapter_alpha: float = option(16.0, "Scale of the LoRA adapters, divided by their rank", above=0)
+    adapter_targets: str = option(
+        "",
+        "Layers with adapters: the last parts of their names, separated by commas (query,value), or all-linear; '' = "
+        "those that PEFT chooses for the kind of encoder",
+    )
     hidden: int = option(300, "Units of the LSTM in each direction", minimum=1)
     embedding_width: int = option(300, "Numbers per word vector of the LSTM", minimum=1)
     dropout: float = option(0.5, "Dropout rate in training", minimum=0, maximum=0.9)
@@ -217,6 +232,13 @@ class Options:
                 "weights: set text.weights = 'pretrained'"
             )
         self.check_frozen()
+        if self.adapter and (self.recurrent or self.weights == "random"):
+            has = f"text.model = {self.model!r}" if self.recurrent else "text.weights = 'random'"
+            raise DataError(
+                f"text.adapter = {self.adapter!r} with {has}: adapters change a frozen pretrained encoder; name its "
+                "folder or its name on the hub in text.model with text.weights = 'pretrained', or leave text.adapter "
+                "empty"
+            )
         if self.vocabulary == "file" and not self.words_file:
             raise DataError(
                 "text.vocabulary = 'file': name the file in text.vocabulary-file, or a file of vectors in text.glove"

@@ -11,7 +11,15 @@ from fedapps.sim.corpus import write_corpus
 from fedapps.sim.seeding import generator
 from fedapps.tasks.options import parse_options
 from fedapps.tasks.partitioners import Part, flower_partition
-from fedapps.tasks.profiles import DataError, ModelRoles, NodeProfile, PrivateParameters, TaskProfiles, check_partition
+from fedapps.tasks.profiles import (
+    DataError,
+    LowRank,
+    ModelRoles,
+    NodeProfile,
+    PrivateParameters,
+    TaskProfiles,
+    check_partition,
+)
 
 from .corpus import Corpus, find_files, labels_in, missing, read_corpus
 from .options import MADE, Options, check_initial_vectors, check_trained_words, vocabulary_source
@@ -21,6 +29,9 @@ from .published import fetch
 
 _COLUMNS = ("train_files", "test_files", "text_columns", "label_column")
 SHARED = PrivateParameters()
+#: The names of A, B and frozen weight of an adapted layer.
+LORA = tuple(f"encoder.*.{part}.weight" for part in ("lora_A.default", "lora_B.default", "base_layer"))
+WITH_LORA = "text.adapter = 'lora'"
 #: The floors of a comparison (:func:`fedapps.tasks.text.floors.node_floors`).
 FREQUENT, TFIDF = "most frequent class", "TF-IDF, pooled"
 
@@ -119,8 +130,14 @@ class TextProfiles(TaskProfiles):
     @property
     def roles(self) -> ModelRoles:
         """The head is the classifier, with the layer before it that some encoders have."""
-        body = ("encoder.*",) if self.options.frozen_embedding else ("embedding.*", "encoder.*")
-        return ModelRoles(head=("*classifier.*",), body=body, features=True)
+        head, chosen = ("*classifier.*",), self.options
+        body = ("encoder.*",) if chosen.frozen_embedding else ("embedding.*", "encoder.*")
+        if chosen.adapter == "ia3":
+            return ModelRoles(head, body=("encoder.*.ia3_l.default",), features=True, factors_key=WITH_LORA)
+        if not chosen.adapter:
+            return ModelRoles(head, body=body, features=True, factors_key=WITH_LORA)
+        factors = LowRank(*LORA, scale=chosen.adapter_alpha / chosen.adapter_rank)
+        return ModelRoles(head, body=LORA[:2], features=True, factors=factors)
 
     @classmethod
     def found_keys(cls, values: Mapping[str, object], folder: Path) -> tuple[dict[str, str | int], str]:

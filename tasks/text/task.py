@@ -19,7 +19,16 @@ from .nodes import CommonTest, Words, node_data, shared_vocabulary, translated, 
 from .options import STATES, PrivateWords, private_words, vocabulary_source
 from .pieces import PUBLIC, PieceVocabulary, keep_own_rows
 from .profile import TextProfiles, folder_key, node_key
-from .transformer import facts_of, frozen_of, load_config, load_tokenizer, shaped, transformer_model
+from .transformer import (
+    digest_of,
+    facts_of,
+    frozen_below,
+    frozen_of,
+    load_config,
+    load_tokenizer,
+    shaped,
+    transformer_model,
+)
 from .vocabulary import RESERVED, SPECIAL, TOKENIZER, Vocabulary, WordVocabulary, read_tokenizer, read_vocabulary
 from .word_vectors import assigned_start, node_vectors, vectors_are_here
 
@@ -88,8 +97,24 @@ class TextTask(TextProfiles, Task):
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """The frozen layers, and the rows of a private embedding that a node's texts do not use (:mod:`.pieces`)."""
-        return () if self.options.recurrent else (PUBLIC, *frozen_of(self.options))
+        """The frozen layers, what is frozen below adapters, and the rows of a private embedding that a node's texts do
+        not use (:mod:`.pieces`).
+        """
+        if self.options.recurrent:
+            return ()
+        below = frozen_below(self.options, self.privacy) if self.options.adapter else ()
+        return (PUBLIC, *frozen_of(self.options), *below)
+
+    @property
+    def fixed_digest(self) -> str:
+        """The digest of the pretrained encoder, if a shared part of it is frozen."""
+        chosen = self.options
+        frozen = chosen.adapter or chosen.frozen_layers or chosen.frozen_embedding
+        return digest_of(chosen.model) if frozen and chosen.weights == "pretrained" else ""
+
+    @property
+    def fixed_source(self) -> str:
+        return f"text.model = {self.options.model!r}"
 
     # -- trained models ------------------------------------------------------------------------------------
 

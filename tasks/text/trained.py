@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from copy import deepcopy
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -18,6 +17,7 @@ from fedapps.tasks.tables import stream_rows
 from fedapps.tasks.trained import Network, Pretrained, TrainedModel
 from torch.nn.functional import softmax
 
+from .adapters import merged
 from .pretrained import logits_of, pretrained_tokenizer, sequence_classifier
 from .task import TextTask
 from .transformer import Transformer
@@ -107,7 +107,10 @@ class TextTrained(TrainedModel):
         return self._task.read_with(self.vocabulary, self.classes, path, partition, num_partitions)
 
     def network(self, example: NodeData | None = None) -> Network:
-        """Map ``ids`` int32 ``[n, L]`` and ``length`` int64 ``[n]`` to ``logits`` ``[n, classes]``."""
+        """Map ``ids`` int32 ``[n, L]`` and ``length`` int64 ``[n]`` to ``logits`` ``[n, classes]``.
+
+        Adapters are merged into the layers of the encoder.
+        """
         encoder = self.facts.get("embedding") or self.facts.get("encoder") or {}
         rows = encoder.get("vocab_size", len(self.vocabulary.words))  # a tokenizer may have more tokens
         with torch_seed(0, "text", "network"):
@@ -116,10 +119,10 @@ class TextTrained(TrainedModel):
         words = "files/tokenizer.json" if isinstance(self.vocabulary, TokenizerVocabulary) else "config.json"
         outside = f"The splitting of texts into words and the numbers of these stay outside: {words} has them."
         dynamic = {"ids": {0: "batch", 1: "words"}, "length": {0: "batch"}}
-        return Network(deepcopy(self.module).cpu(), inputs, ("ids", "length"), ("logits",), dynamic, outside)
+        return Network(merged(self.module).cpu(), inputs, ("ids", "length"), ("logits",), dynamic, outside)
 
     def pretrained(self) -> Pretrained | None:
-        """The classifier as one of the library transformers; ``None`` for an LSTM.
+        """The classifier as one of the library transformers, with merged adapters; ``None`` for an LSTM.
 
         Raises
         ------
@@ -129,7 +132,7 @@ class TextTrained(TrainedModel):
         vocabulary, module = self.vocabulary, self.module
         if not isinstance(module, Transformer) or not isinstance(vocabulary, TokenizerVocabulary):
             return None
-        classifier = sequence_classifier(deepcopy(module).cpu(), self.classes)
+        classifier = sequence_classifier(merged(module).cpu(), self.classes)
         return Pretrained(classifier, pretrained_tokenizer(vocabulary, self._task.options.length), logits_of)
 
     def save_files(self, folder: Path) -> None:

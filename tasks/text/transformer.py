@@ -1,6 +1,8 @@
 """Text classifiers with an encoder of the library ``transformers``."""
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import lru_cache
@@ -12,6 +14,7 @@ from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.profiles import DataError, PrivateParameters, need
 from torch import Tensor, nn
 
+from .adapters import add_adapters
 from .layers import frozen_patterns, layers_of, only_layers
 from .networks import SplitEmbedding, TextClassifier
 from .options import Options, PrivateWords, is_private, private_words
@@ -271,6 +274,8 @@ def shaped(
     classes : int
     """
     model = Transformer(_of_config(encoder), classes, options)
+    if options.adapter:
+        _adapt(model, options)
     if embedding is not None:
         model.embedding = _of_config(embedding).embeddings
     if kept is PrivateWords.DIGITS:
@@ -308,6 +313,8 @@ def transformer_model(
     """
     model = transformer(options, classes)
     seed = private_seed(int(torch.randint(2**62, ())), privacy, key)
+    if options.adapter:
+        _adapt(model, options)
     if private_words(options, privacy) is PrivateWords.DIGITS:
         _split(model.embedding, vocabulary.words, options)
     if privacy.own_start and key is not None:
@@ -317,7 +324,41 @@ def transformer_model(
             _draw(model.embedding, privacy, seed, load_config(options.model))
     if isinstance(vocabulary, PieceVocabulary):
         keep_own_rows(model.embedding, vocabulary.own)
+    if options.adapter:
+        for name, weight in model.embedding.named_parameters(prefix="embedding"):
+            weight.requires_grad_(not privacy.everything and is_private(name, privacy))
     return model
+
+
+def _adapt(model: Transformer, options: Options) -> None:
+    """Put adapters into the layers that are not frozen."""
+    if not options.frozen_layers:
+        add_adapters(model.encoder, options)
+        return
+    with only_layers(model.encoder, options.model, options.frozen_layers, None):
+        add_adapters(model.encoder, options)
+
+
+@lru_cache(maxsize=8)
+def frozen_below(options: Options, privacy: PrivateParameters) -> tuple[str, ...]:
+    """Glob patterns of what is not trained below adapters: the encoder, and what of the embedding is not private."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        model = Transformer(_drawn(options.model), 2, options)
+        _adapt(model, options)
+    encoder = (f"encoder.{name}" for name, weight in model.encoder.named_parameters() if not weight.requires_grad)
+    words = (f"embedding.{name}" for name in model.embedding.state_dict())
+    names = (*encoder, *(name for name in words if privacy.everything or not is_private(name, privacy)))
+    return tuple(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names))  # the layers have the same names
+
+
+@lru_cache(maxsize=4)
+def digest_of(name: str) -> str:
+    """The SHA-256 of the weights of an encoder, as it is loaded, with their names and shapes."""
+    digest = hashlib.sha256()
+    for own, weight in sorted(_pretrained(name).state_dict().items()):
+        digest.update(f"{own} {tuple(weight.shape)}".encode())
+        digest.update(weight.contiguous().numpy())
+    return digest.hexdigest()
 
 
 def _split(embedding: Any, words: tuple[str, ...], options: Options) -> None:
