@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .pretrained import PACKAGES
+
 TABLE = Path(__file__).with_name("experiments.toml")
 #: The word that stands for the folder of the published data sets.
 DATA = "data"
-#: The word that stands for the folder of the pretrained encoder (:mod:`benchmarks.minilm`).
-MINILM = "minilm"
 _BRACES = re.compile(r"\{([\w-]+)\}")
 
 
@@ -28,7 +28,8 @@ class Experiment:
     answers : str
         The question that it answers, in a line.
     run : str
-        What follows ``python -m``; ``{data}``, ``{minilm}`` and names of other experiments in braces stand for folders.
+        What follows ``python -m``; ``{data}`` and names of pretrained networks and of other experiments in braces
+        stand for folders.
     minutes : float
         About, on two cores.
     page : str
@@ -50,12 +51,12 @@ class Experiment:
         return f"{{{DATA}}}" in self.run
 
     @property
-    def needs_minilm(self) -> bool:
-        """Whether it needs the pretrained encoder."""
-        return f"{{{MINILM}}}" in self.run
+    def networks(self) -> tuple[str, ...]:
+        """The names of the pretrained networks that it needs (:mod:`benchmarks.pretrained`)."""
+        return tuple(name for name in PACKAGES if f"{{{name}}}" in self.run)
 
     def command(self, folders: Mapping[str, str]) -> list[str]:
-        """The command; ``folders`` has those of data, encoder, and each experiment in ``after``."""
+        """The command; ``folders`` has those of data, networks, and each experiment in ``after``."""
         return [sys.executable, "-m", *(_filled(word, folders) for word in shlex.split(self.run))]
 
     @property

