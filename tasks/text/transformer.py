@@ -107,7 +107,8 @@ class Transformer(TextClassifier):
             torch.autocast(ids.device.type, torch.bfloat16, enabled=self.brief),
             only_layers(self.encoder, self.given, 0, self.frozen),
         ):
-            return self._states(self.embedding(ids), length).last_hidden_state.float()
+            states: Tensor = self._states(self.embedding(ids), length).last_hidden_state
+            return states.float()
 
     def head(self, vectors: Tensor) -> Tensor:
         """Compute logits ``[b, classes]`` from vectors of texts ``[b, width]``."""
@@ -121,8 +122,9 @@ class Transformer(TextClassifier):
         """Compute a vector of each text, ``[b, width]``, from what goes into the encoder, ``[b, L, width]``."""
         output = self._states(embedded, length)
         if self.means:
-            mask = _mask(output.last_hidden_state, length)[..., None]
-            return (output.last_hidden_state.float() * mask).sum(1) / mask.sum(1)
+            states: Tensor = output.last_hidden_state
+            mask = _mask(states, length)[..., None]
+            return (states.float() * mask).sum(1) / mask.sum(1)
         if self.pools:
             pooled: Tensor = output.pooler_output
             return pooled.float()
