@@ -1,19 +1,29 @@
-"""What the methods of a comparison should exceed on texts: the most frequent class, and a linear model on TF-IDF."""
+"""What the methods of a comparison should exceed on texts: the most frequent class, and linear models on TF-IDF and on
+the vectors of a pretrained encoder.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from importlib.util import find_spec
 
 import numpy as np
+from fedapps.sim.seeding import generator
 from fedapps.tasks.base import Metrics
 from fedapps.tasks.partitioners import Part
 
 from .corpus import Corpus
 from .nodes import common_rows
 from .options import Options
-from .profile import FREQUENT, TFIDF, node_key, partitions, splits_of
+from .profile import FREQUENT, PROBE, TFIDF, node_key, partitions, splits_of
+from .states import mean_vectors
+from .transformer import load_tokenizer
+from .vocabulary import padded
 
 #: Inverse regularisation and maximum number of iterations of the logistic regression.
 _INVERSE, _ITERATIONS = 10.0, 200
+#: The same of that on vectors of norm 1, and how many training texts it reads at most.
+_INVERSE_PROBE, _PROBED = 1.0, 4000
 
 
 def node_floors(corpus: Corpus, options: Options, num_nodes: int) -> Mapping[str, Sequence[Metrics]]:
@@ -22,7 +32,9 @@ def node_floors(corpus: Corpus, options: Options, num_nodes: int) -> Mapping[str
     ``most frequent class`` predicts, for test texts with the node's label shares, the class of most of the node's
     training texts, and for the common test texts that of all nodes' training texts. ``TF-IDF, pooled`` is a logistic
     regression of scikit-learn on the TF-IDF of words, fitted to the training texts of all nodes; it is left out without
-    scikit-learn, and where the training texts have one class or no words. Validation texts are not used.
+    scikit-learn, and where the training texts have one class or no words. ``linear probe, pooled`` is the same on the
+    mean vectors of a pretrained encoder without training, fitted to 4,000 of the training texts at most; it is left out
+    without one. Validation texts are not used.
 
     Raises
     ------
@@ -42,6 +54,9 @@ def node_floors(corpus: Corpus, options: Options, num_nodes: int) -> Mapping[str
     predicted = _by_tfidf(corpus, np.sort(np.concatenate(train)), np.union1d(common, np.concatenate(tested)))
     if predicted is not None:
         floors[TFIDF] = [_measured(corpus, common, predicted, test, predicted) for test in tested]
+    predicted = _by_probe(corpus, np.sort(np.concatenate(train)), options)
+    if predicted is not None:
+        floors[PROBE] = [_measured(corpus, common, predicted, test, predicted) for test in tested]
     return floors
 
 
@@ -77,3 +92,28 @@ def _by_tfidf(corpus: Corpus, train: Part, test: Part) -> np.ndarray | None:
     predicted = np.full(len(corpus.test.texts), -1)
     predicted[test] = model.predict(words.transform(corpus.test.texts_at(test)))
     return predicted
+
+
+def _by_probe(corpus: Corpus, train: Part, options: Options) -> np.ndarray | None:
+    """The predicted class of all test texts, int64; ``None`` without a pretrained encoder or with one class."""
+    rows = train[np.sort(generator(options.partition_seed, "text.probe").permutation(len(train))[:_PROBED])]
+    labels = corpus.train.labels[rows]
+    if options.recurrent or options.weights == "random" or find_spec("sklearn") is None or len(np.unique(labels)) < 2:
+        return None
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=_INVERSE_PROBE, max_iter=_ITERATIONS)
+    model.fit(_vectors(corpus.train.texts_at(rows), options), labels)
+    found: np.ndarray = model.predict(_test_vectors(corpus, replace(options, partition_seed=0)))
+    return found
+
+
+@lru_cache(maxsize=1)
+def _test_vectors(corpus: Corpus, options: Options) -> np.ndarray:
+    """The vectors of all test texts, which are the same in every partition."""
+    return _vectors(corpus.test.texts, options)
+
+
+def _vectors(texts: Sequence[str], options: Options) -> np.ndarray:
+    examples = padded(load_tokenizer(options.model).encode(texts, options.length))
+    return mean_vectors(examples, options).numpy()

@@ -100,7 +100,7 @@ class Options:
     pooling: str = option(
         "first",
         "What a transformer's classifier reads: the state of the first token, through the encoder's pooler if it has "
-        "one; or the mean of the states of all tokens, for encoders tuned for it",
+        "one; or the mean of the states of all tokens, scaled to unit variance, for encoders tuned for it",
         choices=("first", "mean"),
     )
     frozen_layers: int = option(

@@ -33,7 +33,7 @@ SHARED = PrivateParameters()
 LORA = tuple(f"encoder.*.{part}.weight" for part in ("lora_A.default", "lora_B.default", "base_layer"))
 WITH_LORA = "text.adapter = 'lora'"
 #: The floors of a comparison (:func:`fedapps.tasks.text.floors.node_floors`).
-FREQUENT, TFIDF = "most frequent class", "TF-IDF, pooled"
+FREQUENT, TFIDF, PROBE = "most frequent class", "TF-IDF, pooled", "linear probe, pooled"
 
 
 def node_key(partition: int) -> str:
@@ -93,7 +93,7 @@ class TextProfiles(TaskProfiles):
             "any columns; `text.text-columns` and `text.label-column` choose them"
         ),
     }
-    floors: ClassVar[tuple[str, ...]] = (FREQUENT, TFIDF)
+    floors: ClassVar[tuple[str, ...]] = (FREQUENT, TFIDF, PROBE)
 
     def __init__(self, options: TextOptions | None = None, privacy: PrivateParameters = SHARED) -> None:
         """Raise :class:`DataError` if the options are incompatible under every method (:meth:`Options.check`)."""

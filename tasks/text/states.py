@@ -1,14 +1,18 @@
-"""The states of texts above the frozen part of a transformer, which training does not change.
+"""What a transformer gives for texts without training: the states above its frozen part, and mean vectors.
 
 With a frozen embedding, the lowest frozen layers give the same states in every step, because frozen modules have no
 dropout. They are computed once for each text of a node, and the common test texts once for each process.
 """
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import Batch
+from torch import Tensor
+from torch.nn.functional import normalize
 
 from .options import STATES, Options
 from .transformer import Transformer, transformer
@@ -26,11 +30,29 @@ def with_states(examples: Batch, options: Options) -> Batch:
         return examples
     model, length = _model(options), examples["length"]
     states = torch.zeros(*examples["ids"].shape, model.classifier.in_features)
-    for rows in torch.split(length.argsort(stable=True), _AT_ONCE):  # texts of similar length, for little padding
-        longest = int(length[rows].max())
-        found = model.frozen_states(examples["ids"][rows, :longest], length[rows])
-        states[rows, :longest] = found * (torch.arange(longest) < length[rows][:, None])[..., None]
+    for rows, ids in _by_length(examples):
+        found = model.frozen_states(ids, length[rows])
+        inside = torch.arange(ids.shape[1]) < length[rows][:, None]
+        states[rows, : ids.shape[1]] = found * inside[..., None]
     return {**examples, STATES: states}
+
+
+@torch.no_grad()
+def mean_vectors(examples: Batch, options: Options) -> Tensor:
+    """Return the mean state of each text in the pretrained encoder, scaled to norm 1, float32 ``[n, width]``."""
+    names = ("pooling", "frozen_layers", "frozen_embedding", "cached_states", "adapter")
+    plain = {name: getattr(Options, name) for name in names if hasattr(Options, name)}
+    model = _model(replace(options, **{**plain, "pooling": "mean"}))
+    vectors = torch.zeros(len(examples["ids"]), model.classifier.in_features)
+    for rows, ids in _by_length(examples):
+        vectors[rows] = normalize(model.vectors(ids, examples["length"][rows]))
+    return vectors
+
+
+def _by_length(examples: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+    """The rows and ids of texts of similar length, for little padding."""
+    for rows in torch.split(examples["length"].argsort(stable=True), _AT_ONCE):
+        yield rows, examples["ids"][rows, : int(examples["length"][rows].max())]
 
 
 @lru_cache(maxsize=1)

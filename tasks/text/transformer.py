@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import lru_cache
 from itertools import chain
+from math import sqrt
 from typing import Any
 
 import torch
@@ -30,8 +31,8 @@ class Transformer(TextClassifier):
 
     ``embedding`` is the encoder's module ``embeddings``: words, positions, normalisation. The state of the first token
     passes through the encoder's pooler, as in BERT, or, without a pooler, as in DistilBERT, through a layer
-    ``pre_classifier`` with ReLU; the mean of all states passes through neither. Then follow ``dropout`` in [0, 1) and
-    ``classifier``.
+    ``pre_classifier`` with ReLU; the mean of all states passes through neither, but is scaled to unit variance. Then
+    follow ``dropout`` in [0, 1) and ``classifier``.
 
     Parameters
     ----------
@@ -124,7 +125,8 @@ class Transformer(TextClassifier):
         if self.means:
             states: Tensor = output.last_hidden_state
             mask = _mask(states, length)[..., None]
-            return (states.float() * mask).sum(1) / mask.sum(1)
+            mean = (states.float() * mask).sum(1) / mask.sum(1)
+            return nn.functional.normalize(mean) * sqrt(mean.shape[1])
         if self.pools:
             pooled: Tensor = output.pooler_output
             return pooled.float()

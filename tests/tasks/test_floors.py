@@ -17,6 +17,7 @@ from fedapps.tasks.text.options import Options as TextOptions
 from fedapps.tasks.text.task import TextTask
 from striped_places import use_tiny_network, write_places
 from striped_tasks import task_with
+from tiny_encoder import encoder_folder
 
 MAILS = TextOptions(dataset="mails", labels="ham,spam", validation_share=0.0)
 
@@ -57,6 +58,16 @@ def test_a_node_with_other_labels_has_another_floor(tmp_path):
 def test_one_class_and_no_words_have_no_linear_model(tmp_path, train):
     folder = write_mails(tmp_path, train, train)
     assert list(TextTask(MAILS).node_references(folder, 2)) == ["most frequent class"]
+
+
+def test_a_pretrained_encoder_is_probed_without_training(tmp_path):
+    """Two texts that its tokens tell apart; a model with random weights is no reference."""
+    ham, spam = ("ham", "one one"), ("spam", "two threes")
+    folder = write_mails(tmp_path, 20 * [ham] + 20 * [spam], [ham, spam, spam])
+    options = replace(MAILS, model=str(encoder_folder(tmp_path / "model")), max_length=8)
+    (probe,) = TextTask(replace(options, frozen_layers=1)).node_references(folder, 1)["linear probe, pooled"]
+    assert (probe["test.global_accuracy"], probe["test.global_accuracy.count"]) == (1.0, 3.0)
+    assert "linear probe, pooled" not in TextTask(replace(options, weights="random")).node_references(folder, 1)
 
 
 @pytest.mark.slow
