@@ -28,7 +28,7 @@ def with_states(examples: Batch, options: Options) -> Batch:
     """
     if not options.cached_states:
         return examples
-    model, length = _model(options), examples["length"]
+    model, length = _model(replace(options, partition_seed=0)), examples["length"]
     states = torch.zeros(*examples["ids"].shape, model.classifier.in_features)
     for rows, ids in _by_length(examples):
         found = model.frozen_states(ids, length[rows])
@@ -40,9 +40,8 @@ def with_states(examples: Batch, options: Options) -> Batch:
 @torch.no_grad()
 def mean_vectors(examples: Batch, options: Options) -> Tensor:
     """Return the mean state of each text in the pretrained encoder, scaled to norm 1, float32 ``[n, width]``."""
-    names = ("pooling", "frozen_layers", "frozen_embedding", "cached_states", "adapter")
-    plain = {name: getattr(Options, name) for name in names if hasattr(Options, name)}
-    model = _model(replace(options, **{**plain, "pooling": "mean"}))
+    plain = replace(options, frozen_layers=0, frozen_embedding=False, cached_states=False, adapter="")
+    model = _model(replace(plain, pooling="mean", partition_seed=0))
     vectors = torch.zeros(len(examples["ids"]), model.classifier.in_features)
     for rows, ids in _by_length(examples):
         vectors[rows] = normalize(model.vectors(ids, examples["length"][rows]))
