@@ -65,6 +65,16 @@ def add_seeds(command: Parser, default: int, of: str) -> None:
     )
 
 
+def add_seed_keys(command: Parser) -> None:
+    command.add_argument(
+        "--seed-keys",
+        default="",
+        metavar="KEY,...",
+        help="keys set to the seed of each run; text.partition-seed gives each seed its own partition "
+        "(default: the recipe's keys)",
+    )
+
+
 def add_resume(command: Parser, what: str) -> None:
     command.add_argument("--resume", metavar="FOLDER", help=f"resume the interrupted {what} in this folder")
 

@@ -17,6 +17,7 @@ from .arguments import (
     add_methods,
     add_output,
     add_resume,
+    add_seed_keys,
     add_seeds,
     add_set,
     add_vary,
@@ -153,13 +154,7 @@ def _add_compare(commands: Commands) -> None:
     add_methods(command, "compare")
     add_seeds(command, 3, "")
     add_vary(command, "repeat the comparison for each of these values of a key")
-    command.add_argument(
-        "--seed-keys",
-        default="",
-        metavar="KEY,...",
-        help="keys set to the seed of each run; text.partition-seed gives each seed its own partition "
-        "(default: the recipe's keys)",
-    )
+    add_seed_keys(command)
     add_resume(command, "comparison")
     add_jobs(command, "runs")
     command.add_argument(
@@ -181,7 +176,8 @@ def _add_tune(commands: Commands) -> None:
         commands, "tune", "Search the best settings of each method on validation data.",
         "Every method gets the same number of trials, the first with its current settings; no trial reads test data. "
         "Print the settings of each method and write a recipe with them for `fedapps compare`. An argument in the name "
-        "of a method, as in fedprox(mu=0.1), is fixed.",
+        "of a method, as in fedprox(mu=0.1), is fixed. A trial that diverges is a bad trial; a method of which all "
+        "trials do is left out of the recipe.",
         "tune lqr --methods fedavg,fedprox,apfl --trials 20 --write lqr-tuned.toml",
         "tune lane-swap --trials 20 --range apfl.power=0.25..2 --range epochs=5,10,30 --set-trials evaluate-every=1",
         "tune --resume runs/tune-lqr-20250101-120000",
@@ -199,6 +195,18 @@ def _add_tune(commands: Commands) -> None:
         "KEY=VALUE,... for a few values; can be repeated (default: the ranges in `fedapps list --keys`)",
     )
     add_seeds(command, 1, " of each trial")
+    add_seed_keys(command)
+    command.add_argument(
+        "--finalists",
+        type=int,
+        default=0,
+        metavar="N",
+        help="run N trials of each method, the current settings and the best others, with further seeds; the best mean "
+        "over all seeds wins (default: 0, the best trial wins)",
+    )
+    command.add_argument(
+        "--finalist-seeds", type=int, default=2, metavar="N", help="number of further seeds (default: %(default)s)"
+    )
     command.add_argument("--write", default="", metavar="FILE", help="also write the tuned recipe to this file")
     add_resume(command, "tuning")
     add_jobs(command, "methods")

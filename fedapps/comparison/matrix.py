@@ -115,15 +115,17 @@ class Plan:
             If a method, the varied key or a value is invalid, mostly as ``ConfigError``, or a run has no file.
         """
         for key in self.seed_keys:
-            _check_seed_key(key, self.vary)
+            check_seed_key(key)
+            if self.vary and key == self.vary.key:
+                raise ValueError(f"--seed-keys {key}: this key is varied, so it cannot also be the seed")
         for value in self.values:
             _check_own_files(self._with(value, self.seeds[0]), self.methods, self.seeds)
         configs = [self.config_of(value, self.seeds[0]) for value in self.values]
         if self.vary:
             _check_values(self.vary)
-            _check_key("--vary", self.vary.key, configs[0])
+            check_key("--vary", self.vary.key, configs[0])
         for key in self.seed_keys:
-            _check_key("--seed-keys", key, configs[0])
+            check_key("--seed-keys", key, configs[0])
         return configs
 
     def config_of(self, value: Value | None, seed: int) -> Config:
@@ -198,22 +200,20 @@ def read_value(key: str, text: str) -> Value:
     return text.strip("'\"")
 
 
-def _check_key(option: str, key: str, config: Config) -> None:
+def check_key(option: str, key: str, config: Config) -> None:
+    """Raise ``ValueError`` if ``key`` is not read by the run, or set for each run."""
     if key in _OWN_KEYS:
-        raise ValueError(f"{option} {key}: the comparison sets this key; use --methods and --seeds")
+        raise ValueError(f"{option} {key}: this command sets the key; use --methods and --seeds")
     if key not in config.flat():
         readers = [config.run.task, *dict.fromkeys(type(method).name for method in config.methods.values())]
-        raise ValueError(
-            f"{option} {key}: this comparison does not use the key; name one of the run or of {', '.join(readers)}"
-        )
+        raise ValueError(f"{option} {key}: no run uses the key; name one of the run or of {', '.join(readers)}")
 
 
-def _check_seed_key(key: str, vary: Vary | None) -> None:
+def check_seed_key(key: str) -> None:
+    """Raise ``ValueError`` if ``key`` cannot take the value of a seed."""
     declared = all_keys().get(key)
     if declared is not None and type(declared.default) is not int:
         raise ValueError(f"--seed-keys {key}: must be a key of whole numbers, such as the seed of a partition")
-    if vary and key == vary.key:
-        raise ValueError(f"--seed-keys {key}: this key is varied, so it cannot also be the seed")
 
 
 def _check_values(vary: Vary) -> None:

@@ -22,7 +22,7 @@ class ApflDengOptions:
         "share α of the personal model in the mixture, at first; 0 = fedavg, 1 = local",
         minimum=0,
         maximum=1,
-        search=Range(0.1, 0.9),
+        search=Range(0, 1),
     )
     adaptive: bool = option(True, "each node learns its α, by a step of gradient descent on it in every round")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedapps.strategies import BaseStrategy
 from fedapps.tasks.options import option
-from fedapps.tasks.search import Range
+from fedapps.tasks.search import Choices
 
 from .base import Conflict, Method, Round, Scalar, required
 from .strategy_parts import StrategyParts
@@ -22,7 +22,10 @@ class FedDynOptions:
     """The options of FedDyn."""
 
     alpha: float = option(
-        0.01, "weight α of the regularisation; 0 = FedAvg", minimum=0, search=Range(1e-3, 1, log=True)
+        0.01,
+        "weight α of the regularisation, 0.001, 0.01 or 0.1 in the paper; 0 = FedAvg, unlike small values",
+        minimum=0,
+        search=Choices((0.0, 0.001, 0.01, 0.1)),
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedapps.strategies import BaseStrategy
 from fedapps.tasks.options import option
-from fedapps.tasks.search import Range
+from fedapps.tasks.search import Choices
 
 from .base import Conflict, Method, Round, Scalar, required
 from .strategy_parts import StrategyParts
@@ -22,7 +22,10 @@ class FedNovaOptions:
     """The options of FedNova."""
 
     mu: float = option(
-        0.0, "weight µ of a proximal term on the nodes, without momentum; 0 = none", minimum=0, search=Range(0, 1)
+        0.0,
+        "weight µ of a proximal term on the nodes, without momentum; 0 = none",
+        minimum=0,
+        search=Choices((0.0, 0.001, 0.01, 0.1)),
     )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class IfcaOptions:
     """The options of IFCA."""
 
-    clusters: int = option(2, "models among which nodes choose; 1 = FedAvg", minimum=1, search=Choices((2, 3, 4)))
+    clusters: int = option(2, "models among which nodes choose; 1 = FedAvg", minimum=1, search=Choices((1, 2, 3, 4)))
     spread: float = option(
         1.0,
         "how much the first models differ: 1 = independent draws, 0 = not at all; small for a pretrained model",

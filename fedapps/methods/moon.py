@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedapps.tasks.options import option
-from fedapps.tasks.search import Range
+from fedapps.tasks.search import Choices
 
 from .base import Method, Round, Scalar
 
@@ -21,7 +21,7 @@ class MoonOptions:
         0.1,
         "weight µ of the contrast between the representations of the received and of the node's last model; 0 = FedAvg",
         minimum=0,
-        search=Range(0.1, 10, log=True),
+        search=Choices((0.0, 0.1, 1.0, 5.0, 10.0)),
     )
     temperature: float = option(0.5, "temperature of the contrast", above=0)
 

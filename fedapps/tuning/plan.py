@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from fedapps.comparison.matrix import check_key, check_seed_key
 from fedapps.config.parsing import Config, parse
 from fedapps.config.recipe_files import Value
 from fedapps.report.metrics import describe
@@ -36,6 +37,13 @@ class TuningPlan:
     ranges : tuple of str
         Ranges that replace declared ones or are added (:meth:`GivenRange.read`).
     engine : "inline" or "ray"
+    seed_keys : tuple of str
+        Keys that take the value of the seed in each run, such as the seed of a partition.
+    finalists : int
+        The number of trials of each method that run again with ``final_seeds``: the one with the current settings and
+        the best others. 0: the best trial wins as it is.
+    final_seeds : tuple of int
+        Further seeds.
     """
 
     recipe: str
@@ -46,6 +54,9 @@ class TuningPlan:
     trials: int
     ranges: tuple[str, ...]
     engine: str
+    seed_keys: tuple[str, ...] = ()
+    finalists: int = 0
+    final_seeds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` if a number is out of range."""
@@ -55,6 +66,13 @@ class TuningPlan:
             )
         if not self.seeds:
             raise ValueError("--seeds 0: must be at least 1")
+        if self.finalists and not 2 <= self.finalists <= self.trials:
+            raise ValueError(
+                f"--finalists {self.finalists}: must be 0, or from 2, the current settings and the best others, to "
+                f"--trials = {self.trials}"
+            )
+        if self.finalists and not self.final_seeds:
+            raise ValueError("--finalist-seeds 0: must be at least 1, the seeds with which finalists run again")
 
     @cached_property
     def trial_config(self) -> Config:
@@ -98,6 +116,20 @@ class TuningPlan:
         """The number of trials of a method: one if there is nothing to tune."""
         return self.trials if self.spaces[method] else 1
 
+    def finals_of(self, method: str) -> int:
+        """The number of finalists of a method: none if there is nothing to tune."""
+        return self.finalists if self.spaces[method] else 0
+
+    def at_seed(self, seed: int) -> dict[str, int]:
+        """The keys that differ between seeds."""
+        return dict.fromkeys(("seed", *self.seed_keys), seed)
+
+    def check_seed_keys(self) -> None:
+        """Raise ``ValueError`` if the runs do not read one of ``seed_keys``, or it cannot be a seed."""
+        for key in self.seed_keys:
+            check_seed_key(key)
+            check_key("--seed-keys", key, self.trial_config)
+
     def save(self, folder: Path) -> None:
         """Write ``plan.json``."""
         (folder / "plan.json").write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
@@ -108,7 +140,8 @@ class TuningPlan:
         path = folder / "plan.json"
         try:
             known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            given = {field.name: known[field.name] for field in fields(cls)}
+            required = [field.name for field in fields(cls) if field.default is MISSING or field.name in known]
+            given = {name: known[name] for name in required}
         except FileNotFoundError:
             raise ValueError(f"--resume {folder}: not the folder of a tuning (it has no plan.json)") from None
         except (KeyError, TypeError, ValueError) as error:
@@ -119,4 +152,4 @@ class TuningPlan:
         return cls(**(given | lists))
 
     def _flat(self) -> dict[str, Any]:
-        return {**self.config, **self.trial_keys, "methods": ",".join(self.methods), "seed": self.seeds[0]}
+        return {**self.config, **self.trial_keys, "methods": ",".join(self.methods), **self.at_seed(self.seeds[0])}

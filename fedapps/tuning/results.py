@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from textwrap import shorten
 from typing import Any
 
 import tomli_w
@@ -11,13 +12,15 @@ from fedapps.tasks.search import Range
 
 from .plan import TuningPlan
 from .ranges import Domain, setting_text
-from .study import Trial, best_trial
+from .study import Final, Trial, best_trial
 
 #: Keys of a run that no recipe has.
 _OF_A_RUN = ("name", "output-dir", "resume", "seed")
 
 
-def summarise(plan: TuningPlan, trials: Mapping[str, Sequence[Trial]]) -> dict[str, Any]:
+def summarise(
+    plan: TuningPlan, trials: Mapping[str, Sequence[Trial]], finals: Mapping[str, Sequence[Final]]
+) -> dict[str, Any]:
     """The content of ``tune.json``.
 
     Parameters
@@ -25,31 +28,40 @@ def summarise(plan: TuningPlan, trials: Mapping[str, Sequence[Trial]]) -> dict[s
     plan : TuningPlan
     trials : mapping
         All trials of each method, by label.
+    finals : mapping
+        The finalists of each method, by label.
 
     Returns
     -------
     dict
-        ``recipe``, ``metric``, ``mode`` ("min" or "max"), ``trials`` (per method), ``seeds``, and ``methods``: by label
-        the ``ranges``, the metric with the ``current`` settings and with the ``tuned`` ones, the tuned ``settings``,
-        those of them that are ``near_end`` of their range, the ``label``, the number of trials by state in ``counts``,
-        and all ``trials``.
+        ``recipe``, ``metric``, ``mode`` ("min" or "max"), ``trials`` (per method), ``seeds``, ``final_seeds``, and
+        ``methods``: by label the ``ranges``, the metric with the ``current`` settings and with the ``tuned`` ones
+        (``None`` if their runs failed), the tuned ``settings``, those of them that are ``near_end`` of their range, the
+        ``label``, which is empty if all trials failed, the number of trials by state in ``counts``, all ``trials``, and
+        the ``finals``.
     """
     methods = {}
     for label, of_method in trials.items():
-        best = best_trial(of_method, plan.mode)
+        number = best_trial(of_method, finals[label], plan.mode)
+        best = None if number is None else of_method[number]
+        settings = dict(best.settings) if best else {}
+        values = {place: trial.value for place, trial in enumerate(of_method)}
+        if any(final.value is not None for final in finals[label]):
+            values |= {final.trial: final.value for final in finals[label]}
         states = [trial.state for trial in of_method]
         methods[label] = {
             "ranges": {argument: str(domain) for argument, domain in plan.spaces[label].items()},
-            "current": of_method[0].value,
-            "tuned": best.value,
-            "settings": dict(best.settings),
-            "near_end": [a for a, value in best.settings.items() if _is_near_end(plan.spaces[label][a], value)],
-            "label": best.label,
+            "current": values[0],
+            "tuned": None if number is None else values[number],
+            "settings": settings,
+            "near_end": [a for a, value in settings.items() if _is_near_end(plan.spaces[label][a], value)],
+            "label": best.label if best else "",
             "counts": {state: states.count(state) for state in ("complete", "pruned", "failed")},
             "trials": [asdict(trial) for trial in of_method],
+            "finals": [asdict(final) for final in finals[label]],
         }
-    head = {"recipe": plan.recipe, "metric": plan.metric, "mode": plan.mode}
-    return head | {"trials": plan.trials, "seeds": list(plan.seeds), "methods": methods}
+    head = {"recipe": plan.recipe, "metric": plan.metric, "mode": plan.mode, "trials": plan.trials}
+    return head | {"seeds": list(plan.seeds), "final_seeds": list(plan.final_seeds), "methods": methods}
 
 
 def tuning_text(tuning: Mapping[str, Any]) -> str:
@@ -58,7 +70,10 @@ def tuning_text(tuning: Mapping[str, Any]) -> str:
     for label, found in tuning["methods"].items():
         settings = ", ".join(f"{key} = {setting_text(value)}" for key, value in found["settings"].items())
         states = [str(found["counts"][state]) for state in ("complete", "pruned", "failed")]
-        rows.append([label, number(found["current"]), number(found["tuned"]), *states, settings or "nothing to tune"])
+        values = [_value(found["current"]), _value(found["tuned"])]
+        rows.append(
+            [label, *values, *states, settings or ("nothing to tune" if found["label"] else "all trials failed")]
+        )
     header = ["method", "current", "tuned", "complete", "pruned", "failed", "settings"]
     better = "lower" if tuning["mode"] == "min" else "higher"
     seeds = ", ".join(map(str, tuning["seeds"]))
@@ -66,7 +81,27 @@ def tuning_text(tuning: Mapping[str, Any]) -> str:
         f"{tuning['metric']} ({better} is better) with the current and with the tuned settings of each method, "
         f"{tuning['trials']} trials per method, seed{'s'[: len(tuning['seeds']) - 1]} {seeds}"
     )
-    return "\n\n".join([first, text_table(header, rows), *_advice(tuning)])
+    if tuning["final_seeds"]:
+        first += f"; finalists also with {', '.join(map(str, tuning['final_seeds']))}"
+    return "\n\n".join([first, text_table(header, rows), *_advice(tuning), *_about_failures(tuning)])
+
+
+def _value(value: float | None) -> str:
+    return "-" if value is None else number(value)
+
+
+def _about_failures(tuning: Mapping[str, Any]) -> list[str]:
+    """The methods that are left out of the tuned recipe, with the reason of their first failure."""
+    lines = [
+        f"{label}: all trials failed, so the tuned recipe leaves it out; the first: {_first_error(found)}"
+        for label, found in tuning["methods"].items()
+        if not found["label"]
+    ]
+    return ["\n".join(lines)] if lines else []
+
+
+def _first_error(found: Mapping[str, Any]) -> str:
+    return next((shorten(trial["error"], 300, placeholder=" ...") for trial in found["trials"] if trial["error"]), "")
 
 
 def _advice(tuning: Mapping[str, Any]) -> list[str]:
@@ -88,16 +123,19 @@ def _is_near_end(domain: Domain, value: Any) -> bool:
 def tuned_recipe(plan: TuningPlan, tuning: Mapping[str, Any]) -> str:
     """The text of a recipe with the keys of the plan and the tuned settings as arguments of the methods."""
     tables: dict[str, Any] = {}
-    methods = ",".join(found["label"] for found in tuning["methods"].values())
+    methods = ",".join(found["label"] for found in tuning["methods"].values() if found["label"])
     for key, value in {**plan.config, "methods": methods}.items():
         owner, _, name = key.rpartition(".")
         if key not in _OF_A_RUN:
             (tables.setdefault(owner, {}) if owner else tables)[name] = value
+    if plan.seed_keys:
+        tables["compare"] = {"seed-keys": ",".join(plan.seed_keys)}
     seeds = ", ".join(map(str, plan.seeds))
+    further = f", {plan.finalists} finalists also with {', '.join(map(str, plan.final_seeds))}" * bool(plan.finalists)
     comments = [
-        f"# {plan.recipe}, tuned: {plan.trials} trials per method on {plan.metric}, seeds {seeds}",
+        f"# {plan.recipe}, tuned: {plan.trials} trials per method on {plan.metric}, seeds {seeds}{further}",
         *(
-            f"# {label}: {number(found['current'])} before, {number(found['tuned'])} tuned"
+            f"# {label}: {_value(found['current'])} before, {_value(found['tuned'])} tuned"
             for label, found in tuning["methods"].items()
         ),
     ]

@@ -55,6 +55,25 @@ class Trial:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class Final:
+    """A trial that ran again with further seeds.
+
+    Attributes
+    ----------
+    trial : int
+        The number of the trial, from 0.
+    value : float or None
+        The mean of the metric over all its seeds; ``None`` if a further run failed.
+    error : str
+        Why a run failed.
+    """
+
+    trial: int
+    value: float | None
+    error: str = ""
+
+
 class Study:
     """The trials of one method.
 
@@ -167,11 +186,40 @@ def optuna_module() -> Any:
     return optuna
 
 
-def best_trial(trials: Sequence[Trial], mode: str) -> Trial:
-    """The best complete trial, the first of several; the first trial is always complete."""
-    complete = [trial for trial in trials if trial.value is not None]
+def ranked(trials: Sequence[Trial], mode: str) -> list[int]:
+    """The numbers of the complete trials, the best first; equal ones in their order."""
     sign = 1 if mode == "min" else -1
-    return min(complete, key=lambda trial: sign * (trial.value or 0.0))
+    values = {number: sign * trial.value for number, trial in enumerate(trials) if trial.value is not None}
+    return sorted(values, key=values.__getitem__)
+
+
+def finalists(trials: Sequence[Trial], mode: str, count: int) -> list[int]:
+    """The numbers of the trials that run again: the first one, with the current settings, if it is complete, and the
+    best others.
+    """
+    best = ranked(trials, mode)
+    first = [number for number in best if number == 0]
+    return [*first, *(number for number in best if number)][:count]
+
+
+def best_trial(trials: Sequence[Trial], finals: Sequence[Final], mode: str) -> int | None:
+    """The number of the best trial.
+
+    Parameters
+    ----------
+    trials : sequence of Trial
+    finals : sequence of Final
+        Only they count, unless all of them failed.
+    mode : "min" or "max"
+
+    Returns
+    -------
+    int or None
+        The first of several; ``None`` if no trial is complete.
+    """
+    sign = 1 if mode == "min" else -1
+    values = {final.trial: sign * final.value for final in finals if final.value is not None}
+    return min(values, key=values.__getitem__) if values else next(iter(ranked(trials, mode)), None)
 
 
 def _rounded(value: Any) -> Any:

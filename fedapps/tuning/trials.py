@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite, nan
 from pathlib import Path
@@ -19,7 +19,7 @@ from fedapps.strategies import TrackedMetric
 
 from .plan import TuningPlan
 from .ranges import Settings, current_settings, tuned_label
-from .study import Study, Trial, median_limits
+from .study import Final, Study, Trial, finalists, median_limits
 
 #: What a run leaves that no one needs once its trial is stored: models and the private state of nodes.
 _LARGE = ("checkpoints", "nodes")
@@ -62,20 +62,19 @@ class MethodTrials:
     folder : Path
         The folder of the tuning.
     study : Study
+    finals : list of Final
+        The finalists with all their seeds, once :meth:`chain` has ended.
     """
 
     plan: TuningPlan
     method: str
     folder: Path
     study: Study
+    finals: list[Final] = field(default_factory=list)
 
     def chain(self) -> Chain[Mapping[str, Any]]:
-        """The runs of all trials that are not stored yet, one after another, as arguments of :func:`run_trial`.
-
-        Raises
-        ------
-        RuntimeError
-            The first trial, with the current settings, failed.
+        """The runs of all trials that are not stored yet, one after another, then those of the finalists with further
+        seeds, as arguments of :func:`run_trial`.
         """
         space, count = self.plan.spaces[self.method], self.plan.trials_of(self.method)
         done = self.study.trials()
@@ -85,7 +84,7 @@ class MethodTrials:
                 label = tuned_label(self.method, settings)
             else:
                 settings, label = current_settings(self.plan.trial_config, self.method, space), self.method
-            runs = Runs(self.plan, self.folder / "trials", f"{self.method}-trial-{number + 1}", label, done)
+            runs = self._runs(number, label, done)
             results: list[Mapping[str, Any]] = []
             error = runs.conflict()
             for seed in self.plan.seeds:
@@ -96,14 +95,30 @@ class MethodTrials:
                 results.append(result["metrics"])
                 error = result["error"]
             trial = runs.outcome(settings, results, error)
-            if number == 0 and trial.state != "complete":
-                raise RuntimeError(
-                    f"{label}: the current settings of the recipe fail, so there is nothing to compare others with; "
-                    f"correct the recipe, or leave the method out:\n{trial.error}"
-                )
             self.study.add(trial, space)
             done.append(trial)
             runs.delete_models()
+        for number in finalists(done, self.plan.mode, self.plan.finals_of(self.method)):
+            yield from self._final(number, done[number])
+
+    def _final(self, number: int, trial: Trial) -> Chain[Mapping[str, Any]]:
+        """The runs of a finalist with further seeds. Those that have finished are only read again."""
+        runs, results, error = self._runs(number, trial.label, ()), [], ""
+        for seed in self.plan.final_seeds:
+            cell = {"method": trial.label, "seed": seed, "trial": f"{number + 1}, a finalist"}
+            result = yield cell | {"config": runs.config(seed), "engine": self.plan.engine}
+            results.append(result["metrics"])
+            error = error or result["error"]
+        further = runs.outcome(trial.settings, results, error)
+        runs.delete_models()
+        seeds = len(self.plan.seeds), len(self.plan.final_seeds)
+        both = None
+        if trial.value is not None and further.value is not None:
+            both = (trial.value * seeds[0] + further.value * seeds[1]) / sum(seeds)
+        self.finals.append(Final(number, both, further.error))
+
+    def _runs(self, number: int, label: str, earlier: Sequence[Trial]) -> "Runs":
+        return Runs(self.plan, self.folder / "trials", f"{self.method}-trial-{number + 1}", label, earlier)
 
 
 @dataclass(frozen=True)
@@ -133,8 +148,8 @@ class Runs:
     def config(self, seed: int) -> dict[str, Any]:
         """The flat run config with one seed."""
         limits = written_limits(self._limits) if seed == self.plan.seeds[0] else ""
-        own = {"output-dir": str(self.folder), "name": f"{self.name}-seed-{seed}", "methods": self.label, "seed": seed}
-        return self.plan.trial_config.flat() | own | {"stop-beyond": limits}
+        own = {"output-dir": str(self.folder), "name": f"{self.name}-seed-{seed}", "methods": self.label}
+        return self.plan.trial_config.flat() | own | self.plan.at_seed(seed) | {"stop-beyond": limits}
 
     def conflict(self) -> str:
         """Why the settings cannot work; empty if they can."""
@@ -172,7 +187,7 @@ class Runs:
 
     def delete_models(self) -> None:
         """Delete checkpoints and the private state of nodes."""
-        for seed in self.plan.seeds:
+        for seed in (*self.plan.seeds, *self.plan.final_seeds):
             for name in _LARGE:
                 shutil.rmtree(self._run_folder(seed).path / name, ignore_errors=True)
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedapps.config.recipe_files import read_recipe, recipe_name
+from fedapps.comparison.matrix import names
+from fedapps.config.recipe_files import read_recipe, recipe_comparison, recipe_name
 from fedapps.config.run_config import RunConfig
 from fedapps.launch.launch import check_data, check_engine, new_folder, resolve, timed_name
 from fedapps.launch.progress import MatrixProgress, log_of
+from fedapps.launch.runner import RunFailedError
 from fedapps.registry.expressions import labels
 from fedapps.runs.owner import owned
 from fedapps.sim.matrix import run_chains
@@ -27,6 +29,9 @@ def tune_recipe(
     methods: Sequence[str] = (),
     seeds: int = 1,
     first_seed: int = 0,
+    seed_keys: Sequence[str] = (),
+    finalists: int = 0,
+    finalist_seeds: int = 2,
     ranges: Sequence[str] = (),
     engine: str = "inline",
     jobs: int = 0,
@@ -51,6 +56,14 @@ def tune_recipe(
         Number of seeds of a trial, at least 1; its value is their mean.
     first_seed : int
         The first seed; the others follow it.
+    seed_keys : sequence of str
+        Keys that take the value of the seed in each run, such as the seed of a partition; those of the recipe if empty.
+        Keys that ``trial_overrides`` set keep their value.
+    finalists : int
+        Number of trials of each method that run again with further seeds, the current settings among them; the best
+        mean over all seeds wins. 0: the best trial wins as it is.
+    finalist_seeds : int
+        Number of further seeds.
     ranges : sequence of str
         Search ranges such as ``fedprox.mu=0.001..1,log``, in place of declared ones or beside them.
     engine : "inline" or "ray"
@@ -75,13 +88,15 @@ def tune_recipe(
     ValueError
         Before anything runs, if the recipe, a method, a range or an override is invalid, the task has no validation
         data, the folder or the file exists, or Optuna is not installed.
-    RuntimeError
-        If a method fails with its current settings.
+    RunFailedError
+        If all trials of all methods fail.
     """
     given = dict(overrides or {})
     name = timed_name(f"tune-{recipe_name(recipe)}")
     base = resolve(read_recipe(recipe, given) | {"name": name}, output_dir)
     named = ",".join(methods) or str(base.get("methods", RunConfig.methods))
+    follow = tuple(seed_keys) or names(recipe_comparison(recipe, "seed-keys"))
+    after = first_seed + seeds
     plan = TuningPlan(
         recipe=recipe_name(recipe),
         config=base,
@@ -91,6 +106,9 @@ def tune_recipe(
         trials=trials,
         ranges=tuple(ranges),
         engine=engine,
+        seed_keys=tuple(key for key in follow if key not in (trial_overrides or {})),
+        finalists=finalists,
+        final_seeds=tuple(range(after, after + finalist_seeds)) if finalists else (),
     )
     _check(plan, write)
     advice = "resume it with fedapps tune --resume {folder}, or choose another name"
@@ -119,8 +137,8 @@ def resume_tuning(folder: Path, *, jobs: int = 0, write: Path | None = None) -> 
     ------
     ValueError
         If the folder has no valid plan, or another process works in it.
-    RuntimeError
-        If a method fails with its current settings.
+    RunFailedError
+        If all trials of all methods fail.
     """
     plan = TuningPlan.load(folder)
     with owned(folder):
@@ -134,6 +152,7 @@ def _check(plan: TuningPlan, write: Path | None) -> None:
     optuna_module()
     if not any(plan.spaces.values()):
         raise ValueError(f"nothing to tune in {', '.join(plan.methods)}: add a --range")
+    plan.check_seed_keys()
     check_engine(plan.engine, plan.trial_config.run)
     check_data(plan.trial_config)
 
@@ -145,12 +164,15 @@ def _carry_out(plan: TuningPlan, folder: Path, jobs: int, write: Path | None) ->
         for method in plan.methods
     ]
     left = sum(plan.trials_of(of.method) - len(of.study.trials()) for of in methods) * len(plan.seeds)
+    left += sum(plan.finals_of(of.method) for of in methods) * len(plan.final_seeds)
     print(f"at most {left} runs in {folder}; if interrupted, resume: python -m fedapps tune --resume {folder}")
     # Ray runs the nodes of one run in parallel.
     jobs = 1 if plan.engine == "ray" else jobs
     with MatrixProgress(left) as progress:
         run_chains([of.chain() for of in methods], run_trial, jobs=jobs, watch=progress, log_of=log_of)
-    tuning = summarise(plan, {of.method: of.study.trials() for of in methods})
+    tuning = summarise(plan, {of.method: of.study.trials() for of in methods}, {of.method: of.finals for of in methods})
+    if not any(found["label"] for found in tuning["methods"].values()):
+        raise RunFailedError(f"nothing to write:\n\n{tuning_text(tuning)}")
     text = tuned_recipe(plan, tuning)
     (folder / "tune.json").write_text(json.dumps(tuning, indent=2) + "\n", encoding="utf-8")
     for path in [folder / "tuned.toml", *([write] if write else [])]:

@@ -69,10 +69,10 @@ def test_compare_refuses_a_key_that_cannot_be_varied(tmp_path, capsys):
     assert "rounds = 0: must be a whole number" in said(capsys)
     for key in ("driving.horizon", "fedprox.mu"):
         assert main([*given, f"{key}=5,10"]) == 2
-        refused = f"--vary {key}: this comparison does not use the key; name one of the run or of lqr, local, "
+        refused = f"--vary {key}: no run uses the key; name one of the run or of lqr, local, "
         assert refused in said(capsys)
     assert main([*given, "seed=1,2"]) == 2
-    assert "--vary seed: the comparison sets this key" in said(capsys)
+    assert "--vary seed: this command sets the key" in said(capsys)
     assert main([*given, "rounds=20,20"]) == 2
     assert "--vary rounds: 20 is given twice" in said(capsys)
     assert list(tmp_path.iterdir()) == []

@@ -81,9 +81,9 @@ def test_a_recipe_names_its_seed_keys_unless_others_are_given(tmp_path):
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        (following("seed"), "--seed-keys seed: the comparison sets this key"),
+        (following("seed"), "--seed-keys seed: this command sets the key"),
         (following("text.world-sed"), "text.world-sed: unknown key"),
-        (following("lqr.horizon"), "--seed-keys lqr.horizon: this comparison does not use the key"),
+        (following("lqr.horizon"), "--seed-keys lqr.horizon: no run uses the key"),
         (following("text.alpha"), "--seed-keys text.alpha: must be a key of whole numbers"),
         (following("text.partition-seed", vary=Vary("text.partition-seed", (1, 2))), "this key is varied"),
     ],

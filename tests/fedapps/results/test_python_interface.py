@@ -169,7 +169,7 @@ def test_a_comparison_refuses_what_the_command_refuses(tmp_path):
         ({"seeds": 0}, "must be at least 1"),
         ({"methods": "magic"}, "methods: 'magic' is unknown"),
         ({"vary": {"rounds": []}}, "must be one key with its values"),
-        ({"vary": {"name": ["a"]}}, "the comparison sets this key"),
+        ({"vary": {"name": ["a"]}}, "this command sets the key"),
         ({"engine": "steam"}, "engine = 'steam': must be one of"),
         ({"recipe": None}, "recipe: name a recipe"),
         ({"resume": tmp_path}, "the folder has the recipe, methods, keys and values; leave them out"),

@@ -10,6 +10,9 @@ from fedapps.cli.commands import main
     [
         (["--trials", "1"], "--trials 1: must be at least 2, the current settings of a method and others to compare"),
         (["--trials", "2", "--seeds", "0"], "--seeds 0: must be at least 1"),
+        (["--trials", "4", "--finalists", "5"], "--finalists 5: must be 0, or from 2, the current settings and the"),
+        (["--trials", "4", "--finalists", "2", "--finalist-seeds", "0"], "--finalist-seeds 0: must be at least 1"),
+        (["--trials", "2", "--seed-keys", "text.partition-seed"], "--seed-keys text.partition-seed: no run uses the"),
         (["--trials", "2", "--methods", "magic"], "methods: 'magic' is unknown"),
         (["--trials", "2", "--methods", "untrained"], "nothing to tune in untrained: add a --range"),
         (["--trials", "2", "--range", "rounds=1..5"], "rounds is neither an option of a method"),

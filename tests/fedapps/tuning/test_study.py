@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapps.config.run_config import read_limits, written_limits
-from fedapps.tuning.study import FEWEST, RANDOM_TRIALS, Study, Trial, best_trial, median_limits
+from fedapps.tuning.study import FEWEST, RANDOM_TRIALS, Final, Study, Trial, best_trial, finalists, median_limits
 
 SPACE = {"rate": Range(0.0001, 1.0, log=True), "steps": Range(1, 9), "kind": Choices(("a", "b"))}
 CURRENT = {"rate": 0.5, "steps": 9, "kind": "b"}
@@ -37,7 +37,7 @@ def test_a_known_best_is_approached(tmp_path):
     study = study_in(tmp_path)
     advance(study, 40)
     trials = study.trials()
-    best = best_trial(trials, "min")
+    best = trials[best_trial(trials, [], "min")]
     assert trials[0].settings == CURRENT
     assert objective(CURRENT) > 6
     assert best.value < 0.2
@@ -91,15 +91,27 @@ def test_current_settings_outside_the_space_and_trials_that_failed_do_no_harm(tm
         Trial({"mu": 0.9}, "failed", "fedprox(mu=0.9)", error="round 1: diverged"),
         Trial({"mu": 0.5}, "pruned", "fedprox(mu=0.5)", by_round={1: 7.0, 2: 9.0}),
     ]
-    assert best_trial(trials, "min") == trials[0]
-    assert best_trial(trials, "max") == trials[3]
+    assert best_trial(trials, [], "min") == 0
+    assert best_trial(trials, [], "max") == 3
 
 
 @pytest.mark.parametrize(("mode", "best"), [("min", "b"), ("max", "c")])
 def test_the_first_of_several_best_trials_is_the_best(mode, best):
     values = {"a": 2.0, "b": 1.0, "c": 3.0, "d": 1.0, "e": 3.0}
     trials = [Trial({}, "complete", label, value) for label, value in values.items()]
-    assert best_trial([*trials, Trial({}, "pruned", "f")], mode).label == best
+    assert trials[best_trial([*trials, Trial({}, "pruned", "f")], [], mode)].label == best
+
+
+def test_finalists_and_the_best_of_them():
+    values = [3.0, 2.0, None, 1.0, 2.0]
+    trials = [Trial({}, "failed" if value is None else "complete", "", value) for value in values]
+    assert finalists(trials, "min", 3) == [0, 3, 1]
+    assert finalists(trials, "max", 2) == [0, 1]
+    assert finalists([trials[2], *trials[3:]], "min", 2) == [1, 2]  # the current settings failed
+    assert finalists(trials, "min", 0) == []
+    assert best_trial(trials, [Final(0, 5.0), Final(3, None, "diverged"), Final(1, 4.0)], "min") == 1
+    assert best_trial(trials, [Final(0, None), Final(3, None)], "min") == 3
+    assert best_trial(trials[2:3], [], "min") is None
 
 
 def test_a_damaged_file_is_named(tmp_path):

@@ -225,13 +225,84 @@ def test_settings_that_do_not_go_together_fail_without_a_run(robots, tmp_path, m
     assert "clustered.clusters = 9: must be at most num-nodes = 3" in failed["error"]
 
 
-def test_current_settings_that_fail_end_the_tuning(robots, tmp_path, monkeypatch):
-    def failing(*given):
-        raise RunFailedError("round 1: no reply can be used")
+def measured(monkeypatch, value_of):
+    """Runs whose validation loss is ``value_of(method, seed, config)``; ``None`` diverges."""
 
-    monkeypatch.setattr(fedapps.tuning.trials, "run_cell", failing)
-    with pytest.raises(RuntimeError, match=r"the current settings of the recipe fail(?s:.*)no reply can be used"):
-        tune(tmp_path, robots, methods=["sfl"])
+    def run(method, seed, config, engine):
+        value = value_of(method, seed, config)
+        if value is None:
+            raise RunFailedError("round 1: no reply can be used")
+        return {"metrics": {"validation.total_loss": value}}
+
+    monkeypatch.setattr(fedapps.tuning.trials, "run_cell", run)
+
+
+def test_a_method_whose_trials_all_diverge_is_left_out_of_the_recipe(robots, tmp_path, monkeypatch, capsys):
+    measured(monkeypatch, lambda method, seed, config: 2.0 if method.startswith("sfl") else None)
+    result = tune(tmp_path, robots, methods=["sfl", "fedprox"], trials=2)["methods"]
+    assert (result["sfl"]["tuned"], result["fedprox"]["tuned"], result["fedprox"]["label"]) == (2.0, None, "")
+    assert result["fedprox"]["counts"] == {"complete": 0, "pruned": 0, "failed": 2}
+    said = "fedprox: all trials failed, so the tuned recipe leaves it out; the first: round 1: no reply can be used"
+    assert said in capsys.readouterr().out
+    (folder,) = tmp_path.glob("tune-lqr-*")
+    assert list(parse(read_recipe(folder / "tuned.toml")).methods) == ["sfl"]
+
+
+def test_current_settings_that_diverge_are_a_bad_trial(robots, tmp_path, monkeypatch):
+    measured(monkeypatch, lambda method, seed, config: None if method == "sfl" else 3.0)
+    found = tune(tmp_path, robots, methods=["sfl"], trials=3, finalists=2)["methods"]["sfl"]
+    assert (found["current"], found["tuned"]) == (None, 3.0)
+    assert [final["trial"] for final in found["finals"]] == [1, 2]
+
+
+def test_a_tuning_of_which_everything_diverges_fails(robots, tmp_path, monkeypatch):
+    measured(monkeypatch, lambda method, seed, config: None)
+    with pytest.raises(RunFailedError, match=r"nothing to write:(?s:.*)sfl: all trials failed"):
+        tune(tmp_path, robots, methods=["sfl"], trials=2)
+
+
+def test_finalists_are_the_current_settings_and_the_best_others_over_all_seeds(robots, tmp_path, monkeypatch):
+    """Trial 2 has luck with the first seed; over three seeds, trial 3 is better: (2 + 2 · 2) / 3 < (1 + 2 · 6) / 3."""
+    rates, first = iter((0.02, 0.03, 0.04)), {0.01: 5.0, 0.02: 1.0, 0.03: 2.0, 0.04: 3.0}
+    seen = []
+
+    def value(method, seed, config):
+        rate = float(method.partition("run.learning-rate=")[2].rstrip(")") or 0.01)
+        seen.append((rate, seed))
+        return first[rate] if seed == 7 else {0.01: 5.0, 0.02: 6.0, 0.03: 2.0}[rate]
+
+    monkeypatch.setattr("fedapps.tuning.study.Study.suggest", lambda study, space: {"run.learning-rate": next(rates)})
+    measured(monkeypatch, value)
+    result = tune(tmp_path, robots, methods=["sfl"], trials=4, first_seed=7, finalists=3, finalist_seeds=2)
+    found = result["methods"]["sfl"]
+    assert seen[4:] == [(rate, seed) for rate in (0.01, 0.02, 0.03) for seed in (8, 9)]
+    assert (result["seeds"], result["final_seeds"]) == ([7], [8, 9])
+    assert [final["value"] for final in found["finals"]] == pytest.approx([5, 13 / 3, 2])
+    assert (found["settings"], found["current"], found["tuned"]) == ({"run.learning-rate": 0.03}, 5.0, 2.0)
+
+
+@pytest.mark.slow
+def test_a_resumed_tuning_reads_its_finals_again(robots, tmp_path):
+    given = {"methods": ["sfl"], "trials": 2, "finalists": 2, "finalist_seeds": 1}
+    whole = tune(tmp_path, robots, **given)
+    (folder,) = tmp_path.glob("tune-lqr-*")
+    again = fedapps.tuning.tune.resume_tuning(folder)
+    assert json.loads(json.dumps(again)) == json.loads(json.dumps(whole))
+    assert len(again["methods"]["sfl"]["finals"]) == 2
+
+
+def test_seed_keys_follow_the_seed_of_each_run_and_reach_the_tuned_recipe(robots, tmp_path, monkeypatch):
+    seen = []
+
+    def value(method, seed, config):
+        seen.append((seed, config["rounds"]))
+        return 1.0
+
+    measured(monkeypatch, value)
+    tune(tmp_path, robots, methods=["sfl"], trials=2, first_seed=3, seeds=2, seed_keys=["rounds"])
+    assert seen == [(3, 3), (4, 4)] * 2
+    (folder,) = tmp_path.glob("tune-lqr-*")
+    assert '[compare]\nseed-keys = "rounds"' in (folder / "tuned.toml").read_text()
 
 
 def test_keys_of_trials_do_not_reach_the_tuned_recipe(robots, tmp_path):
