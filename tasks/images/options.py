@@ -75,6 +75,13 @@ class Options:
     min_examples: int = option(
         10, "Images that a node has at least; the partition natural leaves out nodes with fewer", minimum=1
     )
+    rotations: int = option(
+        1,
+        "Groups of simulated nodes whose images are turned alike, one node after another: 2, upright and upside down; "
+        "4, by quarter turns (rotated MNIST of IFCA, Ghosh et al., 2020, Section 6); 1 = none",
+        minimum=1,
+        maximum=4,
+    )
     partition_seed: int = option(0, "Seed of the partition and of the images held out", minimum=0)
     test_share: float = option(0.2, "Share of a node's images held out for its own test", minimum=0, maximum=0.8)
     validation_share: float = option(0.1, "Share of a node's images held out for validation", minimum=0, maximum=0.8)
@@ -138,6 +145,13 @@ class Options:
             raise DataError(
                 f"images.classes-per-node = {self.classes_per_node}: must be at most {layout.classes}, the number of "
                 "classes"
+            )
+        if self.rotations == 3:
+            raise DataError("images.rotations = 3: must be 1, 2 or 4, as images are turned by quarter turns")
+        if self.rotations > 1 and layout.size[0] != layout.size[1]:
+            raise DataError(
+                f"images.rotations = {self.rotations}: images must be square to be turned; set images.height and "
+                "images.width to the same number"
             )
         if self.partition == "natural" and not layout.columns.group:
             raise DataError(

@@ -48,6 +48,8 @@ class NodeImages:
         The test common to all nodes; ``None`` if there is none.
     pool : Images
         The images whose statistics normalise pixels: all that the nodes of a simulation have.
+    turns : int or None
+        The number of quarter turns of all images of the node; ``None`` if no node's are turned.
     """
 
     key: str
@@ -55,14 +57,18 @@ class NodeImages:
     splits: Mapping[str, Images]
     common: Images | None
     pool: Images
+    turns: int | None = None
 
     @property
     def groups(self) -> dict[str, str]:
-        """The label ``most_frequent``: the class of most of the node's training images."""
-        if "train" not in self.splits:
-            return {}
-        counts = np.bincount(self.splits["train"].labels, minlength=len(self.classes))
-        return {"most_frequent": self.classes[int(counts.argmax())]}
+        """The labels ``most_frequent``, the class of most of the node's training images, and ``rotation`` in degrees,
+        if images of nodes are turned.
+        """
+        found = {} if self.turns is None else {"rotation": str(90 * self.turns)}
+        if "train" in self.splits:
+            counts = np.bincount(self.splits["train"].labels, minlength=len(self.classes))
+            found["most_frequent"] = self.classes[int(counts.argmax())]
+        return found
 
     def require_readable(self) -> None:
         """Raise :class:`DataError` if image files of the node are damaged (:meth:`Pictures.require_readable`)."""
@@ -83,11 +89,23 @@ def node_images(folder: Path, options: Options, partition: int, num_partitions: 
     pool, common = _pooled(read, options)
     keys, parts = _parts(pool, options, num_partitions)
     key, rows = keys[partition], parts[partition]
-    return NodeImages(key, read.classes, _held_out(pool.images, rows, options, key), common, pool)
+    turns = partition % options.rotations * (4 // options.rotations) if options.rotations > 1 else None
+    return NodeImages(key, read.classes, _held_out(pool.images, rows, options, key), common, pool, turns)
 
 
 def all_images(folder: Path, options: Options) -> NodeImages:
-    """Return all images as one node, which is called by the folder; its splits are those of a single node."""
+    """Return all images as one node, which is called by the folder; its splits are those of a single node.
+
+    Raises
+    ------
+    DataError
+        The images of nodes are turned differently.
+    """
+    if options.rotations > 1:
+        raise DataError(
+            f"images.rotations = {options.rotations}: one node with all images has no rotation; leave out centralised "
+            "methods, or set images.rotations = 1"
+        )
     read = read_folder(folder, options.layout())
     pool, common = _pooled(read, options)
     splits = _held_out(pool.images, pool.rows, options, _key(0))

@@ -106,13 +106,14 @@ class ImagesTask(ImagesProfiles, Task):
 
     def _loaded(self, node: NodeImages) -> NodeData:
         size = self.layout.size
-        splits = {split: _tensors(images, size) for split, images in node.splits.items()}
+        turns = node.turns or 0
+        splits = {split: _tensors(images, size, turns) for split, images in node.splits.items()}
         statistics = self.options.statistics
         if self.options.normalise == "data":
             statistics = _measured(node.pool, size)
         extra: dict[str, object] = {"classes": node.classes, "statistics": statistics}
         if node.common is not None and len(node.common):
-            extra["common"] = _common(node.common, size)
+            extra["common"] = _common(node.common, size, turns)
         return NodeData(node.key, splits, node.groups, extra)
 
     @property
@@ -191,15 +192,16 @@ def _most_frequent(labels: np.ndarray) -> int:
     return int(np.bincount(labels).argmax())
 
 
-def _tensors(images: Images, size: tuple[int, int, int]) -> Batch:
-    pixels = images.images.pixels(images.rows, size)
+def _tensors(images: Images, size: tuple[int, int, int], turns: int) -> Batch:
+    """The images, turned anticlockwise by quarter turns, and their labels."""
+    pixels = np.ascontiguousarray(np.rot90(images.images.pixels(images.rows, size), turns, axes=(2, 3)))
     return {"image": torch.from_numpy(pixels), "label": torch.from_numpy(images.labels)}
 
 
 @lru_cache(maxsize=4)
-def _common(images: Images, size: tuple[int, int, int]) -> Batch:
-    """The common test, which all nodes of a process share."""
-    return _tensors(images, size)
+def _common(images: Images, size: tuple[int, int, int], turns: int) -> Batch:
+    """The common test, which all nodes of a process share whose images are turned alike."""
+    return _tensors(images, size, turns)
 
 
 @lru_cache(maxsize=4)

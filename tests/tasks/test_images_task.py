@@ -95,6 +95,23 @@ def test_a_natural_partition_has_the_images_of_each_writer(tmp_path):
         node_images(tmp_path, options, 0, 3)
 
 
+@pytest.mark.parametrize(("rotations", "turns"), [(2, (0, 2, 0, 2)), (4, (0, 1, 2, 3))])
+def test_groups_of_nodes_have_all_their_images_turned_alike(digits, rotations, turns):
+    upright = Options(partition="iid")
+    turned = replace(upright, rotations=rotations)
+    for node, count in enumerate(turns):
+        plain = ImagesTask(upright).load_node(digits, node, 4)
+        found = ImagesTask(turned).load_node(digits, node, 4)
+        assert found.groups["rotation"] == str(90 * count)
+        pairs = [(found.splits[split], plain.splits[split]) for split in found.splits]
+        for here, there in [*pairs, (found.extra["common"], plain.extra["common"])]:
+            assert torch.equal(here["image"], torch.rot90(there["image"], count, (2, 3)))
+            assert torch.equal(here["label"], there["label"])
+    assert "rotation" not in plain.groups
+    with pytest.raises(DataError, match="one node with all images has no rotation"):
+        all_images(digits, turned)
+
+
 def test_one_node_has_the_images_of_centralised_training(digits):
     task = ImagesTask(Options(partition="iid", normalise="data"))
     one, pooled = task.load_node(digits, 0, 1), task.load_all(digits)
@@ -260,6 +277,8 @@ def test_the_head_is_the_last_linear_layer_and_the_features_are_its_input(digits
         ({"validation_share": 0.5, "test_share": 0.5}, r"leave at least 0\.1 of a node's images for training"),
         ({"partition": "pathological", "classes_per_node": 11}, r"images\.classes-per-node = 11: must be at most 10"),
         ({"partition": "natural"}, r"images\.partition = 'natural': name the column of the nodes"),
+        ({"rotations": 3}, r"images\.rotations = 3: must be 1, 2 or 4"),
+        ({"rotations": 2, "width": 9, "height": 8}, r"images\.rotations = 2: images must be square"),
     ],
 )  # fmt: skip
 def test_options_that_cannot_be(options, said):
