@@ -215,13 +215,14 @@ def _frequent_words(dataset: Dataset, size: int) -> Vocabulary:
 
 
 def sample_paths(graph: Graph, count: int, rng: np.random.Generator) -> list[InstructedPath]:
-    """``count`` different shortest paths through a house, or all that there are, with random headings and no text."""
+    """``count`` different shortest paths through a house, with random headings and no text; all for ``count`` 0, or if
+    there are fewer."""
     paths = shortest_paths(graph)
     starts, goals = np.nonzero(np.isfinite(paths.distance) & (paths.distance >= SHORTEST))
     order = rng.permutation(len(starts))
     found: list[InstructedPath] = []
     for start, goal in zip(starts[order], goals[order], strict=True):
-        if len(found) == count:
+        if count and len(found) == count:
             break
         stops = paths.path(int(start), int(goal))
         if EDGES[0] <= len(stops) - 1 <= EDGES[1]:

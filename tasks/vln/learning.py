@@ -103,6 +103,16 @@ def imitation_loss(rollout: Rollout, weight: Tensor) -> Tensor:
     return torch.stack(steps).sum() / len(weight)
 
 
+@torch.no_grad()
+def path_likelihoods(agent: Agent, houses: Houses, episodes: Batch) -> Tensor:
+    """The logarithms of the probabilities, ``[n]``, with which an agent walks the described paths and stops."""
+    agent.eval()
+    found = torch.zeros(len(episodes["path"]), device=episodes["path"].device)
+    for step in roll_out(agent, houses, episodes, teacher_forced, episodes["path"].shape[1]).steps:
+        found[step.active] -= cross_entropy(step.logits, step.teacher, reduction="none")
+    return found
+
+
 def discounted_returns(rewards: Tensor, walked: Tensor, last: Tensor, discount: float = DISCOUNT) -> Tensor:
     """Returns of steps that end in a state of some value.
 

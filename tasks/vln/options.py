@@ -102,7 +102,24 @@ class Options:
         "checkpoints/fedavg/best.safetensors of a run of the stage speaker",
         path=True,
     )
-    sampled_paths: int = option(300, "Maximum number of paths to sample and label per house", minimum=1)
+    sampled_paths: int = option(
+        300,
+        "Maximum number of paths to sample and label per house; 0 = all shortest paths of 4 to 6 edges, among which "
+        "those of the tests are",
+        minimum=0,
+    )
+    speaker_temperature: float = option(
+        0.0, "Temperature at which the speaker samples words; 0 = the likeliest words", minimum=0
+    )
+    speaker_samples: int = option(
+        1,
+        "Descriptions that the speaker samples per path; the one with which the agent of listener-file most likely "
+        "walks the path is kept",
+        minimum=1,
+    )
+    listener_file: str = option(
+        "", "File of the agent that chooses among sampled descriptions; '' = that of agent-file", path=True
+    )
     sample_seed: int = option(0, "Seed of the sampled paths, the same in all rounds", minimum=0)
 
     hidden: int = option(512, "Units of the decoder; each direction of the encoder has half as many", minimum=2)
@@ -186,6 +203,21 @@ class Options:
             )
         if self.hidden % 2:
             raise DataError(f"vln.hidden = {self.hidden}: must be even, one half for each direction of the encoder")
+        if self.speaker_samples > 1 and not self.speaker_temperature:
+            raise DataError(
+                f"vln.speaker-samples = {self.speaker_samples} with vln.speaker-temperature = 0: the likeliest words "
+                "are always the same; set a temperature above 0, such as 1"
+            )
+        if self.speaker_samples > 1 and not (self.listener_file or self.agent_file):
+            raise DataError(
+                f"vln.speaker-samples = {self.speaker_samples}: name the agent that chooses among descriptions as "
+                "vln.listener-file or vln.agent-file"
+            )
+        if self.listener_file and self.speaker_samples == 1:
+            raise DataError(
+                f"vln.listener-file = {self.listener_file!r} with vln.speaker-samples = 1: there is nothing to choose "
+                "from; leave it empty, or let the speaker sample more descriptions"
+            )
         if self.agent_file and self.speaks:
             raise DataError(
                 f"vln.agent-file = {self.agent_file!r}: the stage 'speaker' trains no agent; leave it empty"

@@ -155,8 +155,13 @@ class Speaker(nn.Module):
         return cross_entropy(self.decoder.output(hidden.flatten(0, 1).index_select(0, used)), following[used])
 
     @torch.no_grad()
-    def describe(self, houses: Houses, episodes: Batch, max_length: int, known: int) -> Sequence[Sequence[int]]:
-        """The likeliest word after the likeliest word: numbers up to ``<EOS>``, for each path of a batch.
+    def describe(
+        self, houses: Houses, episodes: Batch, max_length: int, known: int, temperature: float = 0.0
+    ) -> Sequence[Sequence[int]]:
+        """Word after word: numbers up to ``<EOS>``, for each path of a batch.
+
+        The likeliest words, or at a ``temperature`` above 0 words by softmax(logits / temperature), drawn from torch's
+        global generator.
 
         No description has more than ``max_length`` words, an unknown word, or one beyond the ``known`` numbers of the
         vocabulary.
@@ -169,7 +174,10 @@ class Speaker(nn.Module):
             logits, state = self.decoder(words, context, mask, state)
             logits[:, 0, [PAD, UNKNOWN, BEGIN]] = -torch.inf
             logits[:, 0, known:] = -torch.inf
-            words = logits.argmax(dim=2)
+            if temperature:
+                words = torch.multinomial((logits[:, 0] / temperature).softmax(dim=1), 1)
+            else:
+                words = logits.argmax(dim=2)
             ended |= words.squeeze(1) == END
             said.append(words.squeeze(1).masked_fill(ended, END))
             if ended.all():

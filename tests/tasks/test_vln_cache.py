@@ -86,9 +86,9 @@ def calls(monkeypatch):
 
     found, describe = [], labelling.label_paths
 
-    def counted(speaker, houses, words, paths, max_length):
+    def counted(speaker, houses, words, paths, *more):
         found.append(len(paths))
-        return describe(speaker, houses, words, paths, max_length)
+        return describe(speaker, houses, words, paths, *more)
 
     monkeypatch.setattr(labelling, "label_paths", counted)
     return found
@@ -121,6 +121,7 @@ def test_other_inputs_are_other_labels(world, task, calls, tmp_path):
     labels(task, world)
     torch.manual_seed(7)
     other = saved(task_with(stage="speaker").build_model(), tmp_path / "other.safetensors")
+    listeners = [saved(task_with().build_model(), tmp_path / f"listener-{number}.safetensors") for number in range(2)]
     Vocabulary(("walk", "the", *THINGS)).write(tmp_path / "words.txt")
     for changes in (
         {"speaker_file": other},
@@ -129,6 +130,10 @@ def test_other_inputs_are_other_labels(world, task, calls, tmp_path):
         {"vocabulary_file": str(tmp_path / "words.txt")},
         {"max_length": 20},
         {"ablation": "angles-only"},
+        {"speaker_temperature": 1.0},
+        {"speaker_temperature": 1.0, "sample_seed": 1},
+        {"speaker_temperature": 1.0, "speaker_samples": 2, "listener_file": listeners[0]},
+        {"speaker_temperature": 1.0, "speaker_samples": 2, "listener_file": listeners[1]},
     ):
         before = len(calls)
         changed = with_options(task, **changes)
