@@ -34,12 +34,12 @@ class MoreauEnvelopes(PersonalModel):
     pfedme_steps : int
         K ≥ 1.
     pfedme_learning_rate : float
-        The learning rate of θ, above 0.
+        The learning rate of θ; 0 = half the learning rate of x.
     """
 
     pfedme_lambda: float = option(15.0, "the weight λ", above=0)
     pfedme_steps: int = option(5, "steps K of θ on each batch", minimum=1)
-    pfedme_learning_rate: float = option(0.05, "the learning rate of θ", above=0)
+    pfedme_learning_rate: float = option(0.0, "the learning rate of θ; 0 = half of x's", minimum=0)
 
     def before_training(self, model: nn.Module, node_round: NodeRound) -> Mapping[str, Any]:
         two = two_models(model)
@@ -48,13 +48,19 @@ class MoreauEnvelopes(PersonalModel):
 
     def plan(self, plan: Sequence[Phase], model: nn.Module, data: NodeData, node_round: NodeRound) -> Sequence[Phase]:
         loss, weight_decay = node_round.task.loss, node_round.settings.training.weight_decay
+        rate = self._personal_rate(node_round.settings.training.learning_rate)
 
         def step(model: nn.Module, batch: Batch, update: Update) -> Tensor:
-            return self._step(two_models(model), batch, update, loss, weight_decay)
+            return self._step(two_models(model), batch, update, loss, weight_decay, rate)
 
         return [replace(phase, step=step) for phase in super().plan(plan, model, data, node_round)]
 
-    def _step(self, two: TwoModels, batch: Batch, update: Update, loss: Loss, weight_decay: float) -> Tensor:
+    def _personal_rate(self, learning_rate: float) -> float:
+        return self.pfedme_learning_rate or learning_rate / 2
+
+    def _step(
+        self, two: TwoModels, batch: Batch, update: Update, loss: Loss, weight_decay: float, rate: float
+    ) -> Tensor:
         shared = dict(two.shared.named_parameters())
         pairs = [(p, shared[name]) for name, p in two.personal.named_parameters() if p.requires_grad]
         for number in range(self.pfedme_steps):
@@ -66,7 +72,7 @@ class MoreauEnvelopes(PersonalModel):
                 for (p, x), gradient in zip(pairs, gradients, strict=True):
                     if gradient is not None:
                         decayed = gradient.add(p, alpha=weight_decay) if weight_decay else gradient
-                        p.sub_(decayed + self.pfedme_lambda * (p - x), alpha=self.pfedme_learning_rate)
+                        p.sub_(decayed + self.pfedme_lambda * (p - x), alpha=rate)
         with torch.no_grad():
             for p, x in pairs:
                 x.lerp_(p, update.rate * self.pfedme_lambda)
@@ -85,5 +91,5 @@ class MoreauEnvelopes(PersonalModel):
         return replace(
             super().adaptation(phase, model, node_round),
             prior=QuadraticPrior.around(anchor, self.pfedme_lambda),
-            training=replace(phase.training, learning_rate=self.pfedme_learning_rate),
+            training=replace(phase.training, learning_rate=self._personal_rate(phase.training.learning_rate)),
         )

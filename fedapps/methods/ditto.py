@@ -26,7 +26,10 @@ class DittoOptions:
 
 
 class Ditto(Method):
-    """Nodes train the shared model as under FedAvg, and beside it a personal model that they keep and evaluate."""
+    """Nodes train the shared model as under FedAvg, and beside it a personal model that they keep and evaluate.
+
+    λ = 1 is that of the authors' published runs (https://github.com/litian96/ditto).
+    """
 
     name = "ditto"
     line = "Ditto: FedAvg, and each node keeps a personal model that is held near the shared one"

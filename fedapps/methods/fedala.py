@@ -32,7 +32,10 @@ class FedAlaOptions:
 
 
 class FedAla(Method):
-    """Nodes start from an element-wise mixture of the received and their last model, and evaluate what they trained."""
+    """Nodes start from an element-wise mixture of the received and their last model, and evaluate what they trained.
+
+    Step size, share and layers are those of the paper, whose code is https://github.com/TsingZ0/FedALA.
+    """
 
     name = "fedala"
     line = "FedALA: FedAvg, but nodes mix the received top layers into their last model, with weights that they learn"

@@ -30,7 +30,10 @@ class FedDynOptions:
 
 
 class FedDyn(Method):
-    """Each node keeps a linear term with which its regularised optimum becomes that of the federation."""
+    """Each node keeps a linear term with which its regularised optimum becomes that of the federation.
+
+    With a small α above 0, a round adds the mean updates of all earlier rounds, so that FedAvg is no limit of α → 0.
+    """
 
     name = "feddyn"
     line = (

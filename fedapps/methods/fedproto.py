@@ -39,7 +39,11 @@ class FedProtoOptions:
 
 
 class FedProto(Method):
-    """Nodes train all their parameters alone, drawn to the means of the representations of each class."""
+    """Nodes train all their parameters alone, drawn to the means of the representations of each class.
+
+    The paper's λ is 1. Here the default is a tenth of it, with which nodes with few classes of the digits are not below
+    nodes that train alone.
+    """
 
     name = "fedproto"
     line = (

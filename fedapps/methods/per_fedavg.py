@@ -36,7 +36,10 @@ class PerFedAvgOptions:
 
 
 class PerFedAvg(Method):
-    """FedAvg of nodes that train the model for its loss after one step of gradient descent."""
+    """FedAvg of nodes that train the model for its loss after one step of gradient descent.
+
+    α is that of the paper's experiments, where it is ten times the learning rate of the shared model.
+    """
 
     name = "per-fedavg"
     line = "Per-FedAvg: FedAvg of a model for its loss after one gradient step, which nodes take before evaluations"

@@ -23,7 +23,7 @@ class QFflOptions:
 
     q: float = option(
         0.01,
-        "how much nodes with a large loss count: with the power q of the loss; 0 = FedAvg",
+        "how much nodes with a large loss count, by the power q of the loss; 0 = FedAvg; 0.001 to 5 in the paper",
         minimum=0,
         maximum=20,
         search=Range(1e-3, 10, log=True),
@@ -36,7 +36,11 @@ class QFflOptions:
 
 
 class QFfl(Method):
-    """Minimise Σ p_k F_k^(q+1) / (q+1) over the nodes k by q-FedAvg."""
+    """Minimise Σ p_k F_k^(q+1) / (q+1) over the nodes k by q-FedAvg.
+
+    With the default, the mean over the nodes is that of FedAvg on validation data of the digits; a larger q helps the
+    worst nodes more, and its steps become shorter.
+    """
 
     name = "q-ffl"
     line = "q-FFL by q-FedAvg: nodes with a large loss count more, for a fairer shared model"

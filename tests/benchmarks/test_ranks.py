@@ -63,6 +63,14 @@ def test_a_method_with_failed_runs_is_not_ranked_and_says_how_many_seeds_it_has(
     assert data.as_good("own")[0] == "close"
 
 
+def test_the_methods_that_are_better_than_one(data, monkeypatch):
+    """``close`` is above ``worst`` by .7 and .5: .6 ± 12.7 · .1; ``best`` by .6 and .7: .65 ± 12.7 · .05."""
+    monkeypatch.setattr(ranks, "DATA_SETS", (data,))
+    assert ranks.better_than("worst") == "Toys: `best`"
+    assert ranks.better_than("worst", apart_from=["best"]) == "Toys: none"
+    assert ranks.better_than("unknown") == ""
+
+
 def test_the_best_method_and_those_that_may_be_as_good(data):
     assert data.as_good("own") == ("best", ["close"])
     assert ranks.verdicts(data).startswith("Best on a node's own data `best` (not below it: `close`); for the")
