@@ -84,7 +84,7 @@ class PflSide:
 @contextmanager
 def pfl_side(python: Path, width: int, clients: int, batch: int) -> Iterator[PflSide]:
     """A process in which ``clients`` clients train ``Linear(width, width)`` on batches of size ``batch``."""
-    command = [str(python), str(_WORKER), str(width), str(clients), str(batch)]
+    command = [str(python), "-P", str(_WORKER), str(width), str(clients), str(batch)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
     ) as process:

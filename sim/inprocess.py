@@ -127,6 +127,8 @@ class InProcessGrid(MessageGrid):
     def _reply(self, message_id: str) -> Message:
         """Return the reply to a message. If it is not there yet, run the nodes of the message's batch."""
         with self._one_at_a_time:
+            if self._batch == 1:
+                return self._answer(self._pending.pop(message_id))
             if message_id not in self._replies:
                 batch = {i: self._pending.pop(i) for i in self._batch_of(message_id)}
                 replies = side_by_side([partial(self._answer, message) for message in batch.values()])

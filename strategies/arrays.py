@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from io import BytesIO
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -193,7 +193,7 @@ _SIZE_BYTES = {(1, 0): 2, (2, 0): 4}  # of the field that has the length of the 
 _MAGIC = np.lib.format.MAGIC_LEN
 _HEADERS_KEPT = 256  # NumPy refuses headers of more than 10,000 bytes, so they need at most 2.5 MB
 
-_Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
+_Header = tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any], int]
 
 
 def decode(array: Array) -> NDArray[Any]:
@@ -210,18 +210,11 @@ def decode(array: Array) -> NDArray[Any]:
         if array.stype != _STYPE:
             raise ValueError(f"it is serialised as {array.stype!r}, not as {_STYPE!r}")
         data = array.data
-        version = np.lib.format.read_magic(BytesIO(data[:_MAGIC]))
-        if version not in _READERS:
-            raise ValueError(f"NumPy format version {version}: must be one of {', '.join(map(str, _READERS))}")
-        begin = _MAGIC + _SIZE_BYTES[version]
-        begin += int.from_bytes(data[_MAGIC:begin], "little")
-        shape, fortran_order, dtype = _header(data[:begin], version)
-        if dtype.hasobject:
-            raise ValueError("it contains Python objects")
-        stated, actual = prod(shape) * dtype.itemsize, len(data) - begin
-        if stated != actual:
-            raise ValueError(f"its header states {stated} bytes, but it has {actual}")
-        return np.ndarray(shape, dtype, data, begin, order="F" if fortran_order else "C")
+        begin = _header_end(data[: _MAGIC + 4])
+        shape, order, dtype, stated = _header(data[:begin])
+        if stated != len(data) - begin:
+            raise ValueError(f"its header states {stated} bytes, but it has {len(data) - begin}")
+        return np.ndarray(shape, dtype, data, begin, order=order)
     except Exception as error:
         raise ValueError(str(error)) from error
 
@@ -252,10 +245,24 @@ def is_plain(array: object) -> bool:
 
 
 @lru_cache(_HEADERS_KEPT)
-def _header(start: bytes, version: tuple[int, int]) -> _Header:
+def _header_end(start: bytes) -> int:
+    """Where the values begin in a serialised array that begins with these bytes."""
+    version = np.lib.format.read_magic(BytesIO(start))
+    if version not in _READERS:
+        raise ValueError(f"NumPy format version {version}: must be one of {', '.join(map(str, _READERS))}")
+    begin = _MAGIC + _SIZE_BYTES[version]
+    return begin + int.from_bytes(start[_MAGIC:begin], "little")
+
+
+@lru_cache(_HEADERS_KEPT)
+def _header(start: bytes) -> _Header:
+    """Shape, order of the axes, dtype and number of bytes that the header of a serialised array states."""
     stream = BytesIO(start)
-    stream.seek(_MAGIC)
-    return _READERS[version](stream)
+    version = np.lib.format.read_magic(stream)
+    shape, fortran_order, dtype = _READERS[version](stream)
+    if dtype.hasobject:
+        raise ValueError("it contains Python objects")
+    return shape, "F" if fortran_order else "C", dtype, prod(shape) * dtype.itemsize
 
 
 @lru_cache(_HEADERS_KEPT)

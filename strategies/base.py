@@ -555,10 +555,14 @@ class BaseStrategy(ResumableStrategy):
         """One message for each node of the cohort, in the same order; each has its own copy of the config."""
         self._records = {}
         numbered = ConfigRecord({**config, wire.SERVER_ROUND: server_round})
+        shared = RecordDict({wire.ARRAYS: arrays})
         messages = []
         for node in cohort:
-            further = records_for(server_round, node)
-            content = RecordDict({wire.ARRAYS: self.arrays_for(node, arrays), wire.CONFIG: numbered.copy(), **further})
+            further, own = records_for(server_round, node), self.arrays_for(node, arrays)
+            content = shared.copy() if own is arrays else RecordDict({wire.ARRAYS: own})  # a copy takes less time
+            content[wire.CONFIG] = numbered.copy()
+            for name, record in further.items():
+                content[name] = record
             messages.append(Message(content, node.node_id, kind))
         self._records = {}
         return messages

@@ -13,7 +13,7 @@ from flwr.common.logger import log
 from . import wire
 from .aggregation.metrics import MetricMean, MetricRule
 from .arrays import Arrays, Buffers, nbytes, views
-from .checks import check_count, check_form, check_values, truncate
+from .checks import check_count, check_form, check_names, check_values, truncate
 from .compression import Compression, restored_arrays
 from .nodes.admission import ExampleLimits
 from .nodes.profiles import Profile
@@ -102,6 +102,7 @@ def read_reply(
     compression: Compression | None = None,
     buffers: Buffers = Buffers(),  # noqa: B008 - immutable
     metric_means: Mapping[str, MetricRule] | None = None,
+    size: int | None = None,
 ) -> Reply:
     """Check and decode a reply, the cheapest check first.
 
@@ -123,6 +124,8 @@ def read_reply(
         Which arrays are not trained, and therefore not compressed.
     metric_means : mapping from names of metrics to rules, optional
         How the metrics will be averaged.
+    size : int, optional
+        The bytes of the reply, if they have been counted.
 
     Raises
     ------
@@ -136,7 +139,7 @@ def read_reply(
     if reply.has_error():
         raise ValueError(str(reply.error.reason))
     content = reply.content
-    check_size(content, max_bytes)
+    check_size(content, max_bytes, size)
     # RecordDict.metric_records would create a reference cycle, which keeps the reply in memory after its last use.
     found = [record for record in content.values() if isinstance(record, MetricRecord)]
     if len(found) != 1:
@@ -146,7 +149,7 @@ def read_reply(
     if reason := check_count(examples) or MetricMean.refusal_reason(found[0]):
         raise ValueError(reason)
     metrics, left_out = MetricMean.split(found[0], metric_means)
-    if reason := MetricMean.refusal_reason(metrics, metric_means):
+    if metric_means and (reason := MetricMean.refusal_reason(metrics, metric_means)):
         raise ValueError(reason)
     num_examples = float(examples)  # type: ignore[arg-type]
     return Reply(profile, content, arrays, metrics, num_examples, weight_of(num_examples), left_out)
@@ -161,8 +164,7 @@ def read_arrays(record: ArrayRecord, expected: Arrays) -> Arrays:
         Names, shapes or dtypes differ (the record is then not decoded), or values are not finite or too far from
         ``expected``; see :func:`~fedapps.strategies.checks.check_values`.
     """
-    names = {name: expected.get(name, _EMPTY) for name in record}
-    if reason := check_form(expected, names):
+    if reason := check_names(expected, record):
         raise ValueError(reason)
     arrays = views(record)
     if reason := check_form(expected, arrays) or check_values(expected, arrays):
@@ -190,15 +192,17 @@ def read_timings(content: RecordDict) -> dict[str, float]:
     return {name: value for name, value in found.items() if isinstance(value, float) and 0 <= value < inf}
 
 
-def check_size(content: RecordDict, max_bytes: int) -> None:
-    """Check the size of a reply.
+def check_size(content: RecordDict, max_bytes: int, size: int | None = None) -> None:
+    """Check the size of a reply, which is counted unless it is given.
 
     Raises
     ------
     ValueError
         The reply has more than ``max_bytes`` bytes.
     """
-    if (size := count_bytes(content)) > max_bytes:
+    if size is None:
+        size = count_bytes(content)
+    if size > max_bytes:
         raise ValueError(f"the reply has {size:,} bytes: at most {max_bytes:,} are accepted")
 
 
@@ -224,8 +228,10 @@ def count_bytes(content: RecordDict) -> int:
 
 def _config_bytes(record: ConfigRecord) -> int:
     """As ``ConfigRecord.count_bytes``, which raises an error if a text or a list is empty."""
-    values = [value if isinstance(value, list) else [value] for value in record.values()]
-    return sum(map(len, record)) + sum(_value_bytes(value) for listed in values for value in listed)
+    total = 0
+    for name, value in record.items():
+        total += len(name) + (sum(map(_value_bytes, value)) if isinstance(value, list) else _value_bytes(value))
+    return total
 
 
 def _value_bytes(value: object) -> int:
@@ -238,9 +244,9 @@ def _array_record(content: RecordDict) -> ArrayRecord:
     """The record of the shared arrays: the one named ``arrays``, or the only one, because Flower's template allows any
     name. Names with a dot, such as ``fisher.precision``, are records of a strategy and do not count.
     """
+    if isinstance(named := content.get(wire.ARRAYS), ArrayRecord):
+        return named
     records = {name: r for name, r in content.items() if isinstance(r, ArrayRecord) and "." not in name}
-    if wire.ARRAYS in records:
-        return records[wire.ARRAYS]
     if len(records) == 1:
         return next(iter(records.values()))
     names = ", ".join(islice(records, _LISTED)) or "none"
@@ -324,6 +330,7 @@ class ReplyFilter:
                 self.compression,
                 self.buffers,
                 self.metric_means,
+                size,
             )
             if reason := self._reason_to_refuse(usable):
                 raise ValueError(reason)

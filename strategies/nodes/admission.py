@@ -139,10 +139,12 @@ class ExampleLimits:
 
     def count_refusal(self, metrics: Mapping[str, object], profile: Profile, phase: RoundStep) -> str | None:
         """As :meth:`refusal_reason`, for the counts of ``metrics``. A count without its metric weighs nothing."""
-        for name in metrics:
-            count = metrics.get(name + wire.COUNT_SUFFIX)
-            if isinstance(count, int | float) and (
-                reason := self._refusal(name + wire.COUNT_SUFFIX, count, self.items, profile, phase)
+        counts = {name + wire.COUNT_SUFFIX for name in metrics}
+        for name, count in metrics.items():
+            if (
+                name in counts
+                and isinstance(count, int | float)
+                and (reason := self._refusal(name, count, self.items, profile, phase))
             ):
                 return reason
         return None
