@@ -113,7 +113,8 @@ def compare(
     cluster : str
         Address of a Ray cluster on which the runs are executed, ``HOST:PORT`` or ``auto``; empty: this machine.
     resume : str or Path, optional
-        Folder of a comparison that was interrupted; it has the recipe, the methods, the keys and the values.
+        Folder of a comparison that was interrupted, or of which runs failed; it has the recipe, the methods, the keys
+        and the values.
 
     Returns
     -------
@@ -124,7 +125,7 @@ def compare(
     ValueError
         Before anything runs, if the recipe, a method, a key or a varied value is invalid.
     RunFailedError
-        If a run fails.
+        If all runs fail; ``failed`` of the result has the runs that did, if only some did.
     """
     from .comparison.compare import compare_recipe, resume_comparison
     from .registry.expressions import split_expressions
