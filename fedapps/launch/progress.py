@@ -187,7 +187,8 @@ class MatrixProgress(Watch):
     def end(self, cell: Cell) -> None:
         self._worked += self._running.pop(folder_of(cell)).worked()
         self._ended += 1
-        self._print(f"{label_of(cell)}: finished")
+        finished = (folder_of(cell) / "summary.json").exists()
+        self._print(f"{label_of(cell)}: {'finished' if finished else 'failed'}")
 
     def tick(self) -> None:
         if not self._console.is_terminal and time.monotonic() - self._told >= _SECONDS_PER_LINE:

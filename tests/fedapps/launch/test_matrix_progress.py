@@ -28,6 +28,7 @@ def finish(of, rounds):
     folder.mkdir(exist_ok=True)
     with (folder / "metrics.jsonl").open("a") as lines:
         lines.write((json.dumps({"method": of["method"]}) + "\n") * rounds)
+    (folder / "summary.json").write_text("{}")
 
 
 def test_a_line_after_each_run_and_one_a_minute_between_them(tmp_path, clock):
@@ -48,9 +49,11 @@ def test_a_line_after_each_run_and_one_a_minute_between_them(tmp_path, clock):
         finish(first, 1)
         progress.end(first)
         progress.begin(third)
+        progress.end(third)
     assert printed.getvalue().splitlines() == [
         "[0/3] fedavg, seed 0: round 4 of 4; fedavg, seed 1: round 2 of 4; 1 min 00 s spent, about 2 min 00 s to go",
         "[1/3] fedavg, seed 0: finished; 1 min 20 s spent, about 1 min 52 s to go",
+        "[2/3] fedavg, seed 2: failed; 1 min 20 s spent, about 48 s to go",
     ]
 
 
