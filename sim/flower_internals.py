@@ -4,16 +4,25 @@ Another version of Flower may change them. No other module depends on them, and
 ``tests/conformance/test_flower_internals.py`` checks each with every tested version.
 """
 
+import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from logging import WARNING
+from pathlib import Path
 from typing import Any, TypeVar
 
 from flwr.app import Array, Error, Message
 from flwr.common import log
-from flwr.common.constant import FAB_EXCLUDE_PATTERNS, FAB_INCLUDE_PATTERNS, ErrorCode, Status
+from flwr.common.constant import (
+    APP_DIR,
+    FAB_EXCLUDE_PATTERNS,
+    FAB_HASH_TRUNCATION,
+    FAB_INCLUDE_PATTERNS,
+    ErrorCode,
+    Status,
+)
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
@@ -22,12 +31,14 @@ __all__ = [
     "FAB_EXCLUDE_PATTERNS",
     "FAB_INCLUDE_PATTERNS",
     "answer_lost_messages",
+    "ask_again_after",
     "direct_arrays",
     "empty_run",
     "error_reply",
     "flower_identity",
     "poll_every",
     "received_copy",
+    "reuse_installed_apps",
     "set_message_id",
     "simulates_nodes",
     "unavailable_reply",
@@ -131,21 +142,55 @@ def direct_arrays() -> Iterator[None]:
 
 
 def poll_every(seconds: float) -> None:
-    """Let the SuperNode of this process pause at most so long between two polls for messages."""
+    """Let the SuperNode of this process pause at most so long between two polls, for a message or for a reply.
+
+    It polls more often soon after it has begun to wait.
+    """
     import_module("flwr.supernode.start_client_internal").time = _Clock(seconds)  # type: ignore[attr-defined]
 
 
 class _Clock:
-    """The module ``time`` with shorter pauses."""
+    """The module ``time`` with shorter pauses: a quarter of the wait so far, at least a tenth of the longest."""
 
     def __init__(self, longest: float) -> None:
         self._longest = longest
+        self._usual, self._begin = 0.0, 0.0
 
     def sleep(self, seconds: float) -> None:
-        time.sleep(min(seconds, self._longest))
+        now = time.monotonic()
+        if seconds != self._usual:  # Flower pauses for 3 s between messages, and for 0.5 s before a reply
+            self._usual, self._begin = seconds, now
+        time.sleep(min(seconds, self._longest, max(self._longest / 10, (now - self._begin) / 4)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
+
+
+def ask_again_after(seconds: float = 0.05) -> None:
+    """Let this process ask for a part of a message that is not there yet again after this time, and ever less often.
+
+    Flower's first pause is 1 s. A SuperNode often receives a message while the server sends its arrays, and a worker
+    starts while its SuperNode receives them.
+    """
+    module = import_module("flwr.supercore.inflatable.inflatable_utils")
+    for function in (module.pull_objects, module.pull_and_inflate_object_from_tree):
+        function.__kwdefaults__["initial_backoff"] = seconds
+
+
+def reuse_installed_apps() -> None:
+    """Let workers in forks of this process load an app from where an earlier worker has installed it.
+
+    Flower unpacks the app for every message, and checks the hash of each file, before it finds it installed.
+    """
+    module = import_module("flwr.supernode.runtime.run_clientapp")
+    install, home = module.install_from_fab, import_module("flwr.supercore.utils").get_flwr_home
+
+    def installed(fab_file: bytes, **options: Any) -> Path:
+        digest = hashlib.sha256(fab_file).hexdigest()[:FAB_HASH_TRUNCATION]
+        folder: Path = next((home() / APP_DIR).glob(f"*.{digest}"), None) or install(fab_file, **options)
+        return folder
+
+    module.install_from_fab = installed
 
 
 def answer_lost_messages() -> None:

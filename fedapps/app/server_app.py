@@ -22,7 +22,7 @@ from fedapps.runs.run_folder import RunFolder
 from fedapps.runs.tables import summary_table
 from fedapps.runs.tracking import Tracking
 from fedapps.sim.console import accept_all_text
-from fedapps.sim.flower_internals import simulates_nodes
+from fedapps.sim.flower_internals import ask_again_after, simulates_nodes
 from fedapps.sim.inprocess import InProcessGrid
 from fedapps.sim.seeding import torch_seed
 from fedapps.strategies import BaseStrategy, RoundReport
@@ -43,6 +43,7 @@ STAGES = ("given data", "collected data")
 def main(grid: Grid, context: Context) -> None:
     """Flower calls this once per run."""
     accept_all_text()
+    ask_again_after()
     config = parse(context.run_config)
     if not isinstance(grid, InProcessGrid):
         config.run.check_separate_nodes()

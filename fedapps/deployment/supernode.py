@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 
 from fedapps.config.keys import flattened
-from fedapps.sim.flower_internals import answer_lost_messages, poll_every
+from fedapps.sim.flower_internals import answer_lost_messages, ask_again_after, poll_every, reuse_installed_apps
 from fedapps.tasks.files import read_toml, shown
 
 from .flower_command import load_command, name_process, run_and_exit, run_flower
@@ -120,6 +120,7 @@ def main() -> None:
     interval, libraries, *options = sys.argv[1:]
     os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = f"{min(_WORK_POLL_INTERVAL, float(interval)):g}"
     load_command(_SUPERNODE)  # before the fork, which then has what the command imports
+    ask_again_after()
     superexec = Fork(_SUPEREXEC, partial(_run_superexec, [name for name in libraries.split(",") if name]))
     poll_every(float(interval))
     answer_lost_messages()
@@ -132,8 +133,13 @@ def _run_superexec(libraries: Sequence[str]) -> None:
     # Flower's SuperExec raises it when its node has ended. A job in the background would ignore it and stay.
     signal.signal(signal.SIGINT, lambda *_: sys.exit())
     if call := sys.stdin.readline():
-        workers = Fork(_WORKER, partial(serve, _WORKER, libraries))
+        workers = Fork(_WORKER, partial(_serve_workers, libraries))
         run_flower(_SUPEREXEC, json.loads(call), replace=_WORKER, start=workers.start)
+
+
+def _serve_workers(libraries: Sequence[str]) -> None:
+    reuse_installed_apps()
+    serve(_WORKER, libraries)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What is used of Flower beyond its public interface is there and does what is needed, in each tested version."""
 
 import ast
+import hashlib
 import inspect
 import re
 import time
@@ -15,15 +16,18 @@ from fedapps.sim.flower_internals import direct_arrays, flower_identity, set_mes
 from fedapps.sim.inprocess import run_inprocess
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.client import ClientApp
+from flwr.common.config import get_project_dir
 from flwr.common.constant import SubStatus
 from flwr.serverapp import ServerApp
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
+from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.superexec.executor import SubprocessExecutor
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal
 from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
+from flwr.supernode.runtime import run_clientapp
 
 from fedapps.deployment.supernode import POLL_INTERVAL
 
@@ -200,14 +204,53 @@ def test_an_app_is_built_of_its_sources():
 def test_the_supernode_pauses_through_its_module_time(monkeypatch):
     assert start_client_internal.time is time
     assert f"time.sleep({POLL_INTERVAL:g})" in inspect.getsource(start_client_internal.start_client_internal)
-    pauses = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
+    clock, pauses = [100.0], []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(start_client_internal, "time", time)  # is given back after the test
-    flower_internals.poll_every(0.25)
-    start_client_internal.time.sleep(POLL_INTERVAL)
-    start_client_internal.time.sleep(0.125)
-    assert pauses == [0.25, 0.125]
+    flower_internals.poll_every(2.5)
+    for usual in (*[POLL_INTERVAL] * 30, 0.5, 0.01):
+        start_client_internal.time.sleep(usual)
+    assert pauses[:5] == [0.25] * 5, "a tenth, until a quarter of the wait is more"
+    assert pauses[5:30] == sorted(pauses[5:30])
+    assert pauses[29:] == [2.5, 0.25, 0.01], "the next wait, and what is shorter anyway"
     assert start_client_internal.time.monotonic is time.monotonic
+
+
+def test_parts_that_are_not_there_yet_are_asked_for_again_soon(monkeypatch):
+    functions = (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree)
+    for function in functions:
+        monkeypatch.setattr(function, "__kwdefaults__", dict(function.__kwdefaults__))
+    flower_internals.ask_again_after(0.001)
+    tries = []
+
+    def pull(object_id):
+        tries.append(object_id)
+        if len(tries) < 4:
+            raise inflatable_utils.ObjectUnavailableError(object_id)
+        return b"content"
+
+    assert inflatable_utils.pull_objects(["a"], pull) == {"a": b"content"}
+    assert [function.__kwdefaults__["initial_backoff"] for function in functions] == [0.001] * 2
+
+
+def test_an_app_that_is_installed_is_not_unpacked_again(monkeypatch, tmp_path):
+    unpacked = []
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setattr(run_clientapp, "install_from_fab", lambda fab_file, skip_prompt: unpacked.append(fab_file))
+    flower_internals.reuse_installed_apps()
+    install = partial(run_clientapp.install_from_fab, skip_prompt=True)
+    install(b"app")
+    folder = get_project_dir("who/app", "1.0.0", hashlib.sha256(b"app").hexdigest())
+    folder.mkdir(parents=True)
+    assert install(b"app") == folder
+    install(b"another app")
+    assert unpacked == [b"app", b"another app"]
 
 
 @pytest.fixture
