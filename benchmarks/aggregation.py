@@ -3,6 +3,8 @@
 Ours decodes each reply, checks names, shapes, dtypes and values, and adds it to the mean. Flower's function decodes and
 adds in float32 and checks nothing. NumPy alone adds arrays that are already decoded, in float32.
 
+With ``--compression`` ours decodes and adds compressed replies, and the reference is the same of dense replies.
+
 Both the CPU time and the time of the wall clock are compared: other programs disturb the first less, and only the
 second shows what threads gain. ``OMP_NUM_THREADS`` sets the number of threads.
 
@@ -16,36 +18,43 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from fedapps.strategies import Arrays, read_arrays, to_record
+from fedapps.strategies import Arrays, Compression, read_arrays, to_record, wire
 from fedapps.strategies.aggregation.mean import StreamingMean
+from fedapps.strategies.checks import check_values
+from fedapps.strategies.compression import COMPRESSION_NAMES, compression_by_name, restored_arrays
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from .sides import alternate, compare, peak_megabytes, show
 
-OURS, FLOWER, NUMPY = "ours", "aggregate_arrayrecords", "numpy"
+OURS, FLOWER, NUMPY, DENSE = "ours", "aggregate_arrayrecords", "numpy", "dense replies"
 _FLOAT32 = 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table."""
     given = parser().parse_args(arguments)
-    sizes = (given.replies, given.megabytes, given.arrays)
-    peaks = {name: peak_megabytes(partial(_side, name, *sizes)) for name in (OURS, FLOWER, NUMPY)}
+    sizes = (given.replies, given.megabytes, given.arrays, given.compression)
     sides = _sides(*sizes)
+    peaks = {name: peak_megabytes(partial(_side, name, *sizes)) for name in sides}
     setup = f"{given.replies} replies of {given.arrays} arrays, {given.megabytes:g} MB of float32"
+    ours = given.compression or OURS
     for clock in (time.process_time, time.perf_counter):
         found = alternate({name: partial(_seconds, clock, work) for name, work in sides.items()}, given.pairs)
-        show(compare(f"aggregation [s], {clock.__name__}", found, OURS, given.goal, setup, peaks), given.json)
+        show(compare(f"aggregation [s], {clock.__name__}", found, ours, given.goal, setup, peaks), given.json)
     return 0
 
 
-def _sides(replies: int, megabytes: float, arrays: int) -> dict[str, Callable[[], object]]:
+def _sides(replies: int, megabytes: float, arrays: int, compression: str) -> dict[str, Callable[[], object]]:
     """The work of each side on the same random replies."""
     rng = np.random.default_rng(0)
     elements = int(megabytes * 1e6 / _FLOAT32 / arrays)
     decoded = [{f"layer-{i}.weight": rng.random(elements, np.float32) for i in range(arrays)} for _ in range(replies)]
     records = [to_record(reply) for reply in decoded]
+    if compression:
+        kind = compression_by_name(compression)
+        contents = [_compressed(reply, kind) for reply in decoded]
+        return {compression: partial(restored, contents, decoded[0], kind), DENSE: partial(ours, records, decoded[0])}
     return {
         OURS: partial(ours, records, decoded[0]),
         FLOWER: partial(flower, records),
@@ -53,8 +62,14 @@ def _sides(replies: int, megabytes: float, arrays: int) -> dict[str, Callable[[]
     }
 
 
-def _side(name: str, replies: int, megabytes: float, arrays: int) -> Callable[[], object]:
-    return _sides(replies, megabytes, arrays)[name]
+def _compressed(reply: Arrays, kind: Compression) -> RecordDict:
+    """A reply whose update is its own values, compressed."""
+    records = kind.encode({name: array.astype(np.float64) for name, array in reply.items()})
+    return RecordDict({wire.ARRAYS: to_record({}), **{name: to_record(record) for name, record in records.items()}})
+
+
+def _side(name: str, replies: int, megabytes: float, arrays: int, compression: str) -> Callable[[], object]:
+    return _sides(replies, megabytes, arrays, compression)[name]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--replies", type=int, default=10, help="number of replies (default 10)")
     parser.add_argument("--megabytes", type=float, default=80.0, help="size of a reply (default 80)")
     parser.add_argument("--arrays", type=int, default=1, help="arrays per reply (default 1)")
+    parser.add_argument("--compression", choices=COMPRESSION_NAMES, default="", help="of our replies (default none)")
     parser.add_argument("--pairs", type=int, default=3, help="measurements of each side (default 3)")
     parser.add_argument("--goal", default="", help="shown in the table")
     parser.add_argument("--json", default="", help="append the rows to this file, as JSON lines")
@@ -74,6 +90,19 @@ def ours(records: Sequence[ArrayRecord], expected: Arrays) -> ArrayRecord:
     mean = StreamingMean()
     for record in records:
         mean.add(read_arrays(record, expected), 1.0)
+    result = mean.result()
+    del mean
+    return to_record(result)
+
+
+def restored(contents: Sequence[RecordDict], sent: Arrays, kind: Compression) -> ArrayRecord:
+    """As :func:`ours`, of compressed replies."""
+    mean = StreamingMean()
+    for content in contents:
+        arrays = restored_arrays(content, sent, kind)
+        assert arrays is not None, "the replies are compressed"
+        assert not check_values(sent, arrays)
+        mean.add(arrays, 1.0)
     result = mean.result()
     del mean
     return to_record(result)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from . import wire
 from .arrays import Arrays, Buffers, from_record, to_record, views
+from .blocks import BLOCK, aligned, blocks, spread
 
 #: The records of a compressed reply by their names on the wire.
 Records = dict[str, Arrays]
@@ -77,17 +78,17 @@ class Compression(ABC):
         """Entries for the config of TRAIN messages."""
         return {wire.COMPRESSION: self.name}
 
+    @abstractmethod
     def restore(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
         """The floating-point arrays of a node: those that were sent plus the update, in the dtypes of ``sent``.
+
+        The sum is taken in the dtype of ``sent``, or in float32 for float16. Where the update is 0, the bits stay.
 
         Raises
         ------
         ValueError
             As :meth:`decode`.
         """
-        update = self.decode(records, sent)
-        with np.errstate(over="ignore"):  # the server refuses infinite values
-            return {name: _moved(array, update[name]) for name, array in sent.items()}
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,16 @@ class BFloat16(Compression):
         return {wire.COMPRESSED_VALUES: {name: _upper_half(array) for name, array in update.items()}}
 
     def decode(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        return {name: _from_upper_half(values).astype(np.float64) for name, values in self._read(records, sent).items()}
+
+    def restore(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        return {name: _moved(sent[name], values) for name, values in self._read(records, sent).items()}
+
+    def _read(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
         values = _record(records, wire.COMPRESSED_VALUES, sent)
         for name, array in sent.items():
             _check(name, values[name], np.uint16, array.shape)
-        return {name: _from_upper_half(values[name]) for name in sent}
+        return {name: values[name] for name in sent}
 
 
 @dataclass(frozen=True)
@@ -126,12 +133,19 @@ class Int8(Compression):
         return {wire.COMPRESSED_VALUES: values, wire.COMPRESSED_STEPS: steps}
 
     def decode(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        return {name: np.asarray(values * step) for name, (values, step) in self._read(records, sent).items()}
+
+    def restore(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        read = self._read(records, sent)
+        return {name: _moved(sent[name], values, float(step)) for name, (values, step) in read.items()}
+
+    def _read(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, tuple[NDArray[np.int8], np.float64]]:
         values = _record(records, wire.COMPRESSED_VALUES, sent)
         steps = _record(records, wire.COMPRESSED_STEPS, sent)
         for name, array in sent.items():
             _check(name, values[name], np.int8, array.shape)
             _check(f"step of {name}", steps[name], np.float32, ())
-        return {name: np.asarray(values[name] * np.float64(steps[name])) for name in sent}
+        return {name: (values[name], np.float64(steps[name])) for name in sent}
 
 
 @dataclass(frozen=True)
@@ -170,9 +184,25 @@ class TopK(Compression):
         return {wire.COMPRESSED_VALUES: values, wire.COMPRESSED_PLACES: places}
 
     def decode(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        update = {name: np.zeros(array.size) for name, array in sent.items()}
+        for name, (values, places) in self._read(records, sent).items():
+            update[name][places] = values
+        return {name: update[name].reshape(array.shape) for name, array in sent.items()}
+
+    def restore(self, records: Mapping[str, Arrays], sent: Arrays) -> Arrays:
+        restored = {name: array.copy() for name, array in sent.items()}
+        for name, (values, places) in self._read(records, sent).items():
+            flat = restored[name].reshape(-1)
+            flat[places] = _moved(flat[places], values)
+            restored[name] = flat.reshape(sent[name].shape)
+        return restored
+
+    def _read(self, records: Mapping[str, Arrays], sent: Arrays) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
         values = _record(records, wire.COMPRESSED_VALUES, sent)
         places = _record(records, wire.COMPRESSED_PLACES, sent)
-        return {name: _scattered(name, values[name], places[name], array) for name, array in sent.items()}
+        for name, array in sent.items():
+            _check_places(name, values[name], places[name], array)
+        return {name: (values[name], places[name]) for name in sent}
 
 
 _BY_NAME: dict[str, type[Compression]] = {kind.name: kind for kind in (BFloat16, Int8, TopK)}
@@ -199,9 +229,28 @@ def compression_by_name(name: str, share: float = 0.01) -> Compression:
     return TopK(share) if name == TopK.name else _BY_NAME[name]()
 
 
-def _moved(array: NDArray[Any], change: NDArray[np.float64]) -> NDArray[Any]:
-    moved = (array + change).astype(array.dtype)
-    return np.asarray(np.where(change == 0, array, moved))  # -0 + 0 would be 0
+def _moved(sent: NDArray[Any], values: NDArray[Any], step: float = 1.0) -> NDArray[Any]:
+    """sent + step · values, block by block; unsigned values are the upper halves of float32."""
+    result = np.empty_like(sent)
+    results, before, changes = aligned(result, sent, values)
+    halves = values.dtype == np.uint16
+
+    def move(begin: int, end: int) -> None:
+        buffer = np.empty(BLOCK, np.result_type(sent.dtype, np.float32))
+        with np.errstate(over="ignore", invalid="ignore"):  # the server refuses values that are not finite
+            for block in blocks(begin, end):
+                old, change = before[block], buffer[: block.stop - block.start]
+                np.copyto(change, _from_upper_half(changes[block]) if halves else changes[block])
+                if step != 1:
+                    np.multiply(change, step, out=change)
+                unmoved = None if old.all() else change == 0  # -0 + 0 would be 0
+                np.add(old, change, out=change)
+                np.copyto(results[block], change, casting="same_kind")
+                if unmoved is not None:
+                    np.copyto(results[block], old, where=unmoved)
+
+    spread(move, result.size)
+    return result
 
 
 def _upper_half(array: NDArray[Any]) -> NDArray[np.uint16]:
@@ -210,8 +259,10 @@ def _upper_half(array: NDArray[Any]) -> NDArray[np.uint16]:
     return np.asarray((bits + 0x7FFF + (bits >> 16 & 1)) >> 16, np.uint16)
 
 
-def _from_upper_half(values: NDArray[Any]) -> NDArray[np.float64]:
-    return np.asarray((values.astype(np.uint32) << 16).view(np.float32), np.float64)
+def _from_upper_half(values: NDArray[Any]) -> NDArray[np.float32]:
+    wide = np.asarray(values.astype(np.uint32))
+    wide <<= 16
+    return wide.view(np.float32)
 
 
 def _multiples(array: NDArray[Any], step: float) -> NDArray[np.int8]:
@@ -231,14 +282,11 @@ def _largest(array: NDArray[Any], count: int) -> NDArray[np.uint32]:
     return np.sort(np.concatenate([above, equal])).astype(np.uint32)
 
 
-def _scattered(name: str, values: NDArray[Any], places: NDArray[Any], sent: NDArray[Any]) -> NDArray[np.float64]:
+def _check_places(name: str, values: NDArray[Any], places: NDArray[Any], sent: NDArray[Any]) -> None:
     _check(f"places of {name}", places, np.uint32, (places.size,))
     _check(name, values, np.float32, places.shape)
     if places.size and (places[-1] >= sent.size or not (places[1:] > places[:-1]).all()):
         raise ValueError(f"places of {name}: must ascend and be below {sent.size}")
-    update = np.zeros(sent.size)
-    update[places] = values
-    return update.reshape(sent.shape)
 
 
 def _record(records: Mapping[str, Arrays], name: str, sent: Arrays) -> Arrays:
