@@ -9,7 +9,9 @@ import fedapps.comparison.compare
 from fedapps.cli.commands import main
 from fedapps.comparison.compare import compare_recipe, execute, resume_comparison
 from fedapps.comparison.failures import about_failures, complete_rows, failed_row, finished_rows, with_counts
-from fedapps.comparison.summary import table_of
+from fedapps.comparison.matrix import Plan, Vary
+from fedapps.comparison.summary import summarise, table_of
+from fedapps.comparison.tables import comparison_text
 from fedapps.config.recipe_files import RECIPES
 from fedapps.results.comparison_result import ComparisonResult
 
@@ -43,6 +45,21 @@ def test_the_sentences_name_method_seed_round_and_reason():
     b, c, _ = about_failures(ROWS)
     assert b == f"b: 1 of 2 runs failed (seed 1 after round 1: {REASON})."
     assert c == "c: 1 of 1 runs failed (seed 0 after round 0: no)."
+
+
+def test_a_varied_key_has_the_failures_of_each_value():
+    plan = Plan("mine", {"task": "lqr"}, ("local", "sfl"), (0, 1), "inline", Vary("rounds", (5, 9)))
+    failed = failed_row("sfl", 1, 3, REASON)
+    there = [row("local", 0, 1.0), row("sfl", 0, 5.0), row("local", 1, 3.0), row("sfl", 1, 4.0)]
+    found = summarise(plan, [*there, *there[:3], failed], [{}, {}])
+    five, nine = found["varied"]["values"]
+    assert "failed" not in five
+    assert nine["failed"] == [{"method": "sfl", "seed": 1, "round": 3, "reason": REASON}]
+    assert nine["table"]["sfl"]["x"]["finished"] == 1
+    assert [(line["varied"]["value"], line["method"], line["seed"]) for line in found["rows"]] == [
+        (5, "local", 0), (5, "sfl", 0), (5, "local", 1), (5, "sfl", 1), (9, "local", 0), (9, "sfl", 0), (9, "local", 1),
+    ]  # fmt: skip
+    assert comparison_text(found).count("(1 of 2)") == 1
 
 
 @pytest.fixture(scope="module")
