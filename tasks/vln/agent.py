@@ -5,25 +5,31 @@
 """
 
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 import torch
 from fedapps.tasks.base import DataError
 from torch import Tensor, nn
 
+from .files import in_folder
 from .houses import Houses
+from .language_model import PretrainedWords, language_model
 from .layers import ANGLE_WIDTH, BiLSTM, DirectedQuery, ViewAttention, WordAttention, copied, environment, mask_of
-from .options import Sizes
-from .vocabulary import PAD
+from .options import Options, Sizes
+from .vocabulary import PAD, Vocabulary
 from .walks import Observation
 
 
 class LanguageEncoder(nn.Module):
-    """A bidirectional LSTM over the words; the decoder starts from the largest of its outputs, place by place."""
+    """A bidirectional LSTM over the words; the decoder starts from the largest of its outputs, place by place.
 
-    def __init__(self, sizes: Sizes, drop: float) -> None:
+    The words are learned vectors or ``pretrained``.
+    """
+
+    def __init__(self, sizes: Sizes, drop: float, pretrained: PretrainedWords | None = None) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(sizes.vocabulary, sizes.words, padding_idx=PAD)
-        self.lstm = BiLSTM(sizes.words, sizes.hidden // 2)
+        self.embedding: nn.Module = pretrained or nn.Embedding(sizes.vocabulary, sizes.words, padding_idx=PAD)
+        self.lstm = BiLSTM(pretrained.model.width if pretrained else sizes.words, sizes.hidden // 2)
         self.to_decoder = nn.Linear(sizes.hidden, sizes.hidden)
         self.drop = nn.Dropout(drop)
 
@@ -103,15 +109,27 @@ class Agent(nn.Module):
     ``houses`` are those that the agent is in; they are no part of the state that travels.
     """
 
-    def __init__(self, sizes: Sizes, *, drop: float = 0.5, feature_drop: float = 0.3) -> None:
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        drop: float = 0.5,
+        feature_drop: float = 0.3,
+        pretrained: PretrainedWords | None = None,
+    ) -> None:
         super().__init__()
         self.sizes, self.feature_drop = sizes, feature_drop
-        self.encoder = LanguageEncoder(sizes, drop)
+        self.encoder = LanguageEncoder(sizes, drop, pretrained)
         self.decoder = ActionDecoder(sizes, drop)
         self.critic = nn.Sequential(
             nn.Linear(sizes.hidden, sizes.hidden), nn.ReLU(), nn.Dropout(drop), nn.Linear(sizes.hidden, 1)
         )
         self.houses: Houses | None = None
+
+    def learn_words(self, words: Vocabulary) -> None:
+        """Take the words that numbers stand for, which only an agent with pretrained words needs."""
+        if isinstance(self.encoder.embedding, PretrainedWords):
+            self.encoder.embedding.words = words
 
     def begin(self, tokens: Tensor, lengths: Tensor) -> Memory:
         """Read instructions, tokens ``[n, L]`` of ``lengths [n]``, before the first step."""
@@ -124,6 +142,14 @@ class Agent(nn.Module):
         """The critic's value ``[n]`` of hidden states ``[n, hidden]``."""
         values: Tensor = self.critic(hidden)
         return values.squeeze(1)
+
+
+def agent_of(options: Options, folder: Path | None = None) -> Agent:
+    """The agent of the options with drawn weights; a language model may lie in the node's ``folder``."""
+    pretrained = None
+    if options.language_model:
+        pretrained = PretrainedWords(language_model(in_folder(options.language_model, folder)))
+    return Agent(options.sizes, drop=options.dropout, feature_drop=options.feature_dropout, pretrained=pretrained)
 
 
 def houses_of(model: nn.Module, device: torch.device) -> Houses:

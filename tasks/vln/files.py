@@ -34,8 +34,8 @@ def find_file(folder: Path, name: str) -> Path | None:
 
 
 def in_folder(name: str, folder: Path | None = None) -> Path:
-    """The file ``name`` in a node's folder if it is there, otherwise wherever its path leads."""
-    if folder is not None and (folder / name).is_file():
+    """The file or folder ``name`` in a node's folder if it is there, otherwise wherever its path leads."""
+    if folder is not None and (folder / name).exists():
         return folder / name
     return Path(name).expanduser()
 

@@ -15,7 +15,7 @@ import torch
 from fedapps.sim.seeding import torch_seed
 from fedapps.tasks.base import Batch, DataError
 
-from .agent import Agent
+from .agent import Agent, agent_of
 from .connectivity import Graph
 from .dataset import Dataset
 from .episodes import encode
@@ -90,20 +90,21 @@ def labelled_paths(
             f"vln.speaker-file = {options.speaker_file!r}: knows {speaker.sizes.vocabulary} words, but the vocabulary "
             f"has {len(words)}; take the vocabulary that it was trained with"
         )
-    sampling = _sampling(dataset.folder, options)
+    sampling = _sampling(dataset.folder, words, options)
     labelled: list[InstructedPath] = []
     for scan, of_house in groupby(sampled, key=lambda path: path.scan):
         labelled += _labelled(list(of_house), dataset.graphs[scan], houses, speaker, words, options, sampling)
     return labelled
 
 
-def _sampling(folder: Path, options: Options) -> Sampling | None:
+def _sampling(folder: Path, words: Vocabulary, options: Options) -> Sampling | None:
     if not options.speaker_temperature:
         return None
     listener = None
     if options.speaker_samples > 1:
         name, file = ("listener", options.listener_file) if options.listener_file else ("agent", options.agent_file)
-        listener = Agent(options.sizes, drop=0, feature_drop=0)
+        listener = agent_of(options, folder)
+        listener.learn_words(words)
         load_weights(listener, in_folder(file, folder), f"vln.{name}-file")
     return Sampling(options.speaker_temperature, options.speaker_samples, listener)
 

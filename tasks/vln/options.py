@@ -122,6 +122,12 @@ class Options:
     )
     sample_seed: int = option(0, "Seed of the sampled paths, the same in all rounds", minimum=0)
 
+    language_model: str = option(
+        "",
+        "Folder of an encoder of the library transformers, on every node: the agent reads its frozen states of words "
+        "in context; '' = learned word vectors of word-width",
+        path=True,
+    )
     hidden: int = option(512, "Units of the decoder; each direction of the encoder has half as many", minimum=2)
     word_width: int = option(256, "Numbers per word vector", minimum=1)
     action_width: int = option(64, "Width of the embedding of the last move", minimum=1)
@@ -203,6 +209,10 @@ class Options:
             )
         if self.hidden % 2:
             raise DataError(f"vln.hidden = {self.hidden}: must be even, one half for each direction of the encoder")
+        if self.language_model and self.speaks:
+            raise DataError(
+                f"vln.language-model = {self.language_model!r}: the stage 'speaker' trains no agent; leave it empty"
+            )
         if self.speaker_samples > 1 and not self.speaker_temperature:
             raise DataError(
                 f"vln.speaker-samples = {self.speaker_samples} with vln.speaker-temperature = 0: the likeliest words "

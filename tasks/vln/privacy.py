@@ -77,7 +77,7 @@ class _Loss(nn.Module):
 def above_words(agent: Agent) -> nn.Module:
     """Return a copy of an agent in evaluation mode. The word vectors are a buffer in it, and no parameter."""
     body = deepcopy(agent).eval()
-    embedding = body.encoder.embedding
+    embedding = cast(nn.Embedding, body.encoder.embedding)
     vectors = embedding.weight.detach()
     del embedding.weight
     embedding.register_buffer("weight", vectors)
@@ -110,6 +110,11 @@ class VlnSubject(AuditSubject):
                 "vln.stage = 'speaker': must be 'agent', 'augmented' or 'pre-exploration', because an audit reads the "
                 "instructions that an agent follows"
             )
+        if task.options.language_model:
+            raise ValueError(
+                f"vln.language-model = {task.options.language_model!r}: must be '', because the attacks read updates "
+                "of a word embedding, which such an agent does not have"
+            )
         longest, words = task.options.max_length, _words(data)
         texts = _texts(data.splits["train"]) if "train" in data.splits else []
         # An instruction of the largest length may have been cut, and one of two tokens has no word.
@@ -124,7 +129,7 @@ class VlnSubject(AuditSubject):
 
     def victim(self, task: VlnTask, model: nn.Module, data: NodeData) -> Victim:
         agent, words = cast(Agent, model), _words(data)
-        vectors = agent.encoder.embedding.weight.detach()[: len(words)].clone()
+        vectors = cast(nn.Embedding, agent.encoder.embedding).weight.detach()[: len(words)].clone()
         table = TokenTable(words, vectors, RESERVED[PAD])
         return AgentVictim(above_words(agent), table, data.splits["train"], task.loss)
 

@@ -9,7 +9,7 @@ from fedapps.tasks.base import Batch, DataError, Evaluation, MetricRule, Metrics
 from fedapps.tasks.profiles import need
 from torch import Tensor, nn
 
-from .agent import Agent, houses_of
+from .agent import Agent, agent_of, houses_of
 from .bleu import CORPUS_BLEU
 from .dataset import house_of, own_house, read_dataset, require_houses
 from .episodes import random_batches, sorted_batches
@@ -54,6 +54,8 @@ class VlnTask(VlnProfiles, Task):
         """The same model in the node's houses; ``agent_file`` may lie in the node's folder."""
         model = self._model(cast(Path, data.extra["folder"]))
         model.houses = _houses(data)
+        if isinstance(model, Agent):
+            model.learn_words(_words(data))
         return model
 
     def facts(self, data: NodeData | None) -> Mapping[str, Any]:
@@ -71,18 +73,22 @@ class VlnTask(VlnProfiles, Task):
         return {"vocabulary": list(Vocabulary.read(in_folder(named)).words)}
 
     def model_of(self, facts: Mapping[str, Any], files: Path | None) -> nn.Module:
-        return self._drawn()
+        model = self._drawn(files)
+        if isinstance(model, Agent) and self.options.language_model:
+            model.learn_words(Vocabulary(tuple(facts["vocabulary"])))
+        return model
 
     def _model(self, folder: Path | None) -> Agent | Speaker:
-        model = self._drawn()
+        model = self._drawn(folder)
         if self.options.agent_file:
             load_weights(model, in_folder(self.options.agent_file, folder), "vln.agent-file")
         return model
 
-    def _drawn(self) -> Agent | Speaker:
+    def _drawn(self, folder: Path | None) -> Agent | Speaker:
         chosen = self.options
-        kind = Speaker if chosen.speaks else Agent
-        return kind(chosen.sizes, drop=chosen.dropout, feature_drop=chosen.feature_dropout)
+        if chosen.speaks:
+            return Speaker(chosen.sizes, drop=chosen.dropout, feature_drop=chosen.feature_dropout)
+        return agent_of(chosen, folder)
 
     # -- data ----------------------------------------------------------------------------------------------
 

@@ -93,6 +93,7 @@ class VlnTrained(TrainedModel):
             raise DataError("vln.stage = 'speaker' trained a speaker, which follows no instruction: use describe()")
         if not starts:
             return []
+        agent.learn_words(self._words())
         houses = self._houses()
         for start in starts:
             if not start.instruction.strip():
@@ -203,7 +204,14 @@ class VlnTrained(TrainedModel):
         """
         walker = deepcopy(self._walker).cpu()
         walker.houses = None
-        return speaker_network(walker) if isinstance(walker, Speaker) else agent_network(walker)
+        if isinstance(walker, Speaker):
+            return speaker_network(walker)
+        if self._options.language_model:
+            raise DataError(
+                f"vln.language-model = {self._options.language_model!r}: the encoder and its tokenizer are no part of "
+                "a network that other programs run; export a model with learned word vectors, or use safetensors"
+            )
+        return agent_network(walker)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from fedapps.tasks.text.transformer import load_config, load_tokenizer
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: Extras beside that of a task, for files that few have, and for floors by scikit-learn.
-FURTHER = {"text": ("adapters", "vectors", "images")}
+FURTHER = {"text": ("adapters", "vectors", "images"), "vln": ("text",)}
 OWN = {"fedapps", "strategies", "clients", "tasks", "sim"}
 #: The extra that users install for the task of each folder.
 EXTRAS = {

@@ -1,0 +1,109 @@
+"""Words in context by a pretrained, frozen encoder of the library transformers, in place of learned word vectors.
+
+The agent of FedVLN shares its language encoder alone with seen houses (Zhou and Wang, ECCV 2022, Section 4.3). With a
+frozen encoder below it, that part has no word embedding, so it is smaller, and no row of a gradient names a word.
+"""
+
+from collections import OrderedDict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from fedapps.tasks.profiles import DataError, need
+from torch import Tensor, nn
+
+from .vocabulary import PAD, RESERVED, UNKNOWN, Vocabulary
+
+_KEY = "vln.language-model"
+_FILES = ("config.json", "model.safetensors", "tokenizer.json")
+_KEPT = 20_000  # texts whose states are in memory: 0.9 GB for 30 words and width 384
+
+
+class LanguageModel:
+    """An encoder and its tokenizer. The states of texts are kept, because the encoder is never trained.
+
+    A text is computed alone, so that its states do not depend on other texts of a batch.
+    """
+
+    def __init__(self, encoder: Any, tokenizer: Any) -> None:
+        self.width = int(encoder.config.hidden_size)
+        self._longest = int(encoder.config.max_position_embeddings)
+        self._encoder, self._tokenizer = encoder.eval().requires_grad_(False), tokenizer
+        self._states: OrderedDict[tuple[str, ...], Tensor] = OrderedDict()
+
+    def __deepcopy__(self, memo: object) -> "LanguageModel":
+        """Nothing that a copy could change; copies of a model share it."""
+        return self
+
+    def states(self, words: tuple[str, ...]) -> Tensor:
+        """The states of a text's first token, words and last token, ``[len(words) + 2, width]``, on the CPU.
+
+        A word's state is the mean of its pieces'; zeros for words without a piece or beyond the encoder's length.
+        """
+        if words in self._states:
+            self._states.move_to_end(words)
+            return self._states[words]
+        encoded = self._tokenizer.encode(list(words), is_pretokenized=True)
+        ids = encoded.ids if len(encoded.ids) <= self._longest else [*encoded.ids[: self._longest - 1], encoded.ids[-1]]
+        with torch.no_grad():
+            found = self._encoder(torch.tensor([ids])).last_hidden_state[0]
+        places = [0, *(0 if word is None else word + 1 for word in encoded.word_ids[1:-1]), len(words) + 1]
+        index = torch.tensor([*places[: len(ids) - 1], len(words) + 1])
+        sums = found.new_zeros(len(words) + 2, self.width).index_add_(0, index, found)
+        counts = torch.bincount(index, minlength=len(words) + 2).clamp(min=1)
+        if len(self._states) >= _KEPT:
+            self._states.popitem(last=False)
+        self._states[words] = sums / counts.unsqueeze(1)
+        return self._states[words]
+
+
+class PretrainedWords(nn.Module):
+    """States of words in context, ``[n, L, width]``, of tokens ``[n, L]``; it has no parameters.
+
+    ``words`` are those that the numbers stand for; a model gets them with the data.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+        self.words: Vocabulary | None = None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if self.words is None:
+            raise DataError("the words of the model are unknown: build it with VlnTask.build_model_for(data)")
+        known = (*RESERVED[:UNKNOWN], "[UNK]", *RESERVED[UNKNOWN + 1 :], *self.words.words)
+        made = torch.zeros(*tokens.shape, self.model.width)
+        for row, numbers in enumerate(tokens.tolist()):
+            used = [number for number in numbers if number != PAD]
+            made[row, : len(used)] = self.model.states(tuple(known[number] for number in used[1:-1]))
+        return made.to(tokens.device)
+
+
+@lru_cache(maxsize=2)
+def language_model(folder: Path) -> LanguageModel:
+    """Read the encoder of a folder; once per process.
+
+    Raises
+    ------
+    DataError
+        A file is missing or cannot be read, or a package is not installed.
+    """
+    need("transformers", "text", f"{_KEY} = '{folder}'")
+    if missing := [name for name in _FILES if not (folder / name).is_file()]:
+        raise DataError(
+            f"{_KEY} = '{folder}': lacks {', '.join(missing)}; name a folder with an encoder of the library "
+            "transformers, or leave it empty for learned word vectors"
+        )
+    from tokenizers import Tokenizer
+    from transformers import AutoModel
+
+    try:
+        encoder = AutoModel.from_pretrained(folder, local_files_only=True)
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:
+        # The libraries raise errors of many kinds for files that are truncated or of another kind.
+        raise DataError(f"{_KEY} = '{folder}': cannot be read as an encoder of transformers ({error})") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return LanguageModel(encoder, tokenizer)
